@@ -1,0 +1,57 @@
+# Everything a newcomer needs: `make demo` and `make test` set themselves up in .venv.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: help demo test check format bench docs lock clean
+
+help:
+	@echo "make demo    set up, make an example run, score it"
+	@echo "make test    set up, run all tests"
+	@echo "make check   format, lint and types"
+	@echo "make bench   speed and memory of the scorer (about 3 minutes, 8 GB of disk)"
+	@echo "make docs    write docs/commands.md from the commands themselves"
+	@echo "make format  rewrite the code as the formatter wants it"
+	@echo "make lock    pin the newest versions that pyproject.toml allows"
+
+.venv/ready: requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("openloop needs Python 3.11 or newer; $(PYTHON) is " + sys.version.split()[0] + ". Try: make PYTHON=python3.11")'
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+demo: .venv/ready
+	rm -rf demo-output
+	$(BIN)/python examples/collapse.py demo-output
+	@echo
+	$(BIN)/openloop score demo-output/comfortable --slo "ttft<=500ms, tpot<=40ms"
+	@echo
+	@echo "Next: $(BIN)/openloop score demo-output/overloaded --slo 'ttft<=500ms, tpot<=40ms'"
+
+test: .venv/ready
+	$(BIN)/python -m pytest
+
+check: .venv/ready
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: .venv/ready
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: .venv/ready
+	$(BIN)/python bench/score.py
+
+docs: .venv/ready
+	$(BIN)/python docs/generate.py
+
+lock:
+	rm -rf .venv-lock
+	$(PYTHON) -m venv .venv-lock
+	.venv-lock/bin/python -m pip install --quiet -e '.[dev]'
+	.venv-lock/bin/python -m pip freeze --exclude-editable --exclude openloop > requirements.lock
+	rm -rf .venv-lock
+
+clean:
+	rm -rf .venv .venv-lock demo-output build dist

@@ -1,0 +1,179 @@
+"""Opening a run: finished, still growing, or cut short."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.ipc
+import pyarrow.parquet as pq
+
+from openloop.errors import RunError
+from openloop.records.manifest import MANIFEST_FILE, Manifest, read_manifest
+from openloop.records.schema import COLUMNS, SCHEMA, ints, missing_columns
+from openloop.records.validate import check_batch, check_unique
+from openloop.records.writer import SPOOL_FILE, TABLE_FILE
+
+__all__ = ["Run", "open_run"]
+
+WORDS = [name for name, column in COLUMNS.items() if pa.types.is_string(column.type) and name != "error"]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A manifest and a table of attempts, in memory or in a folder."""
+
+    manifest: Manifest
+    num_rows: int
+    source: "Source" = field(repr=False)
+    path: Path | None = None
+    missing: tuple[str, ...] = ()  # what of the run is not here, a sentence each
+
+    @classmethod
+    def of(cls, manifest: Manifest, batches: Sequence[pa.RecordBatch]) -> "Run":
+        """A run in memory."""
+        return cls(manifest, sum(b.num_rows for b in batches), MemorySource(tuple(batches)))
+
+    def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+        """The table in order, a batch at a time, so that a run larger than memory can be read."""
+        return self.source.batches(list(columns or COLUMNS))
+
+    def head(self, rows: int) -> pa.Table:
+        """The first rows."""
+        found: list[pa.RecordBatch] = []
+        for batch in self.batches():
+            found.append(batch.slice(0, rows - sum(b.num_rows for b in found)))
+            if sum(b.num_rows for b in found) >= rows:
+                break
+        return pa.Table.from_batches(found, SCHEMA)
+
+    def validate(self) -> None:
+        """Read all of it and raise RecordError at the first row that breaks a rule."""
+        row = 0
+        ids, attempts = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+        for batch in self.batches():
+            check_batch(batch, row)
+            ids.append(ints(batch, "request_id"))
+            attempts.append(ints(batch, "attempt"))
+            row += batch.num_rows
+        check_unique(np.concatenate(ids), np.concatenate(attempts))
+
+
+def open_run(path: str | Path) -> Run:
+    """The run in a folder. A run that was cut short opens too, and says what is missing."""
+    folder = Path(path)
+    if not folder.is_dir():
+        what = "is a file; give the folder it is in" if folder.exists() else "does not exist"
+        raise RunError(f"{folder} {what}")
+    if not (folder / MANIFEST_FILE).exists():
+        raise RunError(f"{folder} is not a run: it has no {MANIFEST_FILE}")
+    manifest = read_manifest(folder)
+    if (folder / TABLE_FILE).exists():
+        table = ParquetSource(folder / TABLE_FILE)
+        late = () if manifest.finished else (f"the table is complete, but {MANIFEST_FILE} was not updated at the end",)
+        return Run(manifest, table.num_rows, table, folder, late)
+    if (folder / SPOOL_FILE).exists():
+        spool = SpoolSource(folder / SPOOL_FILE)
+        return Run(manifest, spool.num_rows, spool, folder, spool.missing())
+    raise RunError(f"{folder} has no {TABLE_FILE}: the run's table is missing")
+
+
+@dataclass(frozen=True)
+class MemorySource:
+    held: tuple[pa.RecordBatch, ...]
+
+    def batches(self, columns: list[str]) -> Iterator[pa.RecordBatch]:
+        return (batch.select(columns) for batch in self.held)
+
+
+class ParquetSource:
+    """requests.parquet, ours or anybody's that has the columns."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self._names = self._open().schema_arrow.names
+            self.num_rows = self._open().metadata.num_rows
+        except (pa.ArrowInvalid, OSError) as error:
+            raise RunError(f"{path} is damaged or cut short and cannot be read: {_first_line(error)}") from None
+        absent = missing_columns(self._names)
+        if absent:
+            raise RunError(f"{path} lacks the column {absent[0]!r}, which every run has")
+
+    def batches(self, columns: list[str]) -> Iterator[pa.RecordBatch]:
+        present = [name for name in columns if name in self._names]
+        file = self._open()
+        for group in range(file.num_row_groups):
+            try:
+                table = file.read_row_group(group, columns=present, use_threads=False)
+            except (pa.ArrowInvalid, OSError) as error:
+                raise RunError(f"{self.path} is damaged in row group {group}: {_first_line(error)}") from None
+            yield _conform(table, columns, self.path)
+
+    def _open(self) -> pq.ParquetFile:
+        return pq.ParquetFile(self.path, read_dictionary=WORDS, pre_buffer=False, memory_map=True)
+
+
+class SpoolSource:
+    """requests.arrows: the batches that were flushed before the producer stopped, or so far."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.num_rows = self.num_batches = 0
+        for batch in self._read():
+            self.num_rows += batch.num_rows
+            self.num_batches += 1
+
+    def batches(self, columns: list[str]) -> Iterator[pa.RecordBatch]:
+        for index, batch in enumerate(self._read()):
+            if index == self.num_batches:  # a producer may still be appending; keep to what was there on opening
+                return
+            yield batch.select(columns)
+
+    def missing(self) -> tuple[str, ...]:
+        return (
+            f"the run was not closed: {self.num_rows:,} rows in {self.num_batches:,} flushed batches are here; "
+            "requests that ended after the last flush or were in flight then are missing",
+        )
+
+    def _read(self) -> Iterator[pa.RecordBatch]:
+        with pa.memory_map(str(self.path)) as source:
+            try:
+                yield from pa.ipc.open_stream(source)
+            except (pa.ArrowInvalid, OSError):
+                return  # the last message is torn: it was being written when the producer stopped
+
+
+Source = MemorySource | ParquetSource | SpoolSource
+
+
+def _conform(table: pa.Table, columns: list[str], path: Path) -> pa.RecordBatch:
+    """One batch with exactly `columns`, whatever integer widths or list types the file used."""
+    arrays = []
+    for name in columns:
+        wanted = COLUMNS[name].type
+        if name not in table.column_names:
+            arrays.append(pa.nulls(table.num_rows, wanted))
+            continue
+        column = table.column(name)
+        array = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+        if isinstance(array, pa.ChunkedArray):
+            array = pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], column.type)
+        arrays.append(array if _fits(array.type, wanted) else _cast(array, wanted, name, path))
+    return pa.RecordBatch.from_arrays(arrays, names=columns)
+
+
+def _fits(have: pa.DataType, wanted: pa.DataType) -> bool:
+    return bool(have == wanted) or (pa.types.is_dictionary(have) and have.value_type == wanted)
+
+
+def _cast(array: pa.Array, wanted: pa.DataType, name: str, path: Path) -> pa.Array:
+    try:
+        return array.cast(wanted)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise RunError(f"{path}: column {name!r} is {array.type} and not {wanted}: {_first_line(error)}") from None
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)

@@ -1,0 +1,135 @@
+"""The one table: a row per attempt, whoever produced it."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from openloop.errors import RecordError
+
+__all__ = ["COLUMNS", "KINDS", "SCHEMA", "SCHEMA_VERSION", "STATUSES", "Column", "ints", "make_batch", "make_lists"]
+
+SCHEMA_VERSION: Final = 1
+
+KINDS: Final = ("first", "retry", "hedge", "repair")
+STATUSES: Final = ("ok", "error", "timeout", "shed", "cancelled", "dropped", "censored")
+
+MISSING: Final = np.iinfo(np.int64).min
+
+
+@dataclass(frozen=True)
+class Column:
+    type: pa.DataType
+    required: bool
+    meaning: str
+
+
+def _list_of(item: pa.DataType) -> pa.DataType:
+    # Items that cannot be null make Parquet lists a quarter faster to read.
+    return pa.list_(pa.field("element", item, nullable=False))
+
+
+COLUMNS: Final[Mapping[str, Column]] = {
+    "request_id": Column(pa.int64(), True, "rows that share it are attempts at one logical request"),
+    "session_id": Column(pa.int64(), False, "the conversation or task it belongs to"),
+    "turn": Column(pa.int32(), False, "place in the session, from 0"),
+    "attempt": Column(pa.int32(), True, "number of the attempt at this request, from 0"),
+    "kind": Column(pa.string(), True, f"why it was sent: {', '.join(KINDS)}"),
+    "workload_class": Column(pa.string(), False, "which SLO applies, where classes differ"),
+    "tenant": Column(pa.string(), False, "on whose behalf"),
+    "replica": Column(pa.string(), False, "who served it"),
+    "scheduled_ns": Column(pa.int64(), True, "when the logical request was due: latency starts here, for every attempt"),
+    "sent_ns": Column(pa.int64(), False, "when this attempt left the client; null if it never did"),
+    "ended_ns": Column(pa.int64(), False, "when this attempt was over; null if it was still in flight at the end"),
+    "event_ns": Column(_list_of(pa.int64()), True, "each delivery of tokens to the user"),
+    "event_tokens": Column(_list_of(pa.int32()), False, "tokens in each delivery; null: one each"),
+    "first_any_ns": Column(pa.int64(), False, "first byte of the body, token or not"),
+    "prompt_tokens": Column(pa.int32(), False, "tokens in the prompt"),
+    "cached_tokens": Column(pa.int32(), False, "of these, found in a prefix cache"),
+    "output_tokens": Column(pa.int32(), False, "tokens generated; null: as many as were delivered"),
+    "reasoning_tokens": Column(pa.int32(), False, "of these, spent on reasoning"),
+    "requested_tokens": Column(pa.int32(), False, "the limit that was asked for"),
+    "drafted_tokens": Column(pa.int32(), False, "tokens proposed by a draft model"),
+    "accepted_draft_tokens": Column(pa.int32(), False, "of these, accepted by the target model"),
+    "recomputed_tokens": Column(pa.int32(), False, "tokens computed again after a preemption"),
+    "preemptions": Column(pa.int32(), False, "how often it was preempted"),
+    "status": Column(pa.string(), True, f"how it ended: {', '.join(STATUSES)}"),
+    "http_status": Column(pa.int32(), False, "status code of the response"),
+    "error": Column(pa.string(), False, "what went wrong, in words"),
+    "finish_reason": Column(pa.string(), False, "why generation stopped"),
+    "quality": Column(pa.bool_(), False, "whether the output passed its quality gate; null: not judged"),
+    "quality_score": Column(pa.float64(), False, "the grade behind it"),
+    "cost": Column(pa.float64(), False, "money spent on this attempt"),
+}
+
+SCHEMA: Final = pa.schema(
+    [pa.field(name, c.type, nullable=not c.required) for name, c in COLUMNS.items()],
+    metadata={"openloop.schema_version": str(SCHEMA_VERSION)},
+)
+
+
+def make_batch(columns: Mapping[str, Any]) -> pa.RecordBatch:
+    """A record batch from arrays or lists by column name.
+
+    `request_id` and `scheduled_ns` are needed. `attempt`, `kind`, `status` and `event_ns` default to the first
+    attempt, which went well and delivered nothing; everything else defaults to null.
+    """
+    for name in columns:
+        if name not in COLUMNS:
+            raise RecordError(f"unknown column {name!r}: the table has {', '.join(COLUMNS)}")
+    for name in ("request_id", "scheduled_ns"):
+        if name not in columns:
+            raise RecordError(f"column {name!r} is missing: every row needs it")
+    rows = len(columns["request_id"])
+    arrays = [_column(name, columns, rows) for name in COLUMNS]
+    return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
+
+
+def make_lists(name: str, values: NDArray[Any], lengths: NDArray[Any]) -> pa.Array:
+    """The list column `name` from all its items end to end and the number of them in each row."""
+    offsets = np.zeros(len(lengths) + 1, np.int32)
+    np.cumsum(lengths, out=offsets[1:])
+    item = COLUMNS[name].type.value_type
+    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values, item), type=COLUMNS[name].type)
+
+
+def ints(batch: pa.RecordBatch, name: str) -> NDArray[np.int64]:
+    """An integer column as numpy, nulls as MISSING."""
+    column = batch.column(name)
+    if column.null_count:
+        column = column.cast(pa.int64()).fill_null(MISSING)
+    return np.asarray(column.to_numpy(zero_copy_only=False), np.int64)
+
+
+def _column(name: str, columns: Mapping[str, Any], rows: int) -> pa.Array:
+    column = COLUMNS[name]
+    if name in columns:
+        given = columns[name]
+        try:
+            array = given if isinstance(given, pa.Array) and given.type == column.type else pa.array(given, column.type)
+        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
+            raise RecordError(f"column {name!r} is not {column.type}: {_first_line(error)}") from None
+        if len(array) != rows:
+            raise RecordError(f"column {name!r} has {len(array)} rows where 'request_id' has {rows}")
+        return array
+    if name in _DEFAULTS:
+        return pa.repeat(pa.scalar(_DEFAULTS[name], column.type), rows)
+    if name == "event_ns":
+        return make_lists(name, np.empty(0, np.int64), np.zeros(rows, np.int32))
+    return pa.nulls(rows, column.type)
+
+
+_DEFAULTS = {"attempt": 0, "kind": "first", "status": "ok"}
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)
+
+
+def missing_columns(names: Iterable[str]) -> list[str]:
+    """Required columns that `names` lacks."""
+    have = set(names)
+    return [name for name, column in COLUMNS.items() if column.required and name not in have]

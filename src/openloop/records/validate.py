@@ -1,0 +1,177 @@
+"""The rules of the table. A row that breaks one is named, with what is wrong in it."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from openloop.errors import RecordError
+from openloop.records.schema import COLUMNS, KINDS, MISSING, STATUSES, ints
+
+__all__ = ["check_batch", "check_events", "check_rows", "check_unique"]
+
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+TIMES = ("scheduled_ns", "sent_ns", "ended_ns", "first_any_ns")
+COUNTS = tuple(name for name in COLUMNS if name.endswith("_tokens") and name != "event_tokens") + (
+    "turn",
+    "attempt",
+    "preemptions",
+)
+
+
+def check_batch(batch: pa.RecordBatch, first_row: int = 0) -> None:
+    """Every rule that one batch can show broken; `first_row` is its place in the run, for the message."""
+    check_rows(batch, first_row)
+    check_events(batch, first_row)
+
+
+def check_rows(batch: pa.RecordBatch, first_row: int = 0) -> None:
+    """The rules that need no token events."""
+    rows = _Rows(batch, first_row)
+    for name, column in COLUMNS.items():
+        if column.required and name in batch.schema.names and batch.column(name).null_count:
+            rows.refuse(_nulls(batch.column(name)), lambda _, name=name: f"{name} is null; every row needs it")
+    rows.refuse_unknown("kind", KINDS)
+    rows.refuse_unknown("status", STATUSES)
+    for name in TIMES:
+        times = rows.ints(name)
+        rows.refuse(
+            (times < 0) & (times != MISSING),
+            lambda i, n=name, t=times: f"{n} is {t[i]}; times count from the run's start and are never negative",
+        )
+    for name in COUNTS:
+        counts = rows.ints(name)
+        rows.refuse((counts < 0) & (counts != MISSING), lambda i, n=name, c=counts: f"{n} is {c[i]}; it cannot be negative")
+    _check_order(rows)
+    _check_status(rows)
+    cost = batch.column("cost").fill_null(0.0).to_numpy(zero_copy_only=False)
+    rows.refuse(~(cost >= 0) | np.isinf(cost), lambda i: f"cost is {cost[i]}; it is zero or more")
+
+
+def _check_order(rows: "_Rows") -> None:
+    scheduled, sent, ended = rows.ints("scheduled_ns"), rows.ints("sent_ns"), rows.ints("ended_ns")
+    rows.refuse(
+        (sent != MISSING) & (sent < scheduled),
+        lambda i: f"sent_ns {sent[i]} is before scheduled_ns {scheduled[i]}",
+    )
+    rows.refuse(
+        (ended != MISSING) & (ended < np.maximum(scheduled, sent)),
+        lambda i: f"ended_ns {ended[i]} is before it was {'sent' if sent[i] != MISSING else 'due'}",
+    )
+
+
+def _check_status(rows: "_Rows") -> None:
+    sent, ended = rows.ints("sent_ns"), rows.ints("ended_ns")
+    status = rows.batch.column("status")
+    is_status = {name: np.asarray(pc.equal(status, name)) for name in ("ok", "dropped", "censored")}
+    rows.refuse(is_status["ok"] & ((sent == MISSING) | (ended == MISSING)), lambda _: "status is ok without sent_ns and ended_ns")
+    rows.refuse(is_status["dropped"] & (sent != MISSING), lambda _: "status is dropped, yet it has a sent_ns")
+    rows.refuse(is_status["censored"] & (ended != MISSING), lambda _: "status is censored, yet it has an ended_ns")
+
+
+def check_events(batch: pa.RecordBatch, first_row: int = 0) -> None:
+    """The rules about deliveries of tokens."""
+    rows = _Rows(batch, first_row)
+    events = batch.column("event_ns")
+    starts, stops = _bounds(events)
+    times = events.values.to_numpy()
+    _check_event_times(rows, times, starts, stops)
+    delivered = stops - starts
+    tokens = batch.column("event_tokens")
+    if tokens.null_count < len(tokens):
+        delivered = _check_event_tokens(rows, tokens, delivered)
+    output = rows.ints("output_tokens")
+    rows.refuse(
+        (output != MISSING) & (delivered > output),
+        lambda i: f"{delivered[i]} tokens were delivered, more than its output_tokens {output[i]}",
+    )
+
+
+def _check_event_times(rows: "_Rows", times: Ints, starts: Ints, stops: Ints) -> None:
+    sent, ended = rows.ints("sent_ns"), rows.ints("ended_ns")
+    some = stops > starts
+    rows.refuse(some & (sent == MISSING), lambda _: "tokens were delivered, yet it was never sent")
+    first = times[np.where(some, starts, 0)] if times.size else starts
+    last = times[np.where(some, stops - 1, 0)] if times.size else starts
+    rows.refuse(some & (first < sent), lambda i: f"event 0 at {first[i]} is before sent_ns {sent[i]}")
+    backwards = np.flatnonzero(times[1:] < times[:-1]) + 1
+    row_of = np.searchsorted(stops, backwards, side="right")
+    inside = (row_of < len(starts)) & (backwards > starts[np.minimum(row_of, len(starts) - 1)])
+    if inside.any():
+        k, i = int(backwards[inside][0]), int(row_of[inside][0])
+        at = k - int(starts[i])
+        rows.refuse_row(i, f"event {at} at {times[k]} is before event {at - 1} at {times[k - 1]}")
+    rows.refuse(some & (ended != MISSING) & (last > ended), lambda i: f"its last event at {last[i]} is after ended_ns {ended[i]}")
+
+
+def _check_event_tokens(rows: "_Rows", tokens: pa.ListArray, events: Ints) -> Ints:
+    """Checks event_tokens and returns how many tokens each row delivered."""
+    given = ~_nulls(tokens)
+    starts, stops = _bounds(tokens)
+    lengths = stops - starts
+    rows.refuse(given & (lengths != events), lambda i: f"it has {events[i]} event_ns and {lengths[i]} event_tokens")
+    values = tokens.values.to_numpy()
+    running = np.concatenate([[0], np.cumsum(values, dtype=np.int64)])
+    empty = np.concatenate([[0], np.cumsum(values < 1)])
+    rows.refuse(
+        given & (empty[stops] > empty[starts]),
+        lambda _: "an event carries fewer than one token; a delivery without a token is no event",
+    )
+    return np.where(given, running[stops] - running[starts], events)
+
+
+def check_unique(request_id: Ints, attempt: Ints) -> None:
+    """No two rows are the same attempt at the same request."""
+    if np.all(request_id[1:] > request_id[:-1]):
+        return
+    order = np.lexsort((attempt, request_id))
+    ids, attempts = request_id[order], attempt[order]
+    same = np.flatnonzero((ids[1:] == ids[:-1]) & (attempts[1:] == attempts[:-1]))
+    if same.size:
+        first, second = sorted((int(order[same[0]]), int(order[same[0] + 1])))
+        raise RecordError(
+            f"rows {first} and {second} are both attempt {attempts[same[0]]} of request {ids[same[0]]}; "
+            "number a request's attempts 0, 1, 2, ..."
+        )
+
+
+class _Rows:
+    """A batch under inspection, which knows how to name its rows."""
+
+    def __init__(self, batch: pa.RecordBatch, first_row: int) -> None:
+        self.batch = batch
+        self.first_row = first_row
+
+    def ints(self, name: str) -> Ints:
+        return ints(self.batch, name)
+
+    def refuse(self, bad: Bools, why: Callable[[int], str]) -> None:
+        if bad.any():
+            i = int(np.argmax(bad))
+            self.refuse_row(i, why(i))
+
+    def refuse_unknown(self, name: str, known: tuple[str, ...]) -> None:
+        column = self.batch.column(name)
+        words = pc.unique(column).to_pylist()
+        for word in words:
+            if word not in known:
+                bad = np.asarray(pc.equal(column, word).fill_null(False))
+                self.refuse(bad, lambda _, w=word: f"{name} is {w!r}; it is one of {', '.join(known)}")
+
+    def refuse_row(self, i: int, why: str) -> None:
+        request = self.batch.column("request_id")[i].as_py()
+        raise RecordError(f"row {self.first_row + i} (request {request}): {why}")
+
+
+def _nulls(column: pa.Array) -> Bools:
+    return np.asarray(column.is_null().to_numpy(zero_copy_only=False), np.bool_)
+
+
+def _bounds(lists: pa.ListArray) -> tuple[Ints, Ints]:
+    """Where each row's items start and stop in `lists.values`."""
+    offsets = lists.offsets.to_numpy().astype(np.int64)
+    return offsets[:-1], offsets[1:]

@@ -1,0 +1,164 @@
+"""Writing a run so that whatever was appended survives whatever happens next.
+
+Batches go to a spool first, an Arrow stream that can be read up to its last whole batch at any time: after a crash,
+or while the run is still going on. `finish` turns the spool into requests.parquet, in row groups of a size that is
+fast to read, and removes it only when that file is complete.
+"""
+
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.ipc
+import pyarrow.parquet as pq
+
+from openloop.errors import RecordError, RunError, StorageError
+from openloop.records.manifest import MANIFEST_FILE, Manifest, write_manifest
+from openloop.records.schema import COLUMNS, SCHEMA
+from openloop.records.validate import check_batch
+
+__all__ = ["SPOOL_FILE", "TABLE_FILE", "RunWriter"]
+
+TABLE_FILE: Final = "requests.parquet"
+SPOOL_FILE: Final = "requests.arrows"
+
+# Row groups of about 8 MB of event times are decoded without leaving the processor's cache for long.
+EVENTS_PER_ROW_GROUP: Final = 1_000_000
+ROWS_PER_ROW_GROUP: Final = 100_000
+
+
+class RunWriter:
+    """A run in the making. As a context manager it finishes the run unless an exception passes through.
+
+        with RunWriter("run/", Manifest(source="example")) as writer:
+            writer.append(make_batch({...}))
+    """
+
+    def __init__(self, folder: str | Path, manifest: Manifest) -> None:
+        self.folder = Path(folder)
+        self.manifest = manifest
+        self.rows = 0
+        for name in (MANIFEST_FILE, TABLE_FILE, SPOOL_FILE):
+            if (self.folder / name).exists():
+                raise RunError(f"{self.folder} already holds a run ({name}): choose another folder or remove it")
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._spool = (self.folder / SPOOL_FILE).open("xb", buffering=0)
+        except OSError as error:
+            raise StorageError(f"{self.folder} cannot be made: {error.strerror}") from None
+        write_manifest(self.folder, manifest)
+        self._write(SCHEMA.serialize())
+
+    def append(self, batch: pa.RecordBatch) -> None:
+        """Check and store a batch; when this returns, the batch outlives the process."""
+        if self._spool.closed:
+            raise RunError(f"{self.folder} is finished; nothing can be appended")
+        if not batch.schema.equals(SCHEMA):
+            raise RecordError("a batch must have the schema of the table: build it with make_batch")
+        check_batch(batch, self.rows)
+        self._write(batch.serialize())
+        self.rows += batch.num_rows
+
+    def finish(self, **facts: Any) -> None:
+        """Close the run; `facts` are manifest fields that are known only now (stopped_ns, window_ns, notes, ...)."""
+        self.manifest = msgspec.structs.replace(self.manifest, finished=True, **facts)
+        self._spool.close()
+        draft = self.folder / f"{TABLE_FILE}.tmp"
+        try:
+            write_table(self.folder / SPOOL_FILE, draft)
+            draft.replace(self.folder / TABLE_FILE)
+            write_manifest(self.folder, self.manifest)
+            (self.folder / SPOOL_FILE).unlink()
+        except OSError as error:
+            draft.unlink(missing_ok=True)
+            raise StorageError(
+                f"{self.folder / TABLE_FILE} cannot be written ({_reason(error)}); all {self.rows} rows are kept in {SPOOL_FILE}"
+            ) from None
+
+    def _write(self, message: pa.Buffer) -> None:
+        """Append one whole message, or nothing: a torn one would hide all that follow."""
+        start = self._spool.tell()
+        view = memoryview(message)
+        try:
+            while view:
+                view = view[self._spool.write(view) :]
+        except OSError as error:
+            os.ftruncate(self._spool.fileno(), start)
+            self._spool.seek(start)
+            raise StorageError(
+                f"{self.folder / SPOOL_FILE} cannot grow ({_reason(error)}); the {self.rows} rows before this batch are kept"
+            ) from None
+
+    def __enter__(self) -> "RunWriter":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if kind is None and not self._spool.closed:
+            self.finish()
+        self._spool.close()
+
+
+def write_table(spool: Path, table: Path) -> None:
+    """The Parquet file of a spool, one row group at a time."""
+    with (
+        pa.memory_map(str(spool)) as source,
+        table.open("wb") as file,
+        pq.ParquetWriter(file, SCHEMA, **_PARQUET) as writer,
+    ):
+        for group in _row_groups(pa.ipc.open_stream(source)):
+            writer.write_table(group, row_group_size=group.num_rows)
+        writer.close()
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _row_groups(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
+    held: list[pa.RecordBatch] = []
+    rows = events = 0
+    for batch in batches:
+        for piece in _pieces(batch):
+            held.append(piece)
+            rows += piece.num_rows
+            events += len(piece.column("event_ns").flatten())
+            if rows >= ROWS_PER_ROW_GROUP or events >= EVENTS_PER_ROW_GROUP:
+                yield pa.Table.from_batches(held)
+                held, rows, events = [], 0, 0
+    if held:
+        yield pa.Table.from_batches(held)
+
+
+def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """A batch cut so that no piece holds much more than a row group."""
+    offsets = batch.column("event_ns").offsets.to_numpy().astype(np.int64)
+    start = 0
+    while start < batch.num_rows:
+        stop = int(np.searchsorted(offsets, offsets[start] + EVENTS_PER_ROW_GROUP, side="right")) - 1
+        stop = min(max(stop, start + 1), start + ROWS_PER_ROW_GROUP, batch.num_rows)
+        yield batch.slice(start, stop - start)
+        start = stop
+
+
+def _parquet_options() -> dict[str, Any]:
+    packed = [name for name in COLUMNS if name.endswith("_ns") and name != "event_ns"] + ["request_id"]
+    strings = [name for name, column in COLUMNS.items() if pa.types.is_string(column.type)]
+    leaves = ["event_ns.list.element", "event_tokens.list.element"]
+    return {
+        "use_dictionary": strings,
+        "column_encoding": dict.fromkeys([*packed, *leaves], "DELTA_BINARY_PACKED"),
+        # Packed differences hardly compress further, and unpacking them twice would cost more than it saves.
+        "compression": {name: "none" if name in leaves or name in packed else "zstd" for name in [*COLUMNS, *leaves]},
+        "write_statistics": ["scheduled_ns"],
+    }
+
+
+_PARQUET = _parquet_options()
+
+
+def _reason(error: OSError) -> str:
+    return "the disk is full" if error.errno == errno.ENOSPC else error.strerror or str(error)

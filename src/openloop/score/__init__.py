@@ -1,0 +1,42 @@
+"""Records and an SLO in, every metric out.
+
+The module can be called: `openloop.score(run, slo)` is `openloop.score.score(run, slo)`, so that the natural name works
+whether or not the package has been imported before.
+"""
+
+import sys
+from types import ModuleType
+from typing import Any
+
+from openloop.score.judge import GateScore, JointFailure
+from openloop.score.metrics import CostScore, Leak, LittleScore, RetryScore, SessionScore, Straggler, UnitScore
+from openloop.score.quantiles import Ladder, Percentiles
+from openloop.score.scorer import GROUPS, Disruption, Score, Summary, TimeWindow, score
+
+__all__ = [
+    "GROUPS",
+    "CostScore",
+    "Disruption",
+    "GateScore",
+    "JointFailure",
+    "Ladder",
+    "Leak",
+    "LittleScore",
+    "Percentiles",
+    "RetryScore",
+    "Score",
+    "SessionScore",
+    "Straggler",
+    "Summary",
+    "TimeWindow",
+    "UnitScore",
+    "score",
+]
+
+
+class _Callable(ModuleType):
+    def __call__(self, *args: Any, **kwargs: Any) -> Score:
+        return score(*args, **kwargs)
+
+
+sys.modules[__name__].__class__ = _Callable

@@ -1,0 +1,192 @@
+"""The pass over token events: compiled, one request at a time, all its facts while its events are in cache.
+
+Times are integer nanoseconds. What concerns pace comes from one quantity, the running maximum
+
+    M_i = max over j <= i of (t_j - pace * j)
+
+A reader for whom token i is expected at c + pace * i has it max(0, M_i - c) late, so
+
+- user idle latency against d_i = arrival + pace * i is M_n - arrival (smooth goodput, eq. 4 and 6);
+- Andes' QoE, the area under the reader's curve over the area under the expected one, follows from those delays;
+- no token is late by etalon's deadlines, which carry slack over, exactly when M_n <= c.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+__all__ = ["BINS", "LONG_AGO", "Facts", "Plan", "bin_values", "gap_quantiles", "reach_at_pace", "read_streams"]
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+# Token gaps are counted in 2**11 bins to each power of two, up to 2**40 ns (18 minutes): the value that stands for a
+# bin is within 0.025% of everything in it.
+MANTISSA_BITS = 11
+OCTAVES = 40
+BINS = 1 + (OCTAVES << MANTISSA_BITS)
+_SHIFT = 52 - MANTISSA_BITS
+_BIAS = (1023 << MANTISSA_BITS) - 1
+
+LONG_AGO = -(1 << 62)
+
+
+class Plan(NamedTuple):
+    """What each row is held against."""
+
+    arrival: Ints
+    objective: NDArray[np.int32]  # index into the last two
+    slice_of: NDArray[np.int32]  # where its gaps are counted; negative: nowhere
+    first_ns: Ints  # when the first token is expected, after arrival
+    pace_ns: Ints  # and each further one, after the one before
+
+    def part(self, rows: slice) -> "Plan":
+        return self._replace(arrival=self.arrival[rows], objective=self.objective[rows], slice_of=self.slice_of[rows])
+
+
+class Facts(NamedTuple):
+    """What the pass finds out about each row; rows without events stay as `of` made them."""
+
+    first: Ints
+    last: Ints
+    longest: Ints  # gap between two tokens
+    shortest: Ints
+    reach: Ints  # M_n over the tokens after the first
+    qoe: Floats
+    fluidity: Floats
+
+    @classmethod
+    def of(cls, rows: int) -> "Facts":
+        return cls(*(np.zeros(rows, np.int64) for _ in range(5)), *(np.full(rows, np.nan) for _ in range(2)))
+
+    def part(self, rows: slice) -> "Facts":
+        return Facts(*(column[rows] for column in self))
+
+
+@njit(cache=True, nogil=True)
+def read_streams(ns: Ints, offsets: Ints, plan: Plan, histogram: Ints, gaps: Ints, out: Facts) -> tuple[int, int]:
+    """Fill `out` and count gaps into `histogram[slice, bin]`; write them to `gaps` too while it has room.
+
+    The tokens of row r came at ns[offsets[r] : offsets[r + 1]]. Returns how many gaps were written, and the first row
+    whose tokens run backwards or -1.
+    """
+    # Unpacked here: inside the loop each access to a tuple's array would touch its reference count.
+    arrival, objective, slice_of, first_ns, pace_ns = plan
+    first, last, longest, shortest, reach, qoe, fluidity = out
+    written = 0
+    for row in range(offsets.size - 1):
+        times = ns[offsets[row] : offsets[row + 1]]
+        if times.size == 0:
+            continue
+        first[row], last[row] = times[0], times[times.size - 1]
+        longest[row], shortest[row] = _gap_range(times)
+        if shortest[row] < 0:
+            return written, row
+        if slice_of[row] >= 0:
+            _count_gaps(times, histogram[slice_of[row]])
+            if written + times.size - 1 <= gaps.size:
+                _write_gaps(times, gaps[written:])
+                written += times.size - 1
+        pace = pace_ns[objective[row]]
+        before_first = arrival[row] + first_ns[objective[row]] - pace
+        reach[row] = _reach(times, pace)
+        late = max(times[0] - pace, reach[row]) > before_first
+        qoe[row] = _qoe(times, pace, before_first) if late else 1.0
+        fluidity[row] = _fluidity(times, pace, before_first + pace) if late else 1.0
+    return written, -1
+
+
+@njit(cache=True, nogil=True)
+def reach_at_pace(ns: Ints, offsets: Ints, pace: int, reach: Ints) -> None:
+    """M_n of each row at a pace other than the plan's."""
+    for row in range(offsets.size - 1):
+        times = ns[offsets[row] : offsets[row + 1]]
+        if times.size:
+            reach[row] = _reach(times, pace)
+
+
+@njit(cache=True, nogil=True)
+def gap_quantiles(ns: Ints, offsets: Ints, share: float, out: Floats) -> None:
+    """The `share` quantile of each row's own token gaps in ns, interpolated as numpy does by default."""
+    for row in range(offsets.size - 1):
+        times = ns[offsets[row] : offsets[row + 1]]
+        if times.size < 2:
+            continue
+        gaps = np.sort(times[1:] - times[:-1])
+        place = share * (gaps.size - 1)
+        below = int(place)
+        above = min(below + 1, gaps.size - 1)
+        out[row] = gaps[below] + (place - below) * (gaps[above] - gaps[below])
+
+
+def bin_values() -> Floats:
+    """The gap in ns that stands for each bin: its middle."""
+    low = ((np.arange(BINS + 1, dtype=np.int64) + _BIAS) << _SHIFT).view(np.float64)
+    values = (low[:-1] + low[1:]) / 2
+    values[0] = 0.0
+    return values
+
+
+@njit(cache=True, nogil=True)
+def _gap_range(times: Ints) -> tuple[int, int]:
+    if times.size < 2:
+        return 0, 0
+    longest = shortest = times[1] - times[0]
+    for i in range(times.size - 1):
+        gap = times[i + 1] - times[i]
+        longest = max(longest, gap)
+        shortest = min(shortest, gap)
+    return longest, shortest
+
+
+@njit(cache=True, nogil=True)
+def _count_gaps(times: Ints, counts: Ints) -> None:
+    """A gap's bin is the exponent and leading mantissa bits of its floating-point form; bin 0 is no gap at all."""
+    for i in range(times.size - 1):
+        place = (np.float64(times[i + 1] - times[i]).view(np.int64) >> _SHIFT) - _BIAS
+        counts[np.uint64(min(max(place, 0), BINS - 1))] += 1
+
+
+@njit(cache=True, nogil=True)
+def _write_gaps(times: Ints, gaps: Ints) -> None:
+    for i in range(times.size - 1):
+        gaps[i] = times[i + 1] - times[i]
+
+
+@njit(cache=True, nogil=True)
+def _reach(times: Ints, pace: int) -> int:
+    """max of t_i - pace * i over the tokens after the first, whose deadline is a matter of its own."""
+    reach = LONG_AGO
+    for i in range(times.size - 1):
+        reach = max(reach, times[i + 1] - pace * (i + 2))
+    return reach
+
+
+@njit(cache=True, nogil=True)
+def _qoe(times: Ints, pace: int, before_first: int) -> float:
+    """1 - (area lost to delays) / (area under the expected curve until the last token is read)."""
+    n = times.size
+    reach = before_first
+    delays = 0
+    for i in range(n):
+        reach = max(reach, times[i] - pace * (i + 1))
+        delays += reach - before_first
+    whole = n * (reach - before_first + pace) + pace * n * (n - 1) / 2
+    return 1.0 - delays / whole
+
+
+@njit(cache=True, nogil=True)
+def _fluidity(times: Ints, pace: int, due: int) -> float:
+    """Share of token deadlines met. Slack carries over; a late token misses one deadline per pace, and starts anew."""
+    late_tokens = missed_between = 0
+    for i in range(times.size):
+        over = times[i] - due
+        late = over > 0
+        late_tokens += late
+        if over >= pace:
+            missed_between += over // pace
+        due = pace + (times[i] if late else due)
+    met = times.size - late_tokens
+    return met / (times.size + missed_between)

@@ -1,0 +1,291 @@
+"""Metrics over judged requests: one function each, its formula above the code."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from openloop.records import MISSING, Prices
+from openloop.score.attempts import HEDGE, REPAIR, RETRY
+from openloop.score.scope import Scope
+from openloop.slo import SLO
+
+__all__ = [
+    "CostScore",
+    "Leak",
+    "LittleScore",
+    "RetryScore",
+    "SessionScore",
+    "Straggler",
+    "UnitScore",
+    "benefits",
+    "cache_hit_rate",
+    "cost_score",
+    "leaks",
+    "little",
+    "mean_over_due",
+    "retry_score",
+    "sessions",
+    "stragglers",
+    "unit_score",
+    "utilisation",
+]
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class LittleScore:
+    L_measured: float
+    L_law: float
+    residual: float
+
+
+def little(scope: Scope) -> LittleScore:
+    """Little's law, L = lambda * W.
+
+    L_measured is the time-average number of requests in the system: all the time that any of them spent inside the
+    window, over its length. L_law is the rate of arrivals times their mean time in the system. The residual is the
+    difference as a share of L_measured: near zero in a steady state, large where arrivals and departures differ.
+    """
+    start, end = scope.window_ns
+    everyone = Scope(scope.run, np.arange(len(scope.run.answers.requests)), scope.window_ns)
+    inside = np.minimum(everyone.left_ns, end) - np.maximum(everyone.answers.requests.due_ns, start)
+    measured = float(np.sum(np.maximum(inside, 0))) / (end - start)
+    law = float(np.sum(scope.left_ns - scope.answers.requests.due_ns)) / (end - start)
+    return LittleScore(measured, law, _ratio(measured - law, measured))
+
+
+def benefits(scope: Scope) -> tuple[Floats, Floats]:
+    """The benefit n - alpha * f(l) of each request (smooth goodput, eq. 7) and its user idle latency l (eq. 6)."""
+    benefit, idle_s = np.zeros(scope.requests), np.zeros(scope.requests)
+    for index, slo in enumerate(scope.run.slos):
+        mine = scope.part(scope.run.objective[scope.where] == index)
+        at = np.searchsorted(scope.where, mine.where)
+        idle_s[at] = _idle(mine, slo)
+        tokens = np.where(mine.answers.ok, mine.answers.tokens, 0).astype(np.float64)
+        benefit[at] = slo.smooth.benefit(tokens, idle_s[at])
+    return benefit, idle_s
+
+
+def _idle(scope: Scope, slo: SLO) -> Floats:
+    """How long the user had nothing to read.
+
+    An answer that was not streamed came all at once, at its end. The user of a request without success was idle from
+    the next token's deadline to the end.
+    """
+    answers, deadlines = scope.answers, slo.smooth.deadlines
+    streamed = np.nan_to_num(answers.lateness_s(deadlines), nan=-np.inf)
+    waiting = (scope.left_ns - answers.requests.due_ns) / 1e9 - answers.next_due_s(deadlines)
+    complete = answers.ok & (answers.delivered > 0)
+    return np.maximum(np.where(complete, streamed, np.maximum(streamed, waiting)), 0.0)
+
+
+def mean_over_due(scope: Scope, values: Floats) -> float:
+    """Mean over everything due, an unsuccessful request counting as 0; completed ones without tokens do not count."""
+    ok = scope.answers.ok
+    return float(np.nanmean(np.where(ok, values, 0.0))) if not np.all(np.isnan(values[ok])) else np.nan
+
+
+@dataclass(frozen=True)
+class SessionScore:
+    """Sessions of which every turn was accepted; a request outside any session is a session of its own."""
+
+    sessions: int
+    accepted: int
+    attainment: float
+    goodput_per_s: float
+
+
+def sessions(scope: Scope) -> SessionScore:
+    session_id = scope.run.attempts.session_id[scope.answers.requests.row]
+    accepted = scope.judgement.accepted
+    alone = session_id == MISSING
+    ids, index = np.unique(session_id[~alone], return_inverse=True)
+    bad_turns = np.bincount(index[~accepted[~alone]], minlength=len(ids))
+    total = len(ids) + int(alone.sum())
+    good = int(np.sum(bad_turns == 0)) + int(accepted[alone].sum())
+    return SessionScore(total, good, _ratio(good, total), good / scope.seconds)
+
+
+@dataclass(frozen=True)
+class UnitScore:
+    """Goodput in the SLO's own unit: accepted units per `per_s` seconds."""
+
+    unit: str
+    name: str
+    due: int
+    accepted: int
+    attainment: float
+    goodput: float
+    per_s: float
+
+
+def unit_score(scope: Scope, slo: SLO) -> UnitScore:
+    if slo.unit == "session":
+        found = sessions(scope)
+        due, good = found.sessions, found.accepted
+    else:
+        due, good = scope.requests, int(scope.judgement.accepted.sum())
+    rate = good / scope.seconds * slo.per_s
+    return UnitScore(slo.unit, slo.unit_name, due, good, _ratio(good, due), rate, slo.per_s)
+
+
+@dataclass(frozen=True)
+class RetryScore:
+    attempts: int
+    amplification: float  # attempts per request
+    retries: int
+    hedges: int
+    repairs: int
+    wasted_output_tokens: int  # generated by attempts that were not the answer
+
+
+def retry_score(scope: Scope) -> RetryScore:
+    kind, attempts = scope.run.attempts.kind, int(scope.attempts.sum())
+    counts = [int(np.sum(scope.attempts & (kind == each))) for each in (RETRY, HEDGE, REPAIR)]
+    wasted = int(scope.run.tokens[scope.attempts & ~scope.is_answer].sum())
+    return RetryScore(attempts, _ratio(attempts, scope.requests), *counts, wasted)
+
+
+@dataclass(frozen=True)
+class CostScore:
+    """Money, with everything that failed in the numerator."""
+
+    total: float
+    per_request: float
+    per_accepted: float
+    per_million_output_tokens: float
+    per_million_accepted_output_tokens: float
+    known_for: float  # share of attempts whose cost is known
+
+
+def cost_score(scope: Scope, prices: Prices | None) -> CostScore | None:
+    """cost per accepted = sum(all costs) / count(accepted). What attempts cost counts; prices, where that is unknown."""
+    cost = scope.run.attempts.cost[scope.attempts]
+    known = ~np.isnan(cost)
+    if known.any():
+        total, known_for = float(cost[known].sum()), float(known.mean())
+    elif prices is not None:
+        total, known_for = _priced(scope, prices), 1.0
+    else:
+        return None
+    accepted = scope.judgement.accepted
+    output, accepted_output = scope.run.tokens[scope.attempts].sum(), scope.answers.tokens[accepted].sum()
+    counts = (scope.requests, accepted.sum(), output / 1e6, accepted_output / 1e6)
+    return CostScore(total, *(_ratio(total, float(count)) for count in counts), known_for)
+
+
+def _priced(scope: Scope, prices: Prices) -> float:
+    """Reserved hours, plus requests sent, plus tokens in and out."""
+    attempts = scope.run.attempts
+    sent = scope.attempts & (attempts.sent_ns != MISSING)
+    prompt, cached = (np.maximum(column[sent], 0).sum() for column in (attempts.prompt_tokens, attempts.cached_tokens))
+    cached_price = prices.per_million_cached_tokens
+    by_million = (
+        (prompt - cached) * prices.per_million_input_tokens
+        + cached * (prices.per_million_input_tokens if cached_price is None else cached_price)
+        + scope.run.tokens[sent].sum() * prices.per_million_output_tokens
+    )
+    return float(scope.seconds / 3600 * prices.per_hour + sent.sum() * prices.per_request + by_million / 1e6)
+
+
+@dataclass(frozen=True)
+class Leak:
+    """A step of the waterfall: tokens that were computed and did not reach anybody who accepted them."""
+
+    name: str
+    tokens_per_s: float
+    share: float  # of all the work
+    cost: float | None  # the same share of the money
+
+
+def leaks(scope: Scope, cost: CostScore | None) -> list[Leak]:
+    """The waterfall from throughput to goodput, in tokens. It adds up by construction.
+
+        work = output of all attempts + tokens recomputed after preemption + rejected drafts
+
+    A token is lost once, at the first of these that applies: recomputed; drafted and rejected; generated by an attempt
+    that was not the answer; answer of an unsuccessful request; of one that failed its quality gate; of one that missed
+    another gate. What remains was accepted.
+    """
+    attempts, mine, judged, tokens = scope.run.attempts, scope.attempts, scope.judgement, scope.answers.tokens
+    bad = judged.missed.get("quality", np.zeros(scope.requests, np.bool_))
+    rejected = np.maximum(attempts.drafted_tokens[mine], 0) - np.maximum(attempts.accepted_draft_tokens[mine], 0)
+    steps = {
+        "kv_recompute": np.maximum(attempts.recomputed_tokens[mine], 0).sum(),
+        "rejected_drafts": np.maximum(rejected, 0).sum(),
+        "retries_and_repairs": scope.run.tokens[mine].sum() - tokens.sum(),
+        "unsuccessful": tokens[~judged.ok].sum(),
+        "quality_failures": tokens[bad].sum(),
+        "slo_misses": tokens[judged.ok & ~judged.accepted & ~bad].sum(),
+        "accepted": tokens[judged.accepted].sum(),
+    }
+    work = float(sum(steps.values()))
+    shares = {name: _ratio(float(n), work) for name, n in steps.items()}
+    return [
+        Leak(name, shares[name] * work / scope.seconds if work else 0.0, shares[name], cost and cost.total * shares[name])
+        for name in steps
+    ]
+
+
+def utilisation(scope: Scope) -> float:
+    """Share of the window in which a replica had something in flight, averaged over replicas. Busy is not productive."""
+    attempts, (start, end) = scope.run.attempts, scope.window_ns
+    sent = attempts.sent_ns != MISSING
+    left = np.where(attempts.ended_ns != MISSING, attempts.ended_ns, scope.run.stopped_ns)
+    shares = []
+    for replica in np.unique(attempts.replica[sent]):
+        mine = sent & (attempts.replica == replica)
+        begin, finish = np.clip(attempts.sent_ns[mine], start, end), np.clip(left[mine], start, end)
+        order = np.argsort(begin, kind="stable")
+        begin, finish = begin[order], np.maximum.accumulate(finish[order])
+        idle = np.sum(np.maximum(begin[1:] - finish[:-1], 0)) + (begin[0] - start) + (end - finish[-1])
+        shares.append(1 - idle / (end - start))
+    return float(np.mean(shares)) if shares else np.nan
+
+
+def cache_hit_rate(scope: Scope) -> float:
+    """Cached prompt tokens over prompt tokens, where the server told both."""
+    attempts = scope.run.attempts
+    told = scope.attempts & (attempts.cached_tokens >= 0) & (attempts.prompt_tokens > 0)
+    return _ratio(float(attempts.cached_tokens[told].sum()), float(attempts.prompt_tokens[told].sum()))
+
+
+@dataclass(frozen=True)
+class Straggler:
+    replica: str
+    metric: str
+    p95_s: float
+    fleet_p95_s: float  # median over the replicas
+
+
+def stragglers(scope: Scope) -> list[Straggler]:
+    """Replicas whose p95 stands out from the fleet's.
+
+    A replica is a straggler in a metric when its p95 is at least 1.5 times the median p95 of the replicas, and beyond
+    that median by more than 3.5 robust standard deviations (1.4826 * median absolute deviation). Both are medians, so
+    a few stragglers cannot hide each other. It takes three replicas with 20 completed requests each to tell.
+    """
+    replica, names = scope.words("replica")
+    found = []
+    for metric in ("ttft_s", "tpot_s", "e2e_s"):
+        values = np.where(scope.answers.ok, getattr(scope.answers, metric), np.nan)
+        by_replica = {name: values[(replica == code) & ~np.isnan(values)] for code, name in enumerate(names)}
+        p95 = {name: float(np.quantile(mine, 0.95)) for name, mine in by_replica.items() if len(mine) >= 20}
+        if len(p95) < 3:
+            continue
+        middle = float(np.median(list(p95.values())))
+        spread = 1.4826 * float(np.median([abs(value - middle) for value in p95.values()]))
+        found += [
+            Straggler(name, metric, value, middle)
+            for name, value in p95.items()
+            if value >= 1.5 * middle and value - middle > 3.5 * spread
+        ]
+    return found
+
+
+def _ratio(amount: float, count: float) -> float:
+    """amount / count; of nothing, infinite if anything was spent on it and otherwise not known."""
+    return amount / count if count else np.inf if amount else np.nan

@@ -1,0 +1,157 @@
+"""A run read once, grouped into requests and judged by both clocks."""
+
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from openloop.errors import RunError
+from openloop.records import MISSING, Run
+from openloop.score import kernel
+from openloop.score.attempts import OK, Attempts, read_attempts
+from openloop.score.judge import judge
+from openloop.score.quantiles import slice_bounds
+from openloop.score.requests import Answers, Requests, group_attempts
+from openloop.score.scope import JudgedRun
+from openloop.score.streams import Progress, StreamPlan, Streams, read_streams
+from openloop.slo import (
+    ITL,
+    SLO,
+    TTFT,
+    CustomDeadlines,
+    Deadlines,
+    LinearDeadlines,
+    Objectives,
+    Read,
+    ReadFromFirst,
+    TokenDeadlines,
+    reading,
+    reading_from_first,
+)
+from openloop.units import to_ns
+
+__all__ = ["judge_run"]
+
+Ints = NDArray[np.int64]
+
+EXPECTED_FIRST_S = 1.0  # when QoE and fluidity expect the first token, where the SLO does not say
+EXPECTED_PACE_S = 0.05  # and each further one
+
+
+def judge_run(run: Run, objectives: Objectives, progress: Progress | None = None) -> JudgedRun:
+    attempts = read_attempts(run)
+    if not len(attempts):
+        raise RunError(f"{run.path or 'the run'} has no rows: there is nothing to score")
+    requests, request_of = group_attempts(attempts)
+    objective, slos = _assign(attempts, requests, objectives)
+    window_ns, stopped_ns = _window(run, attempts, requests), _stopped(run, attempts)
+    plan = _plan(attempts, requests, request_of, objective, slos, window_ns)
+    streams = read_streams(run, plan, progress)
+    _check_against_rows(run, attempts, streams)
+    clocks = [Answers(requests, attempts, streams, window_ns[0], from_sent=sent) for sent in (False, True)]
+    verdicts = [judge(answers, objective, slos) for answers in clocks]
+    return JudgedRun(
+        attempts=attempts,
+        tokens=np.where(attempts.output_tokens >= 0, attempts.output_tokens, streams.delivered),
+        request_of=request_of,
+        slos=slos,
+        objective=objective,
+        answers=clocks[0],
+        judgement=verdicts[0],
+        answers_from_sent=clocks[1],
+        judgement_from_sent=verdicts[1],
+        gaps=streams.gaps,
+        window_ns=window_ns,
+        stopped_ns=stopped_ns,
+    )
+
+
+def _assign(attempts: Attempts, requests: Requests, objectives: Objectives) -> tuple[NDArray[np.int32], tuple[SLO, ...]]:
+    """Which SLO each request is held against, and the SLOs."""
+    codes = attempts.workload_class[requests.row]
+    present = np.unique(codes)
+    names = attempts.words["workload_class"]
+    slos = tuple(objectives.of(names[code] if code >= 0 else None) for code in present)
+    return np.searchsorted(present, codes).astype(np.int32), slos
+
+
+def _window(run: Run, attempts: Attempts, requests: Requests) -> tuple[int, int]:
+    """The manifest's window. Without one: from the first arrival to the last and one mean gap more.
+
+    So n requests count as n gaps; where all arrive at once, until the last of them ended. A run that was cut short is
+    measured until the last arrival that is known.
+    """
+    first, last = int(requests.due_ns[0]), int(requests.due_ns[-1])
+    given = run.manifest.window_ns
+    if given is not None:
+        return (given[0], min(given[1], max(last, given[0]) + 1)) if run.missing else (given[0], given[1])
+    if last > first:
+        return first, last + (last - first) // (len(requests) - 1)
+    return first, max(int(attempts.ended_ns.max()), first + 1)
+
+
+def _stopped(run: Run, attempts: Attempts) -> int:
+    """When watching ended: as recorded, or else the last thing that is known to have happened."""
+    known = max(int(attempts.scheduled_ns.max()), int(attempts.sent_ns.max()), int(attempts.ended_ns.max()))
+    return known if run.manifest.stopped_ns is None else run.manifest.stopped_ns
+
+
+def _plan(
+    attempts: Attempts,
+    requests: Requests,
+    request_of: Ints,
+    objective: NDArray[np.int32],
+    slos: tuple[SLO, ...],
+    window_ns: tuple[int, int],
+) -> StreamPlan:
+    slice_of = np.full(len(attempts), -1, np.int32)
+    inside = (requests.due_ns >= window_ns[0]) & (requests.due_ns < window_ns[1])
+    counted = inside & (attempts.status[requests.row] == OK)
+    place = np.searchsorted(slice_bounds(requests.due_ns, window_ns), np.arange(len(requests)), side="right") - 1
+    slice_of[requests.row[counted]] = place[counted]
+    needed = [deadlines for slo in slos for deadlines in _deadlines(slo)]
+    gates = [gate for slo in slos for gate in slo.gates]
+    return StreamPlan(
+        kernel.Plan(
+            np.ascontiguousarray(attempts.scheduled_ns),
+            objective[request_of],
+            slice_of,
+            np.array([to_ns(_expected_first(slo)) for slo in slos]),
+            np.array([to_ns(_expected_pace(slo)) for slo in slos]),
+        ),
+        requests.sent_ns[request_of],
+        frozenset(to_ns(each.pace) for each in needed if isinstance(each, LinearDeadlines) and each.pace),
+        frozenset(gate.share for gate in gates if isinstance(gate, ITL)),
+        frozenset(each for each in needed if isinstance(each, CustomDeadlines)),
+    )
+
+
+def _deadlines(slo: SLO) -> Iterable[Deadlines]:
+    """Every schedule of token deadlines that the SLO will be asked about."""
+    yield slo.smooth.deadlines
+    for gate in slo.gates:
+        if isinstance(gate, TokenDeadlines):
+            yield gate.deadlines
+        elif isinstance(gate, Read):
+            yield reading(gate.tokens_per_s)
+        elif isinstance(gate, ReadFromFirst):
+            yield reading_from_first(gate.tokens_per_s)
+
+
+def _expected_first(slo: SLO) -> float:
+    return next((gate.within_s for gate in slo.gates if isinstance(gate, TTFT)), EXPECTED_FIRST_S)
+
+
+def _expected_pace(slo: SLO) -> float:
+    deadlines = slo.smooth.deadlines
+    return deadlines.pace if isinstance(deadlines, LinearDeadlines) and deadlines.pace else EXPECTED_PACE_S
+
+
+def _check_against_rows(run: Run, attempts: Attempts, streams: Streams) -> None:
+    """Events lie between sending and end, and are no more than the tokens; if not, say where."""
+    some, facts = streams.delivered > 0, streams.facts
+    wrong = some & ((attempts.sent_ns == MISSING) | (facts.first < attempts.sent_ns))
+    wrong |= some & (attempts.ended_ns != MISSING) & (facts.last > attempts.ended_ns)
+    wrong |= (attempts.output_tokens >= 0) & (streams.delivered > attempts.output_tokens)
+    if wrong.any():
+        run.validate()

@@ -1,0 +1,162 @@
+"""The pass over token events, batch by batch: a run of any size in the memory of one row group."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from openloop.errors import SpecError
+from openloop.records import Run
+from openloop.score import kernel
+from openloop.score.quantiles import SLICES
+from openloop.slo import CustomDeadlines
+
+__all__ = ["GapPool", "Progress", "StreamPlan", "Streams", "read_streams"]
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class StreamPlan:
+    """What each row is held against, and what the pass is to find out beyond the usual."""
+
+    rows: kernel.Plan
+    first_sent_ns: Ints  # by row: when its request was first sent
+    paces_ns: frozenset[int] = frozenset()  # reading paces that are asked for
+    gap_shares: frozenset[float] = frozenset()
+    custom: frozenset[CustomDeadlines] = frozenset()
+
+
+@dataclass(frozen=True)
+class Streams:
+    """What the events say about each row."""
+
+    facts: kernel.Facts
+    delivered: Ints  # tokens
+    reach_at: dict[int, Ints]
+    gap_at: dict[float, Floats]
+    late_by: dict[tuple[CustomDeadlines, bool], Floats]  # seconds, by schedule and whether the clock starts at sending
+    gaps: "GapPool"
+
+
+class GapPool:
+    """All gaps between tokens of completed requests.
+
+    Quantiles are exact up to EXACT gaps; beyond, they are read off a histogram and are within 0.025%.
+    """
+
+    EXACT = 1 << 24
+
+    def __init__(self) -> None:
+        self.histogram = np.zeros((SLICES, kernel.BINS), np.int64)
+        self.room = np.empty(self.EXACT, np.int64)
+        self.written = 0
+        self.mean = np.nan
+
+    def close(self, total_ns: int) -> None:
+        """Rank what was collected; `total_ns` is the sum of all gaps. Nothing is added after this."""
+        self._values = kernel.bin_values() / 1e9
+        self._cumulative = np.cumsum(self.histogram.sum(axis=0))
+        self.n = int(self._cumulative[-1])
+        self.mean = total_ns / 1e9 / self.n if self.n else np.nan
+        self.room = np.sort(self.room[: self.written]) if self.written == self.n else self.room[:0]
+
+    def quantile(self, share: float) -> float:
+        place = share * (self.n - 1)
+        if len(self.room):
+            below = int(place)
+            low, high = self.room[below], self.room[min(below + 1, self.n - 1)]
+            return float(low + (place - below) * (high - low)) / 1e9
+        return float(self._values[np.searchsorted(self._cumulative, place, side="right")])
+
+    def below(self, value: float) -> tuple[Ints, Ints]:
+        bins = np.searchsorted(self._values, value, side="right")
+        return self.histogram[:, :bins].sum(axis=1), self.histogram.sum(axis=1)
+
+
+def read_streams(run: Run, plan: StreamPlan, progress: Progress | None = None) -> Streams:
+    rows = run.num_rows
+    facts = kernel.Facts.of(rows)
+    streams = Streams(
+        facts,
+        np.zeros(rows, np.int64),
+        {pace: facts.reach if np.all(plan.rows.pace_ns == pace) else np.zeros(rows, np.int64) for pace in plan.paces_ns},
+        {share: np.full(rows, np.nan) for share in plan.gap_shares},
+        {(custom, sent): np.full(rows, np.nan) for custom in plan.custom for sent in (False, True)},
+        GapPool(),
+    )
+    start = 0
+    for batch in run.batches(["event_ns", "event_tokens"]):
+        stop = start + batch.num_rows
+        if not _read_batch(batch, plan, streams, slice(start, stop)):
+            run.validate()  # reads it again, to say which row it is and what is wrong there
+        start = stop
+        if progress:
+            progress(start, rows)
+    counted = plan.rows.slice_of >= 0
+    streams.gaps.close(int(np.sum(streams.facts.last[counted] - streams.facts.first[counted])))
+    return streams
+
+
+def _read_batch(batch: pa.RecordBatch, plan: StreamPlan, streams: Streams, rows: slice) -> bool:
+    """False where the events cannot be right."""
+    ns, offsets = _token_times(batch)
+    if len(offsets) != batch.num_rows + 1:
+        return False
+    streams.delivered[rows] = np.diff(offsets)
+    gaps = streams.gaps
+    written, backwards = kernel.read_streams(
+        ns, offsets, plan.rows.part(rows), gaps.histogram, gaps.room[gaps.written :], streams.facts.part(rows)
+    )
+    gaps.written += written
+    for pace, reach in streams.reach_at.items():
+        if reach is not streams.facts.reach:
+            kernel.reach_at_pace(ns, offsets, pace, reach[rows])
+    for share, values in streams.gap_at.items():
+        kernel.gap_quantiles(ns, offsets, share, values[rows])
+    for (custom, sent), late in streams.late_by.items():
+        late[rows] = _lateness(custom, ns, offsets, (plan.first_sent_ns if sent else plan.rows.arrival)[rows])
+    return bool(backwards < 0)
+
+
+def _token_times(batch: pa.RecordBatch) -> tuple[Ints, Ints]:
+    """When each token of each row came, end to end: an event of several tokens delivers them all at once."""
+    events, tokens = batch.column("event_ns"), batch.column("event_tokens")
+    offsets = events.offsets.to_numpy().astype(np.int64)
+    ns = events.values.to_numpy()[offsets[0] : offsets[-1]]
+    offsets -= offsets[0]
+    if tokens.null_count == len(tokens):
+        return ns, offsets
+    given = np.repeat(np.asarray(tokens.is_valid()), np.diff(offsets))
+    counts = tokens.flatten().to_numpy()
+    if len(counts) != given.sum() or (len(counts) and counts.min() < 1):
+        return ns, np.empty(0, np.int64)
+    per_event = np.ones(len(ns), np.int64)
+    per_event[given] = counts
+    expanded = np.repeat(ns, per_event)
+    expanded.flags.writeable = False  # as what Arrow lends is: the compiled pass need know only one kind
+    return expanded, np.concatenate([[0], np.cumsum(per_event)])[offsets]
+
+
+def _lateness(custom: CustomDeadlines, ns: Ints, offsets: Ints, arrival: Ints) -> Floats:
+    """max over i of (t_i - d_i) in seconds, by row; NaN for a row without tokens."""
+    lengths = np.diff(offsets)
+    some = lengths > 0
+    starts = offsets[:-1][some]
+    late = np.full(len(lengths), np.nan)
+    if not len(starts):
+        return late
+    t = (ns - np.repeat(arrival, lengths)) / 1e9
+    i = np.arange(len(ns)) - np.repeat(offsets[:-1], lengths) + 1
+    previous = np.concatenate([[0.0], t[:-1]])
+    previous[starts] = 0.0
+    due = np.asarray(custom.due(i, np.repeat(t[starts], lengths[some]), previous), np.float64)
+    if due.shape != t.shape:
+        raise SpecError(f"a deadline function must return a due time per token: {t.shape[0]} went in, {due.shape} came out")
+    late[some] = np.maximum.reduceat(t - due, starts)
+    return late

@@ -1,0 +1,106 @@
+"""Token deadlines: the general form of a latency SLO (smooth-goodput paper, section 3.1).
+
+A request meets its SLO when every token i = 1..n is there in time (eq. 1):
+
+    for all i:  t_i <= d_i
+
+The familiar objectives are schedules d_i of this form, and so is how fast a person reads.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = [
+    "CustomDeadlines",
+    "Deadlines",
+    "LinearDeadlines",
+    "end_to_end",
+    "lateness",
+    "reading",
+    "reading_from_first",
+    "ttft_and_tbt",
+]
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+DueFunction = Callable[[Ints, Floats, Floats], Floats]
+
+
+@dataclass(frozen=True)
+class LinearDeadlines:
+    """d_1 = first;  d_i = origin + offset + pace * i  for i > 1.
+
+    All in seconds after arrival. The origin is the arrival itself, the first token's time or the previous token's.
+    This form covers every schedule of the paper and is evaluated in one compiled pass.
+    """
+
+    first: float
+    offset: float
+    pace: float = 0.0
+    origin: Literal["arrival", "first", "previous"] = "arrival"
+
+    def __post_init__(self) -> None:
+        if self.pace < 0 or (self.pace and self.origin == "previous"):
+            raise ValueError(f"pace {self.pace} after {self.origin}: a pace is positive and counts from arrival or first")
+
+    def due(self, i: Ints, first: Floats, previous: Floats) -> Floats:
+        start = {"arrival": np.zeros_like(first), "first": first, "previous": previous}[self.origin]
+        return np.where(i == 1, self.first, start + self.offset + self.pace * i)
+
+
+@dataclass(frozen=True)
+class CustomDeadlines:
+    """A schedule of your own: `function(i, first, previous)` gives the due time of each token.
+
+    `i` counts tokens from 1; `first` and `previous` are when the first token and the one before came, in seconds
+    after arrival (`previous` of the first token is 0). Arrays in, array of seconds after arrival out.
+    """
+
+    function: DueFunction
+
+    def due(self, i: Ints, first: Floats, previous: Floats) -> Floats:
+        return self.function(i, first, previous)
+
+
+Deadlines = LinearDeadlines | CustomDeadlines
+
+
+def ttft_and_tbt(ttft: float, tbt: float) -> LinearDeadlines:
+    """d_1 = TTFT, d_i = t_{i-1} + TBT (eq. 2): each token by itself, however many came early."""
+    return LinearDeadlines(ttft, tbt, origin="previous")
+
+
+def end_to_end(e2e: float) -> LinearDeadlines:
+    """d_i = E2E (eq. 3): only the last token matters."""
+    return LinearDeadlines(e2e, e2e)
+
+
+def reading(tokens_per_s: float) -> LinearDeadlines:
+    """d_i = i / V (eq. 4): a reader of speed V, who starts on arrival and never waits.
+
+    The paper writes d_i = V * i and calls V a speed; a deadline that grows with i needs V to be seconds per token.
+    Here the speed is in tokens per second, and its inverse is the pace.
+    """
+    return LinearDeadlines(1 / tokens_per_s, 0.0, 1 / tokens_per_s)
+
+
+def reading_from_first(tokens_per_s: float) -> LinearDeadlines:
+    """d_i = t_1 + (i - 1) / V: the same reader, who starts when the first token is there."""
+    return LinearDeadlines(np.inf, -1 / tokens_per_s, 1 / tokens_per_s, origin="first")
+
+
+def lateness(deadlines: Deadlines, times: Floats) -> float:
+    """max over i of (t_i - d_i) for one stream of tokens, in seconds; negative: how much time was to spare (eq. 6).
+
+    `times` are seconds after arrival. The scorer computes the same over whole tables.
+    """
+    if not len(times):
+        return np.inf
+    i = np.arange(1, len(times) + 1)
+    previous = np.concatenate([[0.0], times[:-1]])
+    return float(np.max(times - deadlines.due(i, np.full(len(times), times[0]), previous)))

@@ -1,0 +1,298 @@
+"""What counts as accepted: each gate looks at completed requests and says which of them pass.
+
+Every latency gate is a schedule of token deadlines (see deadlines.py); the ones that need only a request's first, last
+or longest-awaited token are written as the comparison they come down to.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from openloop.slo.deadlines import Deadlines, reading, reading_from_first
+from openloop.units import parse_count, parse_number, parse_seconds, parse_token_rate, write_seconds
+
+__all__ = [
+    "E2E",
+    "GATES",
+    "ITL",
+    "TBT",
+    "TPOT",
+    "TTFT",
+    "Answers",
+    "Completion",
+    "Cost",
+    "Gate",
+    "GateForm",
+    "Jitter",
+    "Quality",
+    "Read",
+    "ReadFromFirst",
+    "Retries",
+    "TokenDeadlines",
+    "find_form",
+]
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+
+class Answers(Protocol):
+    """What a gate may look at: a value per logical request. NaN: not known. Times count from the clock in use."""
+
+    @property
+    def tokens(self) -> Ints: ...  # generated
+    @property
+    def ttft_s(self) -> Floats: ...
+    @property
+    def tpot_s(self) -> Floats: ...
+    @property
+    def tbt_s(self) -> Floats: ...  # longest time between two tokens
+    @property
+    def jitter_s(self) -> Floats: ...  # longest minus shortest time between two tokens
+    @property
+    def e2e_s(self) -> Floats: ...
+    @property
+    def completion_s(self) -> Floats: ...  # from the start of the measured window
+    @property
+    def quality(self) -> NDArray[np.int8]: ...  # 1 pass, 0 fail, -1 not judged
+    @property
+    def quality_score(self) -> Floats: ...
+    @property
+    def retries(self) -> Ints: ...  # retries and repairs it took
+    @property
+    def cost(self) -> Floats: ...  # of all attempts
+    def itl_s(self, share: float) -> Floats: ...  # this share of a request's token gaps is no longer
+    def lateness_s(self, deadlines: Deadlines) -> Floats: ...
+
+
+class Gate(Protocol):
+    """One reason to accept or refuse a request."""
+
+    @property
+    def name(self) -> str: ...
+    def met(self, answers: Answers) -> Bools: ...
+
+
+@dataclass(frozen=True)
+class TTFT:
+    """t_1 <= within: the first token in time (d_1 of eq. 2)."""
+
+    within_s: float
+    name = "ttft"
+
+    def met(self, answers: Answers) -> Bools:
+        return answers.ttft_s <= self.within_s
+
+    def __str__(self) -> str:
+        return f"ttft<={write_seconds(self.within_s)}"
+
+
+@dataclass(frozen=True)
+class TPOT:
+    """(E2E - TTFT) / (n - 1) <= within; an answer of one token has no further tokens to wait for."""
+
+    within_s: float
+    name = "tpot"
+
+    def met(self, answers: Answers) -> Bools:
+        return (answers.tokens <= 1) | (answers.tpot_s <= self.within_s)
+
+    def __str__(self) -> str:
+        return f"tpot<={write_seconds(self.within_s)}"
+
+
+@dataclass(frozen=True)
+class TBT:
+    """t_i - t_{i-1} <= within for every i (d_i of eq. 2)."""
+
+    within_s: float
+    name = "tbt"
+
+    def met(self, answers: Answers) -> Bools:
+        return (answers.tokens <= 1) | (answers.tbt_s <= self.within_s)
+
+    def __str__(self) -> str:
+        return f"tbt<={write_seconds(self.within_s)}"
+
+
+@dataclass(frozen=True)
+class ITL:
+    """This share of the request's own token gaps is within the bound: `itl_p95<=80ms`."""
+
+    share: float
+    within_s: float
+
+    @property
+    def name(self) -> str:
+        return f"itl_p{self.share * 100:.10g}"
+
+    def met(self, answers: Answers) -> Bools:
+        return (answers.tokens <= 1) | (answers.itl_s(self.share) <= self.within_s)
+
+    def __str__(self) -> str:
+        return f"{self.name}<={write_seconds(self.within_s)}"
+
+
+@dataclass(frozen=True)
+class Jitter:
+    """Longest minus shortest token gap <= within: a burst and a stall is worse than a steady pace."""
+
+    within_s: float
+    name = "jitter"
+
+    def met(self, answers: Answers) -> Bools:
+        return (answers.tokens <= 1) | (answers.jitter_s <= self.within_s)
+
+    def __str__(self) -> str:
+        return f"jitter<={write_seconds(self.within_s)}"
+
+
+@dataclass(frozen=True)
+class E2E:
+    """t_n <= within: the last token, or the whole answer where it is not streamed (eq. 3)."""
+
+    within_s: float
+    name = "e2e"
+
+    def met(self, answers: Answers) -> Bools:
+        return answers.e2e_s <= self.within_s
+
+    def __str__(self) -> str:
+        return f"e2e<={write_seconds(self.within_s)}"
+
+
+@dataclass(frozen=True)
+class Completion:
+    """Done within the batch's completion window, which opens for all rows when the measured window does."""
+
+    within_s: float
+    name = "window"
+
+    def met(self, answers: Answers) -> Bools:
+        return answers.completion_s <= self.within_s
+
+    def __str__(self) -> str:
+        return f"window<={write_seconds(self.within_s)}"
+
+
+@dataclass(frozen=True)
+class Read:
+    """Never slower than a reader who starts on arrival: t_i <= i / V (eq. 4)."""
+
+    tokens_per_s: float
+    name = "read"
+
+    def met(self, answers: Answers) -> Bools:
+        return answers.lateness_s(reading(self.tokens_per_s)) <= 0
+
+    def __str__(self) -> str:
+        return f"read>={self.tokens_per_s!r}tok/s"
+
+
+@dataclass(frozen=True)
+class ReadFromFirst:
+    """Never slower than a reader who starts with the first token: t_i <= t_1 + (i - 1) / V."""
+
+    tokens_per_s: float
+    name = "read_from_first"
+
+    def met(self, answers: Answers) -> Bools:
+        return (answers.tokens <= 1) | (answers.lateness_s(reading_from_first(self.tokens_per_s)) <= 0)
+
+    def __str__(self) -> str:
+        return f"read_from_first>={self.tokens_per_s!r}tok/s"
+
+
+@dataclass(frozen=True)
+class TokenDeadlines:
+    """Every token by its deadline, for a schedule of your own (eq. 1)."""
+
+    deadlines: Deadlines
+    name: str = "deadlines"
+
+    def met(self, answers: Answers) -> Bools:
+        return answers.lateness_s(self.deadlines) <= 0
+
+
+@dataclass(frozen=True)
+class Quality:
+    """The output passed its quality gate, or scored `at_least`; an output that nobody judged does not pass."""
+
+    at_least: float | None = None
+    name = "quality"
+
+    def met(self, answers: Answers) -> Bools:
+        return answers.quality == 1 if self.at_least is None else answers.quality_score >= self.at_least
+
+    def __str__(self) -> str:
+        return "quality" if self.at_least is None else f"quality>={self.at_least!r}"
+
+
+@dataclass(frozen=True)
+class Retries:
+    """No more than this many retries and repairs; hedges do not count, they are not waited for."""
+
+    at_most: int
+    name = "retries"
+
+    def met(self, answers: Answers) -> Bools:
+        return answers.retries <= self.at_most
+
+    def __str__(self) -> str:
+        return f"retries<={self.at_most}"
+
+
+@dataclass(frozen=True)
+class Cost:
+    """All attempts at the request together cost no more than this."""
+
+    at_most: float
+    name = "cost"
+
+    def met(self, answers: Answers) -> Bools:
+        return answers.cost <= self.at_most
+
+    def __str__(self) -> str:
+        return f"cost<={self.at_most!r}"
+
+
+@dataclass(frozen=True)
+class GateForm:
+    """How a gate is written."""
+
+    build: Callable[[Any], Gate]
+    operator: str
+    parse: Callable[[str], Any]
+    example: str
+    bare: Gate | None = None  # what the name alone means
+
+
+GATES: dict[str, GateForm] = {
+    "ttft": GateForm(TTFT, "<=", parse_seconds, "ttft<=500ms"),
+    "tpot": GateForm(TPOT, "<=", parse_seconds, "tpot<=40ms"),
+    "tbt": GateForm(TBT, "<=", parse_seconds, "tbt<=200ms"),
+    "itl_p95": GateForm(lambda within: ITL(0.95, within), "<=", parse_seconds, "itl_p95<=80ms"),
+    "jitter": GateForm(Jitter, "<=", parse_seconds, "jitter<=1s"),
+    "e2e": GateForm(E2E, "<=", parse_seconds, "e2e<=10s"),
+    "window": GateForm(Completion, "<=", parse_seconds, "window<=24h"),
+    "read": GateForm(Read, ">=", parse_token_rate, "read>=20tok/s"),
+    "read_from_first": GateForm(ReadFromFirst, ">=", parse_token_rate, "read_from_first>=20tok/s"),
+    "quality": GateForm(Quality, ">=", parse_number, "quality", bare=Quality()),
+    "retries": GateForm(Retries, "<=", parse_count, "retries<=1"),
+    "cost": GateForm(Cost, "<=", parse_number, "cost<=0.02"),
+}
+
+
+def find_form(name: str) -> GateForm | None:
+    """The form of a gate by name; `itl_p99.9` and the like are forms of `itl_p95`."""
+    percentile = re.fullmatch(r"itl_p(\d+(?:\.\d+)?)", name)
+    if percentile and 0 < float(percentile[1]) <= 100:
+        share = float(percentile[1]) / 100
+        return GateForm(lambda within: ITL(share, within), "<=", parse_seconds, f"{name}<=80ms")
+    return GATES.get(name)
+

@@ -1,0 +1,151 @@
+"""Quantities as people write them: `500ms`, `20tok/s`, `99%`; and back."""
+
+import math
+import re
+
+from openloop.errors import SpecError
+
+__all__ = [
+    "NS_PER_S",
+    "format_count",
+    "format_rate",
+    "format_seconds",
+    "format_share",
+    "parse_count",
+    "parse_number",
+    "parse_seconds",
+    "parse_share",
+    "parse_token_rate",
+    "to_ns",
+    "write_seconds",
+]
+
+NS_PER_S = 1_000_000_000
+
+# Numerator and denominator: a division rounds correctly where a product with 1e-3 does not, and a request at exactly
+# the bound must pass.
+_UNITS = {
+    "ns": (1, 10**9),
+    "us": (1, 10**6),
+    "µs": (1, 10**6),
+    "ms": (1, 10**3),
+    "s": (1, 1),
+    "m": (60, 1),
+    "min": (60, 1),
+    "h": (3600, 1),
+    "d": (86400, 1),
+}
+
+_QUANTITY = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(\S*)\s*")
+
+
+def _split(text: str) -> tuple[float, str]:
+    match = _QUANTITY.fullmatch(text)
+    if match is None:
+        raise SpecError(f"{text.strip()!r} is not a number")
+    number = float(match[1])
+    if not math.isfinite(number):
+        raise SpecError(f"{text.strip()!r} is too large")
+    return number, match[2]
+
+
+def parse_seconds(text: str) -> float:
+    """`500ms` -> 0.5. The unit is required: a bare number has meant both in this field."""
+    number, unit = _split(text)
+    if unit not in _UNITS:
+        what = f"has the unknown unit {unit!r}" if unit else "needs a unit"
+        raise SpecError(f"{text.strip()!r} {what}; write it as {number:g}ms, {number:g}s, {number:g}m or {number:g}h")
+    if number < 0:
+        raise SpecError(f"{text.strip()!r} is negative; a duration is zero or more")
+    times, by = _UNITS[unit]
+    return number * times / by
+
+
+def parse_token_rate(text: str) -> float:
+    """`20tok/s` -> 20.0 tokens per second; `/m` and `/min` are per minute."""
+    number, unit = _split(text)
+    per, slash, time = unit.partition("/")
+    if per not in ("tok", "token", "tokens") or not slash or time not in _UNITS:
+        raise SpecError(f"{text.strip()!r} needs a unit; write it as {number:g}tok/s")
+    if number <= 0:
+        raise SpecError(f"{text.strip()!r} must be more than zero")
+    times, by = _UNITS[time]
+    return number * by / times
+
+
+def parse_share(text: str) -> float:
+    """`99%` -> 0.99; `0.99` -> 0.99."""
+    number, unit = _split(text)
+    if unit not in ("", "%"):
+        raise SpecError(f"{text.strip()!r} is not a share; write it as 99% or 0.99")
+    share = number / 100 if unit == "%" else number
+    if not 0 <= share <= 1:
+        raise SpecError(f"{text.strip()!r} is not a share between 0% and 100%; write it as 99% or 0.99")
+    return share
+
+
+def parse_count(text: str) -> int:
+    """`1` -> 1: a whole number, zero or more."""
+    number, unit = _split(text)
+    if unit or number < 0 or number != int(number):
+        raise SpecError(f"{text.strip()!r} is not a whole number of zero or more")
+    return int(number)
+
+
+def parse_number(text: str) -> float:
+    """`0.02` -> 0.02: a plain number, zero or more."""
+    number, unit = _split(text)
+    if unit or number < 0:
+        raise SpecError(f"{text.strip()!r} is not a plain number of zero or more")
+    return number
+
+
+def to_ns(seconds: float) -> int:
+    return round(seconds * NS_PER_S)
+
+
+def write_seconds(seconds: float) -> str:
+    """The shortest text that `parse_seconds` reads back as exactly these seconds."""
+    for unit in ("h", "s", "ms", "us", "ns"):
+        times, by = _UNITS[unit]
+        number = round(seconds * by / times)
+        if number and number * times / by == seconds:
+            return f"{number}{unit}"
+    return f"{seconds!r}s"
+
+
+def format_seconds(seconds: float) -> str:
+    """Three figures and the unit that suits them: `12.3 ms`, `1.85 s`, `3.2 min`."""
+    if math.isnan(seconds):
+        return "-"
+    if math.isinf(seconds):
+        return "never" if seconds > 0 else "-"
+    size = abs(seconds)
+    if size == 0:
+        return "0 s"
+    for limit, scale, unit in ((1e-3, 1e6, "µs"), (1.0, 1e3, "ms"), (120.0, 1.0, "s"), (7200.0, 1 / 60, "min")):
+        if size * (1 + 5e-4) < limit:
+            return f"{_three_figures(seconds * scale)} {unit}"
+    return f"{_three_figures(seconds / 3600)} h"
+
+
+def format_rate(per_second: float, what: str = "") -> str:
+    return "-" if math.isnan(per_second) else f"{_three_figures(per_second)}{' ' + what if what else ''}/s"
+
+
+def format_share(share: float) -> str:
+    """Two decimals near the ends, where they matter: `99.97%`, `58.0%`."""
+    if math.isnan(share):
+        return "-"
+    percent = share * 100
+    return f"{percent:.2f}%" if 0 < percent < 1 or 99 < percent < 100 else f"{percent:.1f}%"
+
+
+def format_count(count: float) -> str:
+    return f"{count:,.0f}"
+
+
+def _three_figures(value: float) -> str:
+    size = abs(value)
+    decimals = 0 if size >= 99.95 else 1 if size >= 9.995 else 2
+    return f"{value:,.{decimals}f}"
