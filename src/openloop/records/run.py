@@ -1,5 +1,6 @@
 """Opening a run: finished, still growing, or cut short."""
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,11 +34,14 @@ class Run:
     @classmethod
     def of(cls, manifest: Manifest, batches: Sequence[pa.RecordBatch]) -> "Run":
         """A run in memory."""
-        return cls(manifest, sum(b.num_rows for b in batches), MemorySource(tuple(batches)))
+        return cls(manifest, sum(b.num_rows for b in batches), MemorySource(tuple(map(_encode_words, batches))))
 
-    def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
-        """The table in order, a batch at a time, so that a run larger than memory can be read."""
-        return self.source.batches(list(columns or COLUMNS))
+    def batches(self, columns: Sequence[str] | None = None, rows: int = 0) -> Iterator[pa.RecordBatch]:
+        """The table in order, a batch at a time, so that a run larger than memory can be read.
+
+        Batches are as they were written, or joined until they have `rows` rows: that suits columns of single numbers.
+        """
+        return self.source.batches(list(columns or COLUMNS), rows)
 
     def head(self, rows: int) -> pa.Table:
         """The first rows."""
@@ -83,8 +87,8 @@ def open_run(path: str | Path) -> Run:
 class MemorySource:
     held: tuple[pa.RecordBatch, ...]
 
-    def batches(self, columns: list[str]) -> Iterator[pa.RecordBatch]:
-        return (batch.select(columns) for batch in self.held)
+    def batches(self, columns: list[str], rows: int) -> Iterator[pa.RecordBatch]:
+        return _joined((batch.select(columns) for batch in self.held), rows)
 
 
 class ParquetSource:
@@ -101,14 +105,14 @@ class ParquetSource:
         if absent:
             raise RunError(f"{path} lacks the column {absent[0]!r}, which every run has")
 
-    def batches(self, columns: list[str]) -> Iterator[pa.RecordBatch]:
+    def batches(self, columns: list[str], rows: int) -> Iterator[pa.RecordBatch]:
         present = [name for name in columns if name in self._names]
         file = self._open()
-        for group in range(file.num_row_groups):
+        for groups in _row_groups(file, rows):
             try:
-                table = file.read_row_group(group, columns=present, use_threads=False)
+                table = file.read_row_groups(groups, columns=present, use_threads=False)
             except (pa.ArrowInvalid, OSError) as error:
-                raise RunError(f"{self.path} is damaged in row group {group}: {_first_line(error)}") from None
+                raise RunError(f"{self.path} is damaged in row group {groups[0]}: {_first_line(error)}") from None
             yield _conform(table, columns, self.path)
 
     def _open(self) -> pq.ParquetFile:
@@ -125,11 +129,9 @@ class SpoolSource:
             self.num_rows += batch.num_rows
             self.num_batches += 1
 
-    def batches(self, columns: list[str]) -> Iterator[pa.RecordBatch]:
-        for index, batch in enumerate(self._read()):
-            if index == self.num_batches:  # a producer may still be appending; keep to what was there on opening
-                return
-            yield batch.select(columns)
+    def batches(self, columns: list[str], rows: int) -> Iterator[pa.RecordBatch]:
+        # A producer may still be appending; keep to what was there on opening.
+        return _joined((batch.select(columns) for batch in itertools.islice(self._read(), self.num_batches)), rows)
 
     def missing(self) -> tuple[str, ...]:
         return (
@@ -143,6 +145,34 @@ class SpoolSource:
                 yield from pa.ipc.open_stream(source)
             except (pa.ArrowInvalid, OSError):
                 return  # the last message is torn: it was being written when the producer stopped
+
+
+def _row_groups(file: pq.ParquetFile, rows: int) -> Iterator[list[int]]:
+    """Row groups to read together."""
+    held: list[int] = []
+    found = 0
+    for group in range(file.num_row_groups):
+        held.append(group)
+        found += file.metadata.row_group(group).num_rows
+        if found >= rows:
+            yield held
+            held, found = [], 0
+    if held:
+        yield held
+
+
+def _joined(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
+    if not rows:
+        yield from batches
+        return
+    held: list[pa.RecordBatch] = []
+    for batch in batches:
+        held.append(batch)
+        if sum(each.num_rows for each in held) >= rows:
+            yield pa.concat_batches(held)
+            held = []
+    if held:
+        yield pa.concat_batches(held)
 
 
 Source = MemorySource | ParquetSource | SpoolSource
@@ -162,6 +192,15 @@ def _conform(table: pa.Table, columns: list[str], path: Path) -> pa.RecordBatch:
             array = pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], column.type)
         arrays.append(array if _fits(array.type, wanted) else _cast(array, wanted, name, path))
     return pa.RecordBatch.from_arrays(arrays, names=columns)
+
+
+def _encode_words(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Words as codes into a dictionary, as they come from Parquet: scoring needs no more."""
+    for name in WORDS:
+        column = batch.column(name)
+        if not pa.types.is_dictionary(column.type):
+            batch = batch.set_column(batch.schema.get_field_index(name), name, column.dictionary_encode())
+    return batch
 
 
 def _fits(have: pa.DataType, wanted: pa.DataType) -> bool:

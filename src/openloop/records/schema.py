@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from openloop.errors import RecordError
 
-__all__ = ["COLUMNS", "KINDS", "SCHEMA", "SCHEMA_VERSION", "STATUSES", "Column", "ints", "make_batch", "make_lists"]
+__all__ = ["COLUMNS", "KINDS", "MISSING", "SCHEMA", "SCHEMA_VERSION", "STATUSES", "Column", "ints", "make_batch", "make_lists", "words"]
 
 SCHEMA_VERSION: Final = 1
 
@@ -99,9 +99,20 @@ def make_lists(name: str, values: NDArray[Any], lengths: NDArray[Any]) -> pa.Arr
 def ints(batch: pa.RecordBatch, name: str) -> NDArray[np.int64]:
     """An integer column as numpy, nulls as MISSING."""
     column = batch.column(name)
+    if column.null_count == len(column):
+        return np.broadcast_to(np.int64(MISSING), len(column))
     if column.null_count:
         column = column.cast(pa.int64()).fill_null(MISSING)
-    return np.asarray(column.to_numpy(zero_copy_only=False), np.int64)
+    return column.to_numpy().astype(np.int64, copy=False)
+
+
+def words(column: pa.Array, known: dict[str, int]) -> NDArray[np.int32]:
+    """A column of words as codes, nulls as -1. A word that `known` does not hold yet gets the next code in it."""
+    if not pa.types.is_dictionary(column.type):
+        column = column.dictionary_encode()
+    codes = [known.setdefault(word, len(known)) for word in column.dictionary.to_pylist()]
+    indices = column.indices.fill_null(len(codes)) if column.null_count else column.indices
+    return np.array([*codes, -1], np.int32)[indices.to_numpy()]
 
 
 def _column(name: str, columns: Mapping[str, Any], rows: int) -> pa.Array:

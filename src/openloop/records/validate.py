@@ -4,11 +4,10 @@ from collections.abc import Callable
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from openloop.errors import RecordError
-from openloop.records.schema import COLUMNS, KINDS, MISSING, STATUSES, ints
+from openloop.records.schema import COLUMNS, KINDS, MISSING, STATUSES, ints, words
 
 __all__ = ["check_batch", "check_events", "check_rows", "check_unique"]
 
@@ -35,21 +34,17 @@ def check_rows(batch: pa.RecordBatch, first_row: int = 0) -> None:
     for name, column in COLUMNS.items():
         if column.required and name in batch.schema.names and batch.column(name).null_count:
             rows.refuse(_nulls(batch.column(name)), lambda _, name=name: f"{name} is null; every row needs it")
-    rows.refuse_unknown("kind", KINDS)
-    rows.refuse_unknown("status", STATUSES)
+    rows.words("kind", KINDS)
+    status = rows.words("status", STATUSES)
     for name in TIMES:
-        times = rows.ints(name)
-        rows.refuse(
-            (times < 0) & (times != MISSING),
-            lambda i, n=name, t=times: f"{n} is {t[i]}; times count from the run's start and are never negative",
-        )
+        rows.refuse_negative(name, "times count from the run's start and are never negative")
     for name in COUNTS:
-        counts = rows.ints(name)
-        rows.refuse((counts < 0) & (counts != MISSING), lambda i, n=name, c=counts: f"{n} is {c[i]}; it cannot be negative")
+        rows.refuse_negative(name, "it is zero or more")
     _check_order(rows)
-    _check_status(rows)
-    cost = batch.column("cost").fill_null(0.0).to_numpy(zero_copy_only=False)
-    rows.refuse(~(cost >= 0) | np.isinf(cost), lambda i: f"cost is {cost[i]}; it is zero or more")
+    _check_status(rows, status)
+    if batch.column("cost").null_count < batch.num_rows:
+        cost = batch.column("cost").fill_null(0.0).to_numpy()
+        rows.refuse(~(cost >= 0) | np.isinf(cost), lambda i: f"cost is {cost[i]}; it is zero or more")
 
 
 def _check_order(rows: "_Rows") -> None:
@@ -64,13 +59,12 @@ def _check_order(rows: "_Rows") -> None:
     )
 
 
-def _check_status(rows: "_Rows") -> None:
+def _check_status(rows: "_Rows", status: NDArray[np.int32]) -> None:
     sent, ended = rows.ints("sent_ns"), rows.ints("ended_ns")
-    status = rows.batch.column("status")
-    is_status = {name: np.asarray(pc.equal(status, name)) for name in ("ok", "dropped", "censored")}
-    rows.refuse(is_status["ok"] & ((sent == MISSING) | (ended == MISSING)), lambda _: "status is ok without sent_ns and ended_ns")
-    rows.refuse(is_status["dropped"] & (sent != MISSING), lambda _: "status is dropped, yet it has a sent_ns")
-    rows.refuse(is_status["censored"] & (ended != MISSING), lambda _: "status is censored, yet it has an ended_ns")
+    ok, dropped, censored = (status == STATUSES.index(name) for name in ("ok", "dropped", "censored"))
+    rows.refuse(ok & ((sent == MISSING) | (ended == MISSING)), lambda _: "status is ok without sent_ns and ended_ns")
+    rows.refuse(dropped & (sent != MISSING), lambda _: "status is dropped, yet it has a sent_ns")
+    rows.refuse(censored & (ended != MISSING), lambda _: "status is censored, yet it has an ended_ns")
 
 
 def check_events(batch: pa.RecordBatch, first_row: int = 0) -> None:
@@ -154,13 +148,18 @@ class _Rows:
             i = int(np.argmax(bad))
             self.refuse_row(i, why(i))
 
-    def refuse_unknown(self, name: str, known: tuple[str, ...]) -> None:
-        column = self.batch.column(name)
-        words = pc.unique(column).to_pylist()
-        for word in words:
-            if word not in known:
-                bad = np.asarray(pc.equal(column, word).fill_null(False))
-                self.refuse(bad, lambda _, w=word: f"{name} is {w!r}; it is one of {', '.join(known)}")
+    def refuse_negative(self, name: str, rule: str) -> None:
+        values = self.ints(name)
+        if self.batch.column(name).null_count < len(values):
+            self.refuse((values < 0) & (values != MISSING), lambda i: f"{name} is {values[i]}; {rule}")
+
+    def words(self, name: str, known: tuple[str, ...]) -> NDArray[np.int32]:
+        """Codes into `known`; any other word is refused."""
+        codes = {word: code for code, word in enumerate(known)}
+        found = words(self.batch.column(name), codes)
+        others = list(codes)
+        self.refuse(found >= len(known), lambda i: f"{name} is {others[found[i]]!r}; it is one of {', '.join(known)}")
+        return found
 
     def refuse_row(self, i: int, why: str) -> None:
         request = self.batch.column("request_id")[i].as_py()

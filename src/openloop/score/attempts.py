@@ -5,10 +5,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from openloop.records import COLUMNS, KINDS, MISSING, STATUSES, Run, check_rows, check_unique
+from openloop.records import COLUMNS, KINDS, MISSING, STATUSES, Run, check_rows, check_unique, words
 
 __all__ = ["CENSORED", "DROPPED", "FIRST", "HEDGE", "OK", "REPAIR", "RETRY", "Attempts", "read_attempts"]
 
@@ -24,7 +23,8 @@ FIRST, RETRY, HEDGE, REPAIR = (KINDS.index(kind) for kind in ("first", "retry", 
 class Attempts:
     """What is null in the table is MISSING here for times and ids, -1 for counts and labels, NaN for amounts.
 
-    Words are codes: of `kind` and `status` into KINDS and STATUSES, of the others into `words`.
+    Words are codes: of `kind` and `status` into KINDS and STATUSES, of the others into `words`. `present` are the
+    columns that are not null throughout.
     """
 
     request_id: Ints
@@ -49,6 +49,7 @@ class Attempts:
     quality_score: Floats
     cost: Floats
     words: dict[str, tuple[str, ...]]
+    present: frozenset[str]
 
     def __len__(self) -> int:
         return len(self.request_id)
@@ -56,13 +57,13 @@ class Attempts:
 
 def read_attempts(run: Run) -> Attempts:
     """Read and check every row, without its events: memory grows with attempts, not with tokens."""
-    names = [field.name for field in fields(Attempts) if field.name != "words"]
+    names = [field.name for field in fields(Attempts) if field.name in COLUMNS]
     checked = [name for name in COLUMNS if name not in ("event_ns", "event_tokens", "error", "finish_reason")]
-    words = {name: dict[str, int]() for name in names if pa.types.is_string(COLUMNS[name].type)}
-    words["kind"], words["status"] = ({word: i for i, word in enumerate(known)} for known in (KINDS, STATUSES))
+    known = {name: dict[str, int]() for name in names if pa.types.is_string(COLUMNS[name].type)}
+    known["kind"], known["status"] = ({word: i for i, word in enumerate(each)} for each in (KINDS, STATUSES))
     columns: dict[str, NDArray[Any]] = {}
     row = 0
-    for batch in run.batches(checked):
+    for batch in run.batches(checked, rows=100_000):
         check_rows(batch, row)
         stop = row + batch.num_rows
         for name in names:
@@ -70,12 +71,12 @@ def read_attempts(run: Run) -> Attempts:
             if column.null_count < len(column):
                 if name not in columns:
                     columns[name] = np.full(run.num_rows, _missing(name))
-                columns[name][row:stop] = _values(column, _missing(name), words.get(name, {}))
+                columns[name][row:stop] = _values(column, _missing(name), known.get(name, {}))
         row = stop
     # A column that is null throughout takes no memory.
     filled = {name: columns.get(name, np.broadcast_to(_missing(name), run.num_rows)) for name in names}
     check_unique(filled["request_id"], filled["attempt"])
-    return Attempts(**filled, words={name: tuple(known) for name, known in words.items()})
+    return Attempts(**filled, words={name: tuple(each) for name, each in known.items()}, present=frozenset(columns))
 
 
 def _missing(name: str) -> Any:
@@ -86,11 +87,8 @@ def _missing(name: str) -> Any:
 
 
 def _values(column: pa.Array, missing: Any, known: dict[str, int]) -> NDArray[Any]:
+    if pa.types.is_string(column.type) or pa.types.is_dictionary(column.type):
+        return words(column, known)
     if pa.types.is_boolean(column.type):
         column = column.cast(pa.int8())
-    if pa.types.is_string(column.type):
-        column = pc.dictionary_encode(column)
-    if pa.types.is_dictionary(column.type):
-        codes = [known.setdefault(word, len(known)) for word in column.dictionary.to_pylist()]
-        return np.array([*codes, -1], np.int32)[np.asarray(column.indices.fill_null(len(codes)))]
-    return np.asarray(column.fill_null(missing.item()) if column.null_count else column)
+    return np.asarray((column.fill_null(missing.item()) if column.null_count else column).to_numpy())

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from openloop.score.requests import Answers
+from openloop.score.requests import Answers, Where
 from openloop.slo import SLO
 
 __all__ = ["GateScore", "Judgement", "JointFailure", "judge"]
@@ -46,7 +46,7 @@ class Judgement:
 
     def gate_scores(self, seconds: float) -> dict[str, GateScore]:
         due = len(self.ok)
-        count = sum((missed.astype(np.int64) for missed in self.missed.values()), np.zeros(due, np.int64))
+        count = sum(self.missed.values(), np.zeros(due, np.int8))
 
         def by_itself(failed: Bools, alone: int) -> GateScore:
             passed = int(np.sum(self.ok & ~failed))
@@ -60,10 +60,11 @@ class Judgement:
 
     def joint_failures(self) -> list[JointFailure]:
         """Every combination of gates that completed requests missed together, most frequent first."""
-        code = np.zeros(len(self.ok), np.int64)
+        stopped = self.ok & ~self.accepted
+        code = np.zeros(int(stopped.sum()), np.int64)
         for bit, missed in enumerate(self.missed.values()):
-            code |= missed.astype(np.int64) << bit
-        codes, counts = np.unique(code[code > 0], return_counts=True)
+            code |= missed[stopped].astype(np.int64) << bit
+        codes, counts = np.unique(code, return_counts=True)
         names = list(self.missed)
         found = [
             JointFailure(tuple(name for bit, name in enumerate(names) if code >> bit & 1), int(count))
@@ -71,19 +72,20 @@ class Judgement:
         ]
         return sorted(found, key=lambda joint: -joint.requests)
 
-    def at(self, where: NDArray[np.int64] | Bools) -> "Judgement":
+    def at(self, where: Where) -> "Judgement":
         missed = {name: column[where] for name, column in self.missed.items()}
         return Judgement(self.ok[where], self.accepted[where], missed)
 
 
 def judge(answers: Answers, objective: NDArray[np.int32], slos: Sequence[SLO]) -> Judgement:
     """Hold each request against the gates of its own SLO, `slos[objective]`."""
-    missed = {gate.name: np.zeros(len(answers.ok), np.bool_) for slo in slos for gate in slo.gates}
+    ok = answers.deliveries.ok
+    missed = {gate.name: np.zeros(len(ok), np.bool_) for slo in slos for gate in slo.gates}
     for index, slo in enumerate(slos):
-        mine = answers.ok & (objective == index)
+        mine = ok & (objective == index)
         for gate in slo.gates:
             missed[gate.name] |= mine & ~gate.met(answers)
-    accepted = answers.ok.copy()
+    accepted = ok.copy()
     for column in missed.values():
         accepted &= ~column
-    return Judgement(answers.ok, accepted, missed)
+    return Judgement(ok, accepted, missed)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from openloop.records import MISSING, Prices
+from openloop.records import KINDS, MISSING, Prices
 from openloop.score.attempts import HEDGE, REPAIR, RETRY
 from openloop.score.scope import Scope
 from openloop.slo import SLO
@@ -50,22 +50,21 @@ def little(scope: Scope) -> LittleScore:
     difference as a share of L_measured: near zero in a steady state, large where arrivals and departures differ.
     """
     start, end = scope.window_ns
-    everyone = Scope(scope.run, np.arange(len(scope.run.answers.requests)), scope.window_ns)
-    inside = np.minimum(everyone.left_ns, end) - np.maximum(everyone.answers.requests.due_ns, start)
+    everyone = scope.run.everyone
+    inside = np.minimum(everyone.left_ns, end) - np.maximum(everyone.due_ns, start)
     measured = float(np.sum(np.maximum(inside, 0))) / (end - start)
-    law = float(np.sum(scope.left_ns - scope.answers.requests.due_ns)) / (end - start)
+    law = float(np.sum(scope.left_ns - scope.due_ns)) / (end - start)
     return LittleScore(measured, law, _ratio(measured - law, measured))
 
 
 def benefits(scope: Scope) -> tuple[Floats, Floats]:
     """The benefit n - alpha * f(l) of each request (smooth goodput, eq. 7) and its user idle latency l (eq. 6)."""
-    benefit, idle_s = np.zeros(scope.requests), np.zeros(scope.requests)
+    benefit, idle_s = np.empty(scope.requests), np.empty(scope.requests)
+    tokens = np.where(scope.deliveries.ok, scope.deliveries.tokens, 0).astype(np.float64)
     for index, slo in enumerate(scope.run.slos):
-        mine = scope.part(scope.run.objective[scope.where] == index)
-        at = np.searchsorted(scope.where, mine.where)
-        idle_s[at] = _idle(mine, slo)
-        tokens = np.where(mine.answers.ok, mine.answers.tokens, 0).astype(np.float64)
-        benefit[at] = slo.smooth.benefit(tokens, idle_s[at])
+        mine = scope.objective == index
+        idle_s[mine] = _idle(scope if mine.all() else scope.part(mine), slo)
+        benefit[mine] = slo.smooth.benefit(tokens[mine], idle_s[mine])
     return benefit, idle_s
 
 
@@ -75,17 +74,21 @@ def _idle(scope: Scope, slo: SLO) -> Floats:
     An answer that was not streamed came all at once, at its end. The user of a request without success was idle from
     the next token's deadline to the end.
     """
-    answers, deadlines = scope.answers, slo.smooth.deadlines
-    streamed = np.nan_to_num(answers.lateness_s(deadlines), nan=-np.inf)
-    waiting = (scope.left_ns - answers.requests.due_ns) / 1e9 - answers.next_due_s(deadlines)
-    complete = answers.ok & (answers.delivered > 0)
-    return np.maximum(np.where(complete, streamed, np.maximum(streamed, waiting)), 0.0)
+    deadlines = slo.smooth.deadlines
+    idle_s = np.nan_to_num(scope.answers.lateness_s(deadlines), nan=0.0)
+    unstreamed = ~scope.deliveries.ok | (scope.deliveries.delivered == 0)
+    if unstreamed.any():
+        waiting = scope.part(unstreamed)
+        stay_s = (waiting.left_ns - waiting.due_ns) / 1e9
+        idle_s[unstreamed] = np.maximum(idle_s[unstreamed], stay_s - waiting.answers.next_due_s(deadlines))
+    return np.maximum(idle_s, 0.0)
 
 
 def mean_over_due(scope: Scope, values: Floats) -> float:
     """Mean over everything due, an unsuccessful request counting as 0; completed ones without tokens do not count."""
-    ok = scope.answers.ok
-    return float(np.nanmean(np.where(ok, values, 0.0))) if not np.all(np.isnan(values[ok])) else np.nan
+    ok = scope.deliveries.ok
+    known = ok & ~np.isnan(values)
+    return _ratio(float(values[known].sum()), int(known.sum() + np.sum(~ok))) if known.any() else np.nan
 
 
 @dataclass(frozen=True)
@@ -99,7 +102,7 @@ class SessionScore:
 
 
 def sessions(scope: Scope) -> SessionScore:
-    session_id = scope.run.attempts.session_id[scope.answers.requests.row]
+    session_id = scope.deliveries.of_attempt(scope.run.attempts.session_id)
     accepted = scope.judgement.accepted
     alone = session_id == MISSING
     ids, index = np.unique(session_id[~alone], return_inverse=True)
@@ -143,9 +146,10 @@ class RetryScore:
 
 
 def retry_score(scope: Scope) -> RetryScore:
-    kind, attempts = scope.run.attempts.kind, int(scope.attempts.sum())
-    counts = [int(np.sum(scope.attempts & (kind == each))) for each in (RETRY, HEDGE, REPAIR)]
-    wasted = int(scope.run.tokens[scope.attempts & ~scope.is_answer].sum())
+    attempts = int(scope.attempts.sum())
+    kinds = np.bincount(scope.run.attempts.kind[scope.attempts], minlength=len(KINDS))
+    wasted = int(scope.run.tokens[scope.attempts].sum() - scope.deliveries.tokens.sum())
+    counts = [int(kinds[kind]) for kind in (RETRY, HEDGE, REPAIR)]
     return RetryScore(attempts, _ratio(attempts, scope.requests), *counts, wasted)
 
 
@@ -163,16 +167,15 @@ class CostScore:
 
 def cost_score(scope: Scope, prices: Prices | None) -> CostScore | None:
     """cost per accepted = sum(all costs) / count(accepted). What attempts cost counts; prices, where that is unknown."""
-    cost = scope.run.attempts.cost[scope.attempts]
-    known = ~np.isnan(cost)
-    if known.any():
-        total, known_for = float(cost[known].sum()), float(known.mean())
+    if "cost" in scope.run.attempts.present:
+        cost = scope.run.attempts.cost[scope.attempts]
+        total, known_for = float(np.nansum(cost)), float(np.mean(~np.isnan(cost)))
     elif prices is not None:
         total, known_for = _priced(scope, prices), 1.0
     else:
         return None
     accepted = scope.judgement.accepted
-    output, accepted_output = scope.run.tokens[scope.attempts].sum(), scope.answers.tokens[accepted].sum()
+    output, accepted_output = scope.run.tokens[scope.attempts].sum(), scope.deliveries.tokens[accepted].sum()
     counts = (scope.requests, accepted.sum(), output / 1e6, accepted_output / 1e6)
     return CostScore(total, *(_ratio(total, float(count)) for count in counts), known_for)
 
@@ -180,15 +183,22 @@ def cost_score(scope: Scope, prices: Prices | None) -> CostScore | None:
 def _priced(scope: Scope, prices: Prices) -> float:
     """Reserved hours, plus requests sent, plus tokens in and out."""
     attempts = scope.run.attempts
-    sent = scope.attempts & (attempts.sent_ns != MISSING)
-    prompt, cached = (np.maximum(column[sent], 0).sum() for column in (attempts.prompt_tokens, attempts.cached_tokens))
+    sent = int(np.sum(scope.attempts & (attempts.sent_ns != MISSING)))
+    prompt, cached = _total(scope, "prompt_tokens"), _total(scope, "cached_tokens")
     cached_price = prices.per_million_cached_tokens
     by_million = (
         (prompt - cached) * prices.per_million_input_tokens
         + cached * (prices.per_million_input_tokens if cached_price is None else cached_price)
-        + scope.run.tokens[sent].sum() * prices.per_million_output_tokens
+        + scope.run.tokens[scope.attempts].sum() * prices.per_million_output_tokens
     )
-    return float(scope.seconds / 3600 * prices.per_hour + sent.sum() * prices.per_request + by_million / 1e6)
+    return float(scope.seconds / 3600 * prices.per_hour + sent * prices.per_request + by_million / 1e6)
+
+
+def _total(scope: Scope, column: str) -> int:
+    """Sum of a column of counts over all attempts at these requests; what is not known counts as none."""
+    if column not in scope.run.attempts.present:
+        return 0
+    return int(np.maximum(getattr(scope.run.attempts, column)[scope.attempts], 0).sum())
 
 
 @dataclass(frozen=True)
@@ -210,13 +220,12 @@ def leaks(scope: Scope, cost: CostScore | None) -> list[Leak]:
     that was not the answer; answer of an unsuccessful request; of one that failed its quality gate; of one that missed
     another gate. What remains was accepted.
     """
-    attempts, mine, judged, tokens = scope.run.attempts, scope.attempts, scope.judgement, scope.answers.tokens
+    judged, tokens = scope.judgement, scope.deliveries.tokens
     bad = judged.missed.get("quality", np.zeros(scope.requests, np.bool_))
-    rejected = np.maximum(attempts.drafted_tokens[mine], 0) - np.maximum(attempts.accepted_draft_tokens[mine], 0)
     steps = {
-        "kv_recompute": np.maximum(attempts.recomputed_tokens[mine], 0).sum(),
-        "rejected_drafts": np.maximum(rejected, 0).sum(),
-        "retries_and_repairs": scope.run.tokens[mine].sum() - tokens.sum(),
+        "kv_recompute": _total(scope, "recomputed_tokens"),
+        "rejected_drafts": max(_total(scope, "drafted_tokens") - _total(scope, "accepted_draft_tokens"), 0),
+        "retries_and_repairs": scope.run.tokens[scope.attempts].sum() - tokens.sum(),
         "unsuccessful": tokens[~judged.ok].sum(),
         "quality_failures": tokens[bad].sum(),
         "slo_misses": tokens[judged.ok & ~judged.accepted & ~bad].sum(),
@@ -236,7 +245,7 @@ def utilisation(scope: Scope) -> float:
     sent = attempts.sent_ns != MISSING
     left = np.where(attempts.ended_ns != MISSING, attempts.ended_ns, scope.run.stopped_ns)
     shares = []
-    for replica in np.unique(attempts.replica[sent]):
+    for replica in np.flatnonzero(np.bincount(attempts.replica[sent] + 1)) - 1:
         mine = sent & (attempts.replica == replica)
         begin, finish = np.clip(attempts.sent_ns[mine], start, end), np.clip(left[mine], start, end)
         order = np.argsort(begin, kind="stable")
@@ -268,10 +277,13 @@ def stragglers(scope: Scope) -> list[Straggler]:
     that median by more than 3.5 robust standard deviations (1.4826 * median absolute deviation). Both are medians, so
     a few stragglers cannot hide each other. It takes three replicas with 20 completed requests each to tell.
     """
-    replica, names = scope.words("replica")
-    found = []
+    replica = scope.deliveries.of_attempt(scope.run.attempts.replica)
+    names = scope.run.attempts.words["replica"]
+    found: list[Straggler] = []
     for metric in ("ttft_s", "tpot_s", "e2e_s"):
-        values = np.where(scope.answers.ok, getattr(scope.answers, metric), np.nan)
+        if len(names) < 3:
+            break
+        values = np.where(scope.deliveries.ok, getattr(scope.answers, metric), np.nan)
         by_replica = {name: values[(replica == code) & ~np.isnan(values)] for code, name in enumerate(names)}
         p95 = {name: float(np.quantile(mine, 0.95)) for name, mine in by_replica.items() if len(mine) >= 20}
         if len(p95) < 3:

@@ -5,6 +5,7 @@ narrow. Everything here is counted in SLICES equal slices of the window by sched
 shows beyond its share varies from slice to slice as much as the data really do.
 """
 
+import itertools
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -15,6 +16,7 @@ __all__ = ["LADDER", "SLICES", "Distribution", "Ladder", "Percentiles", "Sample"
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
 
 LADDER = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p99_9": 0.999}
 SLICES = 20
@@ -58,13 +60,14 @@ class Distribution(Protocol):
 
 
 class Sample:
-    """Values of single requests, in order of their due times; NaN: has none."""
+    """Values of those requests that are in `use` and have one, in order of their due times."""
 
-    def __init__(self, values: Floats, bounds: Ints) -> None:
-        self._values = values
-        self._bounds = bounds
-        self._sorted = np.sort(values[~np.isnan(values)])
-        self._counts = _by_slice(~np.isnan(values), bounds)
+    def __init__(self, values: Floats, use: Bools, bounds: Ints) -> None:
+        use = use & ~np.isnan(values)
+        self._counts = _count_by_slice(use, bounds)
+        self._values = values if use.all() else values[use]
+        self._bounds = np.concatenate([[0], np.cumsum(self._counts)])
+        self._sorted = np.sort(self._values)
         self.n = len(self._sorted)
         self.mean = float(self._sorted.mean()) if self.n else np.nan
 
@@ -74,8 +77,11 @@ class Sample:
     def quantile_with_failures(self, share: float, failures: int) -> float:
         return _interpolate(self._sorted, share, self.n + failures)
 
+    def slices(self) -> list[Floats]:
+        return [self._values[a:b] for a, b in itertools.pairwise(self._bounds)]
+
     def below(self, value: float) -> tuple[Ints, Ints]:
-        return _by_slice(self._values <= value, self._bounds), self._counts
+        return _count_by_slice(self._values <= value, self._bounds), self._counts
 
 
 def slice_bounds(due_ns: Ints, window_ns: tuple[int, int], slices: int = SLICES) -> Ints:
@@ -118,7 +124,7 @@ def _share_margin(counts: Ints, totals: Ints) -> float:
     return float(T[slices - 2] * np.sqrt(slices / (slices - 1) * np.sum(excess**2)) / total)
 
 
-def share_interval(hits: NDArray[np.bool_], bounds: Ints) -> tuple[float, float]:
+def share_interval(hits: Bools, bounds: Ints) -> tuple[float, float]:
     """95% interval of the share of `hits`: Wilson's, with as many independent requests as the slices show.
 
     Wilson's form keeps a width at 0% and 100%, where slices show none.
@@ -128,24 +134,23 @@ def share_interval(hits: NDArray[np.bool_], bounds: Ints) -> tuple[float, float]
         return np.nan, np.nan
     share = hits.mean()
     spread = share * (1 - share)
-    margin = _share_margin(_by_slice(hits, bounds), np.diff(bounds))
+    margin = _share_margin(_count_by_slice(hits, bounds), np.diff(bounds))
     effective = min(n, Z**2 * spread / margin**2) if margin > 0 and spread > 0 else n
     centre = (share + Z**2 / (2 * effective)) / (1 + Z**2 / effective)
     half = Z / (1 + Z**2 / effective) * np.sqrt(spread / effective + (Z / (2 * effective)) ** 2)
     return max(0.0, float(centre - half)), min(1.0, float(centre + half))
 
 
-def rate_interval(amounts: NDArray[np.float64 | np.bool_], bounds: Ints, seconds: float) -> tuple[float, float]:
+def rate_interval(amounts: Floats | Bools, bounds: Ints, seconds: float) -> tuple[float, float]:
     """95% interval of sum(amounts) / seconds, from how the rate varies between slices."""
-    rates = _by_slice(amounts, bounds) / (seconds / (len(bounds) - 1))
+    sums = np.array([amounts[a:b].sum() for a, b in itertools.pairwise(bounds)])
+    rates = sums / (seconds / len(sums))
     half = T[len(rates) - 2] * rates.std(ddof=1) / np.sqrt(len(rates))
     return float(rates.mean() - half), float(rates.mean() + half)
 
 
-def _by_slice(amounts: NDArray[np.float64 | np.bool_], bounds: Ints) -> Ints:
-    running = np.concatenate([[0], np.cumsum(amounts)])
-    sums: Ints = running[bounds[1:]] - running[bounds[:-1]]
-    return sums
+def _count_by_slice(hits: Bools, bounds: Ints) -> Ints:
+    return np.array([np.count_nonzero(hits[a:b]) for a, b in itertools.pairwise(bounds)])
 
 
 def _interpolate(values: Floats, share: float, n: int) -> float:

@@ -10,8 +10,8 @@ from openloop.records import MISSING, Run
 from openloop.score import kernel
 from openloop.score.attempts import OK, Attempts, read_attempts
 from openloop.score.judge import judge
-from openloop.score.quantiles import slice_bounds
-from openloop.score.requests import Answers, Requests, group_attempts
+from openloop.score.quantiles import SLICES, slice_bounds
+from openloop.score.requests import Answers, Deliveries, Requests, group_attempts
 from openloop.score.scope import JudgedRun
 from openloop.score.streams import Progress, StreamPlan, Streams, read_streams
 from openloop.slo import (
@@ -48,18 +48,19 @@ def judge_run(run: Run, objectives: Objectives, progress: Progress | None = None
     plan = _plan(attempts, requests, request_of, objective, slos, window_ns)
     streams = read_streams(run, plan, progress)
     _check_against_rows(run, attempts, streams)
-    clocks = [Answers(requests, attempts, streams, window_ns[0], from_sent=sent) for sent in (False, True)]
-    verdicts = [judge(answers, objective, slos) for answers in clocks]
+    deliveries = Deliveries(requests, attempts, streams)
+    judgement, from_sent = (
+        judge(Answers(deliveries, window_ns[0], from_sent=sent), objective, slos) for sent in (False, True)
+    )
     return JudgedRun(
         attempts=attempts,
         tokens=np.where(attempts.output_tokens >= 0, attempts.output_tokens, streams.delivered),
         request_of=request_of,
         slos=slos,
         objective=objective,
-        answers=clocks[0],
-        judgement=verdicts[0],
-        answers_from_sent=clocks[1],
-        judgement_from_sent=verdicts[1],
+        deliveries=deliveries,
+        judgement=judgement,
+        judgement_from_sent=from_sent,
         gaps=streams.gaps,
         window_ns=window_ns,
         stopped_ns=stopped_ns,
@@ -68,8 +69,8 @@ def judge_run(run: Run, objectives: Objectives, progress: Progress | None = None
 
 def _assign(attempts: Attempts, requests: Requests, objectives: Objectives) -> tuple[NDArray[np.int32], tuple[SLO, ...]]:
     """Which SLO each request is held against, and the SLOs."""
-    codes = attempts.workload_class[requests.row]
-    present = np.unique(codes)
+    codes = attempts.workload_class[requests.rows]
+    present = np.flatnonzero(np.bincount(codes + 1)) - 1
     names = attempts.words["workload_class"]
     slos = tuple(objectives.of(names[code] if code >= 0 else None) for code in present)
     return np.searchsorted(present, codes).astype(np.int32), slos
@@ -106,9 +107,9 @@ def _plan(
 ) -> StreamPlan:
     slice_of = np.full(len(attempts), -1, np.int32)
     inside = (requests.due_ns >= window_ns[0]) & (requests.due_ns < window_ns[1])
-    counted = inside & (attempts.status[requests.row] == OK)
-    place = np.searchsorted(slice_bounds(requests.due_ns, window_ns), np.arange(len(requests)), side="right") - 1
-    slice_of[requests.row[counted]] = place[counted]
+    counted = inside & (attempts.status[requests.rows] == OK)
+    place = np.repeat(np.arange(SLICES, dtype=np.int32), np.diff(slice_bounds(requests.due_ns, window_ns)))
+    slice_of[requests.rows] = np.where(counted, place, -1)
     needed = [deadlines for slo in slos for deadlines in _deadlines(slo)]
     gates = [gate for slo in slos for gate in slo.gates]
     return StreamPlan(

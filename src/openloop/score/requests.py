@@ -2,55 +2,63 @@
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from openloop.records import MISSING
-from openloop.score.attempts import HEDGE, OK, REPAIR, RETRY, Attempts
+from openloop.score.attempts import OK, REPAIR, RETRY, Attempts
 from openloop.score.streams import Streams
-from openloop.slo import Deadlines, LinearDeadlines
+from openloop.slo import CustomDeadlines, Deadlines, LinearDeadlines
 from openloop.units import to_ns
 
-__all__ = ["Answers", "Requests", "group_attempts"]
+__all__ = ["Answers", "Deliveries", "Requests", "Where", "group_attempts"]
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
+Where = slice | Ints | Bools
+Scalar = TypeVar("Scalar", bound=np.generic)
 
 
 @dataclass(frozen=True)
 class Requests:
     """Logical requests in order of their due times.
 
-    `row` is the attempt that answered the user: the first that went well (and was not labelled as bad), or the last
-    one where none did. Sums are over all attempts.
+    `rows` is where the attempts are that answered the user: the first that went well (and was not labelled as bad), or
+    the last one where none did. It is a slice where every request has one attempt, which saves copies. Sums are over
+    all attempts.
     """
 
-    row: Ints
+    rows: slice | Ints
     due_ns: Ints
     sent_ns: Ints  # when it was first sent; MISSING: never
-    attempts: Ints
     retries: Ints  # retries and repairs
-    hedges: Ints
     cost: Floats  # NaN: not known
 
     def __len__(self) -> int:
-        return len(self.row)
+        return len(self.due_ns)
 
-    def at(self, where: NDArray[Any]) -> "Requests":
-        """The requests at an index or mask."""
-        return Requests(*(getattr(self, name)[where] for name in self.__dataclass_fields__))
+    def at(self, where: Where) -> "Requests":
+        columns = (self.due_ns, self.sent_ns, self.retries, self.cost)
+        return Requests(_pick(self.rows, where), *(column[where] for column in columns))
+
+
+def _pick(rows: slice | Ints, where: Where) -> slice | Ints:
+    if not isinstance(rows, slice):
+        return rows[where]
+    if isinstance(where, slice):
+        return slice(rows.start + where.start, rows.start + where.stop)
+    return np.arange(rows.start, rows.stop)[where]
 
 
 def group_attempts(attempts: Attempts) -> tuple[Requests, Ints]:
     """All logical requests of a run, and for each attempt the place of its request among them."""
     if np.all(attempts.request_id[1:] > attempts.request_id[:-1]):  # one attempt each: nothing to group
-        row = np.arange(len(attempts))
-        none, one = (np.broadcast_to(np.int64(n), len(row)) for n in (0, 1))
-        found = Requests(row, attempts.scheduled_ns, attempts.sent_ns, one, none, none, attempts.cost)
-        request_of = row
+        everything, no_retries = slice(0, len(attempts)), np.broadcast_to(np.int64(0), len(attempts))
+        found = Requests(everything, attempts.scheduled_ns, attempts.sent_ns, no_retries, attempts.cost)
+        request_of = np.arange(len(attempts))
     else:
         found, request_of = _group(attempts)
     if np.all(found.due_ns[1:] >= found.due_ns[:-1]):
@@ -77,130 +85,184 @@ def _group(attempts: Attempts) -> tuple[Requests, Ints]:
     known = ~np.isnan(attempts.cost[order])
     cost = np.add.reduceat(np.where(known, attempts.cost[order], 0.0), starts)
     found = Requests(
-        row=order[starts],
+        rows=order[starts],
         due_ns=np.minimum.reduceat(attempts.scheduled_ns[order], starts),
         sent_ns=np.where(first_sent == np.iinfo(np.int64).max, MISSING, first_sent),
-        attempts=np.diff(np.append(starts, len(order))),
         retries=np.add.reduceat(((kind == RETRY) | (kind == REPAIR)).astype(np.int64), starts),
-        hedges=np.add.reduceat((kind == HEDGE).astype(np.int64), starts),
         cost=np.where(np.logical_or.reduceat(known, starts), cost, np.nan),
     )
     return found, request_of
 
 
-class Answers:
-    """What the users of these requests saw, by one clock: from when they were due, or from when they were sent."""
+class Deliveries:
+    """What the users of these requests got, whatever clock it is measured by: a value per request."""
 
-    def __init__(self, requests: Requests, attempts: Attempts, streams: Streams, opened_ns: int, *, from_sent: bool) -> None:
+    def __init__(self, requests: Requests, attempts: Attempts, streams: Streams) -> None:
         self.requests = requests
-        self.from_sent = from_sent
         self._attempts = attempts
         self._streams = streams
-        self._opened_ns = opened_ns
-        self._origin_ns = requests.sent_ns if from_sent else requests.due_ns
 
-    def at(self, where: NDArray[Any]) -> "Answers":
-        return Answers(self.requests.at(where), self._attempts, self._streams, self._opened_ns, from_sent=self.from_sent)
+    def at(self, where: Where) -> "Deliveries":
+        return Deliveries(self.requests.at(where), self._attempts, self._streams)
 
     @cached_property
     def ok(self) -> Bools:
-        return self._attempts.status[self.requests.row] == OK
+        return self.of_attempt(self._attempts.status) == OK
 
     @cached_property
     def delivered(self) -> Ints:
-        return self._streams.delivered[self.requests.row]
+        return self.of_attempt(self._streams.delivered)
 
     @cached_property
     def tokens(self) -> Ints:
-        """Generated tokens: as reported, or else as delivered."""
-        reported = self._attempts.output_tokens[self.requests.row]
+        """Generated: as reported, or else as delivered."""
+        reported = self.of_attempt(self._attempts.output_tokens)
         return np.where(reported >= 0, reported, self.delivered)
+
+    @cached_property
+    def first_ns(self) -> Ints:
+        return self.of_attempt(self._streams.facts.first)
+
+    @cached_property
+    def last_ns(self) -> Ints:
+        return self.of_attempt(self._streams.facts.last)
 
     @cached_property
     def done_ns(self) -> Ints:
         """When the user had all of it: the last token, or the end where nothing was streamed; MISSING: never."""
-        return np.where(self.delivered > 0, self._fact("last"), self._attempts.ended_ns[self.requests.row])
-
-    @cached_property
-    def ttft_s(self) -> Floats:
-        return np.where(self.delivered > 0, self._since(self._fact("first")), np.nan)
-
-    @cached_property
-    def e2e_s(self) -> Floats:
-        return np.where(self.done_ns != MISSING, self._since(self.done_ns), np.nan)
+        return np.where(self.delivered > 0, self.last_ns, self.of_attempt(self._attempts.ended_ns))
 
     @cached_property
     def tpot_s(self) -> Floats:
         """(E2E - TTFT) / (n - 1)."""
-        span = np.where(self.delivered > 0, self._fact("last") - self._fact("first"), np.nan)
-        return span / np.where(self.tokens > 1, self.tokens - 1, np.nan) / 1e9
+        further = np.maximum(self.tokens - 1, 1) * 1e9
+        return _known((self.last_ns - self.first_ns) / further, (self.delivered > 0) & (self.tokens > 1))
 
     @cached_property
     def tbt_s(self) -> Floats:
-        return np.where(self.delivered > 1, self._fact("longest") / 1e9, np.nan)
+        return _known(self.of_attempt(self._streams.facts.longest) / 1e9, self.delivered > 1)
 
     @cached_property
     def jitter_s(self) -> Floats:
-        return np.where(self.delivered > 1, (self._fact("longest") - self._fact("shortest")) / 1e9, np.nan)
+        facts = self._streams.facts
+        return _known(self.of_attempt(facts.longest - facts.shortest) / 1e9, self.delivered > 1)
 
-    @cached_property
-    def completion_s(self) -> Floats:
-        return np.where(self.done_ns != MISSING, (self.done_ns - self._opened_ns) / 1e9, np.nan)
+    def reach_ns(self, pace_ns: int) -> Ints:
+        return self.of_attempt(self._streams.reach_at[pace_ns])
 
-    @property
-    def quality(self) -> NDArray[np.int32]:
-        return self._attempts.quality[self.requests.row]
+    def itl_s(self, share: float) -> Floats:
+        return self.of_attempt(self._streams.gap_at[share]) / 1e9
 
-    @property
-    def quality_score(self) -> Floats:
-        return self._attempts.quality_score[self.requests.row]
-
-    @property
-    def retries(self) -> Ints:
-        return self.requests.retries
-
-    @property
-    def cost(self) -> Floats:
-        return self.requests.cost
+    def late_by_s(self, deadlines: CustomDeadlines, *, from_sent: bool) -> Floats:
+        return self.of_attempt(self._streams.late_by[deadlines, from_sent])
 
     @property
     def qoe(self) -> Floats:
-        return self._fact("qoe")
+        return self.of_attempt(self._streams.facts.qoe)
 
     @property
     def fluidity(self) -> Floats:
-        return self._fact("fluidity")
+        return self.of_attempt(self._streams.facts.fluidity)
+
+    @property
+    def quality(self) -> NDArray[np.int32]:
+        return self.of_attempt(self._attempts.quality)
+
+    @property
+    def quality_score(self) -> Floats:
+        return self.of_attempt(self._attempts.quality_score)
+
+    def of_attempt(self, column: NDArray[Scalar]) -> NDArray[Scalar]:
+        """A column over attempts, at those that answered."""
+        return column[self.requests.rows]
+
+
+class Answers:
+    """Deliveries by one clock: from when requests were due, or from when they were sent. Gates look at these."""
+
+    def __init__(self, deliveries: Deliveries, opened_ns: int, *, from_sent: bool) -> None:
+        self.deliveries = deliveries
+        self.opened_ns = opened_ns
+        self.from_sent = from_sent
+        self._origin_ns = deliveries.requests.sent_ns if from_sent else deliveries.requests.due_ns
+
+    @property
+    def tokens(self) -> Ints:
+        return self.deliveries.tokens
+
+    @cached_property
+    def ttft_s(self) -> Floats:
+        return _known(self._since(self.deliveries.first_ns), self.deliveries.delivered > 0)
+
+    @property
+    def tpot_s(self) -> Floats:
+        return self.deliveries.tpot_s
+
+    @property
+    def tbt_s(self) -> Floats:
+        return self.deliveries.tbt_s
+
+    @property
+    def jitter_s(self) -> Floats:
+        return self.deliveries.jitter_s
+
+    @cached_property
+    def e2e_s(self) -> Floats:
+        return _known(self._since(self.deliveries.done_ns), self.deliveries.done_ns != MISSING)
+
+    @property
+    def completion_s(self) -> Floats:
+        done_ns = self.deliveries.done_ns
+        return _known((done_ns - self.opened_ns) / 1e9, done_ns != MISSING)
+
+    @property
+    def quality(self) -> NDArray[np.int32]:
+        return self.deliveries.quality
+
+    @property
+    def quality_score(self) -> Floats:
+        return self.deliveries.quality_score
+
+    @property
+    def retries(self) -> Ints:
+        return self.deliveries.requests.retries
+
+    @property
+    def cost(self) -> Floats:
+        return self.deliveries.requests.cost
 
     def itl_s(self, share: float) -> Floats:
-        return self._streams.gap_at[share][self.requests.row] / 1e9
+        return self.deliveries.itl_s(share)
 
     def lateness_s(self, deadlines: Deadlines) -> Floats:
         """max over i of (t_i - d_i); NaN where no token came."""
         if not isinstance(deadlines, LinearDeadlines):
-            return self._streams.late_by[deadlines, self.from_sent][self.requests.row]
+            return self.deliveries.late_by_s(deadlines, from_sent=self.from_sent)
         late_first = self.ttft_s - deadlines.first
         late_later = self._latest_over(deadlines) - deadlines.offset
-        return np.where(self.delivered > 1, np.maximum(late_first, late_later), late_first)
+        return np.fmax(late_first, _known(late_later, self.deliveries.delivered > 1))
 
     def next_due_s(self, deadlines: Deadlines) -> Floats:
         """d of the token after the last that came: what the user of an unfinished request was waiting for."""
-        first, last = np.nan_to_num(self.ttft_s), np.where(self.delivered > 0, self._since(self._fact("last")), 0.0)
-        return deadlines.due(self.delivered + 1, first, last)
+        delivered = self.deliveries.delivered
+        first = np.where(delivered > 0, self.ttft_s, 0.0)
+        last = np.where(delivered > 0, self._since(self.deliveries.last_ns), 0.0)
+        return deadlines.due(delivered + 1, first, last)
 
     def _latest_over(self, deadlines: LinearDeadlines) -> Floats:
         """max over i > 1 of (t_i - origin - pace * i), in seconds."""
         if deadlines.origin == "previous":
-            return self._fact("longest") / 1e9
-        if deadlines.pace:
-            latest = self._streams.reach_at[to_ns(deadlines.pace)][self.requests.row]
-        else:
-            latest = self._fact("last")
-        return (latest - self._fact("first")) / 1e9 if deadlines.origin == "first" else self._since(latest)
-
-    def _fact(self, name: str) -> NDArray[Any]:
-        column: NDArray[Any] = getattr(self._streams.facts, name)
-        return column[self.requests.row]
+            return self.deliveries.tbt_s
+        latest = self.deliveries.reach_ns(to_ns(deadlines.pace)) if deadlines.pace else self.deliveries.last_ns
+        return (latest - self.deliveries.first_ns) / 1e9 if deadlines.origin == "first" else self._since(latest)
 
     def _since(self, ns: Ints) -> Floats:
         """Seconds on the clock; NaN where it never started."""
-        return np.where(self._origin_ns != MISSING, (ns - self._origin_ns) / 1e9, np.nan)
+        return _known((ns - self._origin_ns) / 1e9, self._origin_ns != MISSING)
+
+
+def _known(values: Floats, where: Bools) -> Floats:
+    """`values`, made NaN wherever they are not known."""
+    if not where.all():
+        values[~where] = np.nan
+    return values

@@ -155,9 +155,9 @@ def _score(
         statuses=_statuses(scope),
         completed_in_window_rps=_completed_inside(scope) / scope.seconds,
         itl_s=percentiles(judged.gaps),
-        client_lag_s=percentiles(Sample(verdict.client_lag_s(scope), scope.bounds)),
-        qoe=metrics.mean_over_due(scope, scope.answers.qoe),
-        fluidity_index=metrics.mean_over_due(scope, scope.answers.fluidity),
+        client_lag_s=percentiles(scope.lag_s),
+        qoe=metrics.mean_over_due(scope, scope.deliveries.qoe),
+        fluidity_index=metrics.mean_over_due(scope, scope.deliveries.fluidity),
         unit=metrics.unit_score(scope, judged.slos[0]) if len({slo.unit for slo in judged.slos}) == 1 else None,
         sessions=metrics.sessions(scope),
         joint_failures=scope.judgement.joint_failures(),
@@ -177,7 +177,7 @@ def _score(
 
 def _summary(scope: Scope, prices: Prices | None) -> Summary:
     judged, from_sent = scope.judgement, scope.judgement_from_sent
-    answers, sent, seconds = scope.answers, scope.answers_from_sent, scope.seconds
+    answers, sent, tokens, seconds = scope.answers, scope.answers_from_sent, scope.deliveries.tokens, scope.seconds
     ok, accepted, due = judged.ok, judged.accepted, scope.requests
     cost = metrics.cost_score(scope, prices)
     benefit, idle_s = metrics.benefits(scope)
@@ -194,47 +194,48 @@ def _summary(scope: Scope, prices: Prices | None) -> Summary:
         attainment=float(accepted.mean()) if due else math.nan,
         attainment_interval=share_interval(accepted, scope.bounds),
         attainment_from_sent=float(from_sent.accepted.mean()) if due else math.nan,
-        output_tokens_per_s=float(answers.tokens[ok].sum()) / seconds,
-        output_token_goodput=float(answers.tokens[accepted].sum()) / seconds,
+        output_tokens_per_s=float(tokens[ok].sum()) / seconds,
+        output_token_goodput=float(tokens[accepted].sum()) / seconds,
         smooth_goodput=float(benefit.sum()) / seconds,
         smooth_goodput_interval=rate_interval(benefit, scope.bounds, seconds),
-        idle_s=percentiles(Sample(np.where(ok, idle_s, np.nan), scope.bounds)),
-        ttft_s=_percentiles(scope, answers.ttft_s, sent.ttft_s),
-        tpot_s=_percentiles(scope, answers.tpot_s, sent.tpot_s),
-        tbt_s=_percentiles(scope, answers.tbt_s, sent.tbt_s),
-        jitter_s=_percentiles(scope, answers.jitter_s, sent.jitter_s),
-        e2e_s=_percentiles(scope, answers.e2e_s, sent.e2e_s),
+        idle_s=percentiles(Sample(idle_s, ok, scope.bounds)),
+        ttft_s=_percentiles(scope, Sample(answers.ttft_s, ok, scope.bounds), sent.ttft_s),
+        tpot_s=_percentiles(scope, Sample(answers.tpot_s, ok, scope.bounds)),
+        tbt_s=_percentiles(scope, Sample(answers.tbt_s, ok, scope.bounds)),
+        jitter_s=_percentiles(scope, Sample(answers.jitter_s, ok, scope.bounds)),
+        e2e_s=_percentiles(scope, scope.e2e_s, sent.e2e_s),
         gates=judged.gate_scores(seconds),
         cost_per_accepted=cost.per_accepted if cost else None,
     )
 
 
-def _percentiles(scope: Scope, values: Floats, from_sent: Floats) -> Percentiles | None:
-    """Over completed requests; beside it, with failures as infinite, and from when requests were sent."""
-    ok = scope.judgement.ok
-    sample = Sample(np.where(ok, values, np.nan), scope.bounds)
+def _percentiles(scope: Scope, sample: Sample, from_sent: Floats | None = None) -> Percentiles | None:
+    """Over completed requests; beside it, with failures as infinite, and from when requests were sent.
+
+    Times between tokens are the same by either clock.
+    """
     found = percentiles(sample)
     if found is None:
         return None
-    sent = Sample(np.where(ok, from_sent, np.nan), scope.bounds)
+    ok = scope.judgement.ok
+    sent = sample if from_sent is None else Sample(from_sent, ok, scope.bounds)
     return dataclasses.replace(found, failures_as_inf=ladder(sample, int(np.sum(~ok))), from_sent=ladder(sent))
 
 
 def _statuses(scope: Scope) -> dict[str, int]:
-    counts = np.bincount(scope.run.attempts.status[scope.answers.requests.row], minlength=len(STATUSES))
+    counts = np.bincount(scope.deliveries.of_attempt(scope.run.attempts.status), minlength=len(STATUSES))
     return {status: int(count) for status, count in zip(STATUSES, counts, strict=True)}
 
 
 def _completed_inside(scope: Scope) -> float:
     """Completions that fell into the window, whenever they were due: in overload, what the system really serves."""
-    everyone = scope.run.answers
-    start, end = scope.window_ns
+    everyone, (start, end) = scope.run.everyone.deliveries, scope.window_ns
     return float(np.sum(everyone.ok & (everyone.done_ns >= start) & (everyone.done_ns < end)))
 
 
 def _groups(scope: Scope, column: str) -> dict[str, Summary]:
     """By value of a column. Prices per hour are the whole fleet's, so only what attempts cost is divided up."""
-    values = getattr(scope.run.attempts, column)[scope.answers.requests.row]
+    values = scope.deliveries.of_attempt(getattr(scope.run.attempts, column))
     names = scope.run.attempts.words.get(column)
     return {
         "(none)" if value < 0 else names[value] if names else str(value): _summary(scope.part(values == value), None)
@@ -257,7 +258,7 @@ def _disruptions(
     """The stretches after timed events, and all the rest of the window together."""
     start, end = scope.window_ns
     found = []
-    due = scope.answers.requests.due_ns
+    due = scope.due_ns
     disturbed, disturbed_ns, free_from = np.zeros(len(due), np.bool_), 0, start
     for event in sorted(events, key=lambda event: event.at_ns):
         a, b = max(event.at_ns, start), min(event.at_ns + to_ns(disruption_s), end)
@@ -275,7 +276,7 @@ def _disruptions(
 
 
 def _between(scope: Scope, start: int, end: int) -> Scope:
-    due = scope.answers.requests.due_ns
+    due = scope.due_ns
     return scope.part((due >= start) & (due < end), (start, end))
 
 

@@ -50,7 +50,7 @@ class GapPool:
     Quantiles are exact up to EXACT gaps; beyond, they are read off a histogram and are within 0.025%.
     """
 
-    EXACT = 1 << 24
+    EXACT = 1 << 22
 
     def __init__(self) -> None:
         self.histogram = np.zeros((SLICES, kernel.BINS), np.int64)

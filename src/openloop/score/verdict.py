@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from openloop.records import MISSING, Manifest, Run
+from openloop.records import Manifest, Run
 from openloop.score.attempts import CENSORED, DROPPED, FIRST
 from openloop.score.scope import Scope
 from openloop.slo import E2E, TTFT, Quality
 from openloop.units import format_seconds, format_share
 
-__all__ = ["CHECKS", "client_lag_s", "notes", "reasons"]
+__all__ = ["CHECKS", "notes", "reasons"]
 
 MIN_REQUESTS = 100  # the article's worked example has as many; below, a single request moves attainment by over 1%
 LAG_SHARE = 0.1  # of the tightest bound from arrival: more, and the client is a visible part of what it measures
@@ -21,12 +21,6 @@ LOST_SHARE = 0.01  # of requests that were dropped or censored
 WINDOW_LATENCIES = 5  # a window must be this many median latencies long
 DRIFT_RATIO = 1.5
 DRIFT_Z = 3.3  # one false alarm in a thousand runs
-
-
-def client_lag_s(scope: Scope) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """How much later than due each request was first sent; NaN for those that never were."""
-    requests = scope.answers.requests
-    return np.where(requests.sent_ns != MISSING, (requests.sent_ns - requests.due_ns) / 1e9, np.nan)
 
 
 def few_requests(_: Manifest, scope: Scope) -> str | None:
@@ -37,10 +31,9 @@ def few_requests(_: Manifest, scope: Scope) -> str | None:
 
 def client_late(_: Manifest, scope: Scope) -> str | None:
     bounds = [gate.within_s for slo in scope.run.slos for gate in slo.gates if isinstance(gate, TTFT | E2E)]
-    lag = client_lag_s(scope)
-    if not bounds or np.all(np.isnan(lag)):
+    if not bounds or not scope.lag_s.n:
         return None
-    p99, tightest = float(np.nanquantile(lag, 0.99)), min(bounds)
+    p99, tightest = scope.lag_s.quantile(0.99), min(bounds)
     if p99 <= LAG_SHARE * tightest:
         return None
     return (
@@ -58,7 +51,7 @@ def requests_censored(_: Manifest, scope: Scope) -> str | None:
 
 
 def _lost(scope: Scope, status: int, what: str) -> str | None:
-    lost = int(np.sum(scope.run.attempts.status[scope.answers.requests.row] == status))
+    lost = int(np.sum(scope.deliveries.of_attempt(scope.run.attempts.status) == status))
     if lost <= LOST_SHARE * scope.requests:
         return None
     return f"{lost:,} of {scope.requests:,} requests {what}, over {format_share(LOST_SHARE)}"
@@ -79,7 +72,7 @@ def arrivals_not_as_promised(manifest: Manifest, scope: Scope) -> str | None:
     cv = manifest.arrivals_cv
     if cv is None or scope.requests < MIN_REQUESTS:
         return None
-    gaps = np.diff(scope.answers.requests.due_ns)
+    gaps = np.diff(scope.due_ns)
     found = float(gaps.std() / gaps.mean()) if gaps.any() else 0.0
     # Sampling error of a coefficient of variation, as for gamma gaps, five times over.
     if abs(found - cv) <= 0.02 + 5 * cv * np.sqrt((0.5 + cv**2) / scope.requests):
@@ -88,10 +81,9 @@ def arrivals_not_as_promised(manifest: Manifest, scope: Scope) -> str | None:
 
 
 def window_short(_: Manifest, scope: Scope) -> str | None:
-    latencies = scope.answers.e2e_s[scope.answers.ok]
-    if not len(latencies):
+    if not scope.e2e_s.n:
         return None
-    median = float(np.nanmedian(latencies))
+    median = scope.e2e_s.quantile(0.5)
     if scope.seconds >= WINDOW_LATENCIES * median:
         return None
     return (
@@ -102,10 +94,7 @@ def window_short(_: Manifest, scope: Scope) -> str | None:
 
 def latency_drifts(_: Manifest, scope: Scope) -> str | None:
     """Mann-Kendall test of a trend in the slices' median latencies, and a visible size."""
-    ok = scope.answers.ok
-    latencies = np.where(ok, scope.answers.e2e_s, np.nan)
-    slices = [latencies[a:b][~np.isnan(latencies[a:b])] for a, b in zip(scope.bounds[:-1], scope.bounds[1:], strict=True)]
-    medians = np.array([np.median(each) for each in slices if len(each)])
+    medians = np.array([np.median(each) for each in scope.e2e_s.slices() if len(each)])
     k = len(medians)
     if k < 8:
         return None
@@ -123,10 +112,10 @@ def latency_drifts(_: Manifest, scope: Scope) -> str | None:
 
 
 def quality_unknown(_: Manifest, scope: Scope) -> str | None:
-    if not any(isinstance(gate, Quality) for slo in scope.run.slos for gate in slo.gates) or not scope.answers.ok.any():
+    if not any(isinstance(gate, Quality) for slo in scope.run.slos for gate in slo.gates) or not scope.deliveries.ok.any():
         return None
-    labelled = (scope.answers.quality >= 0) | ~np.isnan(scope.answers.quality_score)
-    if (labelled & scope.answers.ok).any():
+    labelled = (scope.deliveries.quality >= 0) | ~np.isnan(scope.deliveries.quality_score)
+    if (labelled & scope.deliveries.ok).any():
         return None
     return "the SLO asks for quality and no request carries a label: none can be accepted"
 
@@ -173,11 +162,11 @@ def notes(run: Run, scope: Scope) -> tuple[str, ...]:
 
 
 def _notes(run: Run, scope: Scope) -> Iterator[str]:
-    answers, ok = scope.answers, scope.answers.ok
-    untimed = int(np.sum(ok & (answers.delivered == 0)))
+    deliveries, ok = scope.deliveries, scope.deliveries.ok
+    untimed = int(np.sum(ok & (deliveries.delivered == 0)))
     if untimed:
         yield f"{untimed:,} completed requests have no token times: gates on tokens count them as missed"
-    labelled = int(np.sum(ok & (answers.quality >= 0)))
+    labelled = int(np.sum(ok & (deliveries.quality >= 0)))
     if ok.any() and not labelled:
         yield "no quality labels: this is latency-constrained throughput, not yet goodput in the full sense"
     elif labelled < ok.sum():
