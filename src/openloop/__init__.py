@@ -1,0 +1,81 @@
+"""openloop: how much work does a serving system do that users accept, and what does each accepted result cost?
+
+    import openloop as ol
+
+    run = ol.open_run("run/")
+    print(ol.score(run, "ttft<=500ms, tpot<=40ms").goodput_rps)
+
+Names are loaded when they are first used, so that `import openloop` and `openloop --help` are quick.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from openloop.errors import OpenloopError, RecordError, RunError, SpecError, StorageError
+    from openloop.records import (
+        Manifest,
+        Prices,
+        Run,
+        RunWriter,
+        TimedEvent,
+        make_batch,
+        make_lists,
+        open_run,
+    )
+    from openloop.score import Score, Verdict, check, score
+    from openloop.slo import SLO, Objectives, parse_slo, read_slo
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "errors": ["OpenloopError", "RecordError", "RunError", "SpecError", "StorageError"],
+    "records": [
+        "Manifest",
+        "Prices",
+        "Run",
+        "RunWriter",
+        "TimedEvent",
+        "make_batch",
+        "make_lists",
+        "open_run",
+    ],
+    "score": ["Score", "Verdict", "check", "score"],
+    "slo": ["SLO", "Objectives", "parse_slo", "read_slo"],
+}
+
+__all__ = [
+    "SLO",
+    "Manifest",
+    "Objectives",
+    "OpenloopError",
+    "Prices",
+    "RecordError",
+    "Run",
+    "RunError",
+    "RunWriter",
+    "Score",
+    "SpecError",
+    "StorageError",
+    "TimedEvent",
+    "Verdict",
+    "__version__",
+    "check",
+    "make_batch",
+    "make_lists",
+    "open_run",
+    "parse_slo",
+    "read_slo",
+    "score",
+]
+
+
+def __getattr__(name: str) -> Any:
+    for room, names in _HOME.items():
+        if name in names:
+            return getattr(import_module(f"openloop.{room}"), name)
+    raise AttributeError(f"module 'openloop' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

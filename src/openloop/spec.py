@@ -68,7 +68,9 @@ def _fields(to: type, path: str) -> list[str]:
 
 def _struct_in(kind: Any) -> Any:
     """The structure inside an optional, a list or a dictionary of structures."""
-    for inner in getattr(kind, "types", None) or [getattr(kind, "item_type", None) or getattr(kind, "value_type", None)]:
+    for inner in getattr(kind, "types", None) or [
+        getattr(kind, "item_type", None) or getattr(kind, "value_type", None)
+    ]:
         if inner is not None:
             found = _struct_in(inner)
             if found is not None:

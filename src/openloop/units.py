@@ -123,7 +123,12 @@ def format_seconds(seconds: float) -> str:
     size = abs(seconds)
     if size == 0:
         return "0 s"
-    for limit, scale, unit in ((1e-3, 1e6, "µs"), (1.0, 1e3, "ms"), (120.0, 1.0, "s"), (7200.0, 1 / 60, "min")):
+    for limit, scale, unit in (
+        (1e-3, 1e6, "µs"),
+        (1.0, 1e3, "ms"),
+        (120.0, 1.0, "s"),
+        (7200.0, 1 / 60, "min"),
+    ):
         if size * (1 + 5e-4) < limit:
             return f"{_three_figures(seconds * scale)} {unit}"
     return f"{_three_figures(seconds / 3600)} h"

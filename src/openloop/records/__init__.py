@@ -2,7 +2,17 @@
 
 from openloop.records.manifest import Manifest, Prices, TimedEvent, Warmth
 from openloop.records.run import Run, open_run
-from openloop.records.schema import COLUMNS, KINDS, MISSING, SCHEMA, STATUSES, ints, make_batch, make_lists, words
+from openloop.records.schema import (
+    COLUMNS,
+    KINDS,
+    MISSING,
+    SCHEMA,
+    STATUSES,
+    ints,
+    make_batch,
+    make_lists,
+    words,
+)
 from openloop.records.validate import check_events, check_rows, check_unique
 from openloop.records.writer import RunWriter
 

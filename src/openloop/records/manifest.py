@@ -17,7 +17,7 @@ MANIFEST_FILE: Final = "run.json"
 Warmth = Literal["cold", "warm-model cold-cache", "warm-cache", "hot steady state", "disrupted"]
 
 
-class TimedEvent(Strict):
+class TimedEvent(Strict, frozen=True):
     """Something that was done to the system during the run."""
 
     at_ns: int
@@ -25,7 +25,7 @@ class TimedEvent(Strict):
     detail: str | None = None
 
 
-class Prices(Strict):
+class Prices(Strict, frozen=True):
     """What the run's resources cost, in one currency."""
 
     per_hour: float = 0.0  # of everything that was reserved for the run, together
@@ -41,7 +41,7 @@ class Prices(Strict):
                 raise ValueError(f"{name} is {price}; a price is zero or more")
 
 
-class Manifest(Strict):
+class Manifest(Strict, frozen=True):
     source: str  # which producer: load, sim, proxy, import, example, ...
     schema_version: int = SCHEMA_VERSION
     openloop_version: str | None = None

@@ -4,6 +4,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -12,7 +13,7 @@ import pyarrow.parquet as pq
 
 from openloop.errors import RunError
 from openloop.records.manifest import MANIFEST_FILE, Manifest, read_manifest
-from openloop.records.schema import COLUMNS, SCHEMA, ints, missing_columns
+from openloop.records.schema import COLUMNS, ints, missing_columns
 from openloop.records.validate import check_batch, check_unique
 from openloop.records.writer import SPOOL_FILE, TABLE_FILE
 
@@ -43,14 +44,14 @@ class Run:
         """
         return self.source.batches(list(columns or COLUMNS), rows)
 
-    def head(self, rows: int) -> pa.Table:
-        """The first rows."""
-        found: list[pa.RecordBatch] = []
+    def head(self, rows: int) -> list[dict[str, Any]]:
+        """The first rows, as dictionaries."""
+        found: list[dict[str, Any]] = []
         for batch in self.batches():
-            found.append(batch.slice(0, rows - sum(b.num_rows for b in found)))
-            if sum(b.num_rows for b in found) >= rows:
+            found += batch.slice(0, rows - len(found)).to_pylist()
+            if len(found) >= rows:
                 break
-        return pa.Table.from_batches(found, SCHEMA)
+        return found
 
     def validate(self) -> None:
         """Read all of it and raise RecordError at the first row that breaks a rule."""

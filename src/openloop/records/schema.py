@@ -10,7 +10,19 @@ from numpy.typing import NDArray
 
 from openloop.errors import RecordError
 
-__all__ = ["COLUMNS", "KINDS", "MISSING", "SCHEMA", "SCHEMA_VERSION", "STATUSES", "Column", "ints", "make_batch", "make_lists", "words"]
+__all__ = [
+    "COLUMNS",
+    "KINDS",
+    "MISSING",
+    "SCHEMA",
+    "SCHEMA_VERSION",
+    "STATUSES",
+    "Column",
+    "ints",
+    "make_batch",
+    "make_lists",
+    "words",
+]
 
 SCHEMA_VERSION: Final = 1
 
@@ -41,7 +53,9 @@ COLUMNS: Final[Mapping[str, Column]] = {
     "workload_class": Column(pa.string(), False, "which SLO applies, where classes differ"),
     "tenant": Column(pa.string(), False, "on whose behalf"),
     "replica": Column(pa.string(), False, "who served it"),
-    "scheduled_ns": Column(pa.int64(), True, "when the logical request was due: latency starts here, for every attempt"),
+    "scheduled_ns": Column(
+        pa.int64(), True, "when the logical request was due: latency starts here, for every attempt"
+    ),
     "sent_ns": Column(pa.int64(), False, "when this attempt left the client; null if it never did"),
     "ended_ns": Column(pa.int64(), False, "when this attempt was over; null if it was still in flight at the end"),
     "event_ns": Column(_list_of(pa.int64()), True, "each delivery of tokens to the user"),
@@ -103,7 +117,7 @@ def ints(batch: pa.RecordBatch, name: str) -> NDArray[np.int64]:
         return np.broadcast_to(np.int64(MISSING), len(column))
     if column.null_count:
         column = column.cast(pa.int64()).fill_null(MISSING)
-    return column.to_numpy().astype(np.int64, copy=False)
+    return np.asarray(column.to_numpy(), np.int64)
 
 
 def words(column: pa.Array, known: dict[str, int]) -> NDArray[np.int32]:
@@ -112,7 +126,7 @@ def words(column: pa.Array, known: dict[str, int]) -> NDArray[np.int32]:
         column = column.dictionary_encode()
     codes = [known.setdefault(word, len(known)) for word in column.dictionary.to_pylist()]
     indices = column.indices.fill_null(len(codes)) if column.null_count else column.indices
-    return np.array([*codes, -1], np.int32)[indices.to_numpy()]
+    return np.take(np.array([*codes, -1], np.int32), indices.to_numpy())
 
 
 def _column(name: str, columns: Mapping[str, Any], rows: int) -> pa.Array:

@@ -15,11 +15,8 @@ Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 TIMES = ("scheduled_ns", "sent_ns", "ended_ns", "first_any_ns")
-COUNTS = tuple(name for name in COLUMNS if name.endswith("_tokens") and name != "event_tokens") + (
-    "turn",
-    "attempt",
-    "preemptions",
-)
+COUNTS = [name for name in COLUMNS if name.endswith("_tokens") and name != "event_tokens"]
+COUNTS += ["turn", "attempt", "preemptions"]
 
 
 def check_batch(batch: pa.RecordBatch, first_row: int = 0) -> None:
@@ -33,7 +30,7 @@ def check_rows(batch: pa.RecordBatch, first_row: int = 0) -> None:
     rows = _Rows(batch, first_row)
     for name, column in COLUMNS.items():
         if column.required and name in batch.schema.names and batch.column(name).null_count:
-            rows.refuse(_nulls(batch.column(name)), lambda _, name=name: f"{name} is null; every row needs it")
+            rows.refuse_null(name)
     rows.words("kind", KINDS)
     status = rows.words("status", STATUSES)
     for name in TIMES:
@@ -99,7 +96,10 @@ def _check_event_times(rows: "_Rows", times: Ints, starts: Ints, stops: Ints) ->
         k, i = int(backwards[inside][0]), int(row_of[inside][0])
         at = k - int(starts[i])
         rows.refuse_row(i, f"event {at} at {times[k]} is before event {at - 1} at {times[k - 1]}")
-    rows.refuse(some & (ended != MISSING) & (last > ended), lambda i: f"its last event at {last[i]} is after ended_ns {ended[i]}")
+    rows.refuse(
+        some & (ended != MISSING) & (last > ended),
+        lambda i: f"its last event at {last[i]} is after ended_ns {ended[i]}",
+    )
 
 
 def _check_event_tokens(rows: "_Rows", tokens: pa.ListArray, events: Ints) -> Ints:
@@ -147,6 +147,9 @@ class _Rows:
         if bad.any():
             i = int(np.argmax(bad))
             self.refuse_row(i, why(i))
+
+    def refuse_null(self, name: str) -> None:
+        self.refuse(_nulls(self.batch.column(name)), lambda _: f"{name} is null; every row needs it")
 
     def refuse_negative(self, name: str, rule: str) -> None:
         values = self.ints(name)

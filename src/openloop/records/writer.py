@@ -36,8 +36,8 @@ ROWS_PER_ROW_GROUP: Final = 100_000
 class RunWriter:
     """A run in the making. As a context manager it finishes the run unless an exception passes through.
 
-        with RunWriter("run/", Manifest(source="example")) as writer:
-            writer.append(make_batch({...}))
+    with RunWriter("run/", Manifest(source="example")) as writer:
+        writer.append(make_batch({...}))
     """
 
     def __init__(self, folder: str | Path, manifest: Manifest) -> None:
@@ -78,7 +78,8 @@ class RunWriter:
         except OSError as error:
             draft.unlink(missing_ok=True)
             raise StorageError(
-                f"{self.folder / TABLE_FILE} cannot be written ({_reason(error)}); all {self.rows} rows are kept in {SPOOL_FILE}"
+                f"{self.folder / TABLE_FILE} cannot be written ({_reason(error)}); "
+                f"all {self.rows} rows are kept in {SPOOL_FILE}"
             ) from None
 
     def _write(self, message: pa.Buffer) -> None:
@@ -92,13 +93,16 @@ class RunWriter:
             os.ftruncate(self._spool.fileno(), start)
             self._spool.seek(start)
             raise StorageError(
-                f"{self.folder / SPOOL_FILE} cannot grow ({_reason(error)}); the {self.rows} rows before this batch are kept"
+                f"{self.folder / SPOOL_FILE} cannot grow ({_reason(error)}); "
+                f"the {self.rows} rows before this batch are kept"
             ) from None
 
     def __enter__(self) -> "RunWriter":
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if kind is None and not self._spool.closed:
             self.finish()
         self._spool.close()

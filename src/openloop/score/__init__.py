@@ -9,9 +9,18 @@ from types import ModuleType
 from typing import Any
 
 from openloop.score.judge import GateScore, JointFailure
-from openloop.score.metrics import CostScore, Leak, LittleScore, RetryScore, SessionScore, Straggler, UnitScore
+from openloop.score.metrics import (
+    CostScore,
+    Leak,
+    LittleScore,
+    RetryScore,
+    SessionScore,
+    Straggler,
+    UnitScore,
+)
 from openloop.score.quantiles import Ladder, Percentiles
-from openloop.score.scorer import GROUPS, Disruption, Score, Summary, TimeWindow, score
+from openloop.score.scorer import GROUPS, Disruption, Score, Summary, TimeWindow, check, score
+from openloop.score.verdict import Verdict
 
 __all__ = [
     "GROUPS",
@@ -30,6 +39,8 @@ __all__ = [
     "Summary",
     "TimeWindow",
     "UnitScore",
+    "Verdict",
+    "check",
     "score",
 ]
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from openloop.score.requests import Answers, Where
 from openloop.slo import SLO
 
-__all__ = ["GateScore", "Judgement", "JointFailure", "judge"]
+__all__ = ["GateScore", "JointFailure", "Judgement", "judge"]
 
 Bools = NDArray[np.bool_]
 

@@ -17,7 +17,16 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-__all__ = ["BINS", "LONG_AGO", "Facts", "Plan", "bin_values", "gap_quantiles", "reach_at_pace", "read_streams"]
+__all__ = [
+    "BINS",
+    "LONG_AGO",
+    "Facts",
+    "Plan",
+    "bin_values",
+    "gap_quantiles",
+    "reach_at_pace",
+    "read_streams",
+]
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -59,10 +68,12 @@ class Facts(NamedTuple):
 
     @classmethod
     def of(cls, rows: int) -> "Facts":
-        return cls(*(np.zeros(rows, np.int64) for _ in range(5)), *(np.full(rows, np.nan) for _ in range(2)))
+        first, last, longest, shortest, reach = np.zeros((5, rows), np.int64)
+        qoe, fluidity = np.full((2, rows), np.nan)
+        return cls(first, last, longest, shortest, reach, qoe, fluidity)
 
     def part(self, rows: slice) -> "Facts":
-        return Facts(*(column[rows] for column in self))
+        return Facts._make(column[rows] for column in self)
 
 
 @njit(cache=True, nogil=True)
@@ -146,7 +157,7 @@ def _count_gaps(times: Ints, counts: Ints) -> None:
     """A gap's bin is the exponent and leading mantissa bits of its floating-point form; bin 0 is no gap at all."""
     for i in range(times.size - 1):
         place = (np.float64(times[i + 1] - times[i]).view(np.int64) >> _SHIFT) - _BIAS
-        counts[np.uint64(min(max(place, 0), BINS - 1))] += 1
+        counts[np.uint64(min(max(int(place), 0), BINS - 1))] += 1
 
 
 @njit(cache=True, nogil=True)

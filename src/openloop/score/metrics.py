@@ -149,8 +149,8 @@ def retry_score(scope: Scope) -> RetryScore:
     attempts = int(scope.attempts.sum())
     kinds = np.bincount(scope.run.attempts.kind[scope.attempts], minlength=len(KINDS))
     wasted = int(scope.run.tokens[scope.attempts].sum() - scope.deliveries.tokens.sum())
-    counts = [int(kinds[kind]) for kind in (RETRY, HEDGE, REPAIR)]
-    return RetryScore(attempts, _ratio(attempts, scope.requests), *counts, wasted)
+    retries, hedges, repairs = (int(kinds[kind]) for kind in (RETRY, HEDGE, REPAIR))
+    return RetryScore(attempts, _ratio(attempts, scope.requests), retries, hedges, repairs, wasted)
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,7 @@ class CostScore:
 
 
 def cost_score(scope: Scope, prices: Prices | None) -> CostScore | None:
-    """cost per accepted = sum(all costs) / count(accepted). What attempts cost counts; prices, where that is unknown."""
+    """cost per accepted = sum(all costs) / count(accepted): what attempts cost, or by prices where that is unknown."""
     if "cost" in scope.run.attempts.present:
         cost = scope.run.attempts.cost[scope.attempts]
         total, known_for = float(np.nansum(cost)), float(np.mean(~np.isnan(cost)))
@@ -176,8 +176,14 @@ def cost_score(scope: Scope, prices: Prices | None) -> CostScore | None:
         return None
     accepted = scope.judgement.accepted
     output, accepted_output = scope.run.tokens[scope.attempts].sum(), scope.deliveries.tokens[accepted].sum()
-    counts = (scope.requests, accepted.sum(), output / 1e6, accepted_output / 1e6)
-    return CostScore(total, *(_ratio(total, float(count)) for count in counts), known_for)
+    return CostScore(
+        total=total,
+        per_request=_ratio(total, scope.requests),
+        per_accepted=_ratio(total, int(accepted.sum())),
+        per_million_output_tokens=_ratio(total, output / 1e6),
+        per_million_accepted_output_tokens=_ratio(total, accepted_output / 1e6),
+        known_for=known_for,
+    )
 
 
 def _priced(scope: Scope, prices: Prices) -> float:
@@ -203,11 +209,14 @@ def _total(scope: Scope, column: str) -> int:
 
 @dataclass(frozen=True)
 class Leak:
-    """A step of the waterfall: tokens that were computed and did not reach anybody who accepted them."""
+    """A step of the waterfall: tokens that were computed and did not reach anybody who accepted them.
+
+    None where the run does not tell.
+    """
 
     name: str
-    tokens_per_s: float
-    share: float  # of all the work
+    tokens_per_s: float | None
+    share: float | None  # of all the work that is known
     cost: float | None  # the same share of the money
 
 
@@ -220,27 +229,31 @@ def leaks(scope: Scope, cost: CostScore | None) -> list[Leak]:
     that was not the answer; answer of an unsuccessful request; of one that failed its quality gate; of one that missed
     another gate. What remains was accepted.
     """
-    judged, tokens = scope.judgement, scope.deliveries.tokens
+    told, judged, tokens = scope.run.attempts.present, scope.judgement, scope.deliveries.tokens
     bad = judged.missed.get("quality", np.zeros(scope.requests, np.bool_))
+    drafts = _total(scope, "drafted_tokens") - _total(scope, "accepted_draft_tokens")
     steps = {
-        "kv_recompute": _total(scope, "recomputed_tokens"),
-        "rejected_drafts": max(_total(scope, "drafted_tokens") - _total(scope, "accepted_draft_tokens"), 0),
-        "retries_and_repairs": scope.run.tokens[scope.attempts].sum() - tokens.sum(),
-        "unsuccessful": tokens[~judged.ok].sum(),
-        "quality_failures": tokens[bad].sum(),
-        "slo_misses": tokens[judged.ok & ~judged.accepted & ~bad].sum(),
-        "accepted": tokens[judged.accepted].sum(),
+        "kv_recompute": _total(scope, "recomputed_tokens") if "recomputed_tokens" in told else None,
+        "rejected_drafts": max(drafts, 0) if {"drafted_tokens", "accepted_draft_tokens"} <= told else None,
+        "retries_and_repairs": int(scope.run.tokens[scope.attempts].sum() - tokens.sum()),
+        "unsuccessful": int(tokens[~judged.ok].sum()),
+        "quality_failures": int(tokens[bad].sum()),
+        "slo_misses": int(tokens[judged.ok & ~judged.accepted & ~bad].sum()),
+        "accepted": int(tokens[judged.accepted].sum()),
     }
-    work = float(sum(steps.values()))
-    shares = {name: _ratio(float(n), work) for name, n in steps.items()}
-    return [
-        Leak(name, shares[name] * work / scope.seconds if work else 0.0, shares[name], cost and cost.total * shares[name])
-        for name in steps
-    ]
+    work = sum(n for n in steps.values() if n is not None)
+    return [_leak(name, n, work, scope.seconds, cost) for name, n in steps.items()]
+
+
+def _leak(name: str, tokens: int | None, work: int, seconds: float, cost: CostScore | None) -> Leak:
+    if tokens is None:
+        return Leak(name, None, None, None)
+    share = _ratio(tokens, work)
+    return Leak(name, tokens / seconds, share, cost.total * share if cost and work else None)
 
 
 def utilisation(scope: Scope) -> float:
-    """Share of the window in which a replica had something in flight, averaged over replicas. Busy is not productive."""
+    """Share of the window in which a replica had something in flight, mean over replicas. Busy is not productive."""
     attempts, (start, end) = scope.run.attempts, scope.window_ns
     sent = attempts.sent_ns != MISSING
     left = np.where(attempts.ended_ns != MISSING, attempts.ended_ns, scope.run.stopped_ns)

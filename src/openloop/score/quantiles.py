@@ -12,7 +12,18 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["LADDER", "SLICES", "Distribution", "Ladder", "Percentiles", "Sample", "percentiles", "rate_interval", "share_interval", "slice_bounds"]
+__all__ = [
+    "LADDER",
+    "SLICES",
+    "Distribution",
+    "Ladder",
+    "Percentiles",
+    "Sample",
+    "percentiles",
+    "rate_interval",
+    "share_interval",
+    "slice_bounds",
+]
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -23,7 +34,10 @@ SLICES = 20
 Z = 1.96
 
 # 97.5% quantiles of Student's t with 1, 2, ... degrees of freedom.
-T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093)  # fmt: skip
+T = (
+    *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
+    *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093),
+)
 
 
 @dataclass(frozen=True)
@@ -46,8 +60,8 @@ class Percentiles(Ladder):
 
     n: int
     intervals: dict[str, tuple[float, float]]
-    failures_as_inf: Ladder | None = None
-    from_sent: Ladder | None = None
+    failures_as_inf: Ladder | None
+    from_sent: Ladder | None
 
 
 class Distribution(Protocol):
@@ -97,7 +111,7 @@ def percentiles(sample: Distribution) -> Percentiles | None:
         return None
     steps = {name: sample.quantile(share) for name, share in LADDER.items()}
     intervals = {name: _quantile_interval(sample, share, steps[name]) for name, share in LADDER.items()}
-    return Percentiles(**steps, mean=sample.mean, n=sample.n, intervals=intervals)
+    return Percentiles(mean=sample.mean, n=sample.n, intervals=intervals, failures_as_inf=None, from_sent=None, **steps)
 
 
 def ladder(sample: Sample, failures: int = 0) -> Ladder:

@@ -67,7 +67,9 @@ def judge_run(run: Run, objectives: Objectives, progress: Progress | None = None
     )
 
 
-def _assign(attempts: Attempts, requests: Requests, objectives: Objectives) -> tuple[NDArray[np.int32], tuple[SLO, ...]]:
+def _assign(
+    attempts: Attempts, requests: Requests, objectives: Objectives
+) -> tuple[NDArray[np.int32], tuple[SLO, ...]]:
     """Which SLO each request is held against, and the SLOs."""
     codes = attempts.workload_class[requests.rows]
     present = np.flatnonzero(np.bincount(codes + 1)) - 1

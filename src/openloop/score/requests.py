@@ -41,8 +41,9 @@ class Requests:
         return len(self.due_ns)
 
     def at(self, where: Where) -> "Requests":
-        columns = (self.due_ns, self.sent_ns, self.retries, self.cost)
-        return Requests(_pick(self.rows, where), *(column[where] for column in columns))
+        return Requests(
+            _pick(self.rows, where), self.due_ns[where], self.sent_ns[where], self.retries[where], self.cost[where]
+        )
 
 
 def _pick(rows: slice | Ints, where: Where) -> slice | Ints:
@@ -107,7 +108,7 @@ class Deliveries:
 
     @cached_property
     def ok(self) -> Bools:
-        return self.of_attempt(self._attempts.status) == OK
+        return np.equal(self.of_attempt(self._attempts.status), OK)
 
     @cached_property
     def delivered(self) -> Ints:

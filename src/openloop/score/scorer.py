@@ -1,6 +1,7 @@
 """Records and an SLO in, every metric out."""
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,17 +13,18 @@ from numpy.typing import NDArray
 
 from openloop.errors import SpecError
 from openloop.records import STATUSES, Prices, Run, TimedEvent, open_run
-from openloop.score import metrics, verdict
+from openloop.score import metrics
 from openloop.score.judge import GateScore, JointFailure
 from openloop.score.quantiles import Percentiles, Sample, ladder, percentiles, rate_interval, share_interval
 from openloop.score.read import judge_run
 from openloop.score.scope import JudgedRun, Scope
 from openloop.score.streams import Progress
+from openloop.score.verdict import Verdict, verdict
 from openloop.slo import SLO, Objectives, read_slo
 from openloop.spec import suggest
 from openloop.units import to_ns
 
-__all__ = ["GROUPS", "Disruption", "Score", "Summary", "TimeWindow", "score"]
+__all__ = ["GROUPS", "Disruption", "Score", "Summary", "TimeWindow", "check", "score"]
 
 Floats = NDArray[np.float64]
 
@@ -138,20 +140,33 @@ def score(
     return _score(run, objectives, judged, by, window_s, disruption_s)
 
 
+def check(run: Run) -> Verdict:
+    """The verdict on a run by itself, held against the SLO in its manifest if it has one."""
+    if not run.num_rows:
+        return Verdict(False, (*run.missing, "the run has no rows"), ())
+    objectives = Objectives(SLO(())) if run.manifest.slo is None else read_slo(run.manifest.slo)
+    return verdict(run, judge_run(run, objectives).whole)
+
+
 def _score(
-    run: Run, objectives: Objectives, judged: JudgedRun, by: Sequence[str], window_s: float | None, disruption_s: float
+    run: Run,
+    objectives: Objectives,
+    judged: JudgedRun,
+    by: Sequence[str],
+    window_s: float | None,
+    disruption_s: float,
 ) -> Score:
     scope, prices = judged.whole, run.manifest.prices
-    reasons = verdict.reasons(run, scope)
+    found = verdict(run, scope)
     cost = metrics.cost_score(scope, prices)
     disruptions, steady = _disruptions(scope, run.manifest.events, disruption_s, prices)
     return Score(
         **_fields(_summary(scope, prices)),
         run=str(run.path) if run.path else None,
         slo=str(objectives),
-        valid=not reasons,
-        reasons=reasons,
-        notes=verdict.notes(run, scope),
+        valid=found.valid,
+        reasons=found.reasons,
+        notes=found.notes,
         statuses=_statuses(scope),
         completed_in_window_rps=_completed_inside(scope) / scope.seconds,
         itl_s=percentiles(judged.gaps),
@@ -177,7 +192,12 @@ def _score(
 
 def _summary(scope: Scope, prices: Prices | None) -> Summary:
     judged, from_sent = scope.judgement, scope.judgement_from_sent
-    answers, sent, tokens, seconds = scope.answers, scope.answers_from_sent, scope.deliveries.tokens, scope.seconds
+    answers, sent, tokens, seconds = (
+        scope.answers,
+        scope.answers_from_sent,
+        scope.deliveries.tokens,
+        scope.seconds,
+    )
     ok, accepted, due = judged.ok, judged.accepted, scope.requests
     cost = metrics.cost_score(scope, prices)
     benefit, idle_s = metrics.benefits(scope)
@@ -246,10 +266,7 @@ def _groups(scope: Scope, column: str) -> dict[str, Summary]:
 def _windows(scope: Scope, window_s: float, prices: Prices | None) -> list[TimeWindow]:
     start, end = scope.window_ns
     edges = [*range(start, end, max(to_ns(window_s), 1)), end]
-    return [
-        TimeWindow(a / 1e9, b / 1e9, _summary(_between(scope, a, b), prices))
-        for a, b in zip(edges[:-1], edges[1:], strict=True)
-    ]
+    return [TimeWindow(a / 1e9, b / 1e9, _summary(_between(scope, a, b), prices)) for a, b in itertools.pairwise(edges)]
 
 
 def _disruptions(

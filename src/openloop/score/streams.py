@@ -85,7 +85,10 @@ def read_streams(run: Run, plan: StreamPlan, progress: Progress | None = None) -
     streams = Streams(
         facts,
         np.zeros(rows, np.int64),
-        {pace: facts.reach if np.all(plan.rows.pace_ns == pace) else np.zeros(rows, np.int64) for pace in plan.paces_ns},
+        {
+            pace: facts.reach if np.all(plan.rows.pace_ns == pace) else np.zeros(rows, np.int64)
+            for pace in plan.paces_ns
+        },
         {share: np.full(rows, np.nan) for share in plan.gap_shares},
         {(custom, sent): np.full(rows, np.nan) for custom in plan.custom for sent in (False, True)},
         GapPool(),
@@ -157,6 +160,8 @@ def _lateness(custom: CustomDeadlines, ns: Ints, offsets: Ints, arrival: Ints) -
     previous[starts] = 0.0
     due = np.asarray(custom.due(i, np.repeat(t[starts], lengths[some]), previous), np.float64)
     if due.shape != t.shape:
-        raise SpecError(f"a deadline function must return a due time per token: {t.shape[0]} went in, {due.shape} came out")
+        raise SpecError(
+            f"a deadline function must return a due time per token: {t.shape[0]} went in, {due.shape} came out"
+        )
     late[some] = np.maximum.reduceat(t - due, starts)
     return late

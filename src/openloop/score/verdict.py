@@ -4,16 +4,17 @@ A check returns a sentence that says what is wrong, or None. Any sentence from C
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
 from openloop.records import Manifest, Run
-from openloop.score.attempts import CENSORED, DROPPED, FIRST
+from openloop.score.attempts import CENSORED, DROPPED
 from openloop.score.scope import Scope
 from openloop.slo import E2E, TTFT, Quality
 from openloop.units import format_seconds, format_share
 
-__all__ = ["CHECKS", "notes", "reasons"]
+__all__ = ["CHECKS", "Verdict", "verdict"]
 
 MIN_REQUESTS = 100  # the article's worked example has as many; below, a single request moves attainment by over 1%
 LAG_SHARE = 0.1  # of the tightest bound from arrival: more, and the client is a visible part of what it measures
@@ -112,7 +113,10 @@ def latency_drifts(_: Manifest, scope: Scope) -> str | None:
 
 
 def quality_unknown(_: Manifest, scope: Scope) -> str | None:
-    if not any(isinstance(gate, Quality) for slo in scope.run.slos for gate in slo.gates) or not scope.deliveries.ok.any():
+    if (
+        not any(isinstance(gate, Quality) for slo in scope.run.slos for gate in slo.gates)
+        or not scope.deliveries.ok.any()
+    ):
         return None
     labelled = (scope.deliveries.quality >= 0) | ~np.isnan(scope.deliveries.quality_score)
     if (labelled & scope.deliveries.ok).any():
@@ -133,10 +137,19 @@ CHECKS: tuple[Callable[[Manifest, Scope], str | None], ...] = (
 )
 
 
-def reasons(run: Run, scope: Scope) -> tuple[str, ...]:
-    """Why the run is not valid; none if it is."""
+@dataclass(frozen=True)
+class Verdict:
+    """`reasons` say why a run is not valid; `notes`, what makes a valid one weaker evidence."""
+
+    valid: bool
+    reasons: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def verdict(run: Run, scope: Scope) -> Verdict:
     found = [check(run.manifest, scope) for check in CHECKS] if scope.requests else ["nothing was due in the window"]
-    return (*run.missing, *(sentence for sentence in found if sentence))
+    reasons = (*run.missing, *(sentence for sentence in found if sentence))
+    return Verdict(not reasons, reasons, (*_notes(run, scope), *run.manifest.notes))
 
 
 FACTS = {
@@ -154,11 +167,6 @@ FACTS = {
     "prices": "prices",
     "seed": "seed",
 }
-
-
-def notes(run: Run, scope: Scope) -> tuple[str, ...]:
-    """What does not make the run invalid, and should be known."""
-    return (*_notes(run, scope), *run.manifest.notes)
 
 
 def _notes(run: Run, scope: Scope) -> Iterator[str]:

@@ -46,7 +46,9 @@ class LinearDeadlines:
 
     def __post_init__(self) -> None:
         if self.pace < 0 or (self.pace and self.origin == "previous"):
-            raise ValueError(f"pace {self.pace} after {self.origin}: a pace is positive and counts from arrival or first")
+            raise ValueError(
+                f"pace {self.pace} after {self.origin}: a pace is positive and counts from arrival or first"
+            )
 
     def due(self, i: Ints, first: Floats, previous: Floats) -> Floats:
         start = {"arrival": np.zeros_like(first), "first": first, "previous": previous}[self.origin]

@@ -116,22 +116,22 @@ def _unknown_gate(name: str) -> str:
     return f"unknown gate {name!r}{suggest(name, [*GATES, *PRESETS])}"
 
 
-class _SmoothEntry(Strict):
+class _SmoothEntry(Strict, frozen=True):
     alpha: float = 5.0
     read: str = "20tok/s"
     penalty: str = "linear"
 
 
-class _Entry(Strict):
+class _Entry(Strict, frozen=True):
     gates: str
     unit: Unit | None = None
     per: str | None = None
     smooth: _SmoothEntry | None = None
 
 
-class _File(Strict):
+class _File(Strict, frozen=True):
     default: str | _Entry | None = None
-    classes: dict[str, str | _Entry] = {}
+    classes: dict[str, str | _Entry] | None = None
 
 
 def read_slo(what: "str | Path | Mapping[str, Any] | SLO | Objectives") -> Objectives:
@@ -151,7 +151,7 @@ def _from_mapping(raw: object, where: str) -> Objectives:
     file = convert(raw, _File, where)
     if file.default is None and not file.classes:
         raise SpecError(f"{where}: it names no SLO; give a 'default', 'classes', or both")
-    classes = {name: _entry(entry, f"{where}, class {name!r}") for name, entry in file.classes.items()}
+    classes = {name: _entry(entry, f"{where}, class {name!r}") for name, entry in (file.classes or {}).items()}
     return Objectives(None if file.default is None else _entry(file.default, f"{where}, default"), classes)
 
 
@@ -191,4 +191,3 @@ PRESETS: dict[str, SLO] = {
     "voice": _preset("ttft<=300ms, itl_p95<=80ms, jitter<=1s, quality, retries<=0", "session", "interaction"),
     "batch": _preset("window<=24h, quality, retries<=3", "row", "item", per_s=3600.0),
 }
-

@@ -1,0 +1,3 @@
+from openloop.cli import main
+
+main()

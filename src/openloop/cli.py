@@ -1,0 +1,180 @@
+"""The commands: thin, no logic. Heavy rooms are imported inside them, so that `openloop --help` stays quick."""
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from openloop import __version__
+from openloop.errors import OpenloopError
+from openloop.units import parse_seconds, parse_share
+
+if TYPE_CHECKING:
+    from openloop.score.streams import Progress
+
+__all__ = ["cli", "main"]
+
+RUN = click.argument("run", type=click.Path(path_type=Path))
+JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON for machines instead of a table for people.")
+
+
+class Quantity(click.ParamType[Any]):
+    """A value with a unit, read by one of the parsers in units."""
+
+    def __init__(self, name: str, parse: Any) -> None:
+        self.name = name
+        self.parse = parse
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not isinstance(value, str):
+            return value
+        try:
+            return self.parse(value)
+        except OpenloopError as error:
+            self.fail(str(error), param, ctx)
+
+
+DURATION = Quantity("duration", parse_seconds)
+SHARE = Quantity("share", parse_share)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="openloop")
+def cli() -> None:
+    """Goodput for people who serve language models.
+
+    How much work does this system do that users accept, and what does each accepted result cost?
+
+    Exit codes: 0 all is well; 1 the run is not valid or a requirement is not met; 2 the input cannot be used.
+    """
+
+
+@cli.command()
+@RUN
+@click.option("--rows", type=click.IntRange(min=0), default=5, show_default=True, help="How many rows to show.")
+@JSON
+def inspect(run: Path, rows: int, as_json: bool) -> None:
+    """Show what RUN is: its manifest, whether it can be believed, and its first rows.
+
+    Reads and checks every row; the first one that breaks a rule is named.
+
+    \b
+    Example:
+      openloop inspect run/
+    """
+    from openloop.records import open_run
+    from openloop.report.terminal import inspection, show_inspection
+    from openloop.score import check
+
+    opened = open_run(run)
+    opened.validate()
+    verdict = check(opened)
+    if as_json:
+        click.echo(json.dumps(inspection(opened, verdict, rows), indent=2))
+    else:
+        show_inspection(opened, verdict, rows)
+
+
+@cli.command()
+@RUN
+@click.option("--slo", help="Gates, a preset or a YAML file; by default the SLO in the run's manifest.")
+@click.option("--by", help="Also score each group, a comma-separated list of: replica, class, tenant, turn.")
+@click.option("--window", type=DURATION, help="Also score each stretch of this length, for example 60s.")
+@click.option(
+    "--disruption",
+    type=DURATION,
+    default="60s",
+    show_default=True,
+    help="How long an event in the run disturbs it.",
+)
+@click.option("--require", type=SHARE, help="Exit with 1 if attainment is below this share, for example 99%.")
+@JSON
+def score(
+    run: Path,
+    slo: str | None,
+    by: str | None,
+    window: float | None,
+    disruption: float,
+    require: float | None,
+    as_json: bool,
+) -> None:
+    """Score RUN against an SLO: goodput, attainment, tails, cost per accepted result, and what stopped the rest.
+
+    \b
+    An SLO is a list of gates, all of which a request must pass:
+      ttft<=500ms          first token, from when the request was due
+      tpot<=40ms           mean time per further token
+      tbt<=200ms           longest time between two tokens
+      itl_p95<=80ms        95% of the request's own token gaps (any percentile)
+      jitter<=1s           longest minus shortest token gap
+      e2e<=10s             last token
+      window<=24h          done, from the start of the measured window (batches)
+      read>=20tok/s        never slower than a reader who starts on arrival
+      read_from_first>=20tok/s   ... who starts with the first token
+      quality              passed its quality gate; or quality>=0.8 by score
+      retries<=1           retries and repairs
+      cost<=0.02           of all attempts at it
+    Presets: conversational, agentic, rag, extraction, voice, batch; "rag, ttft<=1s" changes one.
+    A YAML file gives an SLO per workload class; see docs/slo.md.
+
+    \b
+    Examples:
+      openloop score run/ --slo "ttft<=500ms, tpot<=40ms"
+      openloop score run/ --slo rag --by replica,class --window 60s
+      openloop score run/ --slo slo.yaml --require 99% --json
+    """
+    from openloop.records import open_run
+    from openloop.report.terminal import show_score
+    from openloop.score import score as score_run
+
+    opened = open_run(run)
+    groups = [key.strip() for key in by.split(",")] if by else []
+    with _progress("scoring", opened.num_rows) as progress:
+        result = score_run(opened, slo, by=groups, window_s=window, disruption_s=disruption, progress=progress)
+    if as_json:
+        click.echo(json.dumps(result.to_dict(), indent=2))
+    else:
+        show_score(result)
+    attained = result.unit.attainment if result.unit else result.attainment
+    if require is not None and not attained >= require:
+        click.echo(f"required attainment {require:.2%}, reached {attained:.2%}", err=True)
+        sys.exit(1)
+    if not result.valid:
+        sys.exit(1)
+
+
+@contextmanager
+def _progress(what: str, total: int) -> "Iterator[Progress | None]":
+    """A bar on standard error for people who wait; nothing when it is no terminal or the work is small."""
+    if not sys.stderr.isatty() or total < 50_000:
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import Progress as Bar
+
+    with Bar(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda done, _: bar.update(task, completed=done)
+
+
+def main() -> None:
+    """Run a command; anything it refuses is one sentence on standard error."""
+    try:
+        status = cli.main(standalone_mode=False)
+    except OpenloopError as error:
+        click.echo(f"openloop: {error}", err=True)
+        sys.exit(error.exit_code)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("openloop: interrupted", err=True)
+        sys.exit(130)
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader of our output went away: nothing to say, and nobody to say it to
+        sys.exit(1)
+    sys.exit(status if isinstance(status, int) else 0)

@@ -1,0 +1,1 @@
+"""Scores for people to read."""

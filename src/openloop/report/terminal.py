@@ -1,0 +1,309 @@
+"""Tables for the terminal. A run that is not valid has its numbers struck out."""
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from openloop.records import Run
+from openloop.score import Leak, Percentiles, Score, Summary, Verdict
+from openloop.units import format_count, format_rate, format_seconds, format_share
+
+__all__ = ["inspection", "show_inspection", "show_score"]
+
+LATENCIES = {
+    "ttft": "ttft_s",
+    "tpot": "tpot_s",
+    "itl": "itl_s",
+    "longest gap": "tbt_s",
+    "jitter": "jitter_s",
+    "e2e": "e2e_s",
+    "user idle": "idle_s",
+    "client lag": "client_lag_s",
+}
+
+WIDTH = 200
+
+SHOWN_COLUMNS = (
+    "attempt",
+    "kind",
+    "status",
+    "replica",
+    "scheduled_ns",
+    "sent_ns",
+    "ended_ns",
+    "output_tokens",
+)
+
+
+class Page:
+    """A console that knows whether the numbers on it may be believed."""
+
+    def __init__(self, valid: bool) -> None:
+        # Wide enough for every table: a wrapped line is better than a number cut short.
+        self.console = Console(highlight=False, soft_wrap=True, width=WIDTH)
+        self.valid = valid
+
+    def line(self, *parts: str, style: str = "") -> None:
+        self.console.print(Text(" ".join(parts), style=style))
+
+    def table(self, title: str, header: Sequence[str], rows: Iterable[Sequence[str]], *, words: bool = False) -> None:
+        """Rows of a name and its numbers (or words), under a header; nothing where there are no rows."""
+        rows = list(rows)
+        if not rows:
+            return
+        grid = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+        for index, name in enumerate((title, *header)):
+            grid.add_column(name, justify="left" if words or index == 0 else "right", no_wrap=True)
+        for name, *cells in rows:
+            grid.add_row(Text(name), *(self.number(cell) for cell in cells))
+        self.console.print()
+        self.console.print(grid)
+
+    def number(self, text: str) -> Text:
+        if self.valid or not text or text == "-":
+            return Text(text)
+        return Text(text, style="strike") if self.console.is_terminal else Text(f"~~{text}~~")
+
+
+def show_score(score: Score) -> None:
+    page = Page(score.valid)
+    page.line(f"{score.run or 'run'}: {format_count(score.requests)} requests due in {format_seconds(score.window_s)}")
+    page.line(f"SLO: {score.slo}")
+    _show_verdict(page, Verdict(score.valid, score.reasons, ()))
+    _show_rates(page, score)
+    _show_latencies(page, score)
+    _show_failures(page, score)
+    _show_more(page, score)
+    for key, groups in score.by.items():
+        page.table(f"by {key}", GROUP_HEADER, ((name, *_group_row(summary)) for name, summary in groups.items()))
+    page.table(
+        "by time",
+        GROUP_HEADER,
+        ((f"{w.start_s:.6g} s to {w.end_s:.6g} s", *_group_row(w.summary)) for w in score.windows),
+    )
+    _show_disruptions(page, score)
+    for note in score.notes:
+        page.line(f"note: {note}", style="dim")
+
+
+def _show_verdict(page: Page, verdict: Verdict) -> None:
+    if verdict.valid:
+        page.line("VALID", style="bold green")
+    for reason in verdict.reasons:
+        page.line(f"INVALID: {reason}", style="bold red")
+
+
+def _show_rates(page: Page, score: Score) -> None:
+    low, high = score.attainment_interval
+    rows = [
+        ("offered", format_rate(score.offered_rps), "", ""),
+        ("throughput", format_rate(score.throughput_rps), "", ""),
+        (
+            "goodput",
+            format_rate(score.goodput_rps),
+            _range(score.goodput_rps_interval, "/s"),
+            format_rate(score.goodput_rps_from_sent),
+        ),
+        (
+            "attainment",
+            format_share(score.attainment),
+            f"{format_share(low)} to {format_share(high)}",
+            format_share(score.attainment_from_sent),
+        ),
+    ]
+    if score.unit and (score.unit.unit != "request" or score.unit.per_s != 1):
+        per = {1.0: "s", 60.0: "min", 3600.0: "h"}.get(score.unit.per_s, f"{score.unit.per_s:g} s")
+        share = format_share(score.unit.attainment)
+        rows.append(
+            (
+                f"accepted {score.unit.name}s",
+                f"{score.unit.goodput:,.3g}/{per}",
+                f"{share} of {score.unit.due:,}",
+                "",
+            )
+        )
+    rows += [
+        ("output tokens", format_rate(score.output_tokens_per_s), "", ""),
+        ("accepted output tokens", format_rate(score.output_token_goodput), "", ""),
+        (
+            "smooth goodput, tokens",
+            format_rate(score.smooth_goodput),
+            _range(score.smooth_goodput_interval, "/s"),
+            "",
+        ),
+    ]
+    if score.cost_per_accepted is not None:
+        rows.append(("cost per accepted", f"{score.cost_per_accepted:.4g}", "", ""))
+    page.table("", ("from schedule", "95% interval", "from send"), rows)
+
+
+def _show_latencies(page: Page, score: Score) -> None:
+    found = {name: getattr(score, field) for name, field in LATENCIES.items()}
+    rows = {name: _latency_row(values) for name, values in found.items() if values is not None}
+    page.table(
+        "latency",
+        ("n", "p50", "p90", "p95", "p99", "95% interval", "p99.9", "mean"),
+        ((name, *row) for name, row in rows.items()),
+    )
+    if any(values and values.n < 1000 for values in found.values()):
+        page.line("* fewer values than it takes to have one beyond this percentile", style="dim")
+    other = {name: values for name, values in found.items() if values and values.from_sent and values.failures_as_inf}
+    page.table(
+        "latency seen otherwise",
+        ("p50, failures as never", "p99, failures as never", "p50 from send", "p99 from send"),
+        (
+            (
+                name,
+                *map(
+                    format_seconds,
+                    (v.failures_as_inf.p50, v.failures_as_inf.p99, v.from_sent.p50, v.from_sent.p99),
+                ),
+            )
+            for name, v in other.items()
+            if name in ("ttft", "tpot", "e2e")
+        ),
+    )
+
+
+def _latency_row(values: Percentiles) -> list[str]:
+    low, high = values.intervals["p99"]
+    return [
+        format_count(values.n),
+        *(format_seconds(value) for value in (values.p50, values.p90, values.p95)),
+        format_seconds(values.p99) + ("" if values.n >= 100 else "*"),
+        f"{format_seconds(low)} to {'?' if math.isinf(high) else format_seconds(high)}",
+        format_seconds(values.p99_9) + ("" if values.n >= 1000 else "*"),
+        format_seconds(values.mean),
+    ]
+
+
+def _show_failures(page: Page, score: Score) -> None:
+    rows = [
+        (name, format_count(gate.failed), format_count(gate.failed_alone), format_share(gate.attainment))
+        for name, gate in score.gates.items()
+    ]
+    page.table("gate", ("failed", "alone", "attainment of it alone"), rows)
+    joint = [joint for joint in score.joint_failures if len(joint.gates) > 1]
+    page.table("failed together", ("requests",), ((" + ".join(j.gates), format_count(j.requests)) for j in joint[:5]))
+    failed = {name: count for name, count in score.statuses.items() if count and name != "ok"}
+    page.table("unsuccessful", ("requests",), ((name, format_count(count)) for name, count in failed.items()))
+
+
+def _show_more(page: Page, score: Score) -> None:
+    little, retries = score.little, score.retries
+    rows = [
+        ("in flight, measured", f"{little.L_measured:,.4g}"),
+        ("in flight, by Little's law", f"{little.L_law:,.4g} ({little.residual:+.1%} off)"),
+        ("completed inside the window", format_rate(score.completed_in_window_rps)),
+        ("utilisation (busy, not productive)", format_share(score.utilisation)),
+        ("QoE", format_share(score.qoe)),
+        ("fluidity index", format_share(score.fluidity_index)),
+        ("cached share of prompts", format_share(score.cache_hit_rate)),
+    ]
+    if retries.attempts != score.requests:
+        extra = f"{retries.retries} retries, {retries.hedges} hedges, {retries.repairs} repairs"
+        rows.append(("attempts per request", f"{retries.amplification:.3f} ({extra})"))
+    page.table("", ("",), ((name, value) for name, value in rows if value != "-"))
+    page.table("where the tokens went", ("tokens/s", "share", "cost"), map(_leak_row, score.leaks))
+    page.table(
+        "straggler",
+        ("metric", "p95", "fleet's p95"),
+        ((s.replica, s.metric, format_seconds(s.p95_s), format_seconds(s.fleet_p95_s)) for s in score.stragglers),
+    )
+
+
+def _leak_row(leak: Leak) -> tuple[str, ...]:
+    cost = "" if leak.cost is None else f"{leak.cost:.4g}"
+    if leak.tokens_per_s is None or leak.share is None:
+        return leak.name.replace("_", " "), "not told", "", cost
+    return leak.name.replace("_", " "), f"{leak.tokens_per_s:,.1f}", format_share(leak.share), cost
+
+
+GROUP_HEADER = (
+    "requests",
+    "goodput",
+    "attainment",
+    "95% interval",
+    "ttft p50",
+    "p99",
+    "tpot p50",
+    "p99",
+    "e2e p50",
+    "p99",
+)
+
+
+def _group_row(summary: Summary) -> list[str]:
+    low, high = summary.attainment_interval
+    tails = [
+        format_seconds(getattr(values, step)) if values else "-"
+        for values in (summary.ttft_s, summary.tpot_s, summary.e2e_s)
+        for step in ("p50", "p99")
+    ]
+    return [
+        format_count(summary.requests),
+        format_rate(summary.goodput_rps),
+        format_share(summary.attainment),
+        f"{format_share(low)} to {format_share(high)}",
+        *tails,
+    ]
+
+
+def _show_disruptions(page: Page, score: Score) -> None:
+    rows = [(f"{d.kind}, {d.start_s:.6g} s to {d.end_s:.6g} s", *_group_row(d.summary)) for d in score.disruptions]
+    if score.steady:
+        rows.append(("outside of these", *_group_row(score.steady)))
+    page.table("disruption", GROUP_HEADER, rows)
+
+
+def _range(interval: tuple[float, float], unit: str) -> str:
+    return " to ".join(format_rate(value).removesuffix("/s") for value in interval) + unit
+
+
+def inspection(run: Run, verdict: Verdict, rows: int) -> dict[str, Any]:
+    """What `openloop inspect --json` prints."""
+    return {
+        "run": str(run.path) if run.path else None,
+        "rows": run.num_rows,
+        "valid": verdict.valid,
+        "reasons": list(verdict.reasons),
+        "notes": list(verdict.notes),
+        "manifest": msgspec.to_builtins(run.manifest),
+        "head": run.head(rows),
+    }
+
+
+def show_inspection(run: Run, verdict: Verdict, rows: int) -> None:
+    page = Page(valid=True)
+    page.line(f"{run.path}: {run.manifest.source}, {format_count(run.num_rows)} rows")
+    _show_verdict(page, verdict)
+    facts = {
+        name: value for name, value in msgspec.to_builtins(run.manifest).items() if value is not None and value != ()
+    }
+    page.table("manifest", ("",), ((name, _fact(value)) for name, value in facts.items()), words=True)
+    page.table(
+        "request",
+        [*(name.removesuffix("_ns") for name in SHOWN_COLUMNS), "events"],
+        (
+            (str(row["request_id"]), *(_cell(row, name) for name in SHOWN_COLUMNS), str(len(row["event_ns"])))
+            for row in run.head(rows)
+        ),
+    )
+    for note in verdict.notes:
+        page.line(f"note: {note}", style="dim")
+
+
+def _fact(value: Any) -> str:
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
+def _cell(row: dict[str, Any], name: str) -> str:
+    value = row[name]
+    if value is None:
+        return "-"
+    return format_seconds(value / 1e9) if name.endswith("_ns") else str(value)
