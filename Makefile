@@ -24,9 +24,10 @@ demo: .venv/ready
 	rm -rf demo-output
 	$(BIN)/python examples/collapse.py demo-output
 	@echo
-	$(BIN)/openloop score demo-output/comfortable --slo "ttft<=500ms, tpot<=40ms"
+	$(BIN)/openloop score demo-output/busy --slo "ttft<=500ms, tpot<=40ms"
 	@echo
-	@echo "Next: $(BIN)/openloop score demo-output/overloaded --slo 'ttft<=500ms, tpot<=40ms'"
+	@echo "The overloaded point is not valid, and says why:"
+	@echo "  $(BIN)/openloop score demo-output/overloaded --slo 'ttft<=500ms, tpot<=40ms'"
 
 test: .venv/ready
 	$(BIN)/python -m pytest

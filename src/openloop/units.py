@@ -8,6 +8,7 @@ from openloop.errors import SpecError
 __all__ = [
     "NS_PER_S",
     "format_count",
+    "format_money",
     "format_rate",
     "format_seconds",
     "format_share",
@@ -144,6 +145,14 @@ def format_share(share: float) -> str:
         return "-"
     percent = share * 100
     return f"{percent:.2f}%" if 0 < percent < 1 or 99 < percent < 100 else f"{percent:.1f}%"
+
+
+def format_money(amount: float) -> str:
+    """Three figures and no exponent: `0.0000444`, `1.85`, `12,300`."""
+    if not math.isfinite(amount):
+        return "-" if math.isnan(amount) else "infinite"
+    decimals = 2 - math.floor(math.log10(abs(amount))) if amount else 2
+    return f"{amount:,.{max(decimals, 0)}f}"
 
 
 def format_count(count: float) -> str:

@@ -15,7 +15,7 @@ from openloop.errors import RunError
 from openloop.records.manifest import MANIFEST_FILE, Manifest, read_manifest
 from openloop.records.schema import COLUMNS, ints, missing_columns
 from openloop.records.validate import check_batch, check_unique
-from openloop.records.writer import SPOOL_FILE, TABLE_FILE
+from openloop.records.writer import SPOOL_FILE, TABLE_FILE, RunWriter
 
 __all__ = ["Run", "open_run"]
 
@@ -27,7 +27,6 @@ class Run:
     """A manifest and a table of attempts, in memory or in a folder."""
 
     manifest: Manifest
-    num_rows: int
     source: "Source" = field(repr=False)
     path: Path | None = None
     missing: tuple[str, ...] = ()  # what of the run is not here, a sentence each
@@ -35,7 +34,16 @@ class Run:
     @classmethod
     def of(cls, manifest: Manifest, batches: Sequence[pa.RecordBatch]) -> "Run":
         """A run in memory."""
-        return cls(manifest, sum(b.num_rows for b in batches), MemorySource(tuple(map(_encode_words, batches))))
+        return cls(manifest, MemorySource(batches))
+
+    @property
+    def num_rows(self) -> int:
+        return self.source.num_rows
+
+    @property
+    def num_events(self) -> int:
+        """Deliveries of tokens, or a little more: Parquet counts an empty list as one."""
+        return self.source.num_events
 
     def batches(self, columns: Sequence[str] | None = None, rows: int = 0) -> Iterator[pa.RecordBatch]:
         """The table in order, a batch at a time, so that a run larger than memory can be read.
@@ -52,6 +60,12 @@ class Run:
             if len(found) >= rows:
                 break
         return found
+
+    def save(self, folder: str | Path) -> None:
+        """Write the run to a folder of its own."""
+        with RunWriter(folder, self.manifest) as writer:
+            for batch in self.batches():
+                writer.append(batch)
 
     def validate(self) -> None:
         """Read all of it and raise RecordError at the first row that breaks a rule."""
@@ -77,19 +91,23 @@ def open_run(path: str | Path) -> Run:
     if (folder / TABLE_FILE).exists():
         table = ParquetSource(folder / TABLE_FILE)
         late = () if manifest.finished else (f"the table is complete, but {MANIFEST_FILE} was not updated at the end",)
-        return Run(manifest, table.num_rows, table, folder, late)
+        return Run(manifest, table, folder, late)
     if (folder / SPOOL_FILE).exists():
         spool = SpoolSource(folder / SPOOL_FILE)
-        return Run(manifest, spool.num_rows, spool, folder, spool.missing())
+        return Run(manifest, spool, folder, spool.missing())
     raise RunError(f"{folder} has no {TABLE_FILE}: the run's table is missing")
 
 
-@dataclass(frozen=True)
 class MemorySource:
-    held: tuple[pa.RecordBatch, ...]
+    """Batches as a producer made them."""
+
+    def __init__(self, batches: Sequence[pa.RecordBatch]) -> None:
+        self._held = [_encode_words(batch) for batch in batches]
+        self.num_rows = sum(batch.num_rows for batch in batches)
+        self.num_events = sum(_events(batch) for batch in batches)
 
     def batches(self, columns: list[str], rows: int) -> Iterator[pa.RecordBatch]:
-        return _joined((batch.select(columns) for batch in self.held), rows)
+        return _joined((batch.select(columns) for batch in self._held), rows)
 
 
 class ParquetSource:
@@ -98,8 +116,9 @@ class ParquetSource:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            self._names = self._open().schema_arrow.names
-            self.num_rows = self._open().metadata.num_rows
+            file = pq.ParquetFile(path)
+            self._names, self.num_rows = file.schema_arrow.names, file.metadata.num_rows
+            self.num_events = _stored_events(file.metadata)
         except (pa.ArrowInvalid, OSError) as error:
             raise RunError(f"{path} is damaged or cut short and cannot be read: {_first_line(error)}") from None
         absent = missing_columns(self._names)
@@ -117,7 +136,8 @@ class ParquetSource:
             yield _conform(table, columns, self.path)
 
     def _open(self) -> pq.ParquetFile:
-        return pq.ParquetFile(self.path, read_dictionary=WORDS, pre_buffer=False, memory_map=True)
+        words = [name for name in WORDS if name in self._names]
+        return pq.ParquetFile(self.path, read_dictionary=words, pre_buffer=False)
 
 
 class SpoolSource:
@@ -125,9 +145,10 @@ class SpoolSource:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.num_rows = self.num_batches = 0
+        self.num_rows = self.num_events = self.num_batches = 0
         for batch in self._read():
             self.num_rows += batch.num_rows
+            self.num_events += _events(batch)
             self.num_batches += 1
 
     def batches(self, columns: list[str], rows: int) -> Iterator[pa.RecordBatch]:
@@ -141,11 +162,23 @@ class SpoolSource:
         )
 
     def _read(self) -> Iterator[pa.RecordBatch]:
-        with pa.memory_map(str(self.path)) as source:
+        with pa.OSFile(str(self.path)) as source:
             try:
                 yield from pa.ipc.open_stream(source)
             except (pa.ArrowInvalid, OSError):
                 return  # the last message is torn: it was being written when the producer stopped
+
+
+def _events(batch: pa.RecordBatch) -> int:
+    return len(batch.column("event_ns").flatten())
+
+
+def _stored_events(metadata: pq.FileMetaData) -> int:
+    columns = [metadata.schema.column(i).path for i in range(metadata.num_columns)]
+    index = next((i for i, path in enumerate(columns) if path.startswith("event_ns.")), None)
+    if index is None:
+        return 0
+    return sum(metadata.row_group(group).column(index).num_values for group in range(metadata.num_row_groups))
 
 
 def _row_groups(file: pq.ParquetFile, rows: int) -> Iterator[list[int]]:

@@ -126,7 +126,8 @@ def words(column: pa.Array, known: dict[str, int]) -> NDArray[np.int32]:
         column = column.dictionary_encode()
     codes = [known.setdefault(word, len(known)) for word in column.dictionary.to_pylist()]
     indices = column.indices.fill_null(len(codes)) if column.null_count else column.indices
-    return np.take(np.array([*codes, -1], np.int32), indices.to_numpy())
+    table = np.array([*codes, -1], np.int32)
+    return table[np.asarray(indices.to_numpy(), np.int64)]
 
 
 def _column(name: str, columns: Mapping[str, Any], rows: int) -> pa.Array:

@@ -59,8 +59,10 @@ class RunWriter:
         """Check and store a batch; when this returns, the batch outlives the process."""
         if self._spool.closed:
             raise RunError(f"{self.folder} is finished; nothing can be appended")
+        if batch.schema.names != SCHEMA.names:
+            raise RecordError("a batch must have the columns of the table, in order: build it with make_batch")
         if not batch.schema.equals(SCHEMA):
-            raise RecordError("a batch must have the schema of the table: build it with make_batch")
+            batch = batch.cast(SCHEMA)
         check_batch(batch, self.rows)
         self._write(batch.serialize())
         self.rows += batch.num_rows
@@ -81,6 +83,10 @@ class RunWriter:
                 f"{self.folder / TABLE_FILE} cannot be written ({_reason(error)}); "
                 f"all {self.rows} rows are kept in {SPOOL_FILE}"
             ) from None
+
+    def close(self) -> None:
+        """Stop without finishing: the run stays as a crash would leave it, readable and marked as not closed."""
+        self._spool.close()
 
     def _write(self, message: pa.Buffer) -> None:
         """Append one whole message, or nothing: a torn one would hide all that follow."""
@@ -105,13 +111,13 @@ class RunWriter:
     ) -> None:
         if kind is None and not self._spool.closed:
             self.finish()
-        self._spool.close()
+        self.close()
 
 
 def write_table(spool: Path, table: Path) -> None:
     """The Parquet file of a spool, one row group at a time."""
     with (
-        pa.memory_map(str(spool)) as source,
+        pa.OSFile(str(spool)) as source,
         table.open("wb") as file,
         pq.ParquetWriter(file, SCHEMA, **_PARQUET) as writer,
     ):

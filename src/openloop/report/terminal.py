@@ -11,7 +11,7 @@ from rich.text import Text
 
 from openloop.records import Run
 from openloop.score import Leak, Percentiles, Score, Summary, Verdict
-from openloop.units import format_count, format_rate, format_seconds, format_share
+from openloop.units import format_count, format_money, format_rate, format_seconds, format_share
 
 __all__ = ["inspection", "show_inspection", "show_score"]
 
@@ -138,7 +138,7 @@ def _show_rates(page: Page, score: Score) -> None:
         ),
     ]
     if score.cost_per_accepted is not None:
-        rows.append(("cost per accepted", f"{score.cost_per_accepted:.4g}", "", ""))
+        rows.append(("cost per accepted", format_money(score.cost_per_accepted), "", ""))
     page.table("", ("from schedule", "95% interval", "from send"), rows)
 
 
@@ -150,8 +150,11 @@ def _show_latencies(page: Page, score: Score) -> None:
         ("n", "p50", "p90", "p95", "p99", "95% interval", "p99.9", "mean"),
         ((name, *row) for name, row in rows.items()),
     )
-    if any(values and values.n < 1000 for values in found.values()):
+    shown = [cell for row in rows.values() for cell in row]
+    if any(cell.endswith("*") for cell in shown):
         page.line("* fewer values than it takes to have one beyond this percentile", style="dim")
+    if any(cell.endswith("?") for cell in shown):
+        page.line("? the run is too short, or varies too much, to bound it from above", style="dim")
     other = {name: values for name, values in found.items() if values and values.from_sent and values.failures_as_inf}
     page.table(
         "latency seen otherwise",
@@ -218,7 +221,7 @@ def _show_more(page: Page, score: Score) -> None:
 
 
 def _leak_row(leak: Leak) -> tuple[str, ...]:
-    cost = "" if leak.cost is None else f"{leak.cost:.4g}"
+    cost = "" if leak.cost is None else format_money(leak.cost)
     if leak.tokens_per_s is None or leak.share is None:
         return leak.name.replace("_", " "), "not told", "", cost
     return leak.name.replace("_", " "), f"{leak.tokens_per_s:,.1f}", format_share(leak.share), cost

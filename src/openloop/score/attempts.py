@@ -13,6 +13,7 @@ __all__ = ["CENSORED", "DROPPED", "FIRST", "HEDGE", "OK", "REPAIR", "RETRY", "At
 
 Ints = NDArray[np.int64]
 Counts = NDArray[np.int32]
+Codes = NDArray[np.int8]
 Floats = NDArray[np.float64]
 
 OK, DROPPED, CENSORED = (STATUSES.index(status) for status in ("ok", "dropped", "censored"))
@@ -31,7 +32,7 @@ class Attempts:
     session_id: Ints
     turn: Counts
     attempt: Counts
-    kind: Counts
+    kind: Codes
     workload_class: Counts
     tenant: Counts
     replica: Counts
@@ -44,8 +45,8 @@ class Attempts:
     drafted_tokens: Counts
     accepted_draft_tokens: Counts
     recomputed_tokens: Counts
-    status: Counts
-    quality: Counts
+    status: Codes
+    quality: Codes
     quality_score: Floats
     cost: Floats
     words: dict[str, tuple[str, ...]]
@@ -83,6 +84,8 @@ def _missing(name: str) -> Any:
     kind = COLUMNS[name].type
     if pa.types.is_int64(kind):
         return np.int64(MISSING)
+    if name in ("kind", "status", "quality"):  # few values, in every row
+        return np.int8(-1)
     return np.float64(np.nan) if pa.types.is_floating(kind) else np.int32(-1)
 
 

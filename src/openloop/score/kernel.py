@@ -63,13 +63,13 @@ class Facts(NamedTuple):
     longest: Ints  # gap between two tokens
     shortest: Ints
     reach: Ints  # M_n over the tokens after the first
-    qoe: Floats
-    fluidity: Floats
+    qoe: NDArray[np.float32]
+    fluidity: NDArray[np.float32]
 
     @classmethod
     def of(cls, rows: int) -> "Facts":
         first, last, longest, shortest, reach = np.zeros((5, rows), np.int64)
-        qoe, fluidity = np.full((2, rows), np.nan)
+        qoe, fluidity = np.full((2, rows), np.nan, np.float32)
         return cls(first, last, longest, shortest, reach, qoe, fluidity)
 
     def part(self, rows: slice) -> "Facts":

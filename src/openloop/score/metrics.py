@@ -84,11 +84,11 @@ def _idle(scope: Scope, slo: SLO) -> Floats:
     return np.maximum(idle_s, 0.0)
 
 
-def mean_over_due(scope: Scope, values: Floats) -> float:
+def mean_over_due(scope: Scope, values: NDArray[np.float32]) -> float:
     """Mean over everything due, an unsuccessful request counting as 0; completed ones without tokens do not count."""
     ok = scope.deliveries.ok
     known = ok & ~np.isnan(values)
-    return _ratio(float(values[known].sum()), int(known.sum() + np.sum(~ok))) if known.any() else np.nan
+    return _ratio(float(values[known].sum(dtype=np.float64)), int(known.sum() + np.sum(~ok))) if known.any() else np.nan
 
 
 @dataclass(frozen=True)
@@ -167,6 +167,8 @@ class CostScore:
 
 def cost_score(scope: Scope, prices: Prices | None) -> CostScore | None:
     """cost per accepted = sum(all costs) / count(accepted): what attempts cost, or by prices where that is unknown."""
+    if not scope.requests:
+        return None
     if "cost" in scope.run.attempts.present:
         cost = scope.run.attempts.cost[scope.attempts]
         total, known_for = float(np.nansum(cost)), float(np.mean(~np.isnan(cost)))

@@ -160,7 +160,8 @@ def rate_interval(amounts: Floats | Bools, bounds: Ints, seconds: float) -> tupl
     sums = np.array([amounts[a:b].sum() for a, b in itertools.pairwise(bounds)])
     rates = sums / (seconds / len(sums))
     half = T[len(rates) - 2] * rates.std(ddof=1) / np.sqrt(len(rates))
-    return float(rates.mean() - half), float(rates.mean() + half)
+    floor = 0.0 if amounts.dtype == np.bool_ else -np.inf  # a count of requests cannot be negative
+    return max(float(rates.mean() - half), floor), float(rates.mean() + half)
 
 
 def _count_by_slice(hits: Bools, bounds: Ints) -> Ints:

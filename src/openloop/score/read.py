@@ -48,13 +48,14 @@ def judge_run(run: Run, objectives: Objectives, progress: Progress | None = None
     plan = _plan(attempts, requests, request_of, objective, slos, window_ns)
     streams = read_streams(run, plan, progress)
     _check_against_rows(run, attempts, streams)
-    deliveries = Deliveries(requests, attempts, streams)
+    tokens = np.where(attempts.output_tokens >= 0, attempts.output_tokens, streams.delivered)
+    deliveries = Deliveries(requests, attempts, streams, tokens)
     judgement, from_sent = (
         judge(Answers(deliveries, window_ns[0], from_sent=sent), objective, slos) for sent in (False, True)
     )
     return JudgedRun(
         attempts=attempts,
-        tokens=np.where(attempts.output_tokens >= 0, attempts.output_tokens, streams.delivered),
+        tokens=tokens,
         request_of=request_of,
         slos=slos,
         objective=objective,
@@ -102,7 +103,7 @@ def _stopped(run: Run, attempts: Attempts) -> int:
 def _plan(
     attempts: Attempts,
     requests: Requests,
-    request_of: Ints,
+    request_of: slice | Ints,
     objective: NDArray[np.int32],
     slos: tuple[SLO, ...],
     window_ns: tuple[int, int],
@@ -114,6 +115,7 @@ def _plan(
     slice_of[requests.rows] = np.where(counted, place, -1)
     needed = [deadlines for slo in slos for deadlines in _deadlines(slo)]
     gates = [gate for slo in slos for gate in slo.gates]
+    custom = frozenset(each for each in needed if isinstance(each, CustomDeadlines))
     return StreamPlan(
         kernel.Plan(
             np.ascontiguousarray(attempts.scheduled_ns),
@@ -122,10 +124,10 @@ def _plan(
             np.array([to_ns(_expected_first(slo)) for slo in slos]),
             np.array([to_ns(_expected_pace(slo)) for slo in slos]),
         ),
-        requests.sent_ns[request_of],
         frozenset(to_ns(each.pace) for each in needed if isinstance(each, LinearDeadlines) and each.pace),
         frozenset(gate.share for gate in gates if isinstance(gate, ITL)),
-        frozenset(each for each in needed if isinstance(each, CustomDeadlines)),
+        custom,
+        requests.sent_ns[request_of] if custom else None,
     )
 
 

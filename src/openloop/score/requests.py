@@ -54,12 +54,13 @@ def _pick(rows: slice | Ints, where: Where) -> slice | Ints:
     return np.arange(rows.start, rows.stop)[where]
 
 
-def group_attempts(attempts: Attempts) -> tuple[Requests, Ints]:
+def group_attempts(attempts: Attempts) -> tuple[Requests, slice | Ints]:
     """All logical requests of a run, and for each attempt the place of its request among them."""
+    request_of: slice | Ints
     if np.all(attempts.request_id[1:] > attempts.request_id[:-1]):  # one attempt each: nothing to group
         everything, no_retries = slice(0, len(attempts)), np.broadcast_to(np.int64(0), len(attempts))
         found = Requests(everything, attempts.scheduled_ns, attempts.sent_ns, no_retries, attempts.cost)
-        request_of = np.arange(len(attempts))
+        request_of = everything
     else:
         found, request_of = _group(attempts)
     if np.all(found.due_ns[1:] >= found.due_ns[:-1]):
@@ -98,13 +99,16 @@ def _group(attempts: Attempts) -> tuple[Requests, Ints]:
 class Deliveries:
     """What the users of these requests got, whatever clock it is measured by: a value per request."""
 
-    def __init__(self, requests: Requests, attempts: Attempts, streams: Streams) -> None:
+    def __init__(self, requests: Requests, attempts: Attempts, streams: Streams, tokens: Ints) -> None:
         self.requests = requests
         self._attempts = attempts
         self._streams = streams
+        self._tokens = tokens
 
     def at(self, where: Where) -> "Deliveries":
-        return Deliveries(self.requests.at(where), self._attempts, self._streams)
+        if isinstance(where, slice) and where == slice(0, len(self.requests)):
+            return self  # all of them, with whatever was worked out before
+        return Deliveries(self.requests.at(where), self._attempts, self._streams, self._tokens)
 
     @cached_property
     def ok(self) -> Bools:
@@ -117,8 +121,7 @@ class Deliveries:
     @cached_property
     def tokens(self) -> Ints:
         """Generated: as reported, or else as delivered."""
-        reported = self.of_attempt(self._attempts.output_tokens)
-        return np.where(reported >= 0, reported, self.delivered)
+        return self.of_attempt(self._tokens)
 
     @cached_property
     def first_ns(self) -> Ints:
@@ -158,15 +161,15 @@ class Deliveries:
         return self.of_attempt(self._streams.late_by[deadlines, from_sent])
 
     @property
-    def qoe(self) -> Floats:
+    def qoe(self) -> NDArray[np.float32]:
         return self.of_attempt(self._streams.facts.qoe)
 
     @property
-    def fluidity(self) -> Floats:
+    def fluidity(self) -> NDArray[np.float32]:
         return self.of_attempt(self._streams.facts.fluidity)
 
     @property
-    def quality(self) -> NDArray[np.int32]:
+    def quality(self) -> NDArray[np.int8]:
         return self.of_attempt(self._attempts.quality)
 
     @property
@@ -217,7 +220,7 @@ class Answers:
         return _known((done_ns - self.opened_ns) / 1e9, done_ns != MISSING)
 
     @property
-    def quality(self) -> NDArray[np.int32]:
+    def quality(self) -> NDArray[np.int8]:
         return self.deliveries.quality
 
     @property

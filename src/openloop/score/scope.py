@@ -26,7 +26,7 @@ class JudgedRun:
 
     attempts: Attempts
     tokens: Ints  # generated, by attempt
-    request_of: Ints  # by attempt
+    request_of: slice | Ints  # by attempt
     slos: tuple[SLO, ...]
     objective: NDArray[np.int32]  # by request: which of the SLOs
     deliveries: Deliveries

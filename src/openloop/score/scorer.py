@@ -15,7 +15,7 @@ from openloop.errors import SpecError
 from openloop.records import STATUSES, Prices, Run, TimedEvent, open_run
 from openloop.score import metrics
 from openloop.score.judge import GateScore, JointFailure
-from openloop.score.quantiles import Percentiles, Sample, ladder, percentiles, rate_interval, share_interval
+from openloop.score.quantiles import Ladder, Percentiles, Sample, ladder, percentiles, rate_interval, share_interval
 from openloop.score.read import judge_run
 from openloop.score.scope import JudgedRun, Scope
 from openloop.score.streams import Progress
@@ -169,7 +169,7 @@ def _score(
         notes=found.notes,
         statuses=_statuses(scope),
         completed_in_window_rps=_completed_inside(scope) / scope.seconds,
-        itl_s=percentiles(judged.gaps),
+        itl_s=_token_gaps(judged),
         client_lag_s=percentiles(scope.lag_s),
         qoe=metrics.mean_over_due(scope, scope.deliveries.qoe),
         fluidity_index=metrics.mean_over_due(scope, scope.deliveries.fluidity),
@@ -240,6 +240,15 @@ def _percentiles(scope: Scope, sample: Sample, from_sent: Floats | None = None) 
     ok = scope.judgement.ok
     sent = sample if from_sent is None else Sample(from_sent, ok, scope.bounds)
     return dataclasses.replace(found, failures_as_inf=ladder(sample, int(np.sum(~ok))), from_sent=ladder(sent))
+
+
+def _token_gaps(judged: JudgedRun) -> Percentiles | None:
+    """Pooled over the tokens of completed requests."""
+    found = percentiles(judged.gaps)
+    if found is None:
+        return None
+    steps = {field.name: getattr(found, field.name) for field in dataclasses.fields(Ladder)}
+    return dataclasses.replace(found, from_sent=Ladder(**steps))
 
 
 def _statuses(scope: Scope) -> dict[str, int]:

@@ -26,10 +26,10 @@ class StreamPlan:
     """What each row is held against, and what the pass is to find out beyond the usual."""
 
     rows: kernel.Plan
-    first_sent_ns: Ints  # by row: when its request was first sent
     paces_ns: frozenset[int] = frozenset()  # reading paces that are asked for
     gap_shares: frozenset[float] = frozenset()
     custom: frozenset[CustomDeadlines] = frozenset()
+    first_sent_ns: Ints | None = None  # by row: when its request was first sent; custom deadlines need it
 
 
 @dataclass(frozen=True)
@@ -47,14 +47,14 @@ class Streams:
 class GapPool:
     """All gaps between tokens of completed requests.
 
-    Quantiles are exact up to EXACT gaps; beyond, they are read off a histogram and are within 0.025%.
+    Quantiles are exact for runs of up to EXACT events; beyond, they are read off a histogram and are within 0.025%.
     """
 
-    EXACT = 1 << 22
+    EXACT = 1 << 23
 
-    def __init__(self) -> None:
+    def __init__(self, num_events: int) -> None:
         self.histogram = np.zeros((SLICES, kernel.BINS), np.int64)
-        self.room = np.empty(self.EXACT, np.int64)
+        self.room = np.empty(self.EXACT if num_events <= self.EXACT else 0, np.int64)
         self.written = 0
         self.mean = np.nan
 
@@ -91,7 +91,7 @@ def read_streams(run: Run, plan: StreamPlan, progress: Progress | None = None) -
         },
         {share: np.full(rows, np.nan) for share in plan.gap_shares},
         {(custom, sent): np.full(rows, np.nan) for custom in plan.custom for sent in (False, True)},
-        GapPool(),
+        GapPool(run.num_events),
     )
     start = 0
     for batch in run.batches(["event_ns", "event_tokens"]):
@@ -123,7 +123,8 @@ def _read_batch(batch: pa.RecordBatch, plan: StreamPlan, streams: Streams, rows:
     for share, values in streams.gap_at.items():
         kernel.gap_quantiles(ns, offsets, share, values[rows])
     for (custom, sent), late in streams.late_by.items():
-        late[rows] = _lateness(custom, ns, offsets, (plan.first_sent_ns if sent else plan.rows.arrival)[rows])
+        origin = plan.first_sent_ns if sent and plan.first_sent_ns is not None else plan.rows.arrival
+        late[rows] = _lateness(custom, ns, offsets, origin[rows])
     return bool(backwards < 0)
 
 

@@ -59,7 +59,7 @@ class Answers(Protocol):
     @property
     def completion_s(self) -> Floats: ...  # from the start of the measured window
     @property
-    def quality(self) -> NDArray[np.int32]: ...  # 1 pass, 0 fail, -1 not judged
+    def quality(self) -> NDArray[np.int8]: ...  # 1 pass, 0 fail, -1 not judged
     @property
     def quality_score(self) -> Floats: ...
     @property

@@ -1,0 +1,165 @@
+"""Whatever stands where a run should be, opening it says what is wrong in one sentence."""
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from openloop.errors import RecordError, RunError
+from openloop.records import Manifest, RunWriter, open_run
+from tests.runs import batch, row, run_of, write_run
+
+ROWS = [row(i, due=float(i), tokens=[0.1, 0.2], replica="a" if i % 2 else None) for i in range(20)]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return write_run(tmp_path / "run", ROWS)
+
+
+def edit(folder: Path, **change: object) -> None:
+    manifest = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps(manifest | change))
+
+
+def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="nowhere does not exist"):
+        open_run(tmp_path / "nowhere")
+
+
+def test_a_file_in_place_of_a_folder(folder: Path) -> None:
+    with pytest.raises(RunError, match="run.json is a file; give the folder it is in"):
+        open_run(folder / "run.json")
+
+
+def test_a_folder_that_is_no_run(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="is not a run: it has no run.json"):
+        open_run(tmp_path)
+
+
+def test_a_manifest_that_is_not_json(folder: Path) -> None:
+    (folder / "run.json").write_text("{")
+    with pytest.raises(RunError, match="run.json is not JSON"):
+        open_run(folder)
+
+
+def test_a_manifest_that_is_no_object(folder: Path) -> None:
+    (folder / "run.json").write_text("[]")
+    with pytest.raises(RunError, match="run.json: Expected `object`"):
+        open_run(folder)
+
+
+def test_a_newer_schema(folder: Path) -> None:
+    edit(folder, schema_version=99, shiny="new")
+    with pytest.raises(RunError, match="schema version 99 and this openloop reads up to 1: upgrade openloop"):
+        open_run(folder)
+
+
+def test_an_unknown_key_is_rejected_by_name(folder: Path) -> None:
+    edit(folder, hardwear="H200")
+    with pytest.raises(RunError, match="unknown key 'hardwear'; did you mean 'hardware'?"):
+        open_run(folder)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"window_ns": [5, 5]}, r"window_ns is \[5, 5\]"),
+        ({"prices": {"per_hour": -3}}, r"per_hour is -3.0; a price is zero or more"),
+        ({"cache_warmth": "lukewarm"}, r"lukewarm"),
+        ({"prices": {"per_our": 3}}, r"unknown key 'per_our' in 'prices'; did you mean 'per_hour'?"),
+        ({"source": None}, r"Expected `str`, got `null` at `source`"),
+    ],
+)
+def test_a_manifest_without_sense(folder: Path, change: dict[str, object], sentence: str) -> None:
+    edit(folder, **change)
+    with pytest.raises(RunError, match=sentence):
+        open_run(folder)
+
+
+def test_a_missing_table(folder: Path) -> None:
+    (folder / "requests.parquet").unlink()
+    with pytest.raises(RunError, match=r"has no requests.parquet: the run's table is missing"):
+        open_run(folder)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.99])
+def test_a_truncated_table(folder: Path, share: float) -> None:
+    table = folder / "requests.parquet"
+    table.write_bytes(table.read_bytes()[: int(share * table.stat().st_size)])
+    with pytest.raises(RunError, match=r"requests.parquet is damaged or cut short"):
+        open_run(folder)
+
+
+def test_a_table_damaged_in_the_middle_is_refused_when_it_is_read(folder: Path) -> None:
+    table = folder / "requests.parquet"
+    whole = bytearray(table.read_bytes())
+    whole[4:2000] = b"\xff" * 1996
+    table.write_bytes(whole)
+    with pytest.raises((RunError, RecordError)):
+        open_run(folder).validate()
+
+
+def test_a_table_without_a_needed_column(folder: Path) -> None:
+    table = folder / "requests.parquet"
+    pq.write_table(pq.read_table(table).drop_columns(["status"]), table)
+    with pytest.raises(RunError, match="lacks the column 'status', which every run has"):
+        open_run(folder)
+
+
+def test_a_column_of_another_kind(folder: Path) -> None:
+    path = folder / "requests.parquet"
+    table = pq.read_table(path)
+    words = pa.array(["soon"] * len(table))
+    pq.write_table(table.set_column(table.schema.get_field_index("scheduled_ns"), "scheduled_ns", words), path)
+    with pytest.raises(RunError, match=r"column 'scheduled_ns' is string and not int64"):
+        open_run(folder).validate()
+
+
+def test_a_table_that_another_tool_wrote_is_read_as_ours(folder: Path) -> None:
+    """Other integer widths, large lists, no optional columns, columns of their own."""
+    path = folder / "requests.parquet"
+    table = pq.read_table(path).select(
+        ["request_id", "attempt", "kind", "status", "scheduled_ns", "sent_ns", "ended_ns", "event_ns", "replica"]
+    )
+    schema = pa.schema(
+        [
+            pa.field("request_id", pa.int32()),
+            pa.field("attempt", pa.int8()),
+            pa.field("kind", pa.large_string()),
+            pa.field("status", pa.large_string()),
+            *(pa.field(name, pa.uint64()) for name in ("scheduled_ns", "sent_ns", "ended_ns")),
+            pa.field("event_ns", pa.large_list(pa.int64())),
+            pa.field("replica", pa.string()),
+        ]
+    )
+    pq.write_table(table.cast(schema).append_column("mine", [["x"] * len(table)]), path, row_group_size=7)
+    run = open_run(folder)
+    run.validate()
+    assert run.head(100) == batch(ROWS).to_pylist()
+
+
+def test_a_run_in_progress_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
+    writer = RunWriter(tmp_path / "run", Manifest(source="test"))
+    writer.append(batch(ROWS[:5]))
+    run = open_run(tmp_path / "run")
+    writer.append(batch(ROWS[5:]))
+    writer.close()
+    assert run.num_rows == len(run.head(100)) == 5
+    assert open_run(tmp_path / "run").num_rows == 20
+
+
+def test_a_table_whose_manifest_was_not_updated_says_so(folder: Path) -> None:
+    edit(folder, finished=False)
+    assert "run.json was not updated at the end" in open_run(folder).missing[0]
+
+
+def test_joined_batches_hold_the_same_rows(folder: Path) -> None:
+    for run in (open_run(folder), run_of(ROWS, batches=5)):
+        joined = list(run.batches(["request_id", "replica"], rows=8))
+        assert [r for each in joined for r in each.to_pylist()] == batch(ROWS).select(
+            ["request_id", "replica"]
+        ).to_pylist()
+        assert all(each.num_rows >= 8 for each in joined[:-1])

@@ -1,0 +1,37 @@
+import numpy as np
+import pytest
+
+from openloop.errors import RecordError
+from openloop.records import COLUMNS, SCHEMA, make_batch, make_lists
+
+
+def test_a_batch_needs_only_requests_and_their_due_times() -> None:
+    batch = make_batch({"request_id": [1, 2], "scheduled_ns": [0, 5]})
+    assert batch.schema.equals(SCHEMA)
+    assert batch.column("kind").to_pylist() == ["first", "first"]
+    assert batch.column("event_ns").to_pylist() == [[], []]
+    assert batch.column("quality").to_pylist() == [None, None]
+
+
+def test_lists_are_built_from_items_end_to_end() -> None:
+    assert make_lists("event_ns", np.array([1, 2, 3]), np.array([2, 0, 1])).to_pylist() == [[1, 2], [], [3]]
+
+
+@pytest.mark.parametrize(
+    ("columns", "sentence"),
+    [
+        ({"scheduled_ns": [0]}, "'request_id' is missing"),
+        ({"request_id": [0]}, "'scheduled_ns' is missing"),
+        ({"request_id": [0], "scheduled_ns": [0], "latency": [1]}, "unknown column 'latency'"),
+        ({"request_id": [0], "scheduled_ns": [0, 1]}, "'scheduled_ns' has 2 rows where 'request_id' has 1"),
+        ({"request_id": [0], "scheduled_ns": ["soon"]}, "'scheduled_ns' is not int64"),
+        ({"request_id": [0], "scheduled_ns": [0], "turn": [2**40]}, "'turn' is not int32"),
+    ],
+)
+def test_columns_that_do_not_fit_are_refused_by_name(columns: dict[str, list[object]], sentence: str) -> None:
+    with pytest.raises(RecordError, match=sentence):
+        make_batch(columns)
+
+
+def test_every_column_says_what_it_means() -> None:
+    assert all(column.meaning for column in COLUMNS.values())

@@ -1,0 +1,138 @@
+"""The compiled pass against its definitions, and against itself uncompiled."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from openloop.score import kernel
+
+Ints = NDArray[np.int64]
+
+MS = 1_000_000
+
+gaps = st.lists(st.integers(0, 400 * MS), min_size=1, max_size=25)
+
+
+def scan(streams: list[Ints], first_ns: int, pace_ns: int, *, compiled: bool = True) -> tuple[kernel.Facts, Ints, Ints]:
+    ns = np.concatenate([*streams, np.empty(0, np.int64)])
+    ns.flags.writeable = False
+    offsets = np.concatenate([[0], np.cumsum([len(s) for s in streams])])
+    rows = len(streams)
+    plan = kernel.Plan(
+        np.zeros(rows, np.int64),
+        np.zeros(rows, np.int32),
+        np.arange(rows, dtype=np.int32) % 3,
+        np.array([first_ns]),
+        np.array([pace_ns]),
+    )
+    histogram, written, facts = np.zeros((3, kernel.BINS), np.int64), np.zeros(1000, np.int64), kernel.Facts.of(rows)
+    kernels: dict[bool, Any] = {True: kernel.read_streams, False: kernel.read_streams.py_func}
+    count, backwards = kernels[compiled](ns, offsets, plan, histogram, written, facts)
+    assert backwards == -1
+    return facts, histogram, written[:count]
+
+
+def qoe_by_area(times: Ints, first: int, pace: int) -> float:
+    """Integrate both curves in steps: what a reader has read by each instant, and what one expected to have read."""
+    read, at = [], -(10**18)
+    for t in times:
+        at = max(t, at + pace, first if not read else at + pace)
+        read.append(at)
+    expected = [first + i * pace for i in range(len(times))]
+    end = read[-1] + pace
+    return float(sum(end - t for t in read) / sum(end - t for t in expected))
+
+
+def fluidity_by_slack(times: Ints, first: int, pace: int) -> float:
+    """Gap by gap with the slack that is left, as the fluidity index is published."""
+    slack, met, missed, before = 0, 0, 0, 0
+    for index, t in enumerate(times):
+        allowed = (first if index == 0 else pace) + slack
+        gap = t - before
+        before = t
+        if gap <= allowed:
+            met += 1
+            slack = allowed - gap
+        else:
+            late = gap - allowed
+            while late >= 0:
+                missed += 1
+                late -= pace
+            slack = 0
+    return met / (met + missed)
+
+
+@settings(max_examples=200)
+@given(streams=st.lists(gaps, min_size=1, max_size=5), first=st.integers(0, 500 * MS), pace=st.integers(MS, 200 * MS))
+def test_every_fact_is_what_its_definition_says(streams: list[list[int]], first: int, pace: int) -> None:
+    times = [np.cumsum(s) for s in streams]
+    facts, histogram, written = scan(times, first, pace)
+    for row, t in enumerate(times):
+        between = np.diff(t)
+        assert (facts.first[row], facts.last[row]) == (t[0], t[-1])
+        assert facts.longest[row] == (between.max() if len(between) else 0)
+        assert facts.shortest[row] == (between.min() if len(between) else 0)
+        assert facts.reach[row] == max([kernel.LONG_AGO, *(t[i] - pace * (i + 1) for i in range(1, len(t)))])
+        assert facts.qoe[row] == pytest.approx(qoe_by_area(t, first, pace))
+        assert facts.fluidity[row] == pytest.approx(fluidity_by_slack(t, first, pace))
+    assert written.tolist() == [gap for t in times for gap in np.diff(t)]
+    assert histogram.sum() == len(written)
+
+
+@settings(max_examples=20)
+@given(streams=st.lists(gaps, min_size=1, max_size=5), first=st.integers(0, 500 * MS), pace=st.integers(MS, 200 * MS))
+def test_compiled_and_plain_python_agree(streams: list[list[int]], first: int, pace: int) -> None:
+    times = [np.cumsum(s) for s in streams]
+    fast, slow = (scan(times, first, pace, compiled=compiled) for compiled in (True, False))
+    for a, b in zip(fast[0], slow[0], strict=True):
+        np.testing.assert_array_equal(a, b)
+    np.testing.assert_array_equal(fast[1], slow[1])
+
+
+@given(gap=st.integers(0, 2**41))
+def test_a_bin_stands_for_its_gaps_within_a_fortieth_of_a_percent(gap: int) -> None:
+    _, histogram, _ = scan([np.array([0, gap])], 0, 1)
+    (place,) = np.flatnonzero(histogram[0])
+    value = kernel.bin_values()[place]
+    assert value == pytest.approx(min(gap, 2**40 - 2**28), rel=0.00025, abs=0)
+
+
+@given(gaps, st.floats(0.01, 1.0))
+def test_a_requests_own_gap_quantile_is_numpys(gap: list[int], share: float) -> None:
+    times = np.cumsum(gap)
+    times.flags.writeable = False
+    out = np.full(1, np.nan)
+    kernel.gap_quantiles(times, np.array([0, len(times)]), share, out)
+    if len(gap) > 1:
+        assert out[0] == pytest.approx(np.quantile(np.diff(times), share))
+    else:
+        assert np.isnan(out[0])
+
+
+def test_tokens_that_run_backwards_are_found() -> None:
+    ns = np.array([5, 6, 9, 8])
+    ns.flags.writeable = False
+    plan = kernel.Plan(
+        np.zeros(2, np.int64), np.zeros(2, np.int32), np.zeros(2, np.int32), np.array([0]), np.array([1])
+    )
+    histogram = np.zeros((1, kernel.BINS), np.int64)
+    _, backwards = kernel.read_streams(
+        ns, np.array([0, 2, 4]), plan, histogram, np.zeros(9, np.int64), kernel.Facts.of(2)
+    )
+    assert backwards == 1
+
+
+def test_gaps_beyond_the_room_for_them_are_still_counted() -> None:
+    ns = np.arange(10) * MS
+    ns.flags.writeable = False
+    plan = kernel.Plan(
+        np.zeros(1, np.int64), np.zeros(1, np.int32), np.zeros(1, np.int32), np.array([0]), np.array([1])
+    )
+    histogram = np.zeros((1, kernel.BINS), np.int64)
+    written, _ = kernel.read_streams(ns, np.array([0, 10]), plan, histogram, np.zeros(8, np.int64), kernel.Facts.of(1))
+    assert written == 0
+    assert histogram.sum() == 9

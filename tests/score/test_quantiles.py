@@ -1,0 +1,160 @@
+"""Percentiles against numpy, intervals against queueing theory."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from openloop.score import kernel
+from openloop.score.quantiles import (
+    LADDER,
+    SLICES,
+    Sample,
+    ladder,
+    percentiles,
+    rate_interval,
+    share_interval,
+    slice_bounds,
+)
+from openloop.score.streams import GapPool
+
+values = st.lists(st.floats(0, 1e6), min_size=1, max_size=60).map(np.array)
+
+
+def sample(of: np.ndarray) -> Sample:
+    return Sample(of, np.ones(len(of), np.bool_), np.linspace(0, len(of), SLICES + 1).astype(np.int64))
+
+
+@given(values)
+def test_percentiles_are_numpys(of: np.ndarray) -> None:
+    found = percentiles(sample(of))
+    assert found is not None
+    for name, share in LADDER.items():
+        assert getattr(found, name) == pytest.approx(np.quantile(of, share))
+    assert found.mean == pytest.approx(of.mean())
+
+
+@given(values, st.integers(0, 30))
+def test_failures_rank_above_everything(of: np.ndarray, failures: int) -> None:
+    found = ladder(sample(of), failures)
+    with_inf = np.sort(np.concatenate([of, np.full(failures, np.inf)]))
+    for name, share in LADDER.items():
+        place = share * (len(with_inf) - 1)
+        neighbours = with_inf[int(np.floor(place)) : int(np.ceil(place)) + 1]
+        value = getattr(found, name)
+        if np.isinf(neighbours).any():
+            assert value == np.inf
+        else:
+            assert neighbours[0] - 1e-9 <= value <= neighbours[-1] + 1e-9
+
+
+@given(values)
+def test_an_interval_holds_its_own_estimate(of: np.ndarray) -> None:
+    found = percentiles(sample(of))
+    assert found is not None
+    for name, (low, high) in found.intervals.items():
+        assert low <= getattr(found, name) + 1e-9
+        assert high >= getattr(found, name) - 1e-9
+
+
+def test_values_that_are_not_there_do_not_count() -> None:
+    of = np.array([1.0, np.nan, 3.0, 100.0])
+    found = percentiles(Sample(of, np.array([True, True, True, False]), np.array([0, 2, 4])))
+    assert found is not None
+    assert (found.n, found.p50) == (2, 2.0)
+    assert percentiles(Sample(of, np.zeros(4, np.bool_), np.array([0, 2, 4]))) is None
+
+
+def test_a_tail_beyond_the_sample_has_no_upper_bound() -> None:
+    found = percentiles(sample(np.arange(50.0)))
+    assert found is not None
+    assert found.intervals["p99_9"][1] == np.inf
+
+
+def mm1(rng: np.random.Generator, load: float, n: int) -> tuple[np.ndarray, np.ndarray]:
+    """Due times and latencies of an M/M/1 queue with service rate 1, in its steady state (Lindley's recursion)."""
+    warm = 2000
+    gap, service = rng.exponential(1 / load, n + warm), rng.exponential(1.0, n + warm)
+    steps = service[:-1] - gap[1:]
+    walk = np.concatenate([[0.0], np.cumsum(steps)])
+    waiting = walk - np.minimum.accumulate(walk)
+    arrival = np.cumsum(gap)[warm:]
+    return arrival - arrival[0], (waiting + service)[warm:]
+
+
+def test_intervals_cover_the_truth_where_requests_queue_behind_each_other() -> None:
+    """In M/M/1 latency is exponential with rate 1 - load, so every percentile is known.
+
+    Latencies are strongly correlated. 95% intervals that respect it hold the truth nine times out of ten or more;
+    one that takes requests for independent holds it less than half of the time.
+    """
+    rng, load, n, trials = np.random.default_rng(3), 0.7, 20_000, 120
+    bound = -np.log(0.05) / (1 - load)
+    held = dict.fromkeys([*LADDER, "attainment", "goodput", "as if independent"], 0)
+    for _ in range(trials):
+        arrival, latency = mm1(rng, load, n)
+        due = (arrival * 1e9).astype(np.int64)
+        window = (0, int(due[-1]) + 1)
+        bounds = slice_bounds(due, window)
+        found = percentiles(Sample(latency, np.ones(n, np.bool_), bounds))
+        assert found is not None
+        for name, share in LADDER.items():
+            low, high = found.intervals[name]
+            held[name] += low <= -np.log(1 - share) / (1 - load) <= high
+        accepted = latency <= bound
+        low, high = share_interval(accepted, bounds)
+        held["attainment"] += low <= 0.95 <= high
+        low, high = rate_interval(accepted, bounds, window[1] / 1e9)
+        held["goodput"] += low <= 0.95 * load <= high
+        held["as if independent"] += abs(accepted.mean() - 0.95) <= 1.96 * np.sqrt(0.95 * 0.05 / n)
+    naive = held.pop("as if independent")
+    assert naive < 0.5 * trials
+    for name, count in held.items():
+        assert count >= 0.86 * trials, f"{name}: {count} of {trials}"
+
+
+def test_independent_requests_get_intervals_of_the_textbook_width() -> None:
+    rng = np.random.default_rng(1)
+    hits = rng.random(4000) < 0.9
+    bounds = np.linspace(0, 4000, SLICES + 1).astype(np.int64)
+    low, high = share_interval(hits, bounds)
+    assert high - low == pytest.approx(2 * 1.96 * np.sqrt(0.09 / 4000), rel=0.5)
+
+
+@pytest.mark.parametrize("hit", [True, False])
+def test_a_share_of_all_or_none_still_has_a_width(hit: bool) -> None:
+    low, high = share_interval(np.full(100, hit), np.linspace(0, 100, SLICES + 1).astype(np.int64))
+    assert (low, high) == pytest.approx((0.963, 1.0) if hit else (0.0, 0.037), abs=1e-3)
+
+
+def test_slices_split_the_window_evenly_and_hold_everyone() -> None:
+    due = np.arange(1000) * 10**6
+    bounds = slice_bounds(due, (0, 10**9))
+    assert np.diff(bounds).tolist() == [50] * SLICES
+
+
+def test_pooled_gaps_are_exact_while_they_fit_and_close_when_they_do_not() -> None:
+    gaps = np.random.default_rng(0).lognormal(np.log(20e6), 0.5, 50_000).astype(np.int64)
+
+    def pool(room: int) -> GapPool:
+        collected = GapPool(room)
+        times = np.concatenate([[0], np.cumsum(gaps)])
+        times.flags.writeable = False
+        plan = kernel.Plan(
+            np.zeros(1, np.int64), np.zeros(1, np.int32), np.zeros(1, np.int32), np.array([0]), np.array([1])
+        )
+        written, _ = kernel.read_streams(
+            times, np.array([0, len(times)]), plan, collected.histogram, collected.room, kernel.Facts.of(1)
+        )
+        collected.written = written
+        collected.close(int(gaps.sum()))
+        return collected
+
+    exact, close = percentiles(pool(60_000)), percentiles(pool(10))
+    assert exact is not None
+    assert close is not None
+    for name, share in LADDER.items():
+        truth = np.quantile(gaps, share) / 1e9
+        assert getattr(exact, name) == pytest.approx(truth, rel=1e-12)
+        assert getattr(close, name) == pytest.approx(truth, rel=0.0006)
+    assert exact.mean == close.mean == pytest.approx(gaps.mean() / 1e9)

@@ -1,0 +1,173 @@
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from openloop.errors import SpecError
+from openloop.slo import (
+    E2E,
+    GATES,
+    ITL,
+    PRESETS,
+    SLO,
+    TPOT,
+    TTFT,
+    Exponential,
+    Objectives,
+    Quality,
+    Read,
+    Retries,
+    parse_slo,
+    read_slo,
+    reading,
+)
+
+EVERYTHING = (
+    "ttft<=500ms, tpot<=40ms, tbt<=200ms, itl_p95<=80ms, jitter<=1s, e2e<=10s, read>=20tok/s, quality, retries<=1"
+)
+
+
+def test_the_whole_language_is_understood() -> None:
+    slo = parse_slo(EVERYTHING)
+    assert slo.gates[0] == TTFT(0.5)
+    assert slo.gates[3] == ITL(0.95, 0.08)
+    assert slo.gates[6] == Read(20.0)
+    assert slo.gates[7:] == (Quality(), Retries(1))
+
+
+@pytest.mark.parametrize("name", GATES)
+def test_every_gate_reads_its_own_example_and_writes_it_back(name: str) -> None:
+    gate = parse_slo(GATES[name].example).gates[0]
+    assert gate.name == name
+    assert parse_slo(str(gate)).gates == (gate,)
+    assert hash(gate) == hash(parse_slo(str(gate)).gates[0])
+
+
+durations = st.integers(1, 10**13).map(lambda ns: ns / 1e9)
+
+
+@given(ttft=durations, share=st.integers(1, 999).map(lambda n: n / 1000), itl=durations, speed=st.floats(0.001, 1e6))
+def test_an_slo_reads_back_as_it_was_written(ttft: float, share: float, itl: float, speed: float) -> None:
+    slo = SLO((TTFT(ttft), ITL(share, itl), Read(speed), Quality(0.5)))
+    again = parse_slo(str(slo))
+    assert str(again) == str(slo)
+    assert again.gates[0] == slo.gates[0]
+    assert again.gates[2:] == slo.gates[2:]
+
+
+@pytest.mark.parametrize("text", ["ttft ≤ 500ms", " ttft<=0.5s ", "ttft<=500000us"])
+def test_spelling_does_not_matter(text: str) -> None:
+    assert parse_slo(text).gates == (TTFT(0.5),)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("", "the SLO is empty"),
+        ("ttft<=500", r"SLO term 1, 'ttft<=500': '500' needs a unit; write it as 500ms"),
+        ("ttft<=1s, tpott<=40ms", r"SLO term 2, 'tpott<=40ms': unknown gate 'tpott'; did you mean 'tpot'?"),
+        ("ttft<500ms", r"SLO term 1, 'ttft<500ms': write it as ttft<=500ms"),
+        ("ttft>=500ms", r"write it as ttft<=500ms"),
+        ("ttft", r"SLO term 1, 'ttft': write it as ttft<=500ms"),
+        ("ttft<=", r"write it as ttft<=500ms"),
+        ("read>=20", r"'20' needs a unit; write it as 20tok/s"),
+        ("read<=20tok/s", r"write it as read>=20tok/s"),
+        ("retries<=1.5", r"SLO term 1, 'retries<=1.5': '1.5' is not a whole number"),
+        ("ttft<=1s,, tpot<=1s", r"SLO term 2, '': expected a gate such as ttft<=500ms"),
+        ("ttft<=1s, ttft<=2s", r"SLO term 2, 'ttft<=2s': ttft stands there already"),
+        ("ttft_p99<=1s", r"a gate judges one request, so ttft takes no percentile.*--require 99%"),
+        ("p99_ttft<=1s", r"a gate judges one request, so ttft takes no percentile"),
+        ("itl_p0<=1s", r"unknown gate 'itl_p0'"),
+        ("ttft<=-1s", r"'-1s' is negative"),
+        ("500ms", r"expected a gate such as ttft<=500ms"),
+    ],
+)
+def test_an_error_points_at_the_term_and_says_how_to_write_it(text: str, sentence: str) -> None:
+    with pytest.raises(SpecError, match=sentence):
+        parse_slo(text)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_preset_has_gates_a_unit_and_a_name_for_it(name: str) -> None:
+    preset = parse_slo(name)
+    assert preset == PRESETS[name]
+    assert preset.gates
+    assert preset.unit in ("request", "session", "row")
+    assert preset.gate("quality") == Quality()
+
+
+def test_the_presets_are_the_six_workload_classes_of_the_article() -> None:
+    units = {name: preset.unit for name, preset in PRESETS.items()}
+    assert units == {
+        "conversational": "session",
+        "agentic": "session",
+        "rag": "request",
+        "extraction": "row",
+        "voice": "session",
+        "batch": "row",
+    }
+    assert PRESETS["batch"].per_s == 3600
+    assert PRESETS["batch"].gate("window") is not None
+
+
+def test_a_preset_can_be_changed_in_one_gate() -> None:
+    slo = parse_slo("rag, ttft<=1s, e2e<=20s")
+    assert slo.gate("ttft") == TTFT(1.0)
+    assert slo.gate("e2e") == E2E(20.0)
+    assert slo.gate("tpot") == PRESETS["rag"].gate("tpot")
+    assert slo.unit_name == "grounded answer"
+
+
+def test_gates_given_as_objects_must_differ() -> None:
+    with pytest.raises(SpecError, match="names 'ttft' twice"):
+        SLO((TTFT(1.0), TTFT(2.0)))
+
+
+def test_yaml_gives_an_slo_per_class_with_a_default(tmp_path: Path) -> None:
+    path = tmp_path / "slo.yaml"
+    path.write_text(
+        """
+        default: "ttft<=500ms, tpot<=40ms"
+        classes:
+          search: rag
+          nightly:
+            gates: "window<=4h"
+            unit: row
+            per: 1h
+            smooth: {alpha: 2, read: 10tok/s, penalty: exponential}
+        """
+    )
+    objectives = read_slo(str(path))
+    assert objectives.of(None).gates == (TTFT(0.5), TPOT(0.04))
+    assert objectives.of("anything else") == objectives.of(None)
+    assert objectives.of("search") == PRESETS["rag"]
+    nightly = objectives.of("nightly")
+    assert (nightly.unit, nightly.per_s, nightly.smooth.alpha) == ("row", 3600.0, 2.0)
+    assert nightly.smooth.deadlines == reading(10.0)
+    assert nightly.smooth.penalty == Exponential()
+    assert read_slo(path) == objectives
+
+
+@pytest.mark.parametrize(
+    ("mapping", "sentence"),
+    [
+        ({"defualt": "ttft<=1s"}, "unknown key 'defualt'; did you mean 'default'?"),
+        ({}, "it names no SLO"),
+        ({"classes": {"chat": {"gate": "ttft<=1s"}}}, "unknown key 'gate' in .*; did you mean 'gates'?"),
+        ({"classes": {"chat": "ttft<=1"}}, "class 'chat': SLO term 1, 'ttft<=1'"),
+        ({"default": {"gates": "ttft<=1s", "unit": "month"}}, "month"),
+        ({"default": {"gates": "ttft<=1s", "smooth": {"penalty": "harsh"}}}, "default: unknown penalty 'harsh'"),
+    ],
+)
+def test_a_mapping_without_sense_is_refused(mapping: dict[str, object], sentence: str) -> None:
+    with pytest.raises(SpecError, match=sentence):
+        read_slo(mapping)
+
+
+def test_a_class_that_no_slo_covers_is_refused() -> None:
+    objectives = Objectives(None, {"chat": parse_slo("ttft<=1s")})
+    with pytest.raises(SpecError, match="says nothing about workload class 'batch'"):
+        objectives.of("batch")
+    with pytest.raises(SpecError, match="says nothing about requests without a class"):
+        objectives.of(None)

@@ -1,0 +1,140 @@
+"""The house stands: data flows one way, what is exported is said, and the examples print what they promise."""
+
+import ast
+import importlib
+import os
+import pkgutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import openloop
+
+ROOT = Path(openloop.__file__).parent
+HOME = ROOT.parent.parent
+
+# A module imports only from rooms further left.
+LEVELS = [
+    ["errors", "units", "spec", "records"],
+    ["slo", "arrivals", "workload", "routing", "quality"],
+    ["load", "sim", "proxy", "importers", "serve"],
+    ["score"],
+    ["frontier"],
+    ["compare", "calibrate", "plan", "tune", "decide", "watch", "audit", "report", "view", "export"],
+    ["cli"],
+]
+LEVEL = {room: level for level, rooms in enumerate(LEVELS) for room in rooms}
+PRODUCERS = {"load", "sim", "proxy", "importers"}
+
+FILES = sorted(ROOT.rglob("*.py"))
+MODULES = sorted(name for _, name, _ in pkgutil.walk_packages([str(ROOT)], "openloop.") if name != "openloop.__main__")
+
+
+def module_of(path: Path) -> str:
+    parts = path.relative_to(ROOT.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def room_of(module: str) -> str:
+    return module.split(".")[1] if "." in module else ""
+
+
+def imports_of(path: Path) -> Iterator[str]:
+    """Modules of openloop that a file imports, also inside functions."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name.startswith("openloop."))
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path} imports relatively"
+            if node.module == "openloop":
+                yield from (f"openloop.{alias.name}" for alias in node.names if (ROOT / alias.name).exists())
+            elif (node.module or "").startswith("openloop."):
+                base = str(node.module)
+                inner = [f"{base}.{alias.name}" for alias in node.names]
+                yield from (name if name in MODULES else base for name in inner)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_module_has_a_room_and_imports_only_from_its_left(path: Path) -> None:
+    room = room_of(module_of(path))
+    if room in ("", "__main__"):
+        return
+    assert room in LEVEL, f"{room} has no place in the house: give it one here and in DESIGN.md"
+    for module in imports_of(path):
+        other = room_of(module)
+        assert other == room or LEVEL[other] <= LEVEL[room], f"{room} imports {other}, to its right"
+        assert not ({room, other} <= PRODUCERS and room != other), f"producer {room} imports producer {other}"
+
+
+def test_no_module_imports_itself_by_a_detour() -> None:
+    edges = {module_of(path): set(imports_of(path)) for path in FILES}
+    done: set[str] = set()
+
+    def visit(module: str, trail: tuple[str, ...]) -> None:
+        assert module not in trail, f"cycle: {' -> '.join([*trail[trail.index(module) :], module])}"
+        if module not in done:
+            for other in edges.get(module, ()):
+                if other != module:
+                    visit(other, (*trail, module))
+            done.add(module)
+
+    for module in edges:
+        visit(module, ())
+
+
+@pytest.mark.parametrize("name", ["openloop", *MODULES])
+def test_what_a_module_exports_is_there_and_is_all_that_others_use(name: str) -> None:
+    module = importlib.import_module(name)
+    exported = getattr(module, "__all__", None)
+    if exported is None:
+        assert name == "openloop.report"  # nothing to export yet
+        return
+    assert sorted(set(exported)) == sorted(exported)
+    for each in exported:
+        assert hasattr(module, each), f"{name} exports {each}, which is not there"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_names_taken_from_another_room_are_exported_there(path: Path) -> None:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("openloop."):
+            module = importlib.import_module(str(node.module))
+            if room_of(str(node.module)) == room_of(module_of(path)):
+                continue
+            for alias in node.names:
+                known = [
+                    *getattr(module, "__all__", []),
+                    *(m.rpartition(".")[2] for m in MODULES if m.startswith(f"{node.module}.")),
+                ]
+                assert alias.name in known, (
+                    f"{path.name} takes {alias.name} from {node.module}, which does not export it"
+                )
+
+
+def test_the_package_offers_what_it_says() -> None:
+    assert sorted(dir(openloop)) == sorted(openloop.__all__)
+    listed = {name for names in openloop._HOME.values() for name in names} | {"__version__"}
+    assert listed == set(openloop.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        _ = openloop.nonsense
+
+
+@pytest.mark.parametrize("path", sorted((HOME / "examples").glob("*.py")), ids=lambda path: path.name)
+def test_an_example_prints_what_stands_beside_it(path: Path) -> None:
+    environment = os.environ | {"PYTHONPATH": str(ROOT.parent)}
+    done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == path.with_suffix(".out").read_text()
+
+
+def test_no_function_imports_outside_the_command_line() -> None:
+    for path in FILES:
+        if path.name == "cli.py":
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                inner = [n for n in ast.walk(node) if isinstance(n, ast.Import | ast.ImportFrom)]
+                assert not inner, f"{path.name}: {node.name} imports inside"
