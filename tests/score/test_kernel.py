@@ -38,7 +38,8 @@ def scan(streams: list[Ints], first_ns: int, pace_ns: int, *, compiled: bool = T
 
 def qoe_by_area(times: Ints, first: int, pace: int) -> float:
     """Integrate both curves in steps: what a reader has read by each instant, and what one expected to have read."""
-    read, at = [], -(10**18)
+    read: list[int] = []
+    at = -(10**18)
     for t in times:
         at = max(t, at + pace, first if not read else at + pace)
         read.append(at)

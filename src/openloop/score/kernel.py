@@ -91,8 +91,9 @@ def read_streams(ns: Ints, offsets: Ints, plan: Plan, histogram: Ints, gaps: Int
         times = ns[offsets[row] : offsets[row + 1]]
         if times.size == 0:
             continue
+        pace = pace_ns[objective[row]]
         first[row], last[row] = times[0], times[times.size - 1]
-        longest[row], shortest[row] = _gap_range(times)
+        longest[row], shortest[row], reach[row] = _extremes(times, pace)
         if shortest[row] < 0:
             return written, row
         if slice_of[row] >= 0:
@@ -100,9 +101,7 @@ def read_streams(ns: Ints, offsets: Ints, plan: Plan, histogram: Ints, gaps: Int
             if written + times.size - 1 <= gaps.size:
                 _write_gaps(times, gaps[written:])
                 written += times.size - 1
-        pace = pace_ns[objective[row]]
         before_first = arrival[row] + first_ns[objective[row]] - pace
-        reach[row] = _reach(times, pace)
         late = max(times[0] - pace, reach[row]) > before_first
         qoe[row] = _qoe(times, pace, before_first) if late else 1.0
         fluidity[row] = _fluidity(times, pace, before_first + pace) if late else 1.0
@@ -115,7 +114,7 @@ def reach_at_pace(ns: Ints, offsets: Ints, pace: int, reach: Ints) -> None:
     for row in range(offsets.size - 1):
         times = ns[offsets[row] : offsets[row + 1]]
         if times.size:
-            reach[row] = _reach(times, pace)
+            reach[row] = _extremes(times, pace)[2]
 
 
 @njit(cache=True, nogil=True)
@@ -141,15 +140,21 @@ def bin_values() -> Floats:
 
 
 @njit(cache=True, nogil=True)
-def _gap_range(times: Ints) -> tuple[int, int]:
+def _extremes(times: Ints, pace: int) -> tuple[int, int, int]:
+    """Longest and shortest gap, and max of t_i - pace * i over the tokens after the first (LONG_AGO if there are none).
+
+    The first token's deadline is a matter of its own.
+    """
     if times.size < 2:
-        return 0, 0
+        return 0, 0, LONG_AGO
     longest = shortest = times[1] - times[0]
+    reach = LONG_AGO
     for i in range(times.size - 1):
         gap = times[i + 1] - times[i]
         longest = max(longest, gap)
         shortest = min(shortest, gap)
-    return longest, shortest
+        reach = max(reach, times[i + 1] - pace * (i + 2))
+    return longest, shortest, reach
 
 
 @njit(cache=True, nogil=True)
@@ -164,15 +169,6 @@ def _count_gaps(times: Ints, counts: Ints) -> None:
 def _write_gaps(times: Ints, gaps: Ints) -> None:
     for i in range(times.size - 1):
         gaps[i] = times[i + 1] - times[i]
-
-
-@njit(cache=True, nogil=True)
-def _reach(times: Ints, pace: int) -> int:
-    """max of t_i - pace * i over the tokens after the first, whose deadline is a matter of its own."""
-    reach = LONG_AGO
-    for i in range(times.size - 1):
-        reach = max(reach, times[i + 1] - pace * (i + 2))
-    return reach
 
 
 @njit(cache=True, nogil=True)

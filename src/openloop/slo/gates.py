@@ -7,7 +7,7 @@ or longest-awaited token are written as the comparison they come down to.
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -79,45 +79,68 @@ class Gate(Protocol):
 
 
 @dataclass(frozen=True)
-class TTFT:
-    """t_1 <= within: the first token in time (d_1 of eq. 2)."""
+class _Within:
+    """Something within a number of seconds."""
 
     within_s: float
+    name: ClassVar[str]
+
+    def __str__(self) -> str:
+        return f"{self.name}<={write_seconds(self.within_s)}"
+
+
+class TTFT(_Within):
+    """t_1 <= within: the first token in time (d_1 of eq. 2)."""
+
     name = "ttft"
 
     def met(self, answers: Answers) -> Bools:
         return answers.ttft_s <= self.within_s
 
-    def __str__(self) -> str:
-        return f"ttft<={write_seconds(self.within_s)}"
 
-
-@dataclass(frozen=True)
-class TPOT:
+class TPOT(_Within):
     """(E2E - TTFT) / (n - 1) <= within; an answer of one token has no further tokens to wait for."""
 
-    within_s: float
     name = "tpot"
 
     def met(self, answers: Answers) -> Bools:
         return (answers.tokens <= 1) | (answers.tpot_s <= self.within_s)
 
-    def __str__(self) -> str:
-        return f"tpot<={write_seconds(self.within_s)}"
 
-
-@dataclass(frozen=True)
-class TBT:
+class TBT(_Within):
     """t_i - t_{i-1} <= within for every i (d_i of eq. 2)."""
 
-    within_s: float
     name = "tbt"
 
     def met(self, answers: Answers) -> Bools:
         return (answers.tokens <= 1) | (answers.tbt_s <= self.within_s)
 
-    def __str__(self) -> str:
-        return f"tbt<={write_seconds(self.within_s)}"
+
+class Jitter(_Within):
+    """Longest minus shortest token gap <= within: a burst and a stall is worse than a steady pace."""
+
+    name = "jitter"
+
+    def met(self, answers: Answers) -> Bools:
+        return (answers.tokens <= 1) | (answers.jitter_s <= self.within_s)
+
+
+class E2E(_Within):
+    """t_n <= within: the last token, or the whole answer where it is not streamed (eq. 3)."""
+
+    name = "e2e"
+
+    def met(self, answers: Answers) -> Bools:
+        return answers.e2e_s <= self.within_s
+
+
+class Completion(_Within):
+    """Done within the batch's completion window, which opens for all rows when the measured window does."""
+
+    name = "window"
+
+    def met(self, answers: Answers) -> Bools:
+        return answers.completion_s <= self.within_s
 
 
 @dataclass(frozen=True)
@@ -139,73 +162,32 @@ class ITL:
 
 
 @dataclass(frozen=True)
-class Jitter:
-    """Longest minus shortest token gap <= within: a burst and a stall is worse than a steady pace."""
-
-    within_s: float
-    name = "jitter"
-
-    def met(self, answers: Answers) -> Bools:
-        return (answers.tokens <= 1) | (answers.jitter_s <= self.within_s)
-
-    def __str__(self) -> str:
-        return f"jitter<={write_seconds(self.within_s)}"
-
-
-@dataclass(frozen=True)
-class E2E:
-    """t_n <= within: the last token, or the whole answer where it is not streamed (eq. 3)."""
-
-    within_s: float
-    name = "e2e"
-
-    def met(self, answers: Answers) -> Bools:
-        return answers.e2e_s <= self.within_s
-
-    def __str__(self) -> str:
-        return f"e2e<={write_seconds(self.within_s)}"
-
-
-@dataclass(frozen=True)
-class Completion:
-    """Done within the batch's completion window, which opens for all rows when the measured window does."""
-
-    within_s: float
-    name = "window"
-
-    def met(self, answers: Answers) -> Bools:
-        return answers.completion_s <= self.within_s
-
-    def __str__(self) -> str:
-        return f"window<={write_seconds(self.within_s)}"
-
-
-@dataclass(frozen=True)
-class Read:
-    """Never slower than a reader who starts on arrival: t_i <= i / V (eq. 4)."""
+class _Reader:
+    """Never slower than a reader of this speed."""
 
     tokens_per_s: float
+    name: ClassVar[str]
+
+    def __str__(self) -> str:
+        return f"{self.name}>={self.tokens_per_s!r}tok/s"
+
+
+class Read(_Reader):
+    """A reader who starts on arrival never waits: t_i <= i / V (eq. 4)."""
+
     name = "read"
 
     def met(self, answers: Answers) -> Bools:
         return answers.lateness_s(reading(self.tokens_per_s)) <= 0
 
-    def __str__(self) -> str:
-        return f"read>={self.tokens_per_s!r}tok/s"
 
+class ReadFromFirst(_Reader):
+    """A reader who starts with the first token never waits: t_i <= t_1 + (i - 1) / V."""
 
-@dataclass(frozen=True)
-class ReadFromFirst:
-    """Never slower than a reader who starts with the first token: t_i <= t_1 + (i - 1) / V."""
-
-    tokens_per_s: float
     name = "read_from_first"
 
     def met(self, answers: Answers) -> Bools:
         return (answers.tokens <= 1) | (answers.lateness_s(reading_from_first(self.tokens_per_s)) <= 0)
-
-    def __str__(self) -> str:
-        return f"read_from_first>={self.tokens_per_s!r}tok/s"
 
 
 @dataclass(frozen=True)

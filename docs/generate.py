@@ -1,0 +1,103 @@
+"""Write the parts of the docs that the program knows best: help texts, columns, gates, presets, keys of a score.
+
+    python docs/generate.py            rewrite docs/*.md between their markers
+    python docs/generate.py --check    exit with 1 if anything would change
+
+A part stands between `<!-- generated: NAME -->` and `<!-- end -->`.
+"""
+
+import dataclasses
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import click
+
+from openloop.cli import cli
+from openloop.records import COLUMNS, Manifest
+from openloop.score import Score
+from openloop.slo import GATES, PRESETS
+
+DOCS = Path(__file__).parent
+
+
+def commands() -> Iterator[str]:
+    context = click.Context(cli, info_name="openloop", terminal_width=100, **cli.context_settings)
+    yield from _help("openloop", cli, context)
+    for name, command in sorted(cli.commands.items()):
+        inner = click.Context(command, info_name=name, parent=context, terminal_width=100)
+        yield from _help(f"openloop {name}", command, inner)
+
+
+def _help(title: str, command: click.Command, context: click.Context) -> Iterator[str]:
+    yield from (f"## {title}", "", "```text", command.get_help(context), "```", "")
+
+
+def columns() -> Iterator[str]:
+    yield from ("| column | type | null | meaning |", "|---|---|---|---|")
+    for name, column in COLUMNS.items():
+        kind = str(column.type).replace("element: ", "").replace(" not null", "")
+        yield f"| `{name}` | {kind} | {'no' if column.required else 'yes'} | {column.meaning} |"
+
+
+def manifest() -> Iterator[str]:
+    yield ", ".join(f"`{name}`" for name in Manifest.__struct_fields__) + "."
+
+
+def gates() -> Iterator[str]:
+    yield from ("| gate | a request passes when |", "|---|---|")
+    for form in GATES.values():
+        gate = form.bare or form.build(form.parse(re.split("[<>]=", form.example)[1]))
+        yield f"| `{form.example}` | {_first_sentence(type(gate))} |"
+
+
+def presets() -> Iterator[str]:
+    yield from ("| preset | gates | one success is | counted per |", "|---|---|---|---|")
+    for name, slo in PRESETS.items():
+        per = {1.0: "second", 3600.0: "hour"}[slo.per_s]
+        yield f"| `{name}` | `{slo}` | a {slo.unit_name} ({slo.unit}) | {per} |"
+
+
+def keys() -> Iterator[str]:
+    yield ", ".join(f"`{field.name}`" for field in dataclasses.fields(Score)) + "."
+
+
+def _first_sentence(kind: type) -> str:
+    return " ".join((kind.__doc__ or "").split("\n\n")[0].split())
+
+
+PARTS: dict[str, Callable[[], Iterator[str]]] = {
+    "commands": commands,
+    "columns": columns,
+    "manifest": manifest,
+    "gates": gates,
+    "presets": presets,
+    "keys": keys,
+}
+
+
+def fill(text: str) -> str:
+    def part(match: re.Match[str]) -> str:
+        lines = [line.rstrip() for block in PARTS[match[1]]() for line in block.split("\n")]
+        return f"<!-- generated: {match[1]} -->\n" + "\n".join(lines).strip("\n") + "\n<!-- end -->"
+
+    return re.sub(r"<!-- generated: (\w+) -->.*?<!-- end -->", part, text, flags=re.DOTALL)
+
+
+def main(check: bool) -> None:
+    stale = []
+    for path in sorted(DOCS.glob("*.md")):
+        before = path.read_text(encoding="utf-8")
+        after = fill(before)
+        if after != before:
+            stale.append(path.name)
+            if not check:
+                path.write_text(after, encoding="utf-8")
+    if stale:
+        print(f"{'out of date: ' if check else 'wrote '}{', '.join(stale)}")
+    sys.exit(1 if check and stale else 0)
+
+
+if __name__ == "__main__":
+    main("--check" in sys.argv)
