@@ -2,9 +2,9 @@
 
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import msgspec
 import yaml
@@ -57,22 +57,15 @@ def _explain(message: str, to: type) -> str:
 
 
 def _fields(to: type, path: str) -> list[str]:
-    """Names of the fields at `path` inside `to`, following nested structures and lists."""
-    here: Any = to
-    for step in [part for part in re.sub(r"\[.*?\]", "", path).split(".") if part]:
-        info = msgspec.inspect.type_info(here)
-        field = next(f for f in getattr(info, "fields", ()) if f.encode_name == step)
-        here = _struct_in(field.type)
-    return [f.encode_name for f in getattr(msgspec.inspect.type_info(here), "fields", ())]
+    """Names of the fields at `path` inside `to`, through optionals, lists and dictionaries of structures."""
+    for step in re.findall(r"\w+", path):
+        kind = next(field.type for field in msgspec.structs.fields(to) if field.encode_name == step)
+        to = next(_structures(kind))
+    return [field.encode_name for field in msgspec.structs.fields(to)]
 
 
-def _struct_in(kind: Any) -> Any:
-    """The structure inside an optional, a list or a dictionary of structures."""
-    for inner in getattr(kind, "types", None) or [
-        getattr(kind, "item_type", None) or getattr(kind, "value_type", None)
-    ]:
-        if inner is not None:
-            found = _struct_in(inner)
-            if found is not None:
-                return found
-    return getattr(kind, "cls", None)
+def _structures(kind: Any) -> Iterator[type]:
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        yield kind
+    for inner in get_args(kind):
+        yield from _structures(inner)

@@ -19,6 +19,7 @@ __all__ = [
     "Ladder",
     "Percentiles",
     "Sample",
+    "ladder",
     "percentiles",
     "rate_interval",
     "share_interval",
@@ -98,9 +99,9 @@ class Sample:
         return _count_by_slice(self._values <= value, self._bounds), self._counts
 
 
-def slice_bounds(due_ns: Ints, window_ns: tuple[int, int], slices: int = SLICES) -> Ints:
+def slice_bounds(due_ns: Ints, window_ns: tuple[int, int]) -> Ints:
     """Where each slice of the window starts and ends in the sorted due times."""
-    edges = np.linspace(window_ns[0], window_ns[1], slices + 1)
+    edges = np.linspace(window_ns[0], window_ns[1], SLICES + 1)
     edges[0], edges[-1] = -np.inf, np.inf
     return np.searchsorted(due_ns, edges)
 

@@ -1,7 +1,5 @@
 """A run read once, grouped into requests and judged by both clocks."""
 
-from collections.abc import Iterable
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -14,20 +12,7 @@ from openloop.score.quantiles import SLICES, slice_bounds
 from openloop.score.requests import Answers, Deliveries, Requests, group_attempts
 from openloop.score.scope import JudgedRun
 from openloop.score.streams import Progress, StreamPlan, Streams, read_streams
-from openloop.slo import (
-    ITL,
-    SLO,
-    TTFT,
-    CustomDeadlines,
-    Deadlines,
-    LinearDeadlines,
-    Objectives,
-    Read,
-    ReadFromFirst,
-    TokenDeadlines,
-    reading,
-    reading_from_first,
-)
+from openloop.slo import SLO, TTFT, CustomDeadlines, LinearDeadlines, Objectives
 from openloop.units import to_ns
 
 __all__ = ["judge_run"]
@@ -113,9 +98,9 @@ def _plan(
     counted = inside & (attempts.status[requests.rows] == OK)
     place = np.repeat(np.arange(SLICES, dtype=np.int32), np.diff(slice_bounds(requests.due_ns, window_ns)))
     slice_of[requests.rows] = np.where(counted, place, -1)
-    needed = [deadlines for slo in slos for deadlines in _deadlines(slo)]
     gates = [gate for slo in slos for gate in slo.gates]
-    custom = frozenset(each for each in needed if isinstance(each, CustomDeadlines))
+    schedules = {slo.smooth.deadlines for slo in slos} | {g.deadlines for g in gates if hasattr(g, "deadlines")}
+    custom = frozenset(each for each in schedules if isinstance(each, CustomDeadlines))
     return StreamPlan(
         kernel.Plan(
             np.ascontiguousarray(attempts.scheduled_ns),
@@ -124,23 +109,11 @@ def _plan(
             np.array([to_ns(_expected_first(slo)) for slo in slos]),
             np.array([to_ns(_expected_pace(slo)) for slo in slos]),
         ),
-        frozenset(to_ns(each.pace) for each in needed if isinstance(each, LinearDeadlines) and each.pace),
-        frozenset(gate.share for gate in gates if isinstance(gate, ITL)),
+        frozenset(to_ns(each.pace) for each in schedules if isinstance(each, LinearDeadlines) and each.pace),
+        frozenset(gate.gap_share for gate in gates if hasattr(gate, "gap_share")),
         custom,
         requests.sent_ns[request_of] if custom else None,
     )
-
-
-def _deadlines(slo: SLO) -> Iterable[Deadlines]:
-    """Every schedule of token deadlines that the SLO will be asked about."""
-    yield slo.smooth.deadlines
-    for gate in slo.gates:
-        if isinstance(gate, TokenDeadlines):
-            yield gate.deadlines
-        elif isinstance(gate, Read):
-            yield reading(gate.tokens_per_s)
-        elif isinstance(gate, ReadFromFirst):
-            yield reading_from_first(gate.tokens_per_s)
 
 
 def _expected_first(slo: SLO) -> float:

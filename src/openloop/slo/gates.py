@@ -71,7 +71,11 @@ class Answers(Protocol):
 
 
 class Gate(Protocol):
-    """One reason to accept or refuse a request."""
+    """One reason to accept or refuse a request.
+
+    A gate that calls `answers.lateness_s` names the schedule in an attribute `deadlines`, and one that calls
+    `answers.itl_s` the share in `gap_share`: what they name is worked out in the pass over the tokens.
+    """
 
     @property
     def name(self) -> str: ...
@@ -147,47 +151,18 @@ class Completion(_Within):
 class ITL:
     """This share of the request's own token gaps is within the bound: `itl_p95<=80ms`."""
 
-    share: float
+    gap_share: float
     within_s: float
 
     @property
     def name(self) -> str:
-        return f"itl_p{self.share * 100:.10g}"
+        return f"itl_p{self.gap_share * 100:.10g}"
 
     def met(self, answers: Answers) -> Bools:
-        return (answers.tokens <= 1) | (answers.itl_s(self.share) <= self.within_s)
+        return (answers.tokens <= 1) | (answers.itl_s(self.gap_share) <= self.within_s)
 
     def __str__(self) -> str:
         return f"{self.name}<={write_seconds(self.within_s)}"
-
-
-@dataclass(frozen=True)
-class _Reader:
-    """Never slower than a reader of this speed."""
-
-    tokens_per_s: float
-    name: ClassVar[str]
-
-    def __str__(self) -> str:
-        return f"{self.name}>={self.tokens_per_s!r}tok/s"
-
-
-class Read(_Reader):
-    """A reader who starts on arrival never waits: t_i <= i / V (eq. 4)."""
-
-    name = "read"
-
-    def met(self, answers: Answers) -> Bools:
-        return answers.lateness_s(reading(self.tokens_per_s)) <= 0
-
-
-class ReadFromFirst(_Reader):
-    """A reader who starts with the first token never waits: t_i <= t_1 + (i - 1) / V."""
-
-    name = "read_from_first"
-
-    def met(self, answers: Answers) -> Bools:
-        return (answers.tokens <= 1) | (answers.lateness_s(reading_from_first(self.tokens_per_s)) <= 0)
 
 
 @dataclass(frozen=True)
@@ -199,6 +174,34 @@ class TokenDeadlines:
 
     def met(self, answers: Answers) -> Bools:
         return answers.lateness_s(self.deadlines) <= 0
+
+
+@dataclass(frozen=True)
+class Read:
+    """A reader who starts on arrival never waits: t_i <= i / V (eq. 4)."""
+
+    tokens_per_s: float
+    name: ClassVar[str] = "read"
+
+    @property
+    def deadlines(self) -> Deadlines:
+        return reading(self.tokens_per_s)
+
+    def met(self, answers: Answers) -> Bools:
+        return answers.lateness_s(self.deadlines) <= 0
+
+    def __str__(self) -> str:
+        return f"{self.name}>={self.tokens_per_s!r}tok/s"
+
+
+class ReadFromFirst(Read):
+    """A reader who starts with the first token never waits: t_i <= t_1 + (i - 1) / V."""
+
+    name = "read_from_first"
+
+    @property
+    def deadlines(self) -> Deadlines:
+        return reading_from_first(self.tokens_per_s)
 
 
 @dataclass(frozen=True)
