@@ -139,9 +139,8 @@ def score(
         click.echo(json.dumps(result.to_dict(), indent=2))
     else:
         show_score(result)
-    attained = result.unit.attainment if result.unit else result.attainment
-    if require is not None and not attained >= require:
-        click.echo(f"required attainment {require:.2%}, reached {attained:.2%}", err=True)
+    if require is not None and not result.attainment >= require:
+        click.echo(f"required attainment {require:.2%}, reached {result.attainment:.2%}", err=True)
         sys.exit(1)
     if not result.valid:
         sys.exit(1)

@@ -63,5 +63,10 @@ def test_the_last_token_of_one_row_may_come_after_the_first_of_the_next() -> Non
 
 
 def test_the_same_attempt_twice_is_refused_with_both_rows() -> None:
-    with pytest.raises(RecordError, match="rows 0 and 2 are both attempt 0 of request 7"):
+    with pytest.raises(RecordError, match="rows 0 and 2 are the same attempt of request 7"):
         run_of([row(7), row(8), row(7)], batches=3).validate()
+
+
+def test_attempts_that_disagree_on_when_their_request_was_due_are_refused() -> None:
+    with pytest.raises(RecordError, match="rows 0 and 2 disagree on when request 7 was due"):
+        run_of([row(7), row(8), row(7, due=1.0, attempt=1, kind="retry")], batches=2).validate()

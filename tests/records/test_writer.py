@@ -36,7 +36,7 @@ def test_what_was_written_is_read_back_however_it_was_cut(
     folder = tmp_path_factory.mktemp("run") / "run"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(writer_module, "ROWS_PER_ROW_GROUP", per_group)
-        patch.setattr(writer_module, "EVENTS_PER_ROW_GROUP", events)
+        patch.setattr(writer_module, "TOKENS_PER_ROW_GROUP", events)
         write_run(folder, ROWS, batches=batches)
     assert read_all(folder) == batch(ROWS).to_pylist()
     groups = pq.ParquetFile(folder / "requests.parquet").metadata
@@ -65,6 +65,13 @@ def test_large_batches_become_row_groups_of_bounded_size(tmp_path: Path) -> None
         writer.append(make_batch(columns))
     metadata = pq.ParquetFile(tmp_path / "run" / "requests.parquet").metadata
     assert [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)] == [10, 10, 10]
+
+
+def test_row_groups_are_cut_by_tokens_also_where_an_event_carries_many(tmp_path: Path) -> None:
+    rows = [row(i, due=float(i), tokens=[0.1], event_tokens=[300_000]) for i in range(10)]
+    write_run(tmp_path / "run", rows)
+    metadata = pq.ParquetFile(tmp_path / "run" / "requests.parquet").metadata
+    assert [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)] == [6, 4]
 
 
 def test_an_exception_leaves_the_run_open_with_everything_appended(tmp_path: Path) -> None:

@@ -14,11 +14,19 @@ class Request:
 
     @property
     def answer(self) -> Row:
-        """The first good answer; else the first answer; else the last attempt."""
+        """The last good repair; else the first good answer; else the first answer; else the last attempt."""
         answered = [r for r in self.rows if r.get("status", "ok") == "ok"]
         good = [r for r in answered if r.get("quality") is not False]
-        if good or answered:
-            return min(good or answered, key=lambda r: (r["ended_ns"], 0))
+        repairs = [r for r in good if r.get("kind") == "repair"]
+        if repairs:
+            return max(repairs, key=lambda r: r["ended_ns"])
+        if good:
+            return min(good, key=lambda r: r["ended_ns"])
+        bad_repairs = [r for r in answered if r.get("kind") == "repair"]
+        if bad_repairs:
+            return max(bad_repairs, key=lambda r: r["ended_ns"])
+        if answered:
+            return min(answered, key=lambda r: r["ended_ns"])
         return max(self.rows, key=lambda r: r.get("attempt", 0))
 
     @property
@@ -54,6 +62,15 @@ class Request:
     def done(self) -> int | None:
         return self.times[-1] if self.times else self.answer["ended_ns"]
 
+    def left(self, stopped: int) -> int:
+        """When it was over for the user: with the answer, or when the last attempt was given up."""
+        if self.ok:
+            return max(int(self.done or 0), self.due)
+        sent = [r for r in self.rows if r["sent_ns"] is not None]
+        if any(r["ended_ns"] is None for r in sent):
+            return max(stopped, self.due)
+        return int(max([self.due, *(r["ended_ns"] for r in self.rows if r["ended_ns"] is not None)]))
+
     def ttft(self, from_sent: bool = False) -> float | None:
         start = self.start(from_sent)
         return (self.times[0] - start) / 1e9 if self.times and start is not None else None
@@ -68,16 +85,15 @@ class Request:
 
     @property
     def tpot(self) -> float | None:
-        return (self.times[-1] - self.times[0]) / 1e9 / (self.tokens - 1) if self.times and self.tokens > 1 else None
+        return (self.times[-1] - self.times[0]) / 1e9 / (self.tokens - 1) if len(self.times) > 1 else None
 
     def idle(self, speed: float, stopped: int) -> float:
         """Longest wait of a reader who starts on arrival; for the failed, including the token that never came."""
         late = [(t - self.due) / 1e9 - i / speed for i, t in enumerate(self.times, start=1)]
         if self.sent is None:
             late = []
-        elif not self.ok or not self.times:
-            left = self.done if self.done is not None else stopped
-            late.append((max(left, self.due) - self.due) / 1e9 - (len(self.times) + 1) / speed)
+        elif not self.ok or not self.times or len(self.times) < min(self.tokens, 2):
+            late.append((self.left(stopped) - self.due) / 1e9 - (len(self.times) + 1) / speed)
         return max([0.0, *late])
 
 
@@ -107,6 +123,7 @@ def meets(request: Request, bounds: dict[str, float], from_sent: bool = False) -
         "read": lambda bound: (
             start is not None
             and len(request.times) > 0
+            and len(request.times) >= min(request.tokens, 2)
             and all((t - start) / 1e9 <= i / bound + 1e-12 for i, t in enumerate(request.times, start=1))
         ),
         "quality": lambda _: request.answer.get("quality") is True,

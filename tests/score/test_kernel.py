@@ -30,7 +30,7 @@ def scan(streams: list[Ints], first_ns: int, pace_ns: int, *, compiled: bool = T
         np.array([pace_ns]),
     )
     histogram, written, facts = np.zeros((3, kernel.BINS), np.int64), np.zeros(1000, np.int64), kernel.Facts.of(rows)
-    kernels: dict[bool, Any] = {True: kernel.read_streams, False: kernel.read_streams.py_func}
+    kernels: dict[bool, Any] = {True: kernel.scan, False: kernel.scan.py_func}
     count, backwards = kernels[compiled](ns, offsets, plan, histogram, written, facts)
     assert backwards == -1
     return facts, histogram, written[:count]
@@ -98,7 +98,7 @@ def test_compiled_and_plain_python_agree(streams: list[list[int]], first: int, p
 def test_a_bin_stands_for_its_gaps_within_a_fortieth_of_a_percent(gap: int) -> None:
     _, histogram, _ = scan([np.array([0, gap])], 0, 1)
     (place,) = np.flatnonzero(histogram[0])
-    value = kernel.bin_values()[place]
+    value = kernel.bin_edges_and_values()[1][place]
     assert value == pytest.approx(min(gap, 2**40 - 2**28), rel=0.00025, abs=0)
 
 
@@ -121,9 +121,7 @@ def test_tokens_that_run_backwards_are_found() -> None:
         np.zeros(2, np.int64), np.zeros(2, np.int32), np.zeros(2, np.int32), np.array([0]), np.array([1])
     )
     histogram = np.zeros((1, kernel.BINS), np.int64)
-    _, backwards = kernel.read_streams(
-        ns, np.array([0, 2, 4]), plan, histogram, np.zeros(9, np.int64), kernel.Facts.of(2)
-    )
+    _, backwards = kernel.scan(ns, np.array([0, 2, 4]), plan, histogram, np.zeros(9, np.int64), kernel.Facts.of(2))
     assert backwards == 1
 
 
@@ -134,6 +132,6 @@ def test_gaps_beyond_the_room_for_them_are_still_counted() -> None:
         np.zeros(1, np.int64), np.zeros(1, np.int32), np.zeros(1, np.int32), np.array([0]), np.array([1])
     )
     histogram = np.zeros((1, kernel.BINS), np.int64)
-    written, _ = kernel.read_streams(ns, np.array([0, 10]), plan, histogram, np.zeros(8, np.int64), kernel.Facts.of(1))
+    written, _ = kernel.scan(ns, np.array([0, 10]), plan, histogram, np.zeros(8, np.int64), kernel.Facts.of(1))
     assert written == 0
     assert histogram.sum() == 9

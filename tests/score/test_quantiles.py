@@ -143,7 +143,7 @@ def test_pooled_gaps_are_exact_while_they_fit_and_close_when_they_do_not() -> No
         plan = kernel.Plan(
             np.zeros(1, np.int64), np.zeros(1, np.int32), np.zeros(1, np.int32), np.array([0]), np.array([1])
         )
-        written, _ = kernel.read_streams(
+        written, _ = kernel.scan(
             times, np.array([0, len(times)]), plan, collected.histogram, collected.room, kernel.Facts.of(1)
         )
         collected.written = written

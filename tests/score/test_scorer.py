@@ -327,7 +327,11 @@ def test_classes_are_held_against_their_own_slo() -> None:
     slo = {"default": "ttft<=1s", "classes": {"chat": "ttft<=300ms", "batch": {"gates": "window<=1s", "unit": "row"}}}
     found = score(run_of(rows, window_ns=(0, 2 * 10**9)), slo, by=["class"])
     assert {name: group.accepted for name, group in found.by["class"].items()} == {"(none)": 5, "chat": 0, "batch": 2}
-    assert found.unit is None
+    assert {name: (unit.unit, unit.accepted) for name, unit in found.units.items()} == {
+        "(none)": ("request", 5),
+        "chat": ("request", 0),
+        "batch": ("row", 2),
+    }
     assert found.gates["window"].failed == 3
 
 
@@ -369,13 +373,12 @@ def test_a_batch_that_starts_all_at_once_is_measured_to_its_end() -> None:
 def test_units_other_than_requests_have_their_own_goodput() -> None:
     rows = [row(i, due=i / 10, tokens=[0.1 if i else 0.9], session_id=i // 4, quality=True) for i in range(40)]
     found = score(run_of(rows, window_ns=(0, 4 * 10**9)), "conversational")
-    assert found.unit is not None
-    assert (found.unit.name, found.unit.due, found.unit.accepted) == ("resolution", 10, 9)
-    assert found.unit.goodput == pytest.approx(9 / 4)
+    unit = found.units["all"]
+    assert (unit.name, unit.due, unit.accepted) == ("resolution", 10, 9)
+    assert unit.goodput == pytest.approx(9 / 4)
     assert found.attainment == pytest.approx(39 / 40)
     hourly = score(run_of(rows, window_ns=(0, 4 * 10**9)), "batch")
-    assert hourly.unit is not None
-    assert hourly.unit.goodput == pytest.approx(10 * 3600)
+    assert hourly.units["all"].goodput == pytest.approx(10 * 3600)
 
 
 def test_a_failed_first_try_costs_money_and_time_and_the_retry_counts() -> None:

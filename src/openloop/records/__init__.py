@@ -11,9 +11,10 @@ from openloop.records.schema import (
     ints,
     make_batch,
     make_lists,
+    split,
     words,
 )
-from openloop.records.validate import check_events, check_rows, check_unique
+from openloop.records.validate import check_attempts, check_rows
 from openloop.records.writer import RunWriter
 
 __all__ = [
@@ -28,12 +29,12 @@ __all__ = [
     "RunWriter",
     "TimedEvent",
     "Warmth",
-    "check_events",
+    "check_attempts",
     "check_rows",
-    "check_unique",
     "ints",
     "make_batch",
     "make_lists",
     "open_run",
+    "split",
     "words",
 ]

@@ -34,6 +34,11 @@ class Prices(Strict, frozen=True):
     per_million_cached_tokens: float | None = None  # null: cached input costs as much as any
     per_million_output_tokens: float = 0.0
 
+    @property
+    def by_use(self) -> bool:
+        """Whether requests or tokens have a price of their own."""
+        return any(getattr(self, name) for name in self.__struct_fields__ if name != "per_hour")
+
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
             price = getattr(self, name)

@@ -10,11 +10,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.ipc
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from openloop.errors import RunError
 from openloop.records.manifest import MANIFEST_FILE, Manifest, read_manifest
-from openloop.records.schema import COLUMNS, ints, missing_columns
-from openloop.records.validate import check_batch, check_unique
+from openloop.records.schema import COLUMNS, count_tokens, ints, missing_columns
+from openloop.records.validate import check_attempts, check_batch
 from openloop.records.writer import SPOOL_FILE, TABLE_FILE, RunWriter
 
 __all__ = ["Run", "open_run"]
@@ -42,7 +43,7 @@ class Run:
 
     @property
     def num_events(self) -> int:
-        """Deliveries of tokens, or a little more: Parquet counts an empty list as one."""
+        """Deliveries of tokens, roughly: it tells large runs from small ones."""
         return self.source.num_events
 
     def batches(self, columns: Sequence[str] | None = None, rows: int = 0) -> Iterator[pa.RecordBatch]:
@@ -70,13 +71,13 @@ class Run:
     def validate(self) -> None:
         """Read all of it and raise RecordError at the first row that breaks a rule."""
         row = 0
-        ids, attempts = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+        kept: list[list[NDArray[np.int64]]] = [[np.empty(0, np.int64)] for _ in range(3)]
         for batch in self.batches():
             check_batch(batch, row)
-            ids.append(ints(batch, "request_id"))
-            attempts.append(ints(batch, "attempt"))
+            for column, name in zip(kept, ("request_id", "attempt", "scheduled_ns"), strict=True):
+                column.append(ints(batch, name))
             row += batch.num_rows
-        check_unique(np.concatenate(ids), np.concatenate(attempts))
+        check_attempts(*(np.concatenate(column) for column in kept))
 
 
 def open_run(path: str | Path) -> Run:
@@ -104,7 +105,7 @@ class MemorySource:
     def __init__(self, batches: Sequence[pa.RecordBatch]) -> None:
         self._held = [_encode_words(batch) for batch in batches]
         self.num_rows = sum(batch.num_rows for batch in batches)
-        self.num_events = sum(_events(batch) for batch in batches)
+        self.num_events = sum(count_tokens(batch) for batch in batches)
 
     def batches(self, columns: list[str], rows: int) -> Iterator[pa.RecordBatch]:
         return _joined((batch.select(columns) for batch in self._held), rows)
@@ -148,7 +149,7 @@ class SpoolSource:
         self.num_rows = self.num_events = self.num_batches = 0
         for batch in self._read():
             self.num_rows += batch.num_rows
-            self.num_events += _events(batch)
+            self.num_events += count_tokens(batch)
             self.num_batches += 1
 
     def batches(self, columns: list[str], rows: int) -> Iterator[pa.RecordBatch]:
@@ -167,10 +168,6 @@ class SpoolSource:
                 yield from pa.ipc.open_stream(source)
             except (pa.ArrowInvalid, OSError):
                 return  # the last message is torn: it was being written when the producer stopped
-
-
-def _events(batch: pa.RecordBatch) -> int:
-    return len(batch.column("event_ns").flatten())
 
 
 def _stored_events(metadata: pq.FileMetaData) -> int:

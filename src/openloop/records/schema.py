@@ -1,6 +1,6 @@
 """The one table: a row per attempt, whoever produced it."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -21,6 +21,7 @@ __all__ = [
     "ints",
     "make_batch",
     "make_lists",
+    "split",
     "words",
 ]
 
@@ -153,6 +154,33 @@ _DEFAULTS = {"attempt": 0, "kind": "first", "status": "ok"}
 
 def _first_line(error: Exception) -> str:
     return next(iter(str(error).splitlines()), type(error).__name__)
+
+
+def split(batch: pa.RecordBatch, tokens: int, rows: int) -> Iterator[pa.RecordBatch]:
+    """A batch in pieces of at most so many rows and tokens; a row that has more by itself is a piece of its own."""
+    running = np.concatenate([[0], np.cumsum(_tokens(batch))])
+    start = 0
+    while start < batch.num_rows:
+        stop = int(np.searchsorted(running, running[start] + tokens, side="right")) - 1
+        stop = min(max(stop, start + 1), start + rows, batch.num_rows)
+        yield batch.slice(start, stop - start)
+        start = stop
+
+
+def count_tokens(batch: pa.RecordBatch) -> int:
+    return int(_tokens(batch).sum())
+
+
+def _tokens(batch: pa.RecordBatch) -> NDArray[np.int64]:
+    """Tokens that each row delivered."""
+    events, tokens = batch.column("event_ns"), batch.column("event_tokens")
+    delivered: NDArray[np.int64] = np.diff(events.offsets.to_numpy().astype(np.int64))
+    if tokens.null_count < len(tokens):
+        bounds = tokens.offsets.to_numpy().astype(np.int64)
+        running = np.concatenate([[0], np.cumsum(tokens.values.to_numpy(), dtype=np.int64)])
+        told = bounds[1:] > bounds[:-1]
+        delivered[told] = (running[bounds[1:]] - running[bounds[:-1]])[told]
+    return delivered
 
 
 def missing_columns(names: Iterable[str]) -> list[str]:

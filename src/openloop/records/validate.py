@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from openloop.errors import RecordError
 from openloop.records.schema import COLUMNS, KINDS, MISSING, STATUSES, ints, words
 
-__all__ = ["check_batch", "check_events", "check_rows", "check_unique"]
+__all__ = ["check_attempts", "check_batch", "check_events", "check_rows"]
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
@@ -118,19 +118,27 @@ def _check_event_tokens(rows: "_Rows", tokens: pa.ListArray, events: Ints) -> In
     return np.where(given, running[stops] - running[starts], events)
 
 
-def check_unique(request_id: Ints, attempt: Ints) -> None:
-    """No two rows are the same attempt at the same request."""
+def check_attempts(request_id: Ints, attempt: NDArray[np.integer], scheduled_ns: Ints) -> None:
+    """No two rows are the same attempt, and all attempts at a request say the same of when it was due."""
     if np.all(request_id[1:] > request_id[:-1]):
         return
     order = np.lexsort((attempt, request_id))
-    ids, attempts = request_id[order], attempt[order]
-    same = np.flatnonzero((ids[1:] == ids[:-1]) & (attempts[1:] == attempts[:-1]))
-    if same.size:
-        first, second = sorted((int(order[same[0]]), int(order[same[0] + 1])))
-        raise RecordError(
-            f"rows {first} and {second} are both attempt {attempts[same[0]]} of request {ids[same[0]]}; "
-            "number a request's attempts 0, 1, 2, ..."
-        )
+    ids, attempts, due = request_id[order], attempt[order], scheduled_ns[order]
+    same = ids[1:] == ids[:-1]
+    for wrong, why in (
+        (
+            same & (attempts[1:] == attempts[:-1]),
+            "are the same attempt of request {}; number its attempts 0, 1, 2, ...",
+        ),
+        (
+            same & (due[1:] != due[:-1]),
+            "disagree on when request {} was due; scheduled_ns is the same for its attempts",
+        ),
+    ):
+        if wrong.any():
+            place = int(np.argmax(wrong))
+            first, second = sorted((int(order[place]), int(order[place + 1])))
+            raise RecordError(f"rows {first} and {second} {why.format(ids[place])}")
 
 
 class _Rows:

@@ -7,20 +7,19 @@ fast to read, and removes it only when that file is complete.
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
 
 import msgspec
-import numpy as np
 import pyarrow as pa
 import pyarrow.ipc
 import pyarrow.parquet as pq
 
 from openloop.errors import RecordError, RunError, StorageError
 from openloop.records.manifest import MANIFEST_FILE, Manifest, write_manifest
-from openloop.records.schema import COLUMNS, SCHEMA
+from openloop.records.schema import COLUMNS, SCHEMA, count_tokens, split
 from openloop.records.validate import check_batch
 
 __all__ = ["SPOOL_FILE", "TABLE_FILE", "RunWriter"]
@@ -28,8 +27,8 @@ __all__ = ["SPOOL_FILE", "TABLE_FILE", "RunWriter"]
 TABLE_FILE: Final = "requests.parquet"
 SPOOL_FILE: Final = "requests.arrows"
 
-# Row groups of about 8 MB of event times are decoded without leaving the processor's cache for long.
-EVENTS_PER_ROW_GROUP: Final = 1_000_000
+# Row groups of about 8 MB of token times are decoded without leaving the processor's cache for long.
+TOKENS_PER_ROW_GROUP: Final = 1_000_000
 ROWS_PER_ROW_GROUP: Final = 100_000
 
 
@@ -128,30 +127,19 @@ def write_table(spool: Path, table: Path) -> None:
         os.fsync(file.fileno())
 
 
-def _row_groups(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
+def _row_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
     held: list[pa.RecordBatch] = []
-    rows = events = 0
+    rows = tokens = 0
     for batch in batches:
-        for piece in _pieces(batch):
+        for piece in split(batch, TOKENS_PER_ROW_GROUP, ROWS_PER_ROW_GROUP):
             held.append(piece)
             rows += piece.num_rows
-            events += len(piece.column("event_ns").flatten())
-            if rows >= ROWS_PER_ROW_GROUP or events >= EVENTS_PER_ROW_GROUP:
+            tokens += count_tokens(piece)
+            if rows >= ROWS_PER_ROW_GROUP or tokens >= TOKENS_PER_ROW_GROUP:
                 yield pa.Table.from_batches(held)
-                held, rows, events = [], 0, 0
+                held, rows, tokens = [], 0, 0
     if held:
         yield pa.Table.from_batches(held)
-
-
-def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """A batch cut so that no piece holds much more than a row group."""
-    offsets = batch.column("event_ns").offsets.to_numpy().astype(np.int64)
-    start = 0
-    while start < batch.num_rows:
-        stop = int(np.searchsorted(offsets, offsets[start] + EVENTS_PER_ROW_GROUP, side="right")) - 1
-        stop = min(max(stop, start + 1), start + ROWS_PER_ROW_GROUP, batch.num_rows)
-        yield batch.slice(start, stop - start)
-        start = stop
 
 
 def _parquet_options() -> dict[str, Any]:

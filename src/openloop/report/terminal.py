@@ -116,17 +116,12 @@ def _show_rates(page: Page, score: Score) -> None:
             format_share(score.attainment_from_sent),
         ),
     ]
-    if score.unit and (score.unit.unit != "request" or score.unit.per_s != 1):
-        per = {1.0: "s", 60.0: "min", 3600.0: "h"}.get(score.unit.per_s, f"{score.unit.per_s:g} s")
-        share = format_share(score.unit.attainment)
-        rows.append(
-            (
-                f"accepted {score.unit.name}s",
-                f"{score.unit.goodput:,.3g}/{per}",
-                f"{share} of {score.unit.due:,}",
-                "",
-            )
-        )
+    for classes, unit in score.units.items():
+        if unit.unit == "request" and unit.per_s == 1:
+            continue
+        per = {1.0: "s", 60.0: "min", 3600.0: "h"}.get(unit.per_s, f"{unit.per_s:g} s")
+        name = f"accepted {unit.name}s" + ("" if classes == "all" else f" ({classes})")
+        rows.append((name, f"{unit.goodput:,.3g}/{per}", f"{format_share(unit.attainment)} of {unit.due:,}", ""))
     rows += [
         ("output tokens", format_rate(score.output_tokens_per_s), "", ""),
         ("accepted output tokens", format_rate(score.output_token_goodput), "", ""),

@@ -7,9 +7,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from openloop.records import COLUMNS, KINDS, MISSING, STATUSES, Run, check_rows, check_unique, words
+from openloop.records import COLUMNS, KINDS, MISSING, STATUSES, Run, check_attempts, check_rows, words
 
-__all__ = ["CENSORED", "DROPPED", "FIRST", "HEDGE", "OK", "REPAIR", "RETRY", "Attempts", "read_attempts"]
+__all__ = ["CENSORED", "DROPPED", "HEDGE", "OK", "REPAIR", "RETRY", "Attempts", "read_attempts"]
 
 Ints = NDArray[np.int64]
 Counts = NDArray[np.int32]
@@ -17,7 +17,7 @@ Codes = NDArray[np.int8]
 Floats = NDArray[np.float64]
 
 OK, DROPPED, CENSORED = (STATUSES.index(status) for status in ("ok", "dropped", "censored"))
-FIRST, RETRY, HEDGE, REPAIR = (KINDS.index(kind) for kind in ("first", "retry", "hedge", "repair"))
+RETRY, HEDGE, REPAIR = (KINDS.index(kind) for kind in ("retry", "hedge", "repair"))
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def read_attempts(run: Run) -> Attempts:
         row = stop
     # A column that is null throughout takes no memory.
     filled = {name: columns.get(name, np.broadcast_to(_missing(name), run.num_rows)) for name in names}
-    check_unique(filled["request_id"], filled["attempt"])
+    check_attempts(filled["request_id"], filled["attempt"], filled["scheduled_ns"])
     return Attempts(**filled, words={name: tuple(each) for name, each in known.items()}, present=frozenset(columns))
 
 

@@ -22,10 +22,10 @@ __all__ = [
     "LONG_AGO",
     "Facts",
     "Plan",
-    "bin_values",
+    "bin_edges_and_values",
     "gap_quantiles",
     "reach_at_pace",
-    "read_streams",
+    "scan",
 ]
 
 Ints = NDArray[np.int64]
@@ -77,7 +77,7 @@ class Facts(NamedTuple):
 
 
 @njit(cache=True, nogil=True)
-def read_streams(ns: Ints, offsets: Ints, plan: Plan, histogram: Ints, gaps: Ints, out: Facts) -> tuple[int, int]:
+def scan(ns: Ints, offsets: Ints, plan: Plan, histogram: Ints, gaps: Ints, out: Facts) -> tuple[int, int]:
     """Fill `out` and count gaps into `histogram[slice, bin]`; write them to `gaps` too while it has room.
 
     The tokens of row r came at ns[offsets[r] : offsets[r + 1]]. Returns how many gaps were written, and the first row
@@ -131,12 +131,12 @@ def gap_quantiles(ns: Ints, offsets: Ints, share: float, out: Floats) -> None:
         out[row] = gaps[below] + (place - below) * (gaps[above] - gaps[below])
 
 
-def bin_values() -> Floats:
-    """The gap in ns that stands for each bin: its middle."""
-    low = ((np.arange(BINS + 1, dtype=np.int64) + _BIAS) << _SHIFT).view(np.float64)
-    values = (low[:-1] + low[1:]) / 2
-    values[0] = 0.0
-    return values
+def bin_edges_and_values() -> tuple[Floats, Floats]:
+    """The smallest gap of each bin in ns, and the one that stands for it: its middle."""
+    edges = ((np.arange(BINS + 1, dtype=np.int64) + _BIAS) << _SHIFT).view(np.float64)
+    values = (edges[:-1] + edges[1:]) / 2
+    edges[0] = values[0] = 0.0
+    return edges[:-1], values
 
 
 @njit(cache=True, nogil=True)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from openloop.records import KINDS, MISSING, Prices
+from openloop.records import KINDS, MISSING
 from openloop.score.attempts import HEDGE, REPAIR, RETRY
 from openloop.score.scope import Scope
 from openloop.slo import SLO
@@ -27,7 +27,7 @@ __all__ = [
     "retry_score",
     "sessions",
     "stragglers",
-    "unit_score",
+    "units",
     "utilisation",
 ]
 
@@ -59,7 +59,7 @@ def little(scope: Scope) -> LittleScore:
 
 def benefits(scope: Scope) -> tuple[Floats, Floats]:
     """The benefit n - alpha * f(l) of each request (smooth goodput, eq. 7) and its user idle latency l (eq. 6)."""
-    benefit, idle_s = np.empty(scope.requests), np.empty(scope.requests)
+    benefit, idle_s = np.empty(scope.n), np.empty(scope.n)
     tokens = np.where(scope.deliveries.ok, scope.deliveries.tokens, 0).astype(np.float64)
     for index, slo in enumerate(scope.run.slos):
         mine = scope.objective == index
@@ -71,16 +71,16 @@ def benefits(scope: Scope) -> tuple[Floats, Floats]:
 def _idle(scope: Scope, slo: SLO) -> Floats:
     """How long the user had nothing to read.
 
-    An answer that was not streamed came all at once, at its end. The user of a request without success was idle from
-    the next token's deadline to the end.
+    Tokens of which no time is known came at the end. The user of a request without success was idle from the next
+    token's deadline to the end.
     """
     deadlines = slo.smooth.deadlines
-    idle_s = np.nan_to_num(scope.answers.lateness_s(deadlines), nan=0.0)
-    unstreamed = ~scope.deliveries.ok | (scope.deliveries.delivered == 0)
-    if unstreamed.any():
-        waiting = scope.part(unstreamed)
-        stay_s = (waiting.left_ns - waiting.due_ns) / 1e9
-        idle_s[unstreamed] = np.maximum(idle_s[unstreamed], stay_s - waiting.answers.next_due_s(deadlines))
+    idle_s = np.array(scope.answers.lateness_s(deadlines))
+    waiting = ~scope.deliveries.ok | ~scope.answers.timed | np.isnan(idle_s)
+    if waiting.any():
+        those = scope.part(waiting)
+        stay_s = (those.left_ns - those.due_ns) / 1e9
+        idle_s[waiting] = np.fmax(idle_s[waiting], stay_s - those.answers.next_due_s(deadlines))
     return np.maximum(idle_s, 0.0)
 
 
@@ -93,7 +93,10 @@ def mean_over_due(scope: Scope, values: NDArray[np.float32]) -> float:
 
 @dataclass(frozen=True)
 class SessionScore:
-    """Sessions of which every turn was accepted; a request outside any session is a session of its own."""
+    """Sessions of which every turn was accepted; a request outside any session is a session of its own.
+
+    A session belongs to the window in which its first turn was due, and is judged by all of its turns.
+    """
 
     sessions: int
     accepted: int
@@ -102,19 +105,23 @@ class SessionScore:
 
 
 def sessions(scope: Scope) -> SessionScore:
-    session_id = scope.deliveries.of_attempt(scope.run.attempts.session_id)
-    accepted = scope.judgement.accepted
+    everyone = scope.run.everyone
+    session_id = everyone.deliveries.of_attempt(scope.run.attempts.session_id)
+    accepted = scope.run.judgement.accepted
     alone = session_id == MISSING
-    ids, index = np.unique(session_id[~alone], return_inverse=True)
-    bad_turns = np.bincount(index[~accepted[~alone]], minlength=len(ids))
-    total = len(ids) + int(alone.sum())
-    good = int(np.sum(bad_turns == 0)) + int(accepted[alone].sum())
-    return SessionScore(total, good, _ratio(good, total), good / scope.seconds)
+    _, first, index = np.unique(session_id[~alone], return_index=True, return_inverse=True)
+    good = np.bincount(index[~accepted[~alone]], minlength=len(first)) == 0
+    mine = np.zeros(everyone.n, np.bool_)
+    mine[scope.where] = True
+    counted = mine[~alone][first]
+    total = int(counted.sum() + mine[alone].sum())
+    passed = int(good[counted].sum() + accepted[alone & mine].sum())
+    return SessionScore(total, passed, _ratio(passed, total), passed / scope.seconds)
 
 
 @dataclass(frozen=True)
 class UnitScore:
-    """Goodput in the SLO's own unit: accepted units per `per_s` seconds."""
+    """Goodput in an SLO's own unit: accepted units per `per_s` seconds."""
 
     unit: str
     name: str
@@ -125,14 +132,27 @@ class UnitScore:
     per_s: float
 
 
-def unit_score(scope: Scope, slo: SLO) -> UnitScore:
-    if slo.unit == "session":
-        found = sessions(scope)
-        due, good = found.sessions, found.accepted
-    else:
-        due, good = scope.requests, int(scope.judgement.accepted.sum())
-    rate = good / scope.seconds * slo.per_s
-    return UnitScore(slo.unit, slo.unit_name, due, good, _ratio(good, due), rate, slo.per_s)
+def units(scope: Scope) -> dict[str, UnitScore]:
+    """By SLO: "all" where there is one, else its workload classes."""
+    found = {}
+    for index, slo in enumerate(scope.run.slos):
+        mine = scope.part(scope.objective == index)
+        if slo.unit == "session":
+            counted = sessions(mine)
+            due, good = counted.sessions, counted.accepted
+        else:
+            due, good = mine.n, int(mine.judgement.accepted.sum())
+        score = UnitScore(
+            slo.unit, slo.unit_name, due, good, _ratio(good, due), good / scope.seconds * slo.per_s, slo.per_s
+        )
+        found["all" if len(scope.run.slos) == 1 else _classes(mine)] = score
+    return found
+
+
+def _classes(scope: Scope) -> str:
+    codes = np.unique(scope.deliveries.of_attempt(scope.run.attempts.workload_class))
+    names = scope.run.attempts.words["workload_class"]
+    return ", ".join(names[code] if code >= 0 else "(none)" for code in codes)
 
 
 @dataclass(frozen=True)
@@ -146,11 +166,11 @@ class RetryScore:
 
 
 def retry_score(scope: Scope) -> RetryScore:
-    attempts = int(scope.attempts.sum())
-    kinds = np.bincount(scope.run.attempts.kind[scope.attempts], minlength=len(KINDS))
-    wasted = int(scope.run.tokens[scope.attempts].sum() - scope.deliveries.tokens.sum())
+    attempts = int(scope.of_attempts.sum())
+    kinds = np.bincount(scope.run.attempts.kind[scope.of_attempts], minlength=len(KINDS))
+    wasted = int(scope.deliveries.spending.tokens.sum() - scope.deliveries.tokens.sum())
     retries, hedges, repairs = (int(kinds[kind]) for kind in (RETRY, HEDGE, REPAIR))
-    return RetryScore(attempts, _ratio(attempts, scope.requests), retries, hedges, repairs, wasted)
+    return RetryScore(attempts, _ratio(attempts, scope.n), retries, hedges, repairs, wasted)
 
 
 @dataclass(frozen=True)
@@ -162,51 +182,27 @@ class CostScore:
     per_accepted: float
     per_million_output_tokens: float
     per_million_accepted_output_tokens: float
-    known_for: float  # share of attempts whose cost is known
+    known_for: float  # share of requests whose cost is known in full
 
 
-def cost_score(scope: Scope, prices: Prices | None) -> CostScore | None:
-    """cost per accepted = sum(all costs) / count(accepted): what attempts cost, or by prices where that is unknown."""
-    if not scope.requests:
+def cost_score(scope: Scope, *, by_the_hour: bool = True) -> CostScore | None:
+    """cost per accepted = sum(all costs) / count(accepted).
+
+    What is paid by the hour can be divided over time, and not over replicas or classes (`by_the_hour=False`).
+    """
+    run, spending = scope.run, scope.deliveries.spending
+    if not scope.n or (run.attempt_cost is None and not run.per_hour) or (run.per_hour and not by_the_hour):
         return None
-    if "cost" in scope.run.attempts.present:
-        cost = scope.run.attempts.cost[scope.attempts]
-        total, known_for = float(np.nansum(cost)), float(np.mean(~np.isnan(cost)))
-    elif prices is not None:
-        total, known_for = _priced(scope, prices), 1.0
-    else:
-        return None
+    total = float(spending.spent.sum()) + run.per_hour * scope.seconds / 3600
     accepted = scope.judgement.accepted
-    output, accepted_output = scope.run.tokens[scope.attempts].sum(), scope.deliveries.tokens[accepted].sum()
     return CostScore(
         total=total,
-        per_request=_ratio(total, scope.requests),
+        per_request=_ratio(total, scope.n),
         per_accepted=_ratio(total, int(accepted.sum())),
-        per_million_output_tokens=_ratio(total, output / 1e6),
-        per_million_accepted_output_tokens=_ratio(total, accepted_output / 1e6),
-        known_for=known_for,
+        per_million_output_tokens=_ratio(total, spending.tokens.sum() / 1e6),
+        per_million_accepted_output_tokens=_ratio(total, scope.deliveries.tokens[accepted].sum() / 1e6),
+        known_for=1.0 if run.per_hour else float(np.mean(~np.isnan(spending.cost))),
     )
-
-
-def _priced(scope: Scope, prices: Prices) -> float:
-    """Reserved hours, plus requests sent, plus tokens in and out."""
-    attempts = scope.run.attempts
-    sent = int(np.sum(scope.attempts & (attempts.sent_ns != MISSING)))
-    prompt, cached = _total(scope, "prompt_tokens"), _total(scope, "cached_tokens")
-    cached_price = prices.per_million_cached_tokens
-    by_million = (
-        (prompt - cached) * prices.per_million_input_tokens
-        + cached * (prices.per_million_input_tokens if cached_price is None else cached_price)
-        + scope.run.tokens[scope.attempts].sum() * prices.per_million_output_tokens
-    )
-    return float(scope.seconds / 3600 * prices.per_hour + sent * prices.per_request + by_million / 1e6)
-
-
-def _total(scope: Scope, column: str) -> int:
-    """Sum of a column of counts over all attempts at these requests; what is not known counts as none."""
-    if column not in scope.run.attempts.present:
-        return 0
-    return int(np.maximum(getattr(scope.run.attempts, column)[scope.attempts], 0).sum())
 
 
 @dataclass(frozen=True)
@@ -219,42 +215,69 @@ class Leak:
     name: str
     tokens_per_s: float | None
     share: float | None  # of all the work that is known
-    cost: float | None  # the same share of the money
+    cost: float | None  # what was spent on it
 
 
-def leaks(scope: Scope, cost: CostScore | None) -> list[Leak]:
-    """The waterfall from throughput to goodput, in tokens. It adds up by construction.
+FATES = ("retries_and_repairs", "unsuccessful", "quality_failures", "slo_misses", "accepted")
+
+
+def leaks(scope: Scope) -> list[Leak]:
+    """The waterfall from throughput to goodput, in tokens and money. It adds up by construction.
 
         work = output of all attempts + tokens recomputed after preemption + rejected drafts
 
     A token is lost once, at the first of these that applies: recomputed; drafted and rejected; generated by an attempt
     that was not the answer; answer of an unsuccessful request; of one that failed its quality gate; of one that missed
-    another gate. What remains was accepted.
+    another gate. What remains was accepted. Money follows the attempt it was spent on and, inside an attempt, its
+    tokens; what is paid by the hour follows tokens.
     """
-    told, judged, tokens = scope.run.attempts.present, scope.judgement, scope.deliveries.tokens
-    bad = judged.missed.get("quality", np.zeros(scope.requests, np.bool_))
-    drafts = _total(scope, "drafted_tokens") - _total(scope, "accepted_draft_tokens")
-    steps = {
-        "kv_recompute": _total(scope, "recomputed_tokens") if "recomputed_tokens" in told else None,
-        "rejected_drafts": max(drafts, 0) if {"drafted_tokens", "accepted_draft_tokens"} <= told else None,
-        "retries_and_repairs": int(scope.run.tokens[scope.attempts].sum() - tokens.sum()),
-        "unsuccessful": int(tokens[~judged.ok].sum()),
-        "quality_failures": int(tokens[bad].sum()),
-        "slo_misses": int(tokens[judged.ok & ~judged.accepted & ~bad].sum()),
-        "accepted": int(tokens[judged.accepted].sum()),
+    fates, output = _fates(scope), scope.deliveries.spending.tokens_by_attempt[scope.of_attempts]
+    drafted, kept = _told(scope, "drafted_tokens"), _told(scope, "accepted_draft_tokens")
+    extra = {
+        "kv_recompute": _told(scope, "recomputed_tokens"),
+        "rejected_drafts": None if drafted is None or kept is None else np.maximum(drafted - kept, 0),
     }
-    work = sum(n for n in steps.values() if n is not None)
-    return [_leak(name, n, work, scope.seconds, cost) for name, n in steps.items()]
+    work = output + sum((tokens for tokens in extra.values() if tokens is not None), np.zeros(len(output), np.int64))
+    tokens = {name: None if each is None else float(each.sum()) for name, each in extra.items()}
+    tokens |= zip(FATES, np.bincount(fates, weights=output, minlength=len(FATES)).tolist(), strict=True)
+    money = dict.fromkeys(tokens, 0.0)
+    if scope.run.attempt_cost is not None:
+        spent = np.nan_to_num(scope.run.attempt_cost[scope.of_attempts])
+        per_token = spent / np.maximum(work, 1)
+        money |= {name: float(per_token @ each) for name, each in extra.items() if each is not None}
+        on_output = np.where(work > 0, per_token * output, spent)  # what made no tokens was spent on what became of it
+        money |= zip(FATES, np.bincount(fates, weights=on_output, minlength=len(FATES)).tolist(), strict=True)
+    priced = scope.run.attempt_cost is not None or scope.run.per_hour > 0
+    hourly = scope.run.per_hour * scope.seconds / 3600
+    total = float(work.sum())
+
+    def step(name: str, n: float | None) -> Leak:
+        if n is None:
+            return Leak(name, None, None, None)
+        share = _ratio(n, total)
+        return Leak(name, n / scope.seconds, share, money[name] + hourly * np.nan_to_num(share) if priced else None)
+
+    return [step(name, n) for name, n in tokens.items()]
 
 
-def _leak(name: str, tokens: int | None, work: int, seconds: float, cost: CostScore | None) -> Leak:
-    if tokens is None:
-        return Leak(name, None, None, None)
-    share = _ratio(tokens, work)
-    return Leak(name, tokens / seconds, share, cost.total * share if cost and work else None)
+def _fates(scope: Scope) -> NDArray[np.int8]:
+    """By attempt at these requests: what became of it, an index into FATES."""
+    judged = scope.judgement
+    bad = judged.missed.get("quality", np.zeros(scope.n, np.bool_))
+    fate = np.full(len(scope.run.attempts), 0, np.int8)
+    fate[scope.deliveries.requests.rows] = np.select([~judged.ok, bad, ~judged.accepted], [1, 2, 3], 4)
+    return fate[scope.of_attempts]
 
 
-def utilisation(scope: Scope) -> float:
+def _told(scope: Scope, column: str) -> Ints | None:
+    """A column of counts over the attempts at these requests, if any row tells; what is not told counts as none."""
+    if column not in scope.run.attempts.present:
+        return None
+    counts: Ints = np.maximum(getattr(scope.run.attempts, column)[scope.of_attempts], 0).astype(np.int64)
+    return counts
+
+
+def utilisation(scope: Scope, replicas: int | None) -> float:
     """Share of the window in which a replica had something in flight, mean over replicas. Busy is not productive."""
     attempts, (start, end) = scope.run.attempts, scope.window_ns
     sent = attempts.sent_ns != MISSING
@@ -267,14 +290,18 @@ def utilisation(scope: Scope) -> float:
         begin, finish = begin[order], np.maximum.accumulate(finish[order])
         idle = np.sum(np.maximum(begin[1:] - finish[:-1], 0)) + (begin[0] - start) + (end - finish[-1])
         shares.append(1 - idle / (end - start))
-    return float(np.mean(shares)) if shares else np.nan
+    told = len(attempts.words["replica"]) > 0  # where rows name replicas, those that are not named were idle
+    return _ratio(float(np.sum(shares)), max(len(shares), replicas or 0) if told else len(shares))
 
 
 def cache_hit_rate(scope: Scope) -> float:
-    """Cached prompt tokens over prompt tokens, where the server told both."""
+    """Cached prompt tokens over prompt tokens of the answers, where the server told both."""
     attempts = scope.run.attempts
-    told = scope.attempts & (attempts.cached_tokens >= 0) & (attempts.prompt_tokens > 0)
-    return _ratio(float(attempts.cached_tokens[told].sum()), float(attempts.prompt_tokens[told].sum()))
+    if "cached_tokens" not in attempts.present:
+        return np.nan
+    cached, prompt = (scope.deliveries.of_attempt(c) for c in (attempts.cached_tokens, attempts.prompt_tokens))
+    told = (cached >= 0) & (prompt > 0)
+    return _ratio(float(cached[told].sum()), float(prompt[told].sum()))
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,16 @@
 """Percentiles and rates with intervals that respect autocorrelation.
 
 Requests that are close in time share a queue, so they are not independent, and an interval that supposes so is too
-narrow. Everything here is counted in SLICES equal slices of the window by schedule time (batch means): what a slice
-shows beyond its share varies from slice to slice as much as the data really do.
+narrow. Everything here is counted in SLICES equal slices of the window by schedule time: what a slice shows beyond its
+share varies between slices as much as the data really do (batch means). Slices are also taken in pairs, and the wider
+answer counts, so that correlation longer than a slice is noticed. A tail says little about correlation by itself (all
+requests accepted: no variation at all), so the number of independent requests is never taken to be larger than what
+the middle of the same distribution shows.
 """
 
 import itertools
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -19,6 +23,7 @@ __all__ = [
     "Ladder",
     "Percentiles",
     "Sample",
+    "independence",
     "ladder",
     "percentiles",
     "rate_interval",
@@ -33,6 +38,7 @@ Bools = NDArray[np.bool_]
 LADDER = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p99_9": 0.999}
 SLICES = 20
 Z = 1.96
+NONE_SEEN = 3.69  # a Poisson count with this mean is zero in one case of forty
 
 # 97.5% quantiles of Student's t with 1, 2, ... degrees of freedom.
 T = (
@@ -66,6 +72,8 @@ class Percentiles(Ladder):
 
 
 class Distribution(Protocol):
+    """Anything that can be ranked as a whole and counted by slice."""
+
     @property
     def n(self) -> int: ...
     @property
@@ -92,11 +100,12 @@ class Sample:
     def quantile_with_failures(self, share: float, failures: int) -> float:
         return _interpolate(self._sorted, share, self.n + failures)
 
-    def slices(self) -> list[Floats]:
-        return [self._values[a:b] for a, b in itertools.pairwise(self._bounds)]
-
     def below(self, value: float) -> tuple[Ints, Ints]:
         return _count_by_slice(self._values <= value, self._bounds), self._counts
+
+    @cached_property
+    def independence(self) -> float:
+        return independence(self)
 
 
 def slice_bounds(due_ns: Ints, window_ns: tuple[int, int]) -> Ints:
@@ -110,8 +119,9 @@ def percentiles(sample: Distribution) -> Percentiles | None:
     """The ladder of `sample` with its intervals; None where there is nothing to rank."""
     if not sample.n:
         return None
+    limit = sample.independence if isinstance(sample, Sample) else independence(sample)
     steps = {name: sample.quantile(share) for name, share in LADDER.items()}
-    intervals = {name: _quantile_interval(sample, share, steps[name]) for name, share in LADDER.items()}
+    intervals = {name: _quantile_interval(sample, share, steps[name], limit) for name, share in LADDER.items()}
     return Percentiles(mean=sample.mean, n=sample.n, intervals=intervals, failures_as_inf=None, from_sent=None, **steps)
 
 
@@ -120,12 +130,31 @@ def ladder(sample: Sample, failures: int = 0) -> Ladder:
     return Ladder(**steps, mean=sample.mean if not failures else np.inf)
 
 
-def _quantile_interval(sample: Distribution, share: float, value: float) -> tuple[float, float]:
+def independence(sample: Distribution) -> float:
+    """The share of values that count as independent, by how the share below the median varies between slices."""
+    if not sample.n:
+        return 1.0
+    counts, totals = sample.below(sample.quantile(0.5))
+    return _independent(counts, totals) / sample.n
+
+
+def _quantile_interval(sample: Distribution, share: float, value: float, limit: float) -> tuple[float, float]:
     """Order statistics at share +- margin, where the margin is that of the observed share below `value`."""
-    counts, totals = sample.below(value)
-    margin = max(_share_margin(counts, totals), Z * np.sqrt(share * (1 - share) / sample.n))
+    effective = max(min(_independent(*sample.below(value)), limit * sample.n), 1.0)
+    margin = Z * np.sqrt(share * (1 - share) / effective)
     low = sample.quantile(max(share - margin, 0.0))
     return low, sample.quantile(share + margin) if share + margin <= 1 else np.inf
+
+
+def _independent(counts: Ints, totals: Ints) -> float:
+    """How many independent values would make sum(counts) / sum(totals) as uncertain as the slices show it to be."""
+    total = int(totals.sum())
+    share = counts.sum() / total
+    spread = share * (1 - share)
+    if not spread:
+        return total
+    margin = max(_share_margin(counts, totals), _share_margin(*(c[::2] + c[1::2] for c in (counts, totals))))
+    return float(min(total, Z**2 * spread / margin**2)) if margin else total
 
 
 def _share_margin(counts: Ints, totals: Ints) -> float:
@@ -133,36 +162,42 @@ def _share_margin(counts: Ints, totals: Ints) -> float:
     used = totals > 0
     slices = int(used.sum())
     if slices < 2:
-        return 1.0
+        return 0.0
     total = totals.sum()
     excess = counts[used] - counts.sum() / total * totals[used]
     return float(T[slices - 2] * np.sqrt(slices / (slices - 1) * np.sum(excess**2)) / total)
 
 
-def share_interval(hits: Bools, bounds: Ints) -> tuple[float, float]:
+def share_interval(hits: Bools, bounds: Ints, limit: float = 1.0) -> tuple[float, float]:
     """95% interval of the share of `hits`: Wilson's, with as many independent requests as the slices show.
 
+    `limit` is the largest share of them that may count as independent, from a distribution that tells more about it.
     Wilson's form keeps a width at 0% and 100%, where slices show none.
     """
     n = len(hits)
     if not n:
         return np.nan, np.nan
     share = hits.mean()
-    spread = share * (1 - share)
-    margin = _share_margin(_count_by_slice(hits, bounds), np.diff(bounds))
-    effective = min(n, Z**2 * spread / margin**2) if margin > 0 and spread > 0 else n
+    effective = max(min(_independent(_count_by_slice(hits, bounds), np.diff(bounds)), limit * n), 1.0)
     centre = (share + Z**2 / (2 * effective)) / (1 + Z**2 / effective)
-    half = Z / (1 + Z**2 / effective) * np.sqrt(spread / effective + (Z / (2 * effective)) ** 2)
+    half = Z / (1 + Z**2 / effective) * np.sqrt(share * (1 - share) / effective + (Z / (2 * effective)) ** 2)
     return max(0.0, float(centre - half)), min(1.0, float(centre + half))
 
 
 def rate_interval(amounts: Floats | Bools, bounds: Ints, seconds: float) -> tuple[float, float]:
     """95% interval of sum(amounts) / seconds, from how the rate varies between slices."""
+    if not amounts.any():
+        return 0.0, NONE_SEEN / seconds
     sums = np.array([amounts[a:b].sum() for a, b in itertools.pairwise(bounds)])
-    rates = sums / (seconds / len(sums))
-    half = T[len(rates) - 2] * rates.std(ddof=1) / np.sqrt(len(rates))
+    rate = sums.sum() / seconds
+    half = max(_rate_margin(sums, seconds), _rate_margin(sums[::2] + sums[1::2], seconds))
     floor = 0.0 if amounts.dtype == np.bool_ else -np.inf  # a count of requests cannot be negative
-    return max(float(rates.mean() - half), floor), float(rates.mean() + half)
+    return max(float(rate - half), floor), float(rate + half)
+
+
+def _rate_margin(sums: NDArray[np.float64 | np.int64], seconds: float) -> float:
+    rates = sums / (seconds / len(sums))
+    return float(T[len(rates) - 2] * rates.std(ddof=1) / np.sqrt(len(rates)))
 
 
 def _count_by_slice(hits: Bools, bounds: Ints) -> Ints:

@@ -1,5 +1,6 @@
 """Attempts become logical requests, and requests become answers by one clock or the other."""
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeVar
@@ -11,9 +12,8 @@ from openloop.records import MISSING
 from openloop.score.attempts import OK, REPAIR, RETRY, Attempts
 from openloop.score.streams import Streams
 from openloop.slo import CustomDeadlines, Deadlines, LinearDeadlines
-from openloop.units import to_ns
 
-__all__ = ["Answers", "Deliveries", "Requests", "Where", "group_attempts"]
+__all__ = ["Answers", "Deliveries", "Requests", "Spending", "Where", "group_attempts", "pace_ns"]
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -23,27 +23,38 @@ Scalar = TypeVar("Scalar", bound=np.generic)
 
 
 @dataclass(frozen=True)
+class Spending:
+    """What went into each request, all its attempts together."""
+
+    tokens_by_attempt: Ints  # generated: as reported, or else as delivered
+    tokens: Ints
+    spent: Floats  # money, as far as it is known
+    cost: Floats  # the same; NaN where it is not known in full
+
+    def at(self, where: Where) -> "Spending":
+        return Spending(self.tokens_by_attempt, self.tokens[where], self.spent[where], self.cost[where])
+
+
+@dataclass(frozen=True)
 class Requests:
     """Logical requests in order of their due times.
 
-    `rows` is where the attempts are that answered the user: the first that went well (and was not labelled as bad), or
-    the last one where none did. It is a slice where every request has one attempt, which saves copies. Sums are over
-    all attempts.
+    `rows` is where the attempts are that answered the user; a slice, which saves copies, where every request has one.
     """
 
     rows: slice | Ints
     due_ns: Ints
     sent_ns: Ints  # when it was first sent; MISSING: never
+    over_ns: Ints  # when its last attempt was over; MISSING: one was still in flight at the end
     retries: Ints  # retries and repairs
-    cost: Floats  # NaN: not known
 
     def __len__(self) -> int:
         return len(self.due_ns)
 
     def at(self, where: Where) -> "Requests":
-        return Requests(
-            _pick(self.rows, where), self.due_ns[where], self.sent_ns[where], self.retries[where], self.cost[where]
-        )
+        columns = (self.due_ns, self.sent_ns, self.over_ns, self.retries)
+        due_ns, sent_ns, over_ns, retries = (column[where] for column in columns)
+        return Requests(_pick(self.rows, where), due_ns, sent_ns, over_ns, retries)
 
 
 def _pick(rows: slice | Ints, where: Where) -> slice | Ints:
@@ -58,9 +69,9 @@ def group_attempts(attempts: Attempts) -> tuple[Requests, slice | Ints]:
     """All logical requests of a run, and for each attempt the place of its request among them."""
     request_of: slice | Ints
     if np.all(attempts.request_id[1:] > attempts.request_id[:-1]):  # one attempt each: nothing to group
-        everything, no_retries = slice(0, len(attempts)), np.broadcast_to(np.int64(0), len(attempts))
-        found = Requests(everything, attempts.scheduled_ns, attempts.sent_ns, no_retries, attempts.cost)
-        request_of = everything
+        request_of = slice(0, len(attempts))
+        retries = ((attempts.kind == RETRY) | (attempts.kind == REPAIR)).astype(np.int64)
+        found = Requests(request_of, attempts.scheduled_ns, attempts.sent_ns, attempts.ended_ns, retries)
     else:
         found, request_of = _group(attempts)
     if np.all(found.due_ns[1:] >= found.due_ns[:-1]):
@@ -72,43 +83,52 @@ def group_attempts(attempts: Attempts) -> tuple[Requests, slice | Ints]:
 
 
 def _group(attempts: Attempts) -> tuple[Requests, Ints]:
-    ok = attempts.status == OK
-    # Best first: answered and not bad, answered, not answered; the earliest of the answered, the last of the others.
-    merit = np.where(ok & (attempts.quality != 0), 0, np.where(ok, 1, 2))
-    order = np.lexsort((np.where(ok, attempts.ended_ns, -attempts.attempt), merit, attempts.request_id))
+    order = np.lexsort((*_preference(attempts), attempts.request_id))
     ids = attempts.request_id[order]
     new = np.concatenate([[True], ids[1:] != ids[:-1]])
     starts = np.flatnonzero(new)
     request_of = np.empty_like(order)
     request_of[order] = np.cumsum(new) - 1
-    kind = attempts.kind[order]
-    sent = np.where(attempts.sent_ns == MISSING, np.iinfo(np.int64).max, attempts.sent_ns)[order]
-    first_sent = np.minimum.reduceat(sent, starts)
-    known = ~np.isnan(attempts.cost[order])
-    cost = np.add.reduceat(np.where(known, attempts.cost[order], 0.0), starts)
+    kind, sent, ended = attempts.kind[order], attempts.sent_ns[order], attempts.ended_ns[order]
+    never = np.iinfo(np.int64).max
+    first_sent = np.minimum.reduceat(np.where(sent == MISSING, never, sent), starts)
+    running = np.logical_or.reduceat((sent != MISSING) & (ended == MISSING), starts)
     found = Requests(
         rows=order[starts],
-        due_ns=np.minimum.reduceat(attempts.scheduled_ns[order], starts),
-        sent_ns=np.where(first_sent == np.iinfo(np.int64).max, MISSING, first_sent),
+        due_ns=attempts.scheduled_ns[order][starts],
+        sent_ns=np.where(first_sent == never, MISSING, first_sent),
+        over_ns=np.where(running, MISSING, np.maximum.reduceat(ended, starts)),
         retries=np.add.reduceat(((kind == RETRY) | (kind == REPAIR)).astype(np.int64), starts),
-        cost=np.where(np.logical_or.reduceat(known, starts), cost, np.nan),
     )
     return found, request_of
+
+
+def _preference(attempts: Attempts) -> tuple[Ints, Ints]:
+    """Sort keys, the second before the first, that put the attempt which answered the user before the others.
+
+    The last repair that went well replaces what it repaired; else the first attempt that went well; outputs labelled
+    as bad come after all others; where nothing went well, it is the last attempt.
+    """
+    ok = attempts.status == OK
+    repair = attempts.kind == REPAIR
+    merit = np.select([ok & repair & (attempts.quality != 0), ok & (attempts.quality != 0), ok], [0, 1, 2], 3)
+    tie = np.select([ok & repair, ok], [-attempts.ended_ns, attempts.ended_ns], -attempts.attempt.astype(np.int64))
+    return tie, merit
 
 
 class Deliveries:
     """What the users of these requests got, whatever clock it is measured by: a value per request."""
 
-    def __init__(self, requests: Requests, attempts: Attempts, streams: Streams, tokens: Ints) -> None:
+    def __init__(self, requests: Requests, attempts: Attempts, streams: Streams, spending: Spending) -> None:
         self.requests = requests
+        self.spending = spending
         self._attempts = attempts
         self._streams = streams
-        self._tokens = tokens
 
     def at(self, where: Where) -> "Deliveries":
         if isinstance(where, slice) and where == slice(0, len(self.requests)):
             return self  # all of them, with whatever was worked out before
-        return Deliveries(self.requests.at(where), self._attempts, self._streams, self._tokens)
+        return Deliveries(self.requests.at(where), self._attempts, self._streams, self.spending.at(where))
 
     @cached_property
     def ok(self) -> Bools:
@@ -121,7 +141,7 @@ class Deliveries:
     @cached_property
     def tokens(self) -> Ints:
         """Generated: as reported, or else as delivered."""
-        return self.of_attempt(self._tokens)
+        return self.of_attempt(self.spending.tokens_by_attempt)
 
     @cached_property
     def first_ns(self) -> Ints:
@@ -139,8 +159,7 @@ class Deliveries:
     @cached_property
     def tpot_s(self) -> Floats:
         """(E2E - TTFT) / (n - 1)."""
-        further = np.maximum(self.tokens - 1, 1) * 1e9
-        return _known((self.last_ns - self.first_ns) / further, (self.delivered > 0) & (self.tokens > 1))
+        return _known((self.last_ns - self.first_ns) / (np.maximum(self.tokens - 1, 1) * 1e9), self.delivered > 1)
 
     @cached_property
     def tbt_s(self) -> Floats:
@@ -194,6 +213,10 @@ class Answers:
     def tokens(self) -> Ints:
         return self.deliveries.tokens
 
+    @property
+    def timed(self) -> Bools:
+        return (self.deliveries.delivered > 1) | (self.deliveries.tokens <= 1)
+
     @cached_property
     def ttft_s(self) -> Floats:
         return _known(self._since(self.deliveries.first_ns), self.deliveries.delivered > 0)
@@ -233,18 +256,17 @@ class Answers:
 
     @property
     def cost(self) -> Floats:
-        return self.deliveries.requests.cost
+        return self.deliveries.spending.cost
 
     def itl_s(self, share: float) -> Floats:
         return self.deliveries.itl_s(share)
 
     def lateness_s(self, deadlines: Deadlines) -> Floats:
-        """max over i of (t_i - d_i); NaN where no token came."""
+        """max over i of (t_i - d_i) over the tokens whose times are known; NaN where there are none."""
         if not isinstance(deadlines, LinearDeadlines):
             return self.deliveries.late_by_s(deadlines, from_sent=self.from_sent)
-        late_first = self.ttft_s - deadlines.first
         late_later = self._latest_over(deadlines) - deadlines.offset
-        return np.fmax(late_first, _known(late_later, self.deliveries.delivered > 1))
+        return np.fmax(self.ttft_s - deadlines.first, _known(late_later, self.deliveries.delivered > 1))
 
     def next_due_s(self, deadlines: Deadlines) -> Floats:
         """d of the token after the last that came: what the user of an unfinished request was waiting for."""
@@ -257,12 +279,17 @@ class Answers:
         """max over i > 1 of (t_i - origin - pace * i), in seconds."""
         if deadlines.origin == "previous":
             return self.deliveries.tbt_s
-        latest = self.deliveries.reach_ns(to_ns(deadlines.pace)) if deadlines.pace else self.deliveries.last_ns
+        latest = self.deliveries.reach_ns(pace_ns(deadlines)) if deadlines.pace else self.deliveries.last_ns
         return (latest - self.deliveries.first_ns) / 1e9 if deadlines.origin == "first" else self._since(latest)
 
     def _since(self, ns: Ints) -> Floats:
         """Seconds on the clock; NaN where it never started."""
         return _known((ns - self._origin_ns) / 1e9, self._origin_ns != MISSING)
+
+
+def pace_ns(deadlines: LinearDeadlines) -> int:
+    """Rounded up: a token may be late by a nanosecond per token before it counts, and never counts too early."""
+    return math.ceil(deadlines.pace * 1e9)
 
 
 def _known(values: Floats, where: Bools) -> Floats:

@@ -17,6 +17,7 @@ from openloop.slo import SLO
 __all__ = ["JudgedRun", "Scope"]
 
 Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
 
@@ -25,7 +26,6 @@ class JudgedRun:
     """Every request of a run, judged by both clocks: from when it was due, and from when it was sent."""
 
     attempts: Attempts
-    tokens: Ints  # generated, by attempt
     request_of: slice | Ints  # by attempt
     slos: tuple[SLO, ...]
     objective: NDArray[np.int32]  # by request: which of the SLOs
@@ -33,6 +33,8 @@ class JudgedRun:
     judgement: Judgement
     judgement_from_sent: Judgement
     gaps: GapPool
+    attempt_cost: Floats | None  # by attempt, NaN: not known; None: nothing is known of any
+    per_hour: float  # what was reserved costs, on top
     window_ns: tuple[int, int]
     stopped_ns: int
 
@@ -43,8 +45,11 @@ class JudgedRun:
     @cached_property
     def whole(self) -> "Scope":
         """The requests that were due in the measured window."""
-        start, stop = np.searchsorted(self.deliveries.requests.due_ns, self.window_ns)
-        return Scope(self, slice(int(start), int(stop)), self.window_ns)
+        return self.between(*self.window_ns)
+
+    def between(self, start_ns: int, end_ns: int) -> "Scope":
+        start, stop = np.searchsorted(self.deliveries.requests.due_ns, (start_ns, end_ns))
+        return Scope(self, slice(int(start), int(stop)), (start_ns, end_ns))
 
 
 @dataclass(frozen=True)
@@ -52,20 +57,25 @@ class Scope:
     """Some of a run's requests, in order of their due times, and the stretch of time their rates refer to."""
 
     run: JudgedRun
-    where: slice | Ints
+    where: slice | Ints  # places among all requests
     window_ns: tuple[int, int]
-
-    def part(self, mask: Bools, window_ns: tuple[int, int] | None = None) -> "Scope":
-        places = np.arange(self.where.start, self.where.stop) if isinstance(self.where, slice) else self.where
-        return Scope(self.run, places[mask], window_ns or self.window_ns)
+    without_ns: tuple[tuple[int, int], ...] = ()  # stretches of the window that are left out, in order
 
     @property
-    def requests(self) -> int:
+    def places(self) -> Ints:
+        return np.arange(self.where.start, self.where.stop) if isinstance(self.where, slice) else self.where
+
+    def part(self, mask: Bools) -> "Scope":
+        return Scope(self.run, self.places[mask], self.window_ns, self.without_ns)
+
+    @property
+    def n(self) -> int:
         return len(self.due_ns)
 
     @property
     def seconds(self) -> float:
-        return (self.window_ns[1] - self.window_ns[0]) / 1e9
+        left_out = sum(end - start for start, end in self.without_ns)
+        return (self.window_ns[1] - self.window_ns[0] - left_out) / 1e9
 
     @cached_property
     def due_ns(self) -> Ints:
@@ -92,8 +102,26 @@ class Scope:
         return self.run.judgement_from_sent.at(self.where)
 
     @cached_property
+    def objective(self) -> NDArray[np.int32]:
+        return self.run.objective[self.where]
+
+    @cached_property
     def bounds(self) -> Ints:
-        return slice_bounds(self.due_ns, self.window_ns)
+        """Where each slice of the window starts and ends among these requests."""
+        start, end = self.window_ns
+        due = self.due_ns
+        for a, b in reversed(self.without_ns):
+            due = np.where(due >= b, due - (b - a), due)
+            end -= b - a
+        return slice_bounds(due, (start, end))
+
+    def sample(self, values: Floats) -> Sample:
+        """Those values that belong to completed requests."""
+        return Sample(values, self.deliveries.ok, self.bounds)
+
+    @cached_property
+    def e2e_s(self) -> Sample:
+        return self.sample(self.answers.e2e_s)
 
     @cached_property
     def lag_s(self) -> Sample:
@@ -102,16 +130,7 @@ class Scope:
         return Sample((sent_ns - self.due_ns) / 1e9, sent_ns != MISSING, self.bounds)
 
     @cached_property
-    def e2e_s(self) -> Sample:
-        """Latency of the completed requests."""
-        return Sample(self.answers.e2e_s, self.deliveries.ok, self.bounds)
-
-    @cached_property
-    def objective(self) -> NDArray[np.int32]:
-        return self.run.objective[self.where]
-
-    @cached_property
-    def attempts(self) -> Bools:
+    def of_attempts(self) -> Bools:
         """By attempt: whether it was made at one of these requests."""
         chosen = np.zeros(len(self.run.deliveries.requests), np.bool_)
         chosen[self.where] = True
@@ -119,7 +138,11 @@ class Scope:
 
     @cached_property
     def left_ns(self) -> Ints:
-        """When each request left the system; one that was never sent was never in it."""
-        done = self.deliveries.done_ns
-        left = np.maximum(np.where(done != MISSING, done, self.run.stopped_ns), self.due_ns)
-        return np.where(self.deliveries.requests.sent_ns != MISSING, left, self.due_ns)
+        """When each request left the system: with its answer, or when the last attempt at it was given up.
+
+        One that was still in flight leaves when watching ended; one that was never sent was never in it.
+        """
+        requests, ok = self.deliveries.requests, self.deliveries.ok
+        over = np.where(requests.over_ns != MISSING, requests.over_ns, self.run.stopped_ns)
+        left = np.maximum(np.where(ok, self.deliveries.done_ns, over), self.due_ns)
+        return np.where(requests.sent_ns != MISSING, left, self.due_ns)

@@ -12,21 +12,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from openloop.errors import SpecError
-from openloop.records import STATUSES, Prices, Run, TimedEvent, open_run
+from openloop.records import STATUSES, Run, TimedEvent, open_run
 from openloop.score import metrics
 from openloop.score.judge import GateScore, JointFailure
+from openloop.score.judged import judge_run
 from openloop.score.quantiles import Ladder, Percentiles, Sample, ladder, percentiles, rate_interval, share_interval
-from openloop.score.read import judge_run
 from openloop.score.scope import JudgedRun, Scope
 from openloop.score.streams import Progress
 from openloop.score.verdict import Verdict, verdict
 from openloop.slo import SLO, Objectives, read_slo
 from openloop.spec import suggest
-from openloop.units import to_ns
+from openloop.units import format_seconds, to_ns
 
 __all__ = ["GROUPS", "Disruption", "Score", "Summary", "TimeWindow", "check", "score"]
 
 Floats = NDArray[np.float64]
+
+MAX_WINDOWS = 10_000
 
 GROUPS = {"replica": "replica", "class": "workload_class", "tenant": "tenant", "turn": "turn"}
 
@@ -58,6 +60,8 @@ class Summary:
     jitter_s: Percentiles | None
     e2e_s: Percentiles | None
     gates: dict[str, GateScore]
+    cache_hit_rate: float
+    cost: metrics.CostScore | None
     cost_per_accepted: float | None
 
 
@@ -92,14 +96,12 @@ class Score(Summary):
     client_lag_s: Percentiles | None
     qoe: float
     fluidity_index: float
-    unit: metrics.UnitScore | None
+    units: dict[str, metrics.UnitScore]
     sessions: metrics.SessionScore
     joint_failures: list[JointFailure]
     little: metrics.LittleScore
     utilisation: float
-    cache_hit_rate: float
     retries: metrics.RetryScore
-    cost: metrics.CostScore | None
     leaks: list[metrics.Leak]
     stragglers: list[metrics.Straggler]
     disruptions: list[Disruption]
@@ -156,12 +158,11 @@ def _score(
     window_s: float | None,
     disruption_s: float,
 ) -> Score:
-    scope, prices = judged.whole, run.manifest.prices
+    scope = judged.whole
     found = verdict(run, scope)
-    cost = metrics.cost_score(scope, prices)
-    disruptions, steady = _disruptions(scope, run.manifest.events, disruption_s, prices)
+    disruptions, steady = _disruptions(scope, run.manifest.events, disruption_s)
     return Score(
-        **_fields(_summary(scope, prices)),
+        **_fields(_summary(scope)),
         run=str(run.path) if run.path else None,
         slo=str(objectives),
         valid=found.valid,
@@ -173,58 +174,52 @@ def _score(
         client_lag_s=percentiles(scope.lag_s),
         qoe=metrics.mean_over_due(scope, scope.deliveries.qoe),
         fluidity_index=metrics.mean_over_due(scope, scope.deliveries.fluidity),
-        unit=metrics.unit_score(scope, judged.slos[0]) if len({slo.unit for slo in judged.slos}) == 1 else None,
+        units=metrics.units(scope),
         sessions=metrics.sessions(scope),
         joint_failures=scope.judgement.joint_failures(),
         little=metrics.little(scope),
-        utilisation=metrics.utilisation(scope),
-        cache_hit_rate=metrics.cache_hit_rate(scope),
+        utilisation=metrics.utilisation(scope, run.manifest.replicas),
         retries=metrics.retry_score(scope),
-        cost=cost,
-        leaks=metrics.leaks(scope, cost),
+        leaks=metrics.leaks(scope),
         stragglers=metrics.stragglers(scope),
         disruptions=disruptions,
         steady=steady,
         by={key: _groups(scope, GROUPS[key]) for key in by},
-        windows=_windows(scope, window_s, prices) if window_s else [],
+        windows=_windows(scope, window_s) if window_s else [],
     )
 
 
-def _summary(scope: Scope, prices: Prices | None) -> Summary:
-    judged, from_sent = scope.judgement, scope.judgement_from_sent
-    answers, sent, tokens, seconds = (
-        scope.answers,
-        scope.answers_from_sent,
-        scope.deliveries.tokens,
-        scope.seconds,
-    )
-    ok, accepted, due = judged.ok, judged.accepted, scope.requests
-    cost = metrics.cost_score(scope, prices)
+def _summary(scope: Scope, *, by_the_hour: bool = True) -> Summary:
+    ok, accepted, from_sent = scope.judgement.ok, scope.judgement.accepted, scope.judgement_from_sent.accepted
+    answers, sent, tokens, seconds = scope.answers, scope.answers_from_sent, scope.deliveries.tokens, scope.seconds
     benefit, idle_s = metrics.benefits(scope)
+    cost = metrics.cost_score(scope, by_the_hour=by_the_hour)
     return Summary(
         window_s=seconds,
-        requests=due,
+        requests=scope.n,
         completed=int(ok.sum()),
         accepted=int(accepted.sum()),
-        offered_rps=due / seconds,
+        offered_rps=scope.n / seconds,
         throughput_rps=float(ok.sum()) / seconds,
         goodput_rps=float(accepted.sum()) / seconds,
         goodput_rps_interval=rate_interval(accepted, scope.bounds, seconds),
-        goodput_rps_from_sent=float(from_sent.accepted.sum()) / seconds,
-        attainment=float(accepted.mean()) if due else math.nan,
-        attainment_interval=share_interval(accepted, scope.bounds),
-        attainment_from_sent=float(from_sent.accepted.mean()) if due else math.nan,
+        goodput_rps_from_sent=float(from_sent.sum()) / seconds,
+        attainment=float(accepted.mean()) if scope.n else math.nan,
+        attainment_interval=share_interval(accepted, scope.bounds, scope.e2e_s.independence),
+        attainment_from_sent=float(from_sent.mean()) if scope.n else math.nan,
         output_tokens_per_s=float(tokens[ok].sum()) / seconds,
         output_token_goodput=float(tokens[accepted].sum()) / seconds,
         smooth_goodput=float(benefit.sum()) / seconds,
         smooth_goodput_interval=rate_interval(benefit, scope.bounds, seconds),
-        idle_s=percentiles(Sample(idle_s, ok, scope.bounds)),
-        ttft_s=_percentiles(scope, Sample(answers.ttft_s, ok, scope.bounds), sent.ttft_s),
-        tpot_s=_percentiles(scope, Sample(answers.tpot_s, ok, scope.bounds)),
-        tbt_s=_percentiles(scope, Sample(answers.tbt_s, ok, scope.bounds)),
-        jitter_s=_percentiles(scope, Sample(answers.jitter_s, ok, scope.bounds)),
+        idle_s=percentiles(scope.sample(idle_s)),
+        ttft_s=_percentiles(scope, scope.sample(answers.ttft_s), sent.ttft_s),
+        tpot_s=_percentiles(scope, scope.sample(answers.tpot_s)),
+        tbt_s=_percentiles(scope, scope.sample(answers.tbt_s)),
+        jitter_s=_percentiles(scope, scope.sample(answers.jitter_s)),
         e2e_s=_percentiles(scope, scope.e2e_s, sent.e2e_s),
-        gates=judged.gate_scores(seconds),
+        gates=scope.judgement.gate_scores(seconds),
+        cache_hit_rate=metrics.cache_hit_rate(scope),
+        cost=cost,
         cost_per_accepted=cost.per_accepted if cost else None,
     )
 
@@ -237,9 +232,9 @@ def _percentiles(scope: Scope, sample: Sample, from_sent: Floats | None = None) 
     found = percentiles(sample)
     if found is None:
         return None
-    ok = scope.judgement.ok
-    sent = sample if from_sent is None else Sample(from_sent, ok, scope.bounds)
-    return dataclasses.replace(found, failures_as_inf=ladder(sample, int(np.sum(~ok))), from_sent=ladder(sent))
+    failures = int(np.sum(~scope.judgement.ok))
+    sent = sample if from_sent is None else scope.sample(from_sent)
+    return dataclasses.replace(found, failures_as_inf=ladder(sample, failures), from_sent=ladder(sent))
 
 
 def _token_gaps(judged: JudgedRun) -> Percentiles | None:
@@ -263,47 +258,50 @@ def _completed_inside(scope: Scope) -> float:
 
 
 def _groups(scope: Scope, column: str) -> dict[str, Summary]:
-    """By value of a column. Prices per hour are the whole fleet's, so only what attempts cost is divided up."""
+    """By value of a column; requests without one are a group of their own."""
     values = scope.deliveries.of_attempt(getattr(scope.run.attempts, column))
     names = scope.run.attempts.words.get(column)
-    return {
-        "(none)" if value < 0 else names[value] if names else str(value): _summary(scope.part(values == value), None)
-        for value in np.unique(values).tolist()
-    }
+    none = "(none)" if not names or "(none)" not in names else "(no value)"
+    order = np.argsort(values, kind="stable")
+    cuts = np.flatnonzero(np.diff(values[order])) + 1
+    found = {}
+    for members in np.split(order, cuts):
+        value = int(values[members[0]]) if len(members) else -1
+        part = Scope(scope.run, scope.places[members], scope.window_ns, scope.without_ns)
+        found[none if value < 0 else names[value] if names else str(value)] = _summary(part, by_the_hour=False)
+    return found
 
 
-def _windows(scope: Scope, window_s: float, prices: Prices | None) -> list[TimeWindow]:
+def _windows(scope: Scope, window_s: float) -> list[TimeWindow]:
     start, end = scope.window_ns
-    edges = [*range(start, end, max(to_ns(window_s), 1)), end]
-    return [TimeWindow(a / 1e9, b / 1e9, _summary(_between(scope, a, b), prices)) for a, b in itertools.pairwise(edges)]
+    step = max(to_ns(window_s), 1)
+    if (end - start) / step > MAX_WINDOWS:
+        raise SpecError(
+            f"windows of {format_seconds(window_s)} cut {format_seconds(scope.seconds)} "
+            f"into more than {MAX_WINDOWS:,} pieces; give a longer one"
+        )
+    edges = [*range(start, end, step), end]
+    return [TimeWindow(a / 1e9, b / 1e9, _summary(scope.run.between(a, b))) for a, b in itertools.pairwise(edges)]
 
 
 def _disruptions(
-    scope: Scope, events: Sequence[TimedEvent], disruption_s: float, prices: Prices | None
+    scope: Scope, events: Sequence[TimedEvent], disruption_s: float
 ) -> tuple[list[Disruption], Summary | None]:
     """The stretches after timed events, and all the rest of the window together."""
     start, end = scope.window_ns
-    found = []
-    due = scope.due_ns
-    disturbed, disturbed_ns, free_from = np.zeros(len(due), np.bool_), 0, start
+    found: list[Disruption] = []
+    disturbed: list[tuple[int, int]] = []
     for event in sorted(events, key=lambda event: event.at_ns):
         a, b = max(event.at_ns, start), min(event.at_ns + to_ns(disruption_s), end)
-        if a >= b:
-            continue
-        summary = _summary(_between(scope, a, b), prices)
-        found.append(Disruption(event.kind, event.detail, a / 1e9, b / 1e9, summary))
-        disturbed |= (due >= a) & (due < b)
-        disturbed_ns += max(b - max(a, free_from), 0)
-        free_from = max(free_from, b)
-    if not found or disturbed_ns >= end - start:
+        if a < b:
+            summary = _summary(scope.run.between(a, b))
+            found.append(Disruption(event.kind, event.detail, a / 1e9, b / 1e9, summary))
+            before = disturbed.pop() if disturbed and disturbed[-1][1] >= a else (a, b)
+            disturbed.append((before[0], max(before[1], b)))
+    if not found or sum(b - a for a, b in disturbed) >= end - start:
         return found, None
-    # Rates outside refer to the time outside: as if the window were that much shorter.
-    return found, _summary(scope.part(~disturbed, (start, end - disturbed_ns)), prices)
-
-
-def _between(scope: Scope, start: int, end: int) -> Scope:
-    due = scope.due_ns
-    return scope.part((due >= start) & (due < end), (start, end))
+    calm = np.all([(scope.due_ns < a) | (scope.due_ns >= b) for a, b in disturbed], axis=0)
+    return found, _summary(Scope(scope.run, scope.places[calm], scope.window_ns, tuple(disturbed)))
 
 
 def _fields(summary: Summary) -> dict[str, Any]:

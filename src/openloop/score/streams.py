@@ -8,7 +8,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from openloop.errors import SpecError
-from openloop.records import Run
+from openloop.records import Run, split
 from openloop.score import kernel
 from openloop.score.quantiles import SLICES
 from openloop.slo import CustomDeadlines
@@ -19,6 +19,8 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 Progress = Callable[[int, int], None]
+
+PIECE = 2_000_000  # tokens looked at together
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,7 @@ class GapPool:
 
     def close(self, total_ns: int) -> None:
         """Rank what was collected; `total_ns` is the sum of all gaps. Nothing is added after this."""
-        self._values = kernel.bin_values() / 1e9
+        self._lows, self._values = (edges / 1e9 for edges in kernel.bin_edges_and_values())
         self._cumulative = np.cumsum(self.histogram.sum(axis=0))
         self.n = int(self._cumulative[-1])
         self.mean = total_ns / 1e9 / self.n if self.n else np.nan
@@ -75,7 +77,7 @@ class GapPool:
         return float(self._values[np.searchsorted(self._cumulative, place, side="right")])
 
     def below(self, value: float) -> tuple[Ints, Ints]:
-        bins = np.searchsorted(self._values, value, side="right")
+        bins = np.searchsorted(self._lows, value, side="right")
         return self.histogram[:, :bins].sum(axis=1), self.histogram.sum(axis=1)
 
 
@@ -95,10 +97,11 @@ def read_streams(run: Run, plan: StreamPlan, progress: Progress | None = None) -
     )
     start = 0
     for batch in run.batches(["event_ns", "event_tokens"]):
-        stop = start + batch.num_rows
-        if not _read_batch(batch, plan, streams, slice(start, stop)):
-            run.validate()  # reads it again, to say which row it is and what is wrong there
-        start = stop
+        for piece in split(batch, PIECE, PIECE):
+            stop = start + piece.num_rows
+            if not _read_batch(piece, plan, streams, slice(start, stop)):
+                run.validate()  # reads it again, to say which row it is and what is wrong there
+            start = stop
         if progress:
             progress(start, rows)
     counted = plan.rows.slice_of >= 0
@@ -113,7 +116,7 @@ def _read_batch(batch: pa.RecordBatch, plan: StreamPlan, streams: Streams, rows:
         return False
     streams.delivered[rows] = np.diff(offsets)
     gaps = streams.gaps
-    written, backwards = kernel.read_streams(
+    written, backwards = kernel.scan(
         ns, offsets, plan.rows.part(rows), gaps.histogram, gaps.room[gaps.written :], streams.facts.part(rows)
     )
     gaps.written += written
@@ -136,12 +139,13 @@ def _token_times(batch: pa.RecordBatch) -> tuple[Ints, Ints]:
     offsets -= offsets[0]
     if tokens.null_count == len(tokens):
         return ns, offsets
-    given = np.repeat(np.asarray(tokens.is_valid()), np.diff(offsets))
+    told = np.asarray(tokens.is_valid())
     counts = tokens.flatten().to_numpy()
-    if len(counts) != given.sum() or (len(counts) and counts.min() < 1):
+    lengths = np.diff(offsets)
+    if np.any(np.diff(tokens.offsets.to_numpy())[told] != lengths[told]) or np.any(counts < 1):
         return ns, np.empty(0, np.int64)
     per_event = np.ones(len(ns), np.int64)
-    per_event[given] = counts
+    per_event[np.repeat(told, lengths)] = counts
     expanded = np.repeat(ns, per_event)
     expanded.flags.writeable = False  # as what Arrow lends is: the compiled pass need know only one kind
     return expanded, np.concatenate([[0], np.cumsum(per_event)])[offsets]

@@ -3,35 +3,44 @@
 A check returns a sentence that says what is wrong, or None. Any sentence from CHECKS makes the run invalid.
 """
 
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from openloop.records import Manifest, Run
 from openloop.score.attempts import CENSORED, DROPPED
 from openloop.score.scope import Scope
-from openloop.slo import E2E, TTFT, Quality
+from openloop.slo import E2E, TTFT, Completion, Cost, Gate, LinearDeadlines, Quality
 from openloop.units import format_seconds, format_share
 
 __all__ = ["CHECKS", "Verdict", "verdict"]
+
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
 
 MIN_REQUESTS = 100  # the article's worked example has as many; below, a single request moves attainment by over 1%
 LAG_SHARE = 0.1  # of the tightest bound from arrival: more, and the client is a visible part of what it measures
 LOST_SHARE = 0.01  # of requests that were dropped or censored
 WINDOW_LATENCIES = 5  # a window must be this many median latencies long
-DRIFT_RATIO = 1.5
-DRIFT_Z = 3.3  # one false alarm in a thousand runs
+SIGMAS = 4  # of sampling error, where a promise is compared with what happened
+DISPERSION = (0.2, 3.0)  # of arrivals by slice, over what is promised: chi-square with 19 degrees, one in a million
+TREND_Z = 2.8
+TREND_RATIO = 1.5  # of late to early latency
+TREND_SHARE = 0.1  # of late to early attainment, in points
+ALIKE = 0.5  # correlation of neighbouring slices that is too much
 
 
 def few_requests(_: Manifest, scope: Scope) -> str | None:
-    if scope.requests >= MIN_REQUESTS:
+    if scope.n >= MIN_REQUESTS:
         return None
-    return f"only {scope.requests} requests were due in the window; at least {MIN_REQUESTS} are needed"
+    return f"only {scope.n} requests were due in the window; at least {MIN_REQUESTS} are needed"
 
 
 def client_late(_: Manifest, scope: Scope) -> str | None:
-    bounds = [gate.within_s for slo in scope.run.slos for gate in slo.gates if isinstance(gate, TTFT | E2E)]
+    bounds = [bound for slo in scope.run.slos for gate in slo.gates if (bound := _bound_from_arrival(gate))]
     if not bounds or not scope.lag_s.n:
         return None
     p99, tightest = scope.lag_s.quantile(0.99), min(bounds)
@@ -41,6 +50,13 @@ def client_late(_: Manifest, scope: Scope) -> str | None:
         f"the client was late: p99 of sending behind schedule is {format_seconds(p99)}, "
         f"over {format_share(LAG_SHARE)} of the tightest bound {format_seconds(tightest)}"
     )
+
+
+def _bound_from_arrival(gate: Gate) -> float | None:
+    if isinstance(gate, TTFT | E2E | Completion):
+        return gate.within_s
+    deadlines = getattr(gate, "deadlines", None)
+    return deadlines.first if isinstance(deadlines, LinearDeadlines) and np.isfinite(deadlines.first) else None
 
 
 def arrivals_dropped(_: Manifest, scope: Scope) -> str | None:
@@ -53,36 +69,46 @@ def requests_censored(_: Manifest, scope: Scope) -> str | None:
 
 def _lost(scope: Scope, status: int, what: str) -> str | None:
     lost = int(np.sum(scope.deliveries.of_attempt(scope.run.attempts.status) == status))
-    if lost <= LOST_SHARE * scope.requests:
+    if lost <= LOST_SHARE * scope.n:
         return None
-    return f"{lost:,} of {scope.requests:,} requests {what}, over {format_share(LOST_SHARE)}"
+    return f"{lost:,} of {scope.n:,} requests {what}, over {format_share(LOST_SHARE)}"
 
 
 def rate_not_as_offered(manifest: Manifest, scope: Scope) -> str | None:
     offered = manifest.offered_rps
-    if offered is None or not scope.requests:
+    if offered is None:
         return None
     cv = 1.0 if manifest.arrivals_cv is None else manifest.arrivals_cv
-    found = scope.requests / scope.seconds
-    if abs(found / offered - 1) <= 0.01 + 5 * max(cv, 0.2) / np.sqrt(scope.requests):
+    found = scope.n / scope.seconds
+    if abs(found / offered - 1) <= 0.005 + SIGMAS * max(cv, 0.1) / np.sqrt(scope.n):
         return None
     return f"{found:.3g} requests per second were due where the manifest promises {offered:.3g}"
 
 
 def arrivals_not_as_promised(manifest: Manifest, scope: Scope) -> str | None:
+    """Variation of single gaps, and of counts by slice: repeated or drifting gaps show only in the latter."""
     cv = manifest.arrivals_cv
-    if cv is None or scope.requests < MIN_REQUESTS:
+    if cv is None or scope.n < MIN_REQUESTS:
         return None
     gaps = np.diff(scope.due_ns)
     found = float(gaps.std() / gaps.mean()) if gaps.any() else 0.0
-    # Sampling error of a coefficient of variation, as for gamma gaps, five times over.
-    if abs(found - cv) <= 0.02 + 5 * cv * np.sqrt((0.5 + cv**2) / scope.requests):
-        return None
-    return f"gaps between arrivals vary by {found:.2f} of their mean where the arrival process promises {cv:.2f}"
+    # Sampling error of a coefficient of variation, as for gamma gaps.
+    if abs(found - cv) > 0.005 + SIGMAS * cv * np.sqrt((0.5 + cv**2) / scope.n):
+        return f"gaps between arrivals vary by {found:.2f} of their mean where the arrival process promises {cv:.2f}"
+    counts = np.diff(scope.bounds)
+    dispersion = float(counts.var(ddof=1) / counts.mean())
+    low, high = DISPERSION
+    if max(cv, 0.2) ** 2 * high < dispersion or (cv > 0.2 and dispersion < cv**2 * low):
+        return (
+            f"arrivals come in clumps that the arrival process does not promise: their number by slice of the window "
+            f"varies {dispersion / max(cv, 0.2) ** 2:.1f} times as much"
+        )
+    return None
 
 
 def window_short(_: Manifest, scope: Scope) -> str | None:
-    if not scope.e2e_s.n:
+    batch = all(any(isinstance(gate, Completion) for gate in slo.gates) for slo in scope.run.slos)
+    if batch or not scope.e2e_s.n:  # a batch is over when it is over
         return None
     median = scope.e2e_s.quantile(0.5)
     if scope.seconds >= WINDOW_LATENCIES * median:
@@ -93,35 +119,95 @@ def window_short(_: Manifest, scope: Scope) -> str | None:
     )
 
 
-def latency_drifts(_: Manifest, scope: Scope) -> str | None:
-    """Mann-Kendall test of a trend in the slices' median latencies, and a visible size."""
-    medians = np.array([np.median(each) for each in scope.e2e_s.slices() if len(each)])
-    k = len(medians)
-    if k < 8:
-        return None
-    trend = np.sum(np.sign(medians[None, :] - medians[:, None])[np.triu_indices(k, 1)])
-    z = abs(trend) / np.sqrt(k * (k - 1) * (2 * k + 5) / 18)
-    early, late = float(np.median(medians[: k // 4])), float(np.median(medians[-(k // 4) :]))
+def no_steady_state(_: Manifest, scope: Scope) -> str | None:
+    """A trend in the slices' median latency, failures counting as infinite, or in the share accepted."""
+    latency, accepted = _by_slice(scope)
+    early, late = _ends(latency)
     ratio = max(early, late) / min(early, late) if min(early, late) > 0 else np.inf
-    if z < DRIFT_Z or ratio < DRIFT_RATIO:
-        return None
-    way = "rose" if late > early else "fell"
+    if early != late and ratio >= TREND_RATIO and abs(_trend(latency)) >= TREND_Z:
+        what, ends = "median latency", (format_seconds(early), format_seconds(late))
+    else:
+        early, late = _ends(accepted)
+        if not (abs(late - early) >= TREND_SHARE and abs(_trend(accepted)) >= TREND_Z):
+            return None
+        what, ends = "share accepted", (format_share(early), format_share(late))
     return (
-        f"no steady state: the median latency {way} from {format_seconds(early)} to {format_seconds(late)} "
+        f"no steady state: the {what} {'rose' if late > early else 'fell'} from {ends[0]} to {ends[1]} "
         "through the window, so these numbers depend on how long it was"
     )
 
 
-def quality_unknown(_: Manifest, scope: Scope) -> str | None:
-    if (
-        not any(isinstance(gate, Quality) for slo in scope.run.slos for gate in slo.gates)
-        or not scope.deliveries.ok.any()
-    ):
+def window_too_short_for_correlation(manifest: Manifest, scope: Scope) -> str | None:
+    latency, _ = _by_slice(scope)
+    alike = _correlation(_ranks(latency))
+    if len(latency) < MIN_SLICES or alike <= ALIKE or no_steady_state(manifest, scope):
         return None
-    labelled = (scope.deliveries.quality >= 0) | ~np.isnan(scope.deliveries.quality_score)
-    if (labelled & scope.deliveries.ok).any():
-        return None
-    return "the SLO asks for quality and no request carries a label: none can be accepted"
+    return (
+        f"the window is too short for how slowly latency varies: neighbouring twentieths of it are alike "
+        f"(correlation {alike:.2f}), so intervals are too narrow; run longer"
+    )
+
+
+MIN_SLICES = 8
+
+
+def _by_slice(scope: Scope) -> tuple[Floats, Floats]:
+    """Median latency with failures as infinite, and share accepted, of every slice that has requests."""
+    latency = np.where(scope.deliveries.ok, scope.answers.e2e_s, np.inf)
+    slices = [slice(a, b) for a, b in itertools.pairwise(scope.bounds) if b > a]
+    medians = np.array([np.sort(latency[each])[(each.stop - each.start) // 2] for each in slices])
+    return medians, np.array([scope.judgement.accepted[each].mean() for each in slices])
+
+
+def _ends(values: Floats) -> tuple[float, float]:
+    """The typical value of the first and of the last quarter."""
+    quarter = max(len(values) // 4, 1)
+    return float(np.sort(values[:quarter])[quarter // 2]), float(np.sort(values[-quarter:])[quarter // 2])
+
+
+def _trend(values: Floats) -> float:
+    """Mann-Kendall's z, with the variance enlarged by what neighbouring slices have in common beyond the trend."""
+    k = len(values)
+    if k < MIN_SLICES:
+        return 0.0
+    ranks = _ranks(values)
+    score = np.sum(np.sign(ranks[None, :] - ranks[:, None])[np.triu_indices(k, 1)])
+    alike = float(np.clip(_correlation(ranks), 0.0, 0.9))
+    return float(score / np.sqrt(k * (k - 1) * (2 * k + 5) / 18 * (1 + alike) / (1 - alike)))
+
+
+def _correlation(ranks: Floats) -> float:
+    """Of neighbours, after a straight line is taken out."""
+    if len(ranks) < 3:
+        return 0.0
+    x = np.arange(len(ranks)) - (len(ranks) - 1) / 2
+    rest = ranks - ranks.mean() - x * (x @ ranks) / (x @ x)
+    return float(rest[1:] @ rest[:-1] / (rest @ rest)) if rest @ rest > 1e-9 * len(ranks) else 0.0
+
+
+def _ranks(values: Floats) -> Floats:
+    """Places in order of size; equal values share theirs."""
+    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
+    return (np.cumsum(counts) - (counts - 1) / 2)[place]
+
+
+def label_unknown(_: Manifest, scope: Scope) -> str | None:
+    """Gates on labels that no request of the class carries: nothing could pass."""
+    for index, slo in enumerate(scope.run.slos):
+        mine = scope.deliveries.ok & (scope.objective == index)
+        for gate in slo.gates:
+            known = _known_label(gate, scope)
+            if known is not None and mine.any() and not (mine & known).any():
+                return f"the SLO asks for {gate} and no request tells: none can be accepted"
+    return None
+
+
+def _known_label(gate: Gate, scope: Scope) -> Bools | None:
+    if isinstance(gate, Cost):
+        return ~np.isnan(scope.answers.cost)
+    if isinstance(gate, Quality):
+        return scope.answers.quality >= 0 if gate.at_least is None else ~np.isnan(scope.answers.quality_score)
+    return None
 
 
 CHECKS: tuple[Callable[[Manifest, Scope], str | None], ...] = (
@@ -132,8 +218,9 @@ CHECKS: tuple[Callable[[Manifest, Scope], str | None], ...] = (
     rate_not_as_offered,
     arrivals_not_as_promised,
     window_short,
-    latency_drifts,
-    quality_unknown,
+    no_steady_state,
+    window_too_short_for_correlation,
+    label_unknown,
 )
 
 
@@ -147,7 +234,7 @@ class Verdict:
 
 
 def verdict(run: Run, scope: Scope) -> Verdict:
-    found = [check(run.manifest, scope) for check in CHECKS] if scope.requests else ["nothing was due in the window"]
+    found = [check(run.manifest, scope) for check in CHECKS] if scope.n else ["nothing was due in the window"]
     reasons = (*run.missing, *(sentence for sentence in found if sentence))
     return Verdict(not reasons, reasons, (*_notes(run, scope), *run.manifest.notes))
 
@@ -179,6 +266,9 @@ def _notes(run: Run, scope: Scope) -> Iterator[str]:
         yield "no quality labels: this is latency-constrained throughput, not yet goodput in the full sense"
     elif labelled < ok.sum():
         yield f"{int(ok.sum()) - labelled:,} of {int(ok.sum()):,} completed requests carry no quality label"
+    known_for = scope.run.attempt_cost is not None and np.mean(~np.isnan(deliveries.spending.cost))
+    if known_for is not False and known_for < 1 and not scope.run.per_hour:
+        yield f"cost is known for {format_share(float(known_for))} of requests: cost per accepted is a lower bound"
     absent = [words for name, words in FACTS.items() if getattr(run.manifest, name) is None]
     if absent:
         yield f"not recorded, so weaker evidence: {', '.join(absent)}"

@@ -55,7 +55,7 @@ class LinearDeadlines:
         return np.where(i == 1, self.first, start + self.offset + self.pace * i)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class CustomDeadlines:
     """A schedule of your own: `function(i, first, previous)` gives the due time of each token.
 

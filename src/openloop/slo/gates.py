@@ -22,7 +22,7 @@ __all__ = [
     "TBT",
     "TPOT",
     "TTFT",
-    "Answers",
+    "AnswerColumns",
     "Completion",
     "Cost",
     "Gate",
@@ -41,11 +41,13 @@ Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 
-class Answers(Protocol):
+class AnswerColumns(Protocol):
     """What a gate may look at: a value per logical request. NaN: not known. Times count from the clock in use."""
 
     @property
     def tokens(self) -> Ints: ...  # generated
+    @property
+    def timed(self) -> Bools: ...  # whether it is known when its tokens came, and not just the first
     @property
     def ttft_s(self) -> Floats: ...
     @property
@@ -79,7 +81,7 @@ class Gate(Protocol):
 
     @property
     def name(self) -> str: ...
-    def met(self, answers: Answers) -> Bools: ...
+    def met(self, answers: AnswerColumns) -> Bools: ...
 
 
 @dataclass(frozen=True)
@@ -98,7 +100,7 @@ class TTFT(_Within):
 
     name = "ttft"
 
-    def met(self, answers: Answers) -> Bools:
+    def met(self, answers: AnswerColumns) -> Bools:
         return answers.ttft_s <= self.within_s
 
 
@@ -107,7 +109,7 @@ class TPOT(_Within):
 
     name = "tpot"
 
-    def met(self, answers: Answers) -> Bools:
+    def met(self, answers: AnswerColumns) -> Bools:
         return (answers.tokens <= 1) | (answers.tpot_s <= self.within_s)
 
 
@@ -116,7 +118,7 @@ class TBT(_Within):
 
     name = "tbt"
 
-    def met(self, answers: Answers) -> Bools:
+    def met(self, answers: AnswerColumns) -> Bools:
         return (answers.tokens <= 1) | (answers.tbt_s <= self.within_s)
 
 
@@ -125,7 +127,7 @@ class Jitter(_Within):
 
     name = "jitter"
 
-    def met(self, answers: Answers) -> Bools:
+    def met(self, answers: AnswerColumns) -> Bools:
         return (answers.tokens <= 1) | (answers.jitter_s <= self.within_s)
 
 
@@ -134,7 +136,7 @@ class E2E(_Within):
 
     name = "e2e"
 
-    def met(self, answers: Answers) -> Bools:
+    def met(self, answers: AnswerColumns) -> Bools:
         return answers.e2e_s <= self.within_s
 
 
@@ -143,7 +145,7 @@ class Completion(_Within):
 
     name = "window"
 
-    def met(self, answers: Answers) -> Bools:
+    def met(self, answers: AnswerColumns) -> Bools:
         return answers.completion_s <= self.within_s
 
 
@@ -158,7 +160,7 @@ class ITL:
     def name(self) -> str:
         return f"itl_p{self.gap_share * 100:.10g}"
 
-    def met(self, answers: Answers) -> Bools:
+    def met(self, answers: AnswerColumns) -> Bools:
         return (answers.tokens <= 1) | (answers.itl_s(self.gap_share) <= self.within_s)
 
     def __str__(self) -> str:
@@ -172,8 +174,11 @@ class TokenDeadlines:
     deadlines: Deadlines
     name: str = "deadlines"
 
-    def met(self, answers: Answers) -> Bools:
-        return answers.lateness_s(self.deadlines) <= 0
+    def met(self, answers: AnswerColumns) -> Bools:
+        return answers.timed & (answers.lateness_s(self.deadlines) <= 0)
+
+    def __str__(self) -> str:
+        return self.name
 
 
 @dataclass(frozen=True)
@@ -187,8 +192,8 @@ class Read:
     def deadlines(self) -> Deadlines:
         return reading(self.tokens_per_s)
 
-    def met(self, answers: Answers) -> Bools:
-        return answers.lateness_s(self.deadlines) <= 0
+    def met(self, answers: AnswerColumns) -> Bools:
+        return answers.timed & (answers.lateness_s(self.deadlines) <= 0)
 
     def __str__(self) -> str:
         return f"{self.name}>={self.tokens_per_s!r}tok/s"
@@ -211,7 +216,7 @@ class Quality:
     at_least: float | None = None
     name = "quality"
 
-    def met(self, answers: Answers) -> Bools:
+    def met(self, answers: AnswerColumns) -> Bools:
         return answers.quality == 1 if self.at_least is None else answers.quality_score >= self.at_least
 
     def __str__(self) -> str:
@@ -225,7 +230,7 @@ class Retries:
     at_most: int
     name = "retries"
 
-    def met(self, answers: Answers) -> Bools:
+    def met(self, answers: AnswerColumns) -> Bools:
         return answers.retries <= self.at_most
 
     def __str__(self) -> str:
@@ -239,7 +244,7 @@ class Cost:
     at_most: float
     name = "cost"
 
-    def met(self, answers: Answers) -> Bools:
+    def met(self, answers: AnswerColumns) -> Bools:
         return answers.cost <= self.at_most
 
     def __str__(self) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from openloop.errors import SpecError
-from openloop.slo.deadlines import reading
+from openloop.slo.deadlines import reading, reading_from_first
 from openloop.slo.gates import GATES, Gate, find_form
 from openloop.slo.smooth import PENALTIES, Smooth
 from openloop.spec import Strict, convert, read_yaml, suggest
@@ -37,9 +37,6 @@ class SLO:
         for name in names:
             if names.count(name) > 1:
                 raise SpecError(f"the SLO names {name!r} twice; keep one")
-
-    def gate(self, name: str) -> Gate | None:
-        return next((gate for gate in self.gates if gate.name == name), None)
 
     def __str__(self) -> str:
         return ", ".join(str(gate) for gate in self.gates)
@@ -119,7 +116,9 @@ def _unknown_gate(name: str) -> str:
 class _SmoothEntry(Strict, frozen=True):
     alpha: float = 5.0
     read: str = "20tok/s"
+    start: Literal["arrival", "first token"] = "arrival"
     penalty: str = "linear"
+    scale: str | None = None  # of the penalty: step's tolerance, exponential's tau
 
 
 class _Entry(Strict, frozen=True):
@@ -174,7 +173,11 @@ def _entry(entry: str | _Entry, where: str) -> SLO:
 def _smooth(entry: _SmoothEntry) -> Smooth:
     if entry.penalty not in PENALTIES:
         raise SpecError(f"unknown penalty {entry.penalty!r}{suggest(entry.penalty, PENALTIES)}")
-    return Smooth(entry.alpha, reading(parse_token_rate(entry.read)), PENALTIES[entry.penalty]())
+    if entry.scale and entry.penalty == "linear":
+        raise SpecError("the linear penalty takes no scale; change alpha instead")
+    scale = [parse_seconds(entry.scale)] if entry.scale else []
+    read = {"arrival": reading, "first token": reading_from_first}[entry.start]
+    return Smooth(entry.alpha, read(parse_token_rate(entry.read)), PENALTIES[entry.penalty](*scale))
 
 
 def _preset(gates: str, unit: Unit, unit_name: str, per_s: float = 1.0) -> SLO:

@@ -1,15 +1,15 @@
-"""A run read once, grouped into requests and judged by both clocks."""
+"""A run read, grouped into requests, and judged by both clocks."""
 
 import numpy as np
 from numpy.typing import NDArray
 
 from openloop.errors import RunError
-from openloop.records import MISSING, Run
+from openloop.records import MISSING, Prices, Run
 from openloop.score import kernel
 from openloop.score.attempts import OK, Attempts, read_attempts
 from openloop.score.judge import judge
 from openloop.score.quantiles import SLICES, slice_bounds
-from openloop.score.requests import Answers, Deliveries, Requests, group_attempts
+from openloop.score.requests import Answers, Deliveries, Requests, Spending, group_attempts, pace_ns
 from openloop.score.scope import JudgedRun
 from openloop.score.streams import Progress, StreamPlan, Streams, read_streams
 from openloop.slo import SLO, TTFT, CustomDeadlines, LinearDeadlines, Objectives
@@ -18,29 +18,31 @@ from openloop.units import to_ns
 __all__ = ["judge_run"]
 
 Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
 
 EXPECTED_FIRST_S = 1.0  # when QoE and fluidity expect the first token, where the SLO does not say
 EXPECTED_PACE_S = 0.05  # and each further one
 
 
 def judge_run(run: Run, objectives: Objectives, progress: Progress | None = None) -> JudgedRun:
-    attempts = read_attempts(run)
+    attempts, prices = read_attempts(run), run.manifest.prices
     if not len(attempts):
         raise RunError(f"{run.path or 'the run'} has no rows: there is nothing to score")
     requests, request_of = group_attempts(attempts)
     objective, slos = _assign(attempts, requests, objectives)
-    window_ns, stopped_ns = _window(run, attempts, requests), _stopped(run, attempts)
-    plan = _plan(attempts, requests, request_of, objective, slos, window_ns)
-    streams = read_streams(run, plan, progress)
+    window_ns = _window(run, attempts, requests)
+    streams = read_streams(run, _plan(attempts, requests, request_of, objective, slos, window_ns), progress)
     _check_against_rows(run, attempts, streams)
     tokens = np.where(attempts.output_tokens >= 0, attempts.output_tokens, streams.delivered)
-    deliveries = Deliveries(requests, attempts, streams, tokens)
+    cost = _attempt_costs(attempts, tokens, prices)
+    per_hour = prices.per_hour if prices and "cost" not in attempts.present else 0.0
+    spending = _spending(tokens, cost, per_hour, requests, request_of)
+    deliveries = Deliveries(requests, attempts, streams, spending)
     judgement, from_sent = (
         judge(Answers(deliveries, window_ns[0], from_sent=sent), objective, slos) for sent in (False, True)
     )
     return JudgedRun(
         attempts=attempts,
-        tokens=tokens,
         request_of=request_of,
         slos=slos,
         objective=objective,
@@ -48,8 +50,10 @@ def judge_run(run: Run, objectives: Objectives, progress: Progress | None = None
         judgement=judgement,
         judgement_from_sent=from_sent,
         gaps=streams.gaps,
+        attempt_cost=cost,
+        per_hour=per_hour,
         window_ns=window_ns,
-        stopped_ns=stopped_ns,
+        stopped_ns=_stopped(run, attempts),
     )
 
 
@@ -60,8 +64,48 @@ def _assign(
     codes = attempts.workload_class[requests.rows]
     present = np.flatnonzero(np.bincount(codes + 1)) - 1
     names = attempts.words["workload_class"]
-    slos = tuple(objectives.of(names[code] if code >= 0 else None) for code in present)
-    return np.searchsorted(present, codes).astype(np.int32), slos
+    by_class = [objectives.of(names[code] if code >= 0 else None) for code in present]
+    slos = list(dict.fromkeys(by_class))
+    place = np.array([slos.index(slo) for slo in by_class], np.int32)
+    return place[np.searchsorted(present, codes)], tuple(slos)
+
+
+def _attempt_costs(attempts: Attempts, tokens: Ints, prices: Prices | None) -> Floats | None:
+    """What each attempt cost: as its row says, or else by the prices of requests and tokens. NaN: not known.
+
+    What was never sent costs nothing.
+    """
+    if "cost" in attempts.present:
+        cost = attempts.cost
+    elif prices is None or not prices.by_use:
+        return None
+    else:
+        prompt, cached = attempts.prompt_tokens.astype(np.float64), np.maximum(attempts.cached_tokens, 0)
+        if prices.per_million_input_tokens:
+            prompt[attempts.prompt_tokens < 0] = np.nan
+        cached_price = prices.per_million_cached_tokens
+        cost = prices.per_request + 1e-6 * (
+            (prompt - cached) * prices.per_million_input_tokens
+            + cached * (prices.per_million_input_tokens if cached_price is None else cached_price)
+            + tokens * prices.per_million_output_tokens
+        )
+    return np.where(attempts.sent_ns == MISSING, np.nan_to_num(cost), cost)
+
+
+def _spending(
+    tokens: Ints, cost: Floats | None, per_hour: float, requests: Requests, request_of: slice | Ints
+) -> Spending:
+    def by_request(values: Floats | Ints) -> Floats:
+        if isinstance(request_of, slice):
+            return np.asarray(values, np.float64)
+        return np.asarray(np.bincount(request_of, weights=values, minlength=len(requests)), np.float64)
+
+    if cost is None:
+        nothing, unknown = (np.broadcast_to(np.float64(value), len(requests)) for value in (0.0, np.nan))
+        return Spending(tokens, by_request(tokens).astype(np.int64), nothing, unknown)
+    # By the hour nobody can say what a single request cost.
+    in_full = np.full(len(requests), np.nan) if per_hour else by_request(cost)
+    return Spending(tokens, by_request(tokens).astype(np.int64), by_request(np.nan_to_num(cost)), in_full)
 
 
 def _window(run: Run, attempts: Attempts, requests: Requests) -> tuple[int, int]:
@@ -107,9 +151,9 @@ def _plan(
             objective[request_of],
             slice_of,
             np.array([to_ns(_expected_first(slo)) for slo in slos]),
-            np.array([to_ns(_expected_pace(slo)) for slo in slos]),
+            np.array([_expected_pace_ns(slo) for slo in slos]),
         ),
-        frozenset(to_ns(each.pace) for each in schedules if isinstance(each, LinearDeadlines) and each.pace),
+        frozenset(pace_ns(each) for each in schedules if isinstance(each, LinearDeadlines) and each.pace),
         frozenset(gate.gap_share for gate in gates if hasattr(gate, "gap_share")),
         custom,
         requests.sent_ns[request_of] if custom else None,
@@ -120,9 +164,11 @@ def _expected_first(slo: SLO) -> float:
     return next((gate.within_s for gate in slo.gates if isinstance(gate, TTFT)), EXPECTED_FIRST_S)
 
 
-def _expected_pace(slo: SLO) -> float:
+def _expected_pace_ns(slo: SLO) -> int:
     deadlines = slo.smooth.deadlines
-    return deadlines.pace if isinstance(deadlines, LinearDeadlines) and deadlines.pace else EXPECTED_PACE_S
+    if isinstance(deadlines, LinearDeadlines) and deadlines.pace:
+        return pace_ns(deadlines)
+    return to_ns(EXPECTED_PACE_S)
 
 
 def _check_against_rows(run: Run, attempts: Attempts, streams: Streams) -> None:
