@@ -484,6 +484,137 @@ def test_overload_shows_in_what_was_completed_inside_the_window() -> None:
     assert found.completed_in_window_rps == pytest.approx(50, rel=0.02)
 
 
+def test_a_failed_request_that_sent_a_token_first_is_no_better_than_one_that_sent_none() -> None:
+    """The user waited a minute either way."""
+    good = [row(i, due=i / 10, tokens=[0.05]) for i in range(20)]
+    bare, partial = (
+        score(
+            run_of([*good, *(row(i, due=i / 10, tokens=tokens, status="timeout", ended=60.0) for i in range(20, 40))]),
+            "ttft<=1s",
+        )
+        for tokens in ([], [0.05])
+    )
+    assert partial.smooth_goodput == pytest.approx(bare.smooth_goodput, rel=0.01)
+    assert partial.smooth_goodput < -1000
+    assert partial.little.L_law == pytest.approx(bare.little.L_law)
+
+
+def test_a_request_that_failed_is_over_when_its_last_attempt_is() -> None:
+    rows = [
+        row(0, status="timeout", ended=6.0),
+        row(0, status="error", sent=1.0, ended=2.0, attempt=1, kind="hedge"),
+    ]
+    assert score(run_of(rows, window_ns=(0, 10**10)), "ttft<=1s").little.L_law == pytest.approx(0.6)
+
+
+def test_a_cost_that_is_not_known_in_full_does_not_pass() -> None:
+    rows = [row(0, status="timeout", ended=1.0), row(0, tokens=[1.2], sent=1.1, attempt=1, kind="retry", cost=0.001)]
+    found = score(run_of(rows), "cost<=0.002")
+    assert found.accepted == 0
+    assert found.cost is not None
+    assert found.cost.known_for == 0.0
+    assert any("cost per accepted is a lower bound" in note for note in found.notes)
+
+
+def test_prices_by_use_are_costs_of_single_requests_and_prices_by_the_hour_are_not() -> None:
+    rows = [row(i, due=float(i), tokens=[0.1] * (1 + i), replica=f"r{i}") for i in range(4)]
+    by_use = run_of(rows, prices=openloop.Prices(per_million_output_tokens=1e6))
+    found = score(by_use, "cost<=2", by=["replica"])
+    assert found.accepted == 2
+    assert [group.cost.total for group in found.by["replica"].values() if group.cost] == [1, 2, 3, 4]
+    by_hour = score(run_of(rows, prices=openloop.Prices(per_hour=1.0)), "cost<=2", by=["replica"])
+    assert by_hour.accepted == 0
+    assert by_hour.cost is not None
+    assert all(group.cost is None for group in by_hour.by["replica"].values())
+
+
+def test_a_repair_counts_by_its_score_too() -> None:
+    rows = [
+        row(0, tokens=[0.1], quality_score=0.2),
+        row(0, tokens=[0.5], sent=0.2, attempt=1, kind="repair", quality_score=0.9),
+    ]
+    assert score(run_of(rows), "quality>=0.8").accepted == 1
+
+
+def test_a_session_is_judged_by_its_turns_outside_the_window_too() -> None:
+    early_miss = [row(i, due=4.0 + i, tokens=[0.9 if i == 3 else 0.1], session_id=1, turn=i) for i in range(4)]
+    found = score(run_of(early_miss, window_ns=(3 * 10**9, 6 * 10**9)), "ttft<=500ms").sessions
+    assert (found.sessions, found.accepted) == (1, 0)
+    later = score(run_of(early_miss, window_ns=(5 * 10**9, 9 * 10**9)), "ttft<=500ms").sessions
+    assert later.sessions == 0
+
+
+def test_what_is_left_between_disruptions_is_as_steady_as_it_was() -> None:
+    rows = [row(i, due=i / 10, tokens=[0.1]) for i in range(6000)]
+    events = tuple(TimedEvent(at_ns=at * 10**9, kind="deploy") for at in (60, 90, 300, 500))
+    found = score(run_of(rows, window_ns=(0, 600 * 10**9), events=events), "ttft<=500ms")
+    assert found.steady is not None
+    assert found.steady.window_s == pytest.approx(600 - 90 - 60 - 60)
+    assert found.steady.goodput_rps == pytest.approx(10.0)
+    assert found.steady.goodput_rps_interval == pytest.approx((10.0, 10.0), abs=0.02)
+
+
+@pytest.mark.parametrize("gap", [0.020, 0.020001])
+def test_intervals_of_token_gaps_do_not_depend_on_where_a_bin_begins(gap: float) -> None:
+    """Half of the window has one gap, half another: the median could be either."""
+    rows = [row(i, due=float(i), tokens=[k * (gap if i < 110 else 0.1) for k in range(1, 11)]) for i in range(200)]
+    found = score(run_of(rows), "ttft<=1s")
+    assert found.itl_s is not None
+    low, high = found.itl_s.intervals["p50"]
+    assert (low, high) == pytest.approx((gap, 0.1))
+
+
+def test_money_in_the_waterfall_follows_the_attempt_it_was_spent_on() -> None:
+    rows = [row(i, due=i / 10, tokens=[0.1], cost=0.001) for i in range(20)]
+    rows += [row(i, due=i / 10, status="timeout", ended=1.0, cost=0.01) for i in range(20, 40)]
+    rows += [row(40, due=4.0, tokens=[0.1] * 3, cost=0.04, recomputed_tokens=1)]
+    money = {leak.name: leak.cost for leak in score(run_of(rows), "ttft<=1s").leaks}
+    assert money["unsuccessful"] == pytest.approx(0.2)
+    assert money["accepted"] == pytest.approx(0.02 + 0.03)
+    assert money["kv_recompute"] == pytest.approx(0.01)
+
+
+@pytest.mark.parametrize("speed", [3, 7, 12, 30, 60])
+def test_tokens_at_exactly_the_reading_pace_are_in_time(speed: int) -> None:
+    times = [math.floor(i * 1e9 / speed) / 1e9 for i in range(1, 200)]
+    found = score(run_of([row(0, tokens=times)]), f"read>={speed}tok/s, read_from_first>={speed}tok/s")
+    assert found.accepted == 1
+    late = score(run_of([row(0, tokens=[t + 1e-5 for t in times])]), f"read>={speed}tok/s")
+    assert late.accepted == 0
+
+
+def test_one_event_says_nothing_of_the_tokens_that_it_does_not_carry() -> None:
+    for slo in ("tpot<=1s", "tbt<=1s", "read>=1tok/s", "read_from_first>=1tok/s"):
+        assert score(run_of([row(0, tokens=[0.1], output_tokens=100)]), slo).accepted == 0
+        assert score(run_of([row(0, tokens=[0.1], event_tokens=[100])]), slo).accepted == 1
+
+
+def test_a_lone_retry_is_a_retry_in_any_order() -> None:
+    rows = [row(i, tokens=[0.1], kind="retry", attempt=1) for i in range(3)]
+    assert score(run_of(rows), "retries<=0").accepted == score(run_of(rows[::-1]), "retries<=0").accepted == 0
+
+
+def test_a_tenant_with_an_odd_name_hides_nobody() -> None:
+    rows = [row(i, tokens=[0.1], tenant="(none)" if i % 2 else None) for i in range(10)]
+    assert sum(group.requests for group in score(run_of(rows), "ttft<=1s", by=["tenant"]).by["tenant"].values()) == 10
+
+
+def test_replicas_that_the_manifest_counts_and_nobody_used_were_idle() -> None:
+    run = run_of([row(0, tokens=[1.0], replica="a")], window_ns=(0, 10**9), replicas=4)
+    assert score(run, "ttft<=2s").utilisation == pytest.approx(0.25)
+
+
+def test_event_tokens_that_belong_to_another_row_are_refused() -> None:
+    rows = [row(0, tokens=[0.1, 0.2], event_tokens=[1]), row(1, tokens=[0.3], event_tokens=[1, 1])]
+    with pytest.raises(RecordError, match="it has 2 event_ns and 1 event_tokens"):
+        score(run_of(rows), "ttft<=1s")
+
+
+def test_too_many_windows_are_refused() -> None:
+    with pytest.raises(SpecError, match=r"windows of 1.00 µs cut .* into more than 10,000 pieces"):
+        score(steady_run(), "ttft<=1s", window_s=1e-6)
+
+
 def test_the_load_test_of_the_goodput_chapter_at_480_requests_per_second() -> None:
     """Code 5.3.1, the sixth row as printed: throughput 483, goodput 448, p50 64, p95 212, p99 249 ms."""
     rng = np.random.default_rng(7)

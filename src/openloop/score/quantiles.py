@@ -38,7 +38,6 @@ Bools = NDArray[np.bool_]
 LADDER = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p99_9": 0.999}
 SLICES = 20
 Z = 1.96
-NONE_SEEN = 3.69  # a Poisson count with this mean is zero in one case of forty
 
 # 97.5% quantiles of Student's t with 1, 2, ... degrees of freedom.
 T = (
@@ -186,13 +185,10 @@ def share_interval(hits: Bools, bounds: Ints, limit: float = 1.0) -> tuple[float
 
 def rate_interval(amounts: Floats | Bools, bounds: Ints, seconds: float) -> tuple[float, float]:
     """95% interval of sum(amounts) / seconds, from how the rate varies between slices."""
-    if not amounts.any():
-        return 0.0, NONE_SEEN / seconds
     sums = np.array([amounts[a:b].sum() for a, b in itertools.pairwise(bounds)])
     rate = sums.sum() / seconds
     half = max(_rate_margin(sums, seconds), _rate_margin(sums[::2] + sums[1::2], seconds))
-    floor = 0.0 if amounts.dtype == np.bool_ else -np.inf  # a count of requests cannot be negative
-    return max(float(rate - half), floor), float(rate + half)
+    return float(rate - half), float(rate + half)
 
 
 def _rate_margin(sums: NDArray[np.float64 | np.int64], seconds: float) -> float:

@@ -194,6 +194,7 @@ def _summary(scope: Scope, *, by_the_hour: bool = True) -> Summary:
     answers, sent, tokens, seconds = scope.answers, scope.answers_from_sent, scope.deliveries.tokens, scope.seconds
     benefit, idle_s = metrics.benefits(scope)
     cost = metrics.cost_score(scope, by_the_hour=by_the_hour)
+    attainment_interval = share_interval(accepted, scope.bounds, scope.e2e_s.independence)
     return Summary(
         window_s=seconds,
         requests=scope.n,
@@ -202,10 +203,10 @@ def _summary(scope: Scope, *, by_the_hour: bool = True) -> Summary:
         offered_rps=scope.n / seconds,
         throughput_rps=float(ok.sum()) / seconds,
         goodput_rps=float(accepted.sum()) / seconds,
-        goodput_rps_interval=rate_interval(accepted, scope.bounds, seconds),
+        goodput_rps_interval=_goodput_interval(scope, attainment_interval),
         goodput_rps_from_sent=float(from_sent.sum()) / seconds,
         attainment=float(accepted.mean()) if scope.n else math.nan,
-        attainment_interval=share_interval(accepted, scope.bounds, scope.e2e_s.independence),
+        attainment_interval=attainment_interval,
         attainment_from_sent=float(from_sent.mean()) if scope.n else math.nan,
         output_tokens_per_s=float(tokens[ok].sum()) / seconds,
         output_token_goodput=float(tokens[accepted].sum()) / seconds,
@@ -222,6 +223,15 @@ def _summary(scope: Scope, *, by_the_hour: bool = True) -> Summary:
         cost=cost,
         cost_per_accepted=cost.per_accepted if cost else None,
     )
+
+
+def _goodput_interval(scope: Scope, attainment: tuple[float, float]) -> tuple[float, float]:
+    """From how goodput varies between slices, and never narrower than the offered rate times attainment's interval."""
+    offered = scope.n / scope.seconds
+    low, high = rate_interval(scope.judgement.accepted, scope.bounds, scope.seconds)
+    if not scope.n:
+        return 0.0, math.nan
+    return max(min(low, offered * attainment[0]), 0.0), max(high, offered * attainment[1])
 
 
 def _percentiles(scope: Scope, sample: Sample, from_sent: Floats | None = None) -> Percentiles | None:
