@@ -56,7 +56,7 @@ def presets() -> Iterator[str]:
     yield from ("| preset | gates | one success is | counted per |", "|---|---|---|---|")
     for name, slo in PRESETS.items():
         per = {1.0: "second", 3600.0: "hour"}[slo.per_s]
-        yield f"| `{name}` | `{slo}` | a {slo.unit_name} ({slo.unit}) | {per} |"
+        yield f"| `{name}` | `{slo}` | {slo.unit_name} ({slo.unit}) | {per} |"
 
 
 def keys() -> Iterator[str]:

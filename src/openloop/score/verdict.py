@@ -31,6 +31,7 @@ TREND_Z = 2.8
 TREND_RATIO = 1.5  # of late to early latency
 TREND_SHARE = 0.1  # of late to early attainment, in points
 ALIKE = 0.5  # correlation of neighbouring slices that is too much
+MIN_SLICES = 8  # it takes to speak of a trend
 
 
 def few_requests(_: Manifest, scope: Scope) -> str | None:
@@ -120,27 +121,17 @@ def window_short(_: Manifest, scope: Scope) -> str | None:
 
 
 def no_steady_state(_: Manifest, scope: Scope) -> str | None:
-    """A trend in the slices' median latency, failures counting as infinite, or in the share accepted."""
+    """A trend through the window in latency or in the share accepted, or a window too short to tell."""
     latency, accepted = _by_slice(scope)
     early, late = _ends(latency)
     ratio = max(early, late) / min(early, late) if min(early, late) > 0 else np.inf
     if early != late and ratio >= TREND_RATIO and abs(_trend(latency)) >= TREND_Z:
-        what, ends = "median latency", (format_seconds(early), format_seconds(late))
-    else:
-        early, late = _ends(accepted)
-        if not (abs(late - early) >= TREND_SHARE and abs(_trend(accepted)) >= TREND_Z):
-            return None
-        what, ends = "share accepted", (format_share(early), format_share(late))
-    return (
-        f"no steady state: the {what} {'rose' if late > early else 'fell'} from {ends[0]} to {ends[1]} "
-        "through the window, so these numbers depend on how long it was"
-    )
-
-
-def window_too_short_for_correlation(manifest: Manifest, scope: Scope) -> str | None:
-    latency, _ = _by_slice(scope)
+        return _drift("median latency", late > early, format_seconds(early), format_seconds(late))
+    early, late = _ends(accepted)
+    if abs(late - early) >= TREND_SHARE and abs(_trend(accepted)) >= TREND_Z:
+        return _drift("share accepted", late > early, format_share(early), format_share(late))
     alike = _correlation(_ranks(latency))
-    if len(latency) < MIN_SLICES or alike <= ALIKE or no_steady_state(manifest, scope):
+    if len(latency) < MIN_SLICES or alike <= ALIKE:
         return None
     return (
         f"the window is too short for how slowly latency varies: neighbouring twentieths of it are alike "
@@ -148,7 +139,11 @@ def window_too_short_for_correlation(manifest: Manifest, scope: Scope) -> str | 
     )
 
 
-MIN_SLICES = 8
+def _drift(what: str, up: bool, early: str, late: str) -> str:
+    return (
+        f"no steady state: the {what} {'rose' if up else 'fell'} from {early} to {late} through the window, "
+        "so these numbers depend on how long it was"
+    )
 
 
 def _by_slice(scope: Scope) -> tuple[Floats, Floats]:
@@ -219,7 +214,6 @@ CHECKS: tuple[Callable[[Manifest, Scope], str | None], ...] = (
     arrivals_not_as_promised,
     window_short,
     no_steady_state,
-    window_too_short_for_correlation,
     label_unknown,
 )
 
