@@ -1,6 +1,8 @@
 """The commands: thin, no logic. Heavy rooms are imported inside them, so that `openloop --help` stays quick."""
 
+import io
 import json
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -49,13 +51,14 @@ def cli() -> None:
 
     How much work does this system do that users accept, and what does each accepted result cost?
 
-    Exit codes: 0 all is well; 1 the run is not valid or a requirement is not met; 2 the input cannot be used.
+    Exit codes: 0 all is well; 1 the run is not valid or a requirement is not met; 2 the input cannot be used;
+    3 a defect of openloop.
     """
 
 
 @cli.command()
 @RUN
-@click.option("--rows", type=click.IntRange(min=0), default=5, show_default=True, help="How many rows to show.")
+@click.option("--rows", type=click.IntRange(0, 1_000_000), default=5, show_default=True, help="How many rows to show.")
 @JSON
 def inspect(run: Path, rows: int, as_json: bool) -> None:
     """Show what RUN is: its manifest, whether it can be believed, and its first rows.
@@ -74,15 +77,17 @@ def inspect(run: Path, rows: int, as_json: bool) -> None:
     opened.validate()
     verdict = check(opened)
     if as_json:
-        click.echo(json.dumps(inspection(opened, verdict, rows), indent=2))
+        click.echo(json.dumps(inspection(opened, verdict, rows), indent=2, allow_nan=False))
     else:
         show_inspection(opened, verdict, rows)
+    if not verdict.valid:
+        sys.exit(1)
 
 
 @cli.command()
 @RUN
 @click.option("--slo", help="Gates, a preset or a YAML file; by default the SLO in the run's manifest.")
-@click.option("--by", help="Also score each group, a comma-separated list of: replica, class, tenant, turn.")
+@click.option("--by", multiple=True, help="Also score each replica, class, tenant or turn; several with commas.")
 @click.option("--window", type=DURATION, help="Also score each stretch of this length, for example 60s.")
 @click.option(
     "--disruption",
@@ -96,7 +101,7 @@ def inspect(run: Path, rows: int, as_json: bool) -> None:
 def score(
     run: Path,
     slo: str | None,
-    by: str | None,
+    by: tuple[str, ...],
     window: float | None,
     disruption: float,
     require: float | None,
@@ -132,15 +137,16 @@ def score(
     from openloop.score import score as score_run
 
     opened = open_run(run)
-    groups = [key.strip() for key in by.split(",")] if by else []
+    groups = [key.strip() for keys in by for key in keys.split(",")]
     with _progress("scoring", opened.num_rows) as progress:
         result = score_run(opened, slo, by=groups, window_s=window, disruption_s=disruption, progress=progress)
     if as_json:
-        click.echo(json.dumps(result.to_dict(), indent=2))
+        click.echo(json.dumps(result.to_dict(), indent=2, allow_nan=False))
     else:
         show_score(result)
     if require is not None and not result.attainment >= require:
-        click.echo(f"required attainment {require:.2%}, reached {result.attainment:.2%}", err=True)
+        reached = f"{100 * result.attainment:.8g}%" if result.requests else "nothing, for nothing was due"
+        click.echo(f"required attainment {100 * require:.8g}%, reached {reached}", err=True)
         sys.exit(1)
     if not result.valid:
         sys.exit(1)
@@ -162,18 +168,31 @@ def _progress(what: str, total: int) -> "Iterator[Progress | None]":
 
 def main() -> None:
     """Run a command; anything it refuses is one sentence on standard error."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a name that the terminal cannot show must not stop us
     try:
         status = cli.main(standalone_mode=False)
+        sys.stdout.flush()
     except OpenloopError as error:
-        click.echo(f"openloop: {error}", err=True)
-        sys.exit(error.exit_code)
+        sys.exit(_say(str(error), error.exit_code))
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
-        click.echo("openloop: interrupted", err=True)
-        sys.exit(130)
-    except BrokenPipeError:
-        sys.stderr.close()  # the reader of our output went away: nothing to say, and nobody to say it to
-        sys.exit(1)
+        sys.exit(_say("interrupted", 130))
+    except OSError as error:
+        sys.exit(_say(f"{error.filename or 'output'} cannot be used: {error.strerror}", 2))
+    except Exception as error:
+        if "OPENLOOP_TRACEBACK" in os.environ:
+            raise
+        what = " ".join(str(error).split())
+        sys.exit(
+            _say(f"a defect: {type(error).__name__}: {what} (OPENLOOP_TRACEBACK=1 shows where; please report it)", 3)
+        )
     sys.exit(status if isinstance(status, int) else 0)
+
+
+def _say(sentence: str, exit_code: int) -> int:
+    click.echo(f"openloop: {sentence}", err=True)
+    return exit_code

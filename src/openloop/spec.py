@@ -1,6 +1,9 @@
 """Strict reading of YAML and JSON into typed structures: an unknown key is an error that names it."""
 
+import dataclasses
 import difflib
+import json
+import math
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -11,7 +14,7 @@ import yaml
 
 from openloop.errors import SpecError
 
-__all__ = ["Strict", "convert", "read_yaml", "suggest"]
+__all__ = ["Strict", "convert", "plain", "read_json", "read_yaml", "suggest"]
 
 T = TypeVar("T")
 
@@ -20,9 +23,20 @@ class Strict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Base of everything that is read from a file."""
 
 
+class _Loader(yaml.SafeLoader):
+    """As safe as its base, and a key that stands twice is an error."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        pairs = [(self.construct_object(key, deep=True), key) for key, _ in node.value]
+        for place, (key, where) in enumerate(pairs):
+            if key in [earlier for earlier, _ in pairs[:place]]:
+                raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} stands twice", where.start_mark)
+        return super().construct_mapping(node, deep)
+
+
 def read_yaml(path: Path) -> Any:
     try:
-        return yaml.safe_load(path.read_text(encoding="utf-8"))
+        return yaml.load(path.read_text(encoding="utf-8"), _Loader)
     except OSError as error:
         raise SpecError(f"{path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
@@ -30,7 +44,38 @@ def read_yaml(path: Path) -> Any:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f", line {mark.line + 1}" if mark else ""
-        raise SpecError(f"{path}{where} is not YAML: {getattr(error, 'problem', None) or error}") from None
+        raise SpecError(f"{path}{where} is not YAML: {_sentence(getattr(error, 'problem', None) or error)}") from None
+    except (ValueError, TypeError, RecursionError) as error:
+        raise SpecError(f"{path} cannot be understood: {_sentence(error)}") from None
+
+
+def read_json(path: Path) -> Any:
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            names = [name for name, _ in pairs]
+            raise SpecError(f"{path}: the key {next(n for n in names if names.count(n) > 1)!r} stands twice")
+        return found
+
+    try:
+        return json.loads(path.read_bytes().decode("utf-8"), object_pairs_hook=unique)
+    except OSError as error:
+        raise SpecError(f"{path} cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise SpecError(f"{path} is not JSON: {_sentence(error)}") from None
+
+
+def plain(value: Any) -> Any:
+    """Dataclasses, dictionaries and lists as JSON has them; numbers that JSON has not (NaN, infinity) become null."""
+    if dataclasses.is_dataclass(value):
+        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    return value
 
 
 def convert(value: object, to: type[T], where: str) -> T:
@@ -38,7 +83,7 @@ def convert(value: object, to: type[T], where: str) -> T:
     try:
         return msgspec.convert(value, to)
     except msgspec.ValidationError as error:
-        raise SpecError(f"{where}: {_explain(str(error), to)}") from None
+        raise SpecError(f"{where}: {_explain(str(error), value, to)}") from None
 
 
 def suggest(word: str, known: Iterable[str]) -> str:
@@ -48,12 +93,23 @@ def suggest(word: str, known: Iterable[str]) -> str:
     return f"; did you mean {close[0]!r}?" if close else f"; known are {', '.join(names)}"
 
 
-def _explain(message: str, to: type) -> str:
-    unknown = re.match(r"Object contains unknown field `(.+?)`(?: - at `\$\.?(.*)`)?$", message)
-    if unknown is None:
-        return message.replace(" - at `$.", " at `").replace(" - at `$`", "")
-    key, path = unknown[1], unknown[2] or ""
-    return f"unknown key {key!r}{f' in {path!r}' if path else ''}{suggest(key, _fields(to, path))}"
+def _explain(message: str, value: Any, to: type) -> str:
+    """msgspec's sentence, with the value it is about or the key that was probably meant."""
+    what, _, path = message.removesuffix("`").partition(" - at `$")
+    path = path.removeprefix(".")
+    unknown = re.match(r"Object contains unknown field `(.+)`?$", what)
+    if unknown:
+        key = unknown[1].rstrip("`")
+        return f"unknown key {key!r}{f' in {path!r}' if path else ''}{suggest(key, _fields(to, path))}"
+    for step in re.findall(r"\w+", path):
+        value = value[int(step) if isinstance(value, list | tuple) else step]
+    found = f", found {value!r}" if path and isinstance(value, str | int | float) else ""
+    return f"{what}{f' at `{path}`' if path else ''}{found}"
+
+
+def _sentence(error: object) -> str:
+    """What an error says, on one line."""
+    return " ".join(str(error).split())
 
 
 def _fields(to: type, path: str) -> list[str]:

@@ -6,7 +6,9 @@ import re
 from openloop.errors import SpecError
 
 __all__ = [
+    "LONGEST_S",
     "NS_PER_S",
+    "check_number",
     "format_count",
     "format_money",
     "format_rate",
@@ -22,6 +24,7 @@ __all__ = [
 ]
 
 NS_PER_S = 1_000_000_000
+LONGEST_S = 1e9  # thirty years
 
 # Numerator and denominator: a division rounds correctly where a product with 1e-3 does not, and a request at exactly
 # the bound must pass.
@@ -29,6 +32,7 @@ _UNITS = {
     "ns": (1, 10**9),
     "us": (1, 10**6),
     "µs": (1, 10**6),
+    "μs": (1, 10**6),  # the Greek letter, which looks the same
     "ms": (1, 10**3),
     "s": (1, 1),
     "m": (60, 1),
@@ -59,6 +63,8 @@ def parse_seconds(text: str) -> float:
     if number < 0:
         raise SpecError(f"{text.strip()!r} is negative; a duration is zero or more")
     times, by = _UNITS[unit]
+    if number * times / by > LONGEST_S:
+        raise SpecError(f"{text.strip()!r} is longer than {LONGEST_S:g} s; nobody waits that long")
     return number * times / by
 
 
@@ -67,10 +73,11 @@ def parse_token_rate(text: str) -> float:
     number, unit = _split(text)
     per, slash, time = unit.partition("/")
     if per not in ("tok", "token", "tokens") or not slash or time not in _UNITS:
-        raise SpecError(f"{text.strip()!r} needs a unit; write it as {number:g}tok/s")
-    if number <= 0:
-        raise SpecError(f"{text.strip()!r} must be more than zero")
+        what = f"has the unknown unit {unit!r}" if unit else "needs a unit"
+        raise SpecError(f"{text.strip()!r} {what}; write it as {number:g}tok/s")
     times, by = _UNITS[time]
+    if not 1 / LONGEST_S <= number * by / times <= 1e9:
+        raise SpecError(f"{text.strip()!r} is no reading speed; people read about 5 to 20 tokens per second")
     return number * by / times
 
 
@@ -99,6 +106,12 @@ def parse_number(text: str) -> float:
     if unit or number < 0:
         raise SpecError(f"{text.strip()!r} is not a plain number of zero or more")
     return number
+
+
+def check_number(what: str, value: float, least: float, most: float) -> None:
+    """Refuse what is no number in its range; `what` names it."""
+    if isinstance(value, bool | str) or not least <= value <= most:
+        raise SpecError(f"{what} is {value!r}; it is a number from {least:g} to {most:g}")
 
 
 def to_ns(seconds: float) -> int:

@@ -14,12 +14,13 @@ from openloop.records.schema import (
     split,
     words,
 )
-from openloop.records.validate import check_attempts, check_rows
+from openloop.records.validate import LARGEST_EVENT, check_attempts, check_rows
 from openloop.records.writer import RunWriter
 
 __all__ = [
     "COLUMNS",
     "KINDS",
+    "LARGEST_EVENT",
     "MISSING",
     "SCHEMA",
     "STATUSES",

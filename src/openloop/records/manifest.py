@@ -2,17 +2,22 @@
 
 import os
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
 from openloop.errors import RunError, SpecError, StorageError
-from openloop.records.schema import SCHEMA_VERSION
-from openloop.spec import Strict, convert
+from openloop.records.schema import LATEST_NS, SCHEMA_VERSION
+from openloop.spec import Strict, convert, read_json
 
-__all__ = ["MANIFEST_FILE", "Manifest", "Prices", "TimedEvent", "Warmth", "read_manifest", "write_manifest"]
+__all__ = ["MANIFEST_FILE", "Manifest", "Prices", "TimedEvent", "Warmth", "checked", "read_manifest", "write_manifest"]
 
 MANIFEST_FILE: Final = "run.json"
+
+Time = Annotated[int, msgspec.Meta(ge=0, le=LATEST_NS)]
+Count = Annotated[int, msgspec.Meta(ge=0)]
+Amount = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
+Positive = Annotated[float, msgspec.Meta(gt=0, le=1e12)]
 
 Warmth = Literal["cold", "warm-model cold-cache", "warm-cache", "hot steady state", "disrupted"]
 
@@ -20,7 +25,7 @@ Warmth = Literal["cold", "warm-model cold-cache", "warm-cache", "hot steady stat
 class TimedEvent(Strict, frozen=True):
     """Something that was done to the system during the run."""
 
-    at_ns: int
+    at_ns: Time
     kind: str  # deploy, scale-out, salt-rotation, failure, ...
     detail: str | None = None
 
@@ -28,33 +33,27 @@ class TimedEvent(Strict, frozen=True):
 class Prices(Strict, frozen=True):
     """What the run's resources cost, in one currency."""
 
-    per_hour: float = 0.0  # of everything that was reserved for the run, together
-    per_request: float = 0.0
-    per_million_input_tokens: float = 0.0
-    per_million_cached_tokens: float | None = None  # null: cached input costs as much as any
-    per_million_output_tokens: float = 0.0
+    per_hour: Amount = 0.0  # of everything that was reserved for the run, together
+    per_request: Amount = 0.0
+    per_million_input_tokens: Amount = 0.0
+    per_million_cached_tokens: Amount | None = None  # null: cached input costs as much as any
+    per_million_output_tokens: Amount = 0.0
 
     @property
     def by_use(self) -> bool:
         """Whether requests or tokens have a price of their own."""
         return any(getattr(self, name) for name in self.__struct_fields__ if name != "per_hour")
 
-    def __post_init__(self) -> None:
-        for name in self.__struct_fields__:
-            price = getattr(self, name)
-            if price is not None and not 0 <= price < float("inf"):
-                raise ValueError(f"{name} is {price}; a price is zero or more")
-
 
 class Manifest(Strict, frozen=True):
     source: str  # which producer: load, sim, proxy, import, example, ...
-    schema_version: int = SCHEMA_VERSION
+    schema_version: Annotated[int, msgspec.Meta(ge=1)] = SCHEMA_VERSION
     openloop_version: str | None = None
     command: list[str] | None = None
     started_at: str | None = None  # wall clock, ISO 8601; every time in the table counts from here
     finished: bool = False
-    window_ns: tuple[int, int] | None = None  # arrivals due from the first to before the second are measured
-    stopped_ns: int | None = None  # when watching ended; what was still in flight then is censored
+    window_ns: tuple[Time, Time] | None = None  # arrivals due from the first to before the second are measured
+    stopped_ns: Time | None = None  # when watching ended; what was still in flight then is censored
     seed: int | None = None
 
     target: str | None = None
@@ -65,13 +64,13 @@ class Manifest(Strict, frozen=True):
     model_revision: str | None = None
     quantization: str | None = None
     hardware: str | None = None
-    replicas: int | None = None
+    replicas: Count | None = None
 
     workload: str | None = None
     lengths: str | None = None  # distribution of prompt and output lengths
     arrivals: str | None = None
-    arrivals_cv: float | None = None  # coefficient of variation of the gaps that the arrival process promises
-    offered_rps: float | None = None
+    arrivals_cv: Amount | None = None  # coefficient of variation of the gaps that the arrival process promises
+    offered_rps: Positive | None = None
     cache_warmth: Warmth | None = None
     retry_policy: str | None = None
     events: tuple[TimedEvent, ...] = ()
@@ -82,24 +81,29 @@ class Manifest(Strict, frozen=True):
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.window_ns is not None and not 0 <= self.window_ns[0] < self.window_ns[1]:
-            raise ValueError(f"window_ns is {list(self.window_ns)}; it runs from zero or later to a later time")
+        if self.window_ns is not None and not self.window_ns[0] < self.window_ns[1]:
+            raise ValueError(f"window_ns is {list(self.window_ns)}; it runs from one time to a later one")
+        if self.slo is not None and not isinstance(self.slo, str | dict):
+            raise ValueError("slo is text or a mapping; write an SLO object as str(slo)")
+
+
+def checked(manifest: Manifest) -> Manifest:
+    """The manifest as a reader will see it, or what is wrong with it; numbers may be numpy's."""
+    try:
+        return convert(msgspec.to_builtins(manifest, enc_hook=lambda value: value.item()), Manifest, "the manifest")
+    except AttributeError as error:
+        raise SpecError(f"the manifest holds something that is no text or number: {error}") from None
 
 
 def read_manifest(folder: Path) -> Manifest:
     path = folder / MANIFEST_FILE
     try:
-        raw = msgspec.json.decode(path.read_bytes())
-    except OSError as error:
-        raise RunError(f"{path} cannot be read: {error.strerror}") from None
-    except msgspec.DecodeError as error:
-        raise RunError(f"{path} is not JSON: {error}") from None
-    version = raw.get("schema_version", 0) if isinstance(raw, dict) else 0
-    if isinstance(version, int) and version > SCHEMA_VERSION:
-        raise RunError(
-            f"{path} has schema version {version} and this openloop reads up to {SCHEMA_VERSION}: upgrade openloop"
-        )
-    try:
+        raw = read_json(path)
+        version = raw.get("schema_version", 0) if isinstance(raw, dict) else 0
+        if isinstance(version, int) and version > SCHEMA_VERSION:
+            raise RunError(
+                f"{path} has schema version {version} and this openloop reads up to {SCHEMA_VERSION}: upgrade openloop"
+            )
         return convert(raw, Manifest, str(path))
     except SpecError as error:
         raise RunError(str(error)) from None

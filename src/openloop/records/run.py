@@ -1,10 +1,11 @@
 """Opening a run: finished, still growing, or cut short."""
 
 import itertools
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 
 from openloop.errors import RunError
 from openloop.records.manifest import MANIFEST_FILE, Manifest, read_manifest
-from openloop.records.schema import COLUMNS, count_tokens, ints, missing_columns
+from openloop.records.schema import COLUMNS, SCHEMA, count_tokens, ints, missing_columns
 from openloop.records.validate import check_attempts, check_batch
 from openloop.records.writer import SPOOL_FILE, TABLE_FILE, RunWriter
 
@@ -89,14 +90,24 @@ def open_run(path: str | Path) -> Run:
     if not (folder / MANIFEST_FILE).exists():
         raise RunError(f"{folder} is not a run: it has no {MANIFEST_FILE}")
     manifest = read_manifest(folder)
-    if (folder / TABLE_FILE).exists():
-        table = ParquetSource(folder / TABLE_FILE)
-        late = () if manifest.finished else (f"the table is complete, but {MANIFEST_FILE} was not updated at the end",)
-        return Run(manifest, table, folder, late)
-    if (folder / SPOOL_FILE).exists():
-        spool = SpoolSource(folder / SPOOL_FILE)
-        return Run(manifest, spool, folder, spool.missing())
+    for _ in range(2):  # a producer may finish between our looking and our opening: look again
+        try:
+            if (folder / TABLE_FILE).exists():
+                return Run(manifest, ParquetSource(folder / TABLE_FILE), folder, _late(manifest))
+            if (folder / SPOOL_FILE).exists():
+                spool = SpoolSource(folder)
+                return Run(manifest, spool, folder, spool.missing())
+        except FileNotFoundError:
+            manifest = read_manifest(folder)
     raise RunError(f"{folder} has no {TABLE_FILE}: the run's table is missing")
+
+
+def _late(manifest: Manifest) -> tuple[str, ...]:
+    return () if manifest.finished else (f"the table is complete, but {MANIFEST_FILE} was not updated at the end",)
+
+
+# Whatever a damaged file makes Arrow say.
+DAMAGE = (pa.ArrowException, OSError, UnicodeError, KeyError, ValueError)
 
 
 class MemorySource:
@@ -116,58 +127,85 @@ class ParquetSource:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        try:
-            file = pq.ParquetFile(path)
-            self._names, self.num_rows = file.schema_arrow.names, file.metadata.num_rows
-            self.num_events = _stored_events(file.metadata)
-        except (pa.ArrowInvalid, OSError) as error:
-            raise RunError(f"{path} is damaged or cut short and cannot be read: {_first_line(error)}") from None
+        with path.open("rb") as file:
+            try:
+                table = pq.ParquetFile(file)
+                self._names, self.num_rows = table.schema_arrow.names, table.metadata.num_rows
+                self.num_events = _stored_events(table.metadata)
+            except DAMAGE as error:
+                raise RunError(f"{path} is damaged or cut short and cannot be read: {_first_line(error)}") from None
         absent = missing_columns(self._names)
         if absent:
             raise RunError(f"{path} lacks the column {absent[0]!r}, which every run has")
+        twice = [name for name in self._names if self._names.count(name) > 1]
+        if twice:
+            raise RunError(f"{path} has the column {twice[0]!r} twice")
 
     def batches(self, columns: list[str], rows: int) -> Iterator[pa.RecordBatch]:
         present = [name for name in columns if name in self._names]
-        file = self._open()
-        for groups in _row_groups(file, rows):
-            try:
-                table = file.read_row_groups(groups, columns=present, use_threads=False)
-            except (pa.ArrowInvalid, OSError) as error:
-                raise RunError(f"{self.path} is damaged in row group {groups[0]}: {_first_line(error)}") from None
-            yield _conform(table, columns, self.path)
-
-    def _open(self) -> pq.ParquetFile:
         words = [name for name in WORDS if name in self._names]
-        return pq.ParquetFile(self.path, read_dictionary=words, pre_buffer=False)
+        with self.path.open("rb") as file:
+            table = pq.ParquetFile(file, read_dictionary=words, pre_buffer=False, page_checksum_verification=True)
+            for groups in _row_groups(table, rows):
+                try:
+                    read = table.read_row_groups(groups, columns=present, use_threads=False)
+                except DAMAGE as error:
+                    raise RunError(f"{self.path} is damaged in row group {groups[0]}: {_first_line(error)}") from None
+                yield _conform(read, columns, self.path)
 
 
 class SpoolSource:
     """requests.arrows: the batches that were flushed before the producer stopped, or so far."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
         self.num_rows = self.num_events = self.num_batches = 0
-        for batch in self._read():
-            self.num_rows += batch.num_rows
-            self.num_events += count_tokens(batch)
-            self.num_batches += 1
+        with (folder / SPOOL_FILE).open("rb") as file:
+            whole = 0
+            for batch in _stream(file):
+                self.num_rows += batch.num_rows
+                self.num_events += count_tokens(batch)
+                self.num_batches += 1
+                whole = file.tell()
+            self._unread = file.seek(0, os.SEEK_END) - whole if self.num_batches else 0
 
     def batches(self, columns: list[str], rows: int) -> Iterator[pa.RecordBatch]:
-        # A producer may still be appending; keep to what was there on opening.
-        return _joined((batch.select(columns) for batch in itertools.islice(self._read(), self.num_batches)), rows)
+        """What was there on opening: a producer may still be appending, or may have finished since."""
+        try:
+            file = (self.folder / SPOOL_FILE).open("rb")
+        except FileNotFoundError:
+            yield from _first_rows(ParquetSource(self.folder / TABLE_FILE).batches(columns, rows), self.num_rows)
+            return
+        with file:
+            batches = itertools.islice(_stream(file), self.num_batches)
+            yield from _joined((batch.select(columns) for batch in batches), rows)
 
     def missing(self) -> tuple[str, ...]:
+        rest = f" ({self._unread:,} bytes after them are no whole batch)" if self._unread else ""
         return (
-            f"the run was not closed: {self.num_rows:,} rows in {self.num_batches:,} flushed batches are here; "
+            f"the run was not closed: {self.num_rows:,} rows in {self.num_batches:,} flushed batches are here{rest}; "
             "requests that ended after the last flush or were in flight then are missing",
         )
 
-    def _read(self) -> Iterator[pa.RecordBatch]:
-        with pa.OSFile(str(self.path)) as source:
-            try:
-                yield from pa.ipc.open_stream(source)
-            except (pa.ArrowInvalid, OSError):
-                return  # the last message is torn: it was being written when the producer stopped
+
+def _stream(file: IO[bytes]) -> Iterator[pa.RecordBatch]:
+    """Whole batches of a stream, up to its end or to the first that is torn or damaged."""
+    try:
+        for batch in pa.ipc.open_stream(file):
+            if not batch.schema.equals(SCHEMA):
+                return
+            batch.validate(full=True)
+            yield batch
+    except DAMAGE:
+        return
+
+
+def _first_rows(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        yield batch.slice(0, rows)
+        rows -= batch.num_rows
+        if rows <= 0:
+            return
 
 
 def _stored_events(metadata: pq.FileMetaData) -> int:
@@ -240,8 +278,10 @@ def _fits(have: pa.DataType, wanted: pa.DataType) -> bool:
 
 def _cast(array: pa.Array, wanted: pa.DataType, name: str, path: Path) -> pa.Array:
     try:
+        if pa.types.is_temporal(array.type):
+            raise RunError(f"{path}: column {name!r} is {array.type}; times are plain integers of nanoseconds")
         return array.cast(wanted)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+    except DAMAGE as error:
         raise RunError(f"{path}: column {name!r} is {array.type} and not {wanted}: {_first_line(error)}") from None
 
 

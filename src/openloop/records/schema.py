@@ -13,6 +13,7 @@ from openloop.errors import RecordError
 __all__ = [
     "COLUMNS",
     "KINDS",
+    "LATEST_NS",
     "MISSING",
     "SCHEMA",
     "SCHEMA_VERSION",
@@ -31,6 +32,7 @@ KINDS: Final = ("first", "retry", "hedge", "repair")
 STATUSES: Final = ("ok", "error", "timeout", "shed", "cancelled", "dropped", "censored")
 
 MISSING: Final = np.iinfo(np.int64).min
+LATEST_NS: Final = 1 << 61  # seventy years: sums and differences of times stay within 64 bits
 
 
 @dataclass(frozen=True)
@@ -105,8 +107,14 @@ def make_batch(columns: Mapping[str, Any]) -> pa.RecordBatch:
 
 def make_lists(name: str, values: NDArray[Any], lengths: NDArray[Any]) -> pa.Array:
     """The list column `name` from all its items end to end and the number of them in each row."""
-    offsets = np.zeros(len(lengths) + 1, np.int32)
-    np.cumsum(lengths, out=offsets[1:])
+    bounds = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+    if bounds[-1] != len(values) or np.any(np.diff(bounds) < 0):
+        raise RecordError(
+            f"column {name!r}: the rows' lengths add up to {bounds[-1]}, and there are {len(values)} items"
+        )
+    if len(values) > np.iinfo(np.int32).max:
+        raise RecordError(f"column {name!r}: {len(values)} items are too many for one batch; make several")
+    offsets = bounds.astype(np.int32)
     item = COLUMNS[name].type.value_type
     return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values, item), type=COLUMNS[name].type)
 

@@ -7,9 +7,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from openloop.errors import RecordError
-from openloop.records.schema import COLUMNS, KINDS, MISSING, STATUSES, ints, words
+from openloop.records.schema import COLUMNS, KINDS, LATEST_NS, MISSING, STATUSES, ints, words
 
-__all__ = ["check_attempts", "check_batch", "check_events", "check_rows"]
+__all__ = ["LARGEST_EVENT", "check_attempts", "check_batch", "check_events", "check_rows"]
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
@@ -17,6 +17,8 @@ Bools = NDArray[np.bool_]
 TIMES = ("scheduled_ns", "sent_ns", "ended_ns", "first_any_ns")
 COUNTS = [name for name in COLUMNS if name.endswith("_tokens") and name != "event_tokens"]
 COUNTS += ["turn", "attempt", "preemptions"]
+PARTS = {"cached_tokens": "prompt_tokens", "accepted_draft_tokens": "drafted_tokens"}
+LARGEST_EVENT = 1_000_000  # tokens
 
 
 def check_batch(batch: pa.RecordBatch, first_row: int = 0) -> None:
@@ -35,8 +37,11 @@ def check_rows(batch: pa.RecordBatch, first_row: int = 0) -> None:
     status = rows.words("status", STATUSES)
     for name in TIMES:
         rows.refuse_negative(name, "times count from the run's start and are never negative")
+        rows.refuse_far(name)
     for name in COUNTS:
         rows.refuse_negative(name, "it is zero or more")
+    for part, whole in PARTS.items():
+        rows.refuse_larger(part, whole)
     _check_order(rows)
     _check_status(rows, status)
     if batch.column("cost").null_count < batch.num_rows:
@@ -68,7 +73,10 @@ def check_events(batch: pa.RecordBatch, first_row: int = 0) -> None:
     """The rules about deliveries of tokens."""
     rows = _Rows(batch, first_row)
     events = batch.column("event_ns")
+    if events.null_count:
+        rows.refuse_null("event_ns")
     starts, stops = _bounds(events)
+    rows.refuse_null_items("event_ns", starts, stops)
     times = events.values.to_numpy()
     _check_event_times(rows, times, starts, stops)
     delivered = stops - starts
@@ -106,14 +114,15 @@ def _check_event_tokens(rows: "_Rows", tokens: pa.ListArray, events: Ints) -> In
     """Checks event_tokens and returns how many tokens each row delivered."""
     given = ~_nulls(tokens)
     starts, stops = _bounds(tokens)
+    rows.refuse_null_items("event_tokens", starts, stops)
     lengths = stops - starts
     rows.refuse(given & (lengths != events), lambda i: f"it has {events[i]} event_ns and {lengths[i]} event_tokens")
     values = tokens.values.to_numpy()
     running = np.concatenate([[0], np.cumsum(values, dtype=np.int64)])
-    empty = np.concatenate([[0], np.cumsum(values < 1)])
+    odd = np.concatenate([[0], np.cumsum((values < 1) | (values > LARGEST_EVENT))])
     rows.refuse(
-        given & (empty[stops] > empty[starts]),
-        lambda _: "an event carries fewer than one token; a delivery without a token is no event",
+        given & (odd[stops] > odd[starts]),
+        lambda _: f"an event carries fewer than one token, which is no event, or more than {LARGEST_EVENT:,}",
     )
     return np.where(given, running[stops] - running[starts], events)
 
@@ -159,10 +168,25 @@ class _Rows:
     def refuse_null(self, name: str) -> None:
         self.refuse(_nulls(self.batch.column(name)), lambda _: f"{name} is null; every row needs it")
 
+    def refuse_null_items(self, name: str, starts: Ints, stops: Ints) -> None:
+        values = self.batch.column(name).values
+        if values.null_count:
+            nulls = np.concatenate([[0], np.cumsum(_nulls(values))])
+            self.refuse(nulls[stops] > nulls[starts], lambda _: f"{name} holds a null; every item is a number")
+
     def refuse_negative(self, name: str, rule: str) -> None:
+        column, values = self.batch.column(name), self.ints(name)
+        if column.null_count < len(values):
+            self.refuse((values < 0) & ~_nulls(column), lambda i: f"{name} is {values[i]}; {rule}")
+
+    def refuse_far(self, name: str) -> None:
         values = self.ints(name)
-        if self.batch.column(name).null_count < len(values):
-            self.refuse((values < 0) & (values != MISSING), lambda i: f"{name} is {values[i]}; {rule}")
+        self.refuse(values > LATEST_NS, lambda i: f"{name} is {values[i]} ns, over seventy years")
+
+    def refuse_larger(self, part: str, whole: str) -> None:
+        parts, wholes = self.ints(part), self.ints(whole)
+        bad = (parts != MISSING) & (wholes != MISSING) & (parts > wholes)
+        self.refuse(bad, lambda i: f"{part} {parts[i]} is more than its {whole} {wholes[i]}")
 
     def words(self, name: str, known: tuple[str, ...]) -> NDArray[np.int32]:
         """Codes into `known`; any other word is refused."""

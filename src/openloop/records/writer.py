@@ -18,7 +18,7 @@ import pyarrow.ipc
 import pyarrow.parquet as pq
 
 from openloop.errors import RecordError, RunError, StorageError
-from openloop.records.manifest import MANIFEST_FILE, Manifest, write_manifest
+from openloop.records.manifest import MANIFEST_FILE, Manifest, checked, write_manifest
 from openloop.records.schema import COLUMNS, SCHEMA, count_tokens, split
 from openloop.records.validate import check_batch
 
@@ -41,7 +41,7 @@ class RunWriter:
 
     def __init__(self, folder: str | Path, manifest: Manifest) -> None:
         self.folder = Path(folder)
-        self.manifest = manifest
+        self.manifest = checked(manifest)
         self.rows = 0
         for name in (MANIFEST_FILE, TABLE_FILE, SPOOL_FILE):
             if (self.folder / name).exists():
@@ -51,24 +51,28 @@ class RunWriter:
             self._spool = (self.folder / SPOOL_FILE).open("xb", buffering=0)
         except OSError as error:
             raise StorageError(f"{self.folder} cannot be made: {error.strerror}") from None
-        write_manifest(self.folder, manifest)
+        write_manifest(self.folder, self.manifest)
         self._write(SCHEMA.serialize())
 
     def append(self, batch: pa.RecordBatch) -> None:
         """Check and store a batch; when this returns, the batch outlives the process."""
         if self._spool.closed:
-            raise RunError(f"{self.folder} is finished; nothing can be appended")
+            raise RunError(f"{self.folder} is finished or was closed; nothing can be appended")
         if batch.schema.names != SCHEMA.names:
             raise RecordError("a batch must have the columns of the table, in order: build it with make_batch")
-        if not batch.schema.equals(SCHEMA):
-            batch = batch.cast(SCHEMA)
+        try:
+            batch = batch if batch.schema.equals(SCHEMA) else batch.cast(SCHEMA)
+        except (pa.ArrowException, ValueError) as error:
+            raise RecordError(f"a batch does not fit the table: {error}; build it with make_batch") from None
         check_batch(batch, self.rows)
         self._write(batch.serialize())
         self.rows += batch.num_rows
 
     def finish(self, **facts: Any) -> None:
         """Close the run; `facts` are manifest fields that are known only now (stopped_ns, window_ns, notes, ...)."""
-        self.manifest = msgspec.structs.replace(self.manifest, finished=True, **facts)
+        if self._spool.closed:
+            raise RunError(f"{self.folder} is finished or was closed")
+        self.manifest = checked(msgspec.structs.replace(self.manifest, finished=True, **facts))
         self._spool.close()
         draft = self.folder / f"{TABLE_FILE}.tmp"
         try:
@@ -152,6 +156,7 @@ def _parquet_options() -> dict[str, Any]:
         # Packed differences hardly compress further, and unpacking them twice would cost more than it saves.
         "compression": {name: "none" if name in leaves or name in packed else "zstd" for name in [*COLUMNS, *leaves]},
         "write_statistics": ["scheduled_ns"],
+        "write_page_checksum": True,
     }
 
 

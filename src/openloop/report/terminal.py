@@ -11,6 +11,7 @@ from rich.text import Text
 
 from openloop.records import Run
 from openloop.score import Leak, Percentiles, Score, Summary, Verdict
+from openloop.spec import plain
 from openloop.units import format_count, format_money, format_rate, format_seconds, format_share
 
 __all__ = ["inspection", "show_inspection", "show_score"]
@@ -26,7 +27,7 @@ LATENCIES = {
     "client lag": "client_lag_s",
 }
 
-WIDTH = 200
+WIDTH = 10_000
 
 SHOWN_COLUMNS = (
     "attempt",
@@ -48,8 +49,8 @@ class Page:
         self.console = Console(highlight=False, soft_wrap=True, width=WIDTH)
         self.valid = valid
 
-    def line(self, *parts: str, style: str = "") -> None:
-        self.console.print(Text(" ".join(parts), style=style))
+    def line(self, text: str, style: str = "") -> None:
+        self.console.print(Text(_printable(text), style=style))
 
     def table(self, title: str, header: Sequence[str], rows: Iterable[Sequence[str]], *, words: bool = False) -> None:
         """Rows of a name and its numbers (or words), under a header; nothing where there are no rows."""
@@ -60,7 +61,7 @@ class Page:
         for index, name in enumerate((title, *header)):
             grid.add_column(name, justify="left" if words or index == 0 else "right", no_wrap=True)
         for name, *cells in rows:
-            grid.add_row(Text(name), *(self.number(cell) for cell in cells))
+            grid.add_row(Text(_printable(name)), *(self.number(_printable(cell)) for cell in cells))
         self.console.print()
         self.console.print(grid)
 
@@ -68,6 +69,11 @@ class Page:
         if self.valid or not text or text == "-":
             return Text(text)
         return Text(text, style="strike") if self.console.is_terminal else Text(f"~~{text}~~")
+
+
+def _printable(text: str) -> str:
+    """Text from a run must not steer the terminal."""
+    return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text)
 
 
 def show_score(score: Score) -> None:
@@ -265,15 +271,18 @@ def _range(interval: tuple[float, float], unit: str) -> str:
 
 def inspection(run: Run, verdict: Verdict, rows: int) -> dict[str, Any]:
     """What `openloop inspect --json` prints."""
-    return {
-        "run": str(run.path) if run.path else None,
-        "rows": run.num_rows,
-        "valid": verdict.valid,
-        "reasons": list(verdict.reasons),
-        "notes": list(verdict.notes),
-        "manifest": msgspec.to_builtins(run.manifest),
-        "head": run.head(rows),
-    }
+    found: dict[str, Any] = plain(
+        {
+            "run": str(run.path) if run.path else None,
+            "rows": run.num_rows,
+            "valid": verdict.valid,
+            "reasons": list(verdict.reasons),
+            "notes": list(verdict.notes),
+            "manifest": msgspec.to_builtins(run.manifest),
+            "head": run.head(rows),
+        }
+    )
+    return found
 
 
 def show_inspection(run: Run, verdict: Verdict, rows: int) -> None:

@@ -3,7 +3,7 @@
 import dataclasses
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,15 +20,15 @@ from openloop.score.quantiles import Ladder, Percentiles, Sample, ladder, percen
 from openloop.score.scope import JudgedRun, Scope
 from openloop.score.streams import Progress
 from openloop.score.verdict import Verdict, verdict
-from openloop.slo import SLO, Objectives, read_slo
-from openloop.spec import suggest
+from openloop.slo import SLO, Objectives, parse_slo, read_slo
+from openloop.spec import plain, suggest
 from openloop.units import format_seconds, to_ns
 
 __all__ = ["GROUPS", "Disruption", "Score", "Summary", "TimeWindow", "check", "score"]
 
 Floats = NDArray[np.float64]
 
-MAX_WINDOWS = 10_000
+MAX_PARTS = 10_000
 
 GROUPS = {"replica": "replica", "class": "workload_class", "tenant": "tenant", "turn": "turn"}
 
@@ -111,8 +111,8 @@ class Score(Summary):
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON. Null stands for what is not known and, inside a ladder, for what is infinite."""
-        plain: dict[str, Any] = _plain(self)
-        return plain
+        found: dict[str, Any] = plain(self)
+        return found
 
 
 def score(
@@ -129,25 +129,36 @@ def score(
     `by` also scores each replica, class, tenant or turn; `window_s` each stretch of that many seconds.
     """
     run = run if isinstance(run, Run) else open_run(run)
-    slo = run.manifest.slo if slo is None else slo
-    if slo is None:
+    objectives = _own_objectives(run) if slo is None else read_slo(slo)
+    if objectives is None:
         raise SpecError("there is no goodput without an SLO: give one, for example --slo 'ttft<=500ms, tpot<=40ms'")
     for key in by:
         if key not in GROUPS:
             raise SpecError(f"cannot group by {key!r}{suggest(key, GROUPS)}")
     if window_s is not None and window_s <= 0:
         raise SpecError(f"a window of {window_s} s is no window; give a duration such as 60s")
-    objectives = read_slo(slo)
     judged = judge_run(run, objectives, progress)
     return _score(run, objectives, judged, by, window_s, disruption_s)
 
 
 def check(run: Run) -> Verdict:
-    """The verdict on a run by itself, held against the SLO in its manifest if it has one."""
+    """The verdict on a run by itself, held against the SLO in its manifest if it has one that can be used."""
     if not run.num_rows:
         return Verdict(False, (*run.missing, "the run has no rows"), ())
-    objectives = Objectives(SLO(())) if run.manifest.slo is None else read_slo(run.manifest.slo)
-    return verdict(run, judge_run(run, objectives).whole)
+    try:
+        return verdict(run, judge_run(run, _own_objectives(run) or Objectives(SLO(()))).whole)
+    except SpecError as error:
+        found = verdict(run, judge_run(run, Objectives(SLO(()))).whole)
+        return dataclasses.replace(found, valid=False, reasons=(*found.reasons, str(error)))
+
+
+def _own_objectives(run: Run) -> Objectives | None:
+    """The SLO of the manifest: text or a mapping, not a file that may be anywhere."""
+    slo = run.manifest.slo
+    try:
+        return None if slo is None else Objectives(parse_slo(slo)) if isinstance(slo, str) else read_slo(slo)
+    except SpecError as error:
+        raise SpecError(f"the SLO in the run's own manifest cannot be used: {error}") from None
 
 
 def _score(
@@ -167,7 +178,7 @@ def _score(
         slo=str(objectives),
         valid=found.valid,
         reasons=found.reasons,
-        notes=found.notes,
+        notes=(*found.notes, *_unused_classes(objectives, judged)),
         statuses=_statuses(scope),
         completed_in_window_rps=_completed_inside(scope) / scope.seconds,
         itl_s=_token_gaps(judged),
@@ -187,6 +198,12 @@ def _score(
         by={key: _groups(scope, GROUPS[key]) for key in by},
         windows=_windows(scope, window_s) if window_s else [],
     )
+
+
+def _unused_classes(objectives: Objectives, judged: JudgedRun) -> Iterator[str]:
+    unused = sorted(set(objectives.classes) - set(judged.attempts.words["workload_class"]))
+    if unused:
+        yield f"the SLO names workload classes that no request belongs to: {', '.join(unused)}"
 
 
 def _summary(scope: Scope, *, by_the_hour: bool = True) -> Summary:
@@ -274,6 +291,10 @@ def _groups(scope: Scope, column: str) -> dict[str, Summary]:
     none = "(none)" if not names or "(none)" not in names else "(no value)"
     order = np.argsort(values, kind="stable")
     cuts = np.flatnonzero(np.diff(values[order])) + 1
+    if len(cuts) >= MAX_PARTS:
+        raise SpecError(
+            f"there are {len(cuts) + 1:,} different values of {column}; at most {MAX_PARTS:,} are scored apart"
+        )
     found = {}
     for members in np.split(order, cuts):
         value = int(values[members[0]]) if len(members) else -1
@@ -285,10 +306,10 @@ def _groups(scope: Scope, column: str) -> dict[str, Summary]:
 def _windows(scope: Scope, window_s: float) -> list[TimeWindow]:
     start, end = scope.window_ns
     step = max(to_ns(window_s), 1)
-    if (end - start) / step > MAX_WINDOWS:
+    if (end - start) / step > MAX_PARTS:
         raise SpecError(
             f"windows of {format_seconds(window_s)} cut {format_seconds(scope.seconds)} "
-            f"into more than {MAX_WINDOWS:,} pieces; give a longer one"
+            f"into more than {MAX_PARTS:,} pieces; give a longer one"
         )
     edges = [*range(start, end, step), end]
     return [TimeWindow(a / 1e9, b / 1e9, _summary(scope.run.between(a, b))) for a, b in itertools.pairwise(edges)]
@@ -316,15 +337,3 @@ def _disruptions(
 
 def _fields(summary: Summary) -> dict[str, Any]:
     return {field.name: getattr(summary, field.name) for field in dataclasses.fields(summary)}
-
-
-def _plain(value: Any) -> Any:
-    if dataclasses.is_dataclass(value):
-        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    if isinstance(value, float):
-        return float(value) if math.isfinite(value) else None
-    return value

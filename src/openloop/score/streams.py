@@ -8,7 +8,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from openloop.errors import SpecError
-from openloop.records import Run, split
+from openloop.records import LARGEST_EVENT, Run, split
 from openloop.score import kernel
 from openloop.score.quantiles import SLICES
 from openloop.slo import CustomDeadlines
@@ -111,6 +111,8 @@ def read_streams(run: Run, plan: StreamPlan, progress: Progress | None = None) -
 
 def _read_batch(batch: pa.RecordBatch, plan: StreamPlan, streams: Streams, rows: slice) -> bool:
     """False where the events cannot be right."""
+    if any(column.null_count for column in (batch.column("event_ns"), *map(_items, batch.columns))):
+        return False
     ns, offsets = _token_times(batch)
     if len(offsets) != batch.num_rows + 1:
         return False
@@ -131,6 +133,10 @@ def _read_batch(batch: pa.RecordBatch, plan: StreamPlan, streams: Streams, rows:
     return bool(backwards < 0)
 
 
+def _items(lists: pa.ListArray) -> pa.Array:
+    return lists.values
+
+
 def _token_times(batch: pa.RecordBatch) -> tuple[Ints, Ints]:
     """When each token of each row came, end to end: an event of several tokens delivers them all at once."""
     events, tokens = batch.column("event_ns"), batch.column("event_tokens")
@@ -142,7 +148,8 @@ def _token_times(batch: pa.RecordBatch) -> tuple[Ints, Ints]:
     told = np.asarray(tokens.is_valid())
     counts = tokens.flatten().to_numpy()
     lengths = np.diff(offsets)
-    if np.any(np.diff(tokens.offsets.to_numpy())[told] != lengths[told]) or np.any(counts < 1):
+    odd = (counts < 1) | (counts > LARGEST_EVENT)
+    if np.any(np.diff(tokens.offsets.to_numpy())[told] != lengths[told]) or odd.any():
         return ns, np.empty(0, np.int64)
     per_event = np.ones(len(ns), np.int64)
     per_event[np.repeat(told, lengths)] = counts

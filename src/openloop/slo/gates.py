@@ -13,7 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from openloop.slo.deadlines import Deadlines, reading, reading_from_first
-from openloop.units import parse_count, parse_number, parse_seconds, parse_token_rate, write_seconds
+from openloop.units import (
+    LONGEST_S,
+    check_number,
+    parse_count,
+    parse_number,
+    parse_seconds,
+    parse_token_rate,
+    write_seconds,
+)
 
 __all__ = [
     "E2E",
@@ -91,6 +99,9 @@ class _Within:
     within_s: float
     name: ClassVar[str]
 
+    def __post_init__(self) -> None:
+        check_number(self.name, self.within_s, 0, LONGEST_S)
+
     def __str__(self) -> str:
         return f"{self.name}<={write_seconds(self.within_s)}"
 
@@ -156,6 +167,10 @@ class ITL:
     gap_share: float
     within_s: float
 
+    def __post_init__(self) -> None:
+        check_number("the share of gaps of itl", self.gap_share, 1e-6, 1)
+        check_number(self.name, self.within_s, 0, LONGEST_S)
+
     @property
     def name(self) -> str:
         return f"itl_p{self.gap_share * 100:.10g}"
@@ -187,6 +202,9 @@ class Read:
 
     tokens_per_s: float
     name: ClassVar[str] = "read"
+
+    def __post_init__(self) -> None:
+        check_number(self.name, self.tokens_per_s, 1 / LONGEST_S, 1e9)
 
     @property
     def deadlines(self) -> Deadlines:
@@ -230,6 +248,9 @@ class Retries:
     at_most: int
     name = "retries"
 
+    def __post_init__(self) -> None:
+        check_number(self.name, self.at_most, 0, 1e9)
+
     def met(self, answers: AnswerColumns) -> Bools:
         return answers.retries <= self.at_most
 
@@ -243,6 +264,9 @@ class Cost:
 
     at_most: float
     name = "cost"
+
+    def __post_init__(self) -> None:
+        check_number(self.name, self.at_most, 0, 1e12)
 
     def met(self, answers: AnswerColumns) -> Bools:
         return answers.cost <= self.at_most
@@ -280,7 +304,7 @@ GATES: dict[str, GateForm] = {
 
 def find_form(name: str) -> GateForm | None:
     """The form of a gate by name; `itl_p99.9` and the like are forms of `itl_p95`."""
-    percentile = re.fullmatch(r"itl_p(\d+(?:\.\d+)?)", name)
+    percentile = re.fullmatch(r"itl_p(\d{1,3}(?:\.\d{1,4})?)", name)
     if percentile and 0 < float(percentile[1]) <= 100:
         share = float(percentile[1]) / 100
         return GateForm(lambda within: ITL(share, within), "<=", parse_seconds, f"{name}<=80ms")

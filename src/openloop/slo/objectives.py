@@ -11,7 +11,7 @@ from openloop.slo.deadlines import reading, reading_from_first
 from openloop.slo.gates import GATES, Gate, find_form
 from openloop.slo.smooth import PENALTIES, Smooth
 from openloop.spec import Strict, convert, read_yaml, suggest
-from openloop.units import parse_seconds, parse_token_rate
+from openloop.units import LONGEST_S, check_number, parse_seconds, parse_token_rate
 
 __all__ = ["PRESETS", "SLO", "Objectives", "Unit", "parse_slo", "read_slo"]
 
@@ -33,6 +33,7 @@ class SLO:
     smooth: Smooth = field(default_factory=Smooth)
 
     def __post_init__(self) -> None:
+        check_number("the time that goodput is counted per", self.per_s, 1e-9, LONGEST_S)
         names = [gate.name for gate in self.gates]
         for name in names:
             if names.count(name) > 1:
@@ -95,10 +96,13 @@ def _parse_term(term: str, number: int) -> Gate:
         raise SpecError(f"{where}: {_unknown_gate(name)}")
     if not operator and not value and form.bare:
         return form.bare
-    if operator != form.operator or not value:
+    if not value:
         raise SpecError(f"{where}: write it as {form.example}")
     try:
-        return form.build(form.parse(value))
+        bound = form.parse(value)
+        if operator != form.operator:
+            raise SpecError(f"write it as {name}{form.operator}{value}")
+        return form.build(bound)
     except SpecError as error:
         raise SpecError(f"{where}: {error}") from None
 
@@ -110,6 +114,8 @@ def _unknown_gate(name: str) -> str:
             f"a gate judges one request, so {plain} takes no percentile; "
             f"write {GATES[plain].example} and ask for the share of requests with --require 99%"
         )
+    if name in PRESETS:
+        return f"the preset {name!r} must come first"
     return f"unknown gate {name!r}{suggest(name, [*GATES, *PRESETS])}"
 
 
@@ -129,8 +135,8 @@ class _Entry(Strict, frozen=True):
 
 
 class _File(Strict, frozen=True):
-    default: str | _Entry | None = None
-    classes: dict[str, str | _Entry] | None = None
+    default: Any = None
+    classes: dict[str, Any] | None = None
 
 
 def read_slo(what: "str | Path | Mapping[str, Any] | SLO | Objectives") -> Objectives:
@@ -154,10 +160,9 @@ def _from_mapping(raw: object, where: str) -> Objectives:
     return Objectives(None if file.default is None else _entry(file.default, f"{where}, default"), classes)
 
 
-def _entry(entry: str | _Entry, where: str) -> SLO:
+def _entry(raw: object, where: str) -> SLO:
+    entry = _Entry(gates=raw) if isinstance(raw, str) else convert(raw, _Entry, where)
     try:
-        if isinstance(entry, str):
-            return parse_slo(entry)
         slo = parse_slo(entry.gates)
         if entry.unit:
             slo = replace(slo, unit=entry.unit, unit_name=entry.unit)

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from openloop.slo.deadlines import Deadlines, reading
+from openloop.units import LONGEST_S, check_number
 
 __all__ = ["PENALTIES", "Exponential", "Linear", "Penalty", "Smooth", "Step"]
 
@@ -47,6 +48,9 @@ class Step:
 
     tolerance_s: float = 1.0
 
+    def __post_init__(self) -> None:
+        check_number("the tolerance of the step penalty", self.tolerance_s, 0, LONGEST_S)
+
     def __call__(self, idle_s: Floats) -> Floats:
         return np.where(idle_s > self.tolerance_s, 1.0, 0.0)
 
@@ -57,6 +61,9 @@ class Exponential:
 
     tau_s: float = 1.0
 
+    def __post_init__(self) -> None:
+        check_number("the scale of the exponential penalty", self.tau_s, 1e-9, LONGEST_S)
+
     def __call__(self, idle_s: Floats) -> Floats:
         return -np.expm1(-idle_s / self.tau_s)
 
@@ -65,9 +72,12 @@ class Exponential:
 class Smooth:
     """The parameters of smooth goodput; the defaults are those of the paper's experiments."""
 
-    alpha: float = 5.0
+    alpha: float = 5.0  # tokens
     deadlines: Deadlines = field(default_factory=lambda: reading(20.0))
     penalty: Penalty = field(default_factory=Linear)
+
+    def __post_init__(self) -> None:
+        check_number("alpha", self.alpha, 0, 1e9)
 
     def benefit(self, tokens: Floats, idle_s: Floats) -> Floats:
         return tokens - self.alpha * self.penalty(np.maximum(idle_s, 0.0))
