@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import openloop
@@ -81,6 +83,96 @@ def test_a_damaged_run_is_refused_by_both_commands(run: Path) -> None:
     table.write_bytes(table.read_bytes()[:-100])
     for args in (["inspect"], ["score", "--slo", "ttft<=1s"]):
         assert "requests.parquet is damaged or cut short" in call(args[0], run, *args[1:], code=2).stderr
+
+
+def test_inspect_names_the_row_that_breaks_a_rule(run: Path) -> None:
+    table = pq.read_table(run / "requests.parquet")
+    late = pa.array([10**18 if i == 7 else None for i in range(200)], pa.int64())
+    pq.write_table(
+        table.set_column(table.schema.get_field_index("first_any_ns"), "first_any_ns", late), run / "requests.parquet"
+    )
+    call("inspect", run)
+    broken = pa.array([-1 if i == 7 else 1 for i in range(200)], pa.int32())
+    pq.write_table(table.set_column(table.schema.get_field_index("turn"), "turn", broken), run / "requests.parquet")
+    assert "row 7 (request 7): turn is -1" in call("inspect", run, code=2).stderr
+
+
+def test_inspect_exits_with_one_for_a_run_that_is_not_valid(tmp_path: Path) -> None:
+    assert "INVALID" in call("inspect", write_run(tmp_path / "run", ROWS[:3]), code=1).stdout
+
+
+def test_a_bad_slo_in_the_manifest_does_not_hide_the_run(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", ROWS, slo="ttft<=1")
+    assert "INVALID: the SLO in the run's own manifest cannot be used" in call("inspect", folder, code=1).stdout
+    assert "the SLO in the run's own manifest cannot be used" in call("score", folder, code=2).stderr
+
+
+def test_numbers_that_json_does_not_have_are_null(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", [r | {"quality_score": float("nan")} for r in ROWS])
+    assert (
+        json.loads(call("inspect", folder, "--json").stdout, parse_constant=pytest.fail)["head"][0]["quality_score"]
+        is None
+    )
+
+
+def test_an_unforeseen_error_is_told_apart_from_a_missed_slo(run: Path) -> None:
+    code = (
+        "import sys, openloop.cli, openloop.records; sys.argv = ['openloop', 'inspect', sys.argv[1]]\n"
+        "def broken(*_): raise ZeroDivisionError('by zero')\n"
+        "openloop.records.open_run = broken\n"
+        "openloop.cli.main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(run)], capture_output=True, text=True, check=False)
+    assert done.returncode == 3
+    assert "a defect, please report it: ZeroDivisionError: by zero" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_an_interrupt_is_one_word_and_exit_code_130(run: Path) -> None:
+    code = (
+        "import sys, openloop.cli, openloop.records; sys.argv = ['openloop', 'inspect', sys.argv[1]]\n"
+        "def interrupted(*_): raise KeyboardInterrupt\n"
+        "openloop.records.open_run = interrupted\n"
+        "openloop.cli.main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(run)], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr.strip()) == (130, "openloop: interrupted")
+
+
+def test_a_full_disk_behind_the_output_is_an_error(run: Path) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "openloop", "score", str(run), "--slo", "ttft<=1s"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 2
+    assert "No space left on device" in done.stderr
+
+
+def test_a_terminal_that_knows_only_ascii_gets_its_table(run: Path) -> None:
+    environment = os.environ | {"PYTHONIOENCODING": "ascii"}
+    command = [sys.executable, "-m", "openloop", "score", str(run), "--slo", "ttft<=500ms"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 0
+    assert "attainment" in done.stdout
+
+
+def test_groups_may_be_named_together_or_apart(run: Path) -> None:
+    together, apart = (
+        json.loads(call("score", run, "--slo", "ttft<=1s", "--json", *flags).stdout)["by"]
+        for flags in (["--by", "replica, turn"], ["--by", "replica", "--by", "turn"])
+    )
+    assert together == apart
+    assert list(together) == ["replica", "turn"]
+
+
+def test_disruptions_last_as_long_as_they_are_told_to(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", ROWS, events=(openloop.TimedEvent(at_ns=10**9, kind="deploy"),))
+    found = json.loads(call("score", folder, "--slo", "ttft<=1s", "--json", "--disruption", "2s").stdout)
+    assert [(d["start_s"], d["end_s"]) for d in found["disruptions"]] == [(1.0, 3.0)]
 
 
 def test_inspect_shows_what_a_run_is(run: Path) -> None:

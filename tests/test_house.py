@@ -29,6 +29,9 @@ LEVELS = [
 LEVEL = {room: level for level, rooms in enumerate(LEVELS) for room in rooms}
 PRODUCERS = {"load", "sim", "proxy", "importers"}
 
+# Modules whose functions are entries of a table that they export.
+WITH_HELPERS = {"openloop.score.verdict"}
+
 FILES = sorted(ROOT.rglob("*.py"))
 MODULES = sorted(name for _, name, _ in pkgutil.walk_packages([str(ROOT)], "openloop.") if name != "openloop.__main__")
 
@@ -46,11 +49,14 @@ def imports_of(path: Path) -> Iterator[str]:
     """Modules of openloop that a file imports, also inside functions."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names if alias.name.startswith("openloop."))
+            names = [alias.name for alias in node.names]
+            assert "openloop" not in names, f"{path} imports the package itself, which hides where names come from"
+            yield from (name for name in names if name.startswith("openloop."))
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path} imports relatively"
             if node.module == "openloop":
-                yield from (f"openloop.{alias.name}" for alias in node.names if (ROOT / alias.name).exists())
+                names = [alias.name for alias in node.names]
+                assert names == ["__version__"], f"{path} takes {names} from the package and not from a room"
             elif (node.module or "").startswith("openloop."):
                 base = str(node.module)
                 inner = [f"{base}.{alias.name}" for alias in node.names]
@@ -95,6 +101,16 @@ def test_what_a_module_exports_is_there_and_is_all_that_others_use(name: str) ->
     assert sorted(set(exported)) == sorted(exported)
     for each in exported:
         assert hasattr(module, each), f"{name} exports {each}, which is not there"
+    source = ast.parse(Path(str(module.__file__)).read_text())
+    defined = {node.name for node in source.body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    if module.__file__ == str(ROOT / "cli.py"):
+        defined = {"cli", "main"}  # commands are reached through these
+    elif hasattr(module, "__path__") and name != "openloop":
+        imported = [node for node in source.body if isinstance(node, ast.ImportFrom)]
+        defined |= {a.name for node in imported for a in node.names if (node.module or "").startswith("openloop.")}
+    public = {each for each in defined if not each.startswith("_")}
+    if name not in WITH_HELPERS:
+        assert public <= set(exported), f"{name} has {public - set(exported)}, which it does not export"
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))

@@ -74,7 +74,6 @@ def inspect(run: Path, rows: int, as_json: bool) -> None:
     from openloop.score import check
 
     opened = open_run(run)
-    opened.validate()
     verdict = check(opened)
     if as_json:
         click.echo(json.dumps(inspection(opened, verdict, rows), indent=2, allow_nan=False))
@@ -186,10 +185,8 @@ def main() -> None:
     except Exception as error:
         if "OPENLOOP_TRACEBACK" in os.environ:
             raise
-        what = " ".join(str(error).split())
-        sys.exit(
-            _say(f"a defect: {type(error).__name__}: {what} (OPENLOOP_TRACEBACK=1 shows where; please report it)", 3)
-        )
+        what = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        sys.exit(_say(f"a defect, please report it: {what} (OPENLOOP_TRACEBACK=1 shows where)", 3))
     sys.exit(status if isinstance(status, int) else 0)
 
 

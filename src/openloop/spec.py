@@ -95,11 +95,11 @@ def suggest(word: str, known: Iterable[str]) -> str:
 
 def _explain(message: str, value: Any, to: type) -> str:
     """msgspec's sentence, with the value it is about or the key that was probably meant."""
-    what, _, path = message.removesuffix("`").partition(" - at `$")
-    path = path.removeprefix(".")
-    unknown = re.match(r"Object contains unknown field `(.+)`?$", what)
+    what, _, path = message.partition(" - at `$")
+    path = path.removeprefix(".").removesuffix("`")
+    unknown = re.fullmatch(r"Object contains unknown field `(.+)`", what)
     if unknown:
-        key = unknown[1].rstrip("`")
+        key = unknown[1]
         return f"unknown key {key!r}{f' in {path!r}' if path else ''}{suggest(key, _fields(to, path))}"
     for step in re.findall(r"\w+", path):
         value = value[int(step) if isinstance(value, list | tuple) else step]

@@ -1,6 +1,8 @@
 """Whatever stands where a run should be, opening it says what is wrong in one sentence."""
 
+import contextlib
 import json
+import random
 from pathlib import Path
 
 import pyarrow as pa
@@ -8,7 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from openloop.errors import RecordError, RunError
-from openloop.records import Manifest, RunWriter, open_run
+from openloop.records import Manifest, Run, RunWriter, open_run
+from openloop.score import score
 from tests.runs import batch, row, run_of, write_run
 
 ROWS = [row(i, due=float(i), tokens=[0.1, 0.2], replica="a" if i % 2 else None) for i in range(20)]
@@ -158,6 +161,116 @@ def test_a_run_in_progress_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
 def test_a_table_whose_manifest_was_not_updated_says_so(folder: Path) -> None:
     edit(folder, finished=False)
     assert "run.json was not updated at the end" in open_run(folder).missing[0]
+
+
+def test_a_run_that_is_finished_while_it_is_read_goes_on_being_read(tmp_path: Path) -> None:
+    writer = RunWriter(tmp_path / "run", Manifest(source="test"))
+    writer.append(batch(ROWS[:5]))
+    run = open_run(tmp_path / "run")
+    writer.append(batch(ROWS[5:]))
+    writer.finish()
+    assert run.head(100) == batch(ROWS[:5]).to_pylist()
+    run.validate()
+
+
+def test_a_path_that_looks_like_an_address_is_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_run(Path("run-04:57:12"), ROWS)
+    assert len(open_run("run-04:57:12").head(100)) == 20
+
+
+def test_a_key_that_stands_twice_in_the_manifest_is_refused(folder: Path) -> None:
+    text = (folder / "run.json").read_text()
+    (folder / "run.json").write_text(text.replace('"seed": null', '"seed": 1, "seed": 2'))
+    with pytest.raises(RunError, match="the key 'seed' stands twice"):
+        open_run(folder)
+
+
+@pytest.mark.parametrize("text", ['{"source": "\\ud800"', '{"source": NaN}', "[" * 100_000])
+def test_json_of_every_odd_kind_is_refused(folder: Path, text: str) -> None:
+    (folder / "run.json").write_text(text)
+    with pytest.raises(RunError, match="run.json"):
+        open_run(folder)
+
+
+def test_every_flipped_bit_in_the_data_is_noticed(folder: Path) -> None:
+    """Pages carry checksums: what is damaged is refused, and not scored as something else."""
+    table = folder / "requests.parquet"
+    whole = table.read_bytes()
+    pages = pq.ParquetFile(folder / "requests.parquet").metadata.row_group(0)
+    expected = open_run(folder).head(100)
+    for name in ("scheduled_ns", "event_ns.list.element", "replica"):
+        column = next(pages.column(i) for i in range(pages.num_columns) if pages.column(i).path_in_schema == name)
+        start = column.dictionary_page_offset or column.data_page_offset
+        for place in range(start, start + column.total_compressed_size, 7):
+            damaged = bytearray(whole)
+            damaged[place] ^= 4
+            table.write_bytes(damaged)
+            try:
+                assert open_run(folder).head(100) == expected
+            except RunError as error:
+                assert "damaged in row group 0" in str(error)  # noqa: PT017
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_damaged_spool_never_gives_a_batch_that_was_not_written(tmp_path: Path, seed: int) -> None:
+    writer = RunWriter(tmp_path / "run", Manifest(source="test"))
+    for start in range(0, 20, 5):
+        writer.append(batch(ROWS[start : start + 5]))
+    writer.close()
+    spool = tmp_path / "run" / "requests.arrows"
+    rng = random.Random(seed)
+    damaged = bytearray(spool.read_bytes())
+    for _ in range(rng.choice([1, 8])):
+        damaged[rng.randrange(len(damaged))] ^= 1 << rng.randrange(8)
+    spool.write_bytes(damaged)
+    run = open_run(tmp_path / "run")
+    assert run.num_rows % 5 == 0
+    assert "was not closed" in run.missing[0]
+    with contextlib.suppress(RecordError):
+        run.validate()
+
+
+def test_a_spool_damaged_in_the_middle_says_how_much_cannot_be_read(tmp_path: Path) -> None:
+    writer = RunWriter(tmp_path / "run", Manifest(source="test"))
+    spool = tmp_path / "run" / "requests.arrows"
+    ends = []
+    for start in range(0, 20, 5):
+        writer.append(batch(ROWS[start : start + 5]))
+        ends.append(spool.stat().st_size)
+    writer.close()
+    damaged = bytearray(spool.read_bytes())
+    damaged[ends[0] : ends[0] + 64] = bytes(64)
+    damaged[ends[0]] = 7
+    spool.write_bytes(damaged)
+    run = open_run(tmp_path / "run")
+    assert run.num_rows == 5
+    assert f"{ends[-1] - ends[0]:,} bytes after them are no whole batch" in run.missing[0]
+
+
+def test_times_as_timestamps_and_columns_that_stand_twice_are_refused(folder: Path) -> None:
+    path = folder / "requests.parquet"
+    table = pq.read_table(path)
+    stamps = table.column("scheduled_ns").cast(pa.timestamp("us"))
+    pq.write_table(table.set_column(table.schema.get_field_index("scheduled_ns"), "scheduled_ns", stamps), path)
+    with pytest.raises(RunError, match=r"column 'scheduled_ns' is timestamp\[us\]; times are plain integers"):
+        open_run(folder).validate()
+    pq.write_table(table.append_column("status", table.column("status")), path)
+    with pytest.raises(RunError, match="has the column 'status' twice"):
+        open_run(folder)
+
+
+def test_nulls_inside_lists_are_refused_by_row(folder: Path) -> None:
+    path = folder / "requests.parquet"
+    table = pq.read_table(path)
+    lists = table.column("event_ns").to_pylist()
+    lists[3] = [lists[3][0], None]
+    for broken in (lists, [*lists[:3], None, *lists[4:]]):
+        column = pa.array(broken, pa.list_(pa.int64()))
+        pq.write_table(table.set_column(table.schema.get_field_index("event_ns"), "event_ns", column), path)
+        for read in (Run.validate, lambda run: score(run, "e2e<=1s")):
+            with pytest.raises(RecordError, match=r"row 3 \(request 3\): event_ns"):
+                read(open_run(folder))
 
 
 def test_joined_batches_hold_the_same_rows(folder: Path) -> None:

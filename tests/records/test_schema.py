@@ -17,6 +17,12 @@ def test_lists_are_built_from_items_end_to_end() -> None:
     assert make_lists("event_ns", np.array([1, 2, 3]), np.array([2, 0, 1])).to_pylist() == [[1, 2], [], [3]]
 
 
+@pytest.mark.parametrize("lengths", [[3, -1], [1, 0], [2, 1]])
+def test_lists_whose_lengths_do_not_fit_their_items_are_refused(lengths: list[int]) -> None:
+    with pytest.raises(RecordError, match="the rows' lengths add up to"):
+        make_lists("event_ns", np.array([1, 2]), np.array(lengths))
+
+
 @pytest.mark.parametrize(
     ("columns", "sentence"),
     [

@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 
 from openloop.errors import RecordError
-from openloop.records import Run
 from tests.runs import row, run_of
 
 GOOD = [row(i, due=float(i), tokens=[0.1, 0.2, 0.3]) for i in range(5)]
@@ -34,6 +33,17 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
     "more events than tokens": ({"output_tokens": 2}, r"3 tokens were delivered, more than its output_tokens 2"),
     "tokens per event do not match": ({"event_tokens": [1, 2]}, r"it has 3 event_ns and 2 event_tokens"),
     "an event without a token": ({"event_tokens": [1, 0, 1]}, r"an event carries fewer than one token"),
+    "an event of too many tokens": ({"event_tokens": [1, 2_000_000_000, 1]}, r".* or more than 1,000,000"),
+    "a time beyond all times": ({"scheduled_ns": 2**62}, r"scheduled_ns is 4611686018427387904 ns, over seventy years"),
+    "the most negative time": ({"scheduled_ns": -(2**63)}, r"scheduled_ns is -9223372036854775808; times count"),
+    "more cached than prompted": (
+        {"prompt_tokens": 5, "cached_tokens": 6},
+        r"cached_tokens 6 is more than its prompt_tokens 5",
+    ),
+    "more drafts accepted than made": (
+        {"drafted_tokens": 1, "accepted_draft_tokens": 2},
+        r"accepted_draft_tokens 2 is more than its drafted_tokens 1",
+    ),
     "more tokens in events than in all": (
         {"event_tokens": [4, 4, 4], "output_tokens": 11},
         r"12 tokens were delivered, more than its output_tokens 11",
@@ -47,11 +57,7 @@ def test_a_broken_row_is_named_with_what_is_wrong_in_it(case: str, batches: int)
     change, sentence = BROKEN[case]
     rows = [*GOOD[:2], GOOD[2] | change, *GOOD[3:]]
     with pytest.raises(RecordError, match=r"^row 2 \(request 2\): " + sentence):
-        _as_arrow_allows(rows, batches).validate()
-
-
-def _as_arrow_allows(rows: list[dict[str, Any]], batches: int) -> Run:
-    return run_of(rows, batches=batches)
+        run_of(rows, batches=batches).validate()
 
 
 def test_good_rows_pass() -> None:

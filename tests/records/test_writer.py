@@ -16,9 +16,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from openloop.errors import RecordError, RunError
+from openloop.errors import RecordError, RunError, SpecError, StorageError
 from openloop.records import Manifest, RunWriter, make_batch, make_lists, open_run
 from openloop.records import writer as writer_module
+from openloop.slo import parse_slo
 from tests.runs import batch, row, write_run
 
 ROWS = [row(i, due=i / 10, tokens=[0.1 + k / 100 for k in range(i % 5)], replica=f"r{i % 3}") for i in range(40)]
@@ -95,6 +96,9 @@ def test_a_bad_batch_is_refused_and_harms_nothing(tmp_path: Path) -> None:
             writer.append(batch([*ROWS[10:12], ROWS[12] | {"cost": -1.0}]))
         with pytest.raises(RecordError, match="build it with make_batch"):
             writer.append(pa.record_batch({"request_id": [1]}))
+        words = pa.array(["soon"] * 10)
+        with pytest.raises(RecordError, match="does not fit the table"):
+            writer.append(batch(ROWS[:10]).set_column(8, "scheduled_ns", words))
         writer.append(batch(ROWS[10:]))
     assert read_all(tmp_path / "run") == batch(ROWS).to_pylist()
 
@@ -112,6 +116,65 @@ def test_nothing_can_be_appended_to_a_finished_run(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="is finished"):
         writer.append(batch(ROWS))
     assert open_run(tmp_path / "run").manifest.notes == ("done",)
+
+
+@pytest.mark.parametrize(
+    ("facts", "sentence"),
+    [
+        ({"seed": 1.5}, "got `float` at `seed`, found 1.5"),
+        ({"cache_warmth": "hot"}, "hot"),
+        ({"window_ns": (0, 1e9 + 0.5)}, "window_ns"),
+        ({"stopped_ns": "now"}, "Expected `int"),
+        ({"offered_rps": 0.0}, "offered_rps"),
+        ({"notes": (object(),)}, "no text or number"),
+    ],
+)
+def test_a_manifest_that_could_not_be_read_is_refused_before_anything_is_written(
+    tmp_path: Path, facts: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(SpecError, match=sentence):
+        RunWriter(tmp_path / "run", Manifest(source="test", **facts))
+    assert not (tmp_path / "run").exists()
+    writer = RunWriter(tmp_path / "late", Manifest(source="test"))
+    writer.append(batch(ROWS))
+    with pytest.raises(SpecError, match=sentence):
+        writer.finish(**facts)
+    writer.finish()
+    assert open_run(tmp_path / "late").manifest.finished
+
+
+def test_a_manifest_may_hold_numbers_of_numpy(tmp_path: Path) -> None:
+    with RunWriter(tmp_path / "run", Manifest(source="test", seed=np.int64(5))) as writer:  # type: ignore[arg-type]
+        writer.append(batch(ROWS))
+        writer.finish(stopped_ns=np.int64(10**10), offered_rps=np.float64(2.5))
+    manifest = open_run(tmp_path / "run").manifest
+    assert (manifest.seed, manifest.stopped_ns, manifest.offered_rps) == (5, 10**10, 2.5)
+
+
+def test_an_slo_object_in_a_manifest_is_refused_with_what_to_write() -> None:
+    with pytest.raises(ValueError, match=r"write an SLO object as str\(slo\)"):
+        Manifest(source="test", slo=parse_slo("ttft<=1s"))  # type: ignore[arg-type]
+
+
+def test_a_run_is_finished_once(tmp_path: Path) -> None:
+    writer = RunWriter(tmp_path / "run", Manifest(source="test"))
+    writer.finish()
+    with pytest.raises(RunError, match="is finished or was closed"):
+        writer.finish()
+
+
+def test_the_spool_is_kept_until_the_manifest_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = RunWriter(tmp_path / "run", Manifest(source="test"))
+    writer.append(batch(ROWS))
+
+    def full(*_: object) -> None:
+        raise StorageError("full")
+
+    monkeypatch.setattr(writer_module, "write_manifest", full)
+    with pytest.raises(StorageError):
+        writer.finish()
+    assert (tmp_path / "run" / "requests.arrows").exists()
+    assert open_run(tmp_path / "run").num_rows == 40
 
 
 def test_a_spool_cut_at_any_byte_opens_with_every_whole_batch(tmp_path: Path) -> None:
@@ -167,6 +230,30 @@ def test_kill_minus_nine_loses_nothing_that_was_flushed(tmp_path: Path, reported
     assert run.num_rows % 50 == 0
     run.validate()
     assert "was not closed" in run.missing[0]
+
+
+def test_kill_minus_nine_while_the_run_is_being_finished_loses_nothing(tmp_path: Path) -> None:
+    code = (
+        PRODUCER
+        + """
+    import pyarrow.parquet as pq
+    write = pq.ParquetWriter.write_table
+    def slowly(self, *args, **kwargs):
+        write(self, *args, **kwargs)
+        print("finishing", flush=True)
+        time.sleep(60)
+    pq.ParquetWriter.write_table = slowly
+    writer.finish()
+    """
+    )
+    with produce(tmp_path / "run", code) as process:
+        assert process.stdout is not None
+        while "finishing" not in process.stdout.readline():
+            pass
+        process.send_signal(signal.SIGKILL)
+    run = open_run(tmp_path / "run")
+    assert run.num_rows == 1000
+    run.validate()
 
 
 def test_a_disk_that_is_full_in_the_middle_keeps_the_batches_before(tmp_path: Path) -> None:

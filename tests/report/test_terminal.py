@@ -1,5 +1,6 @@
 import pytest
 
+from openloop.records import TimedEvent
 from openloop.report.terminal import show_score
 from openloop.score import score
 from tests.runs import row, run_of, steady_run
@@ -42,3 +43,17 @@ def test_no_number_is_cut_short(capsys: pytest.CaptureFixture[str]) -> None:
 def test_more_failures_than_a_percentile_allows_is_shown_as_never(capsys: pytest.CaptureFixture[str]) -> None:
     rows = [row(i, due=i / 20, tokens=[0.1] if i % 3 else [], status="ok" if i % 3 else "error") for i in range(300)]
     assert "never" in shown(capsys, run_of(rows), SLO)
+
+
+def test_text_from_a_run_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [row(i, due=i / 20, tokens=[0.1], replica="\x1b[2Jevil") for i in range(200)]
+    text = shown(capsys, run_of(rows, notes=("\x1b]0;title\x07",)), SLO, by=["replica"])
+    assert "\x1b" not in text
+    assert "evil" in text
+
+
+def test_long_names_are_shown_in_full(capsys: pytest.CaptureFixture[str]) -> None:
+    event = TimedEvent(at_ns=10**9, kind="deploy " * 60)
+    text = shown(capsys, steady_run(events=(event,)), SLO)
+    assert "deploy " * 60 in text
+    assert "…" not in text

@@ -610,6 +610,22 @@ def test_event_tokens_that_belong_to_another_row_are_refused() -> None:
         score(run_of(rows), "ttft<=1s")
 
 
+def test_too_many_groups_are_refused() -> None:
+    run = run_of([row(i, ended=0.1, tenant=f"t{i}") for i in range(10_001)])
+    with pytest.raises(SpecError, match="tenant has 10,001 different values; at most 10,000"):
+        score(run, "e2e<=1s", by=["tenant"])
+
+
+def test_the_same_attempt_twice_is_refused_when_it_is_scored() -> None:
+    with pytest.raises(RecordError, match="rows 0 and 1 are the same attempt of request 7"):
+        score(run_of([row(7), row(7)]), "e2e<=1s")
+
+
+def test_classes_of_the_slo_that_no_request_belongs_to_are_noted() -> None:
+    found = score(steady_run(), {"default": "ttft<=1s", "classes": {"chta": "ttft<=500ms"}})
+    assert "the SLO names workload classes that no request belongs to: chta" in found.notes
+
+
 def test_too_many_windows_are_refused() -> None:
     with pytest.raises(SpecError, match=r"windows of 1.00 µs cut .* into more than 10,000 pieces"):
         score(steady_run(), "ttft<=1s", window_s=1e-6)

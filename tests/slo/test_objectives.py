@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from openloop.slo import (
     Quality,
     Read,
     Retries,
+    Smooth,
     parse_slo,
     read_slo,
     reading_from_first,
@@ -82,6 +84,14 @@ def test_spelling_does_not_matter(text: str) -> None:
         ("itl_p0<=1s", r"unknown gate 'itl_p0'"),
         ("ttft<=-1s", r"'-1s' is negative"),
         ("500ms", r"expected a gate such as ttft<=500ms"),
+        ("ttft<300ms", r"SLO term 1, 'ttft<300ms': write it as ttft<=300ms"),
+        ("quality>0.5", r"write it as quality>=0.5"),
+        ("ttft<=1s, rag", r"SLO term 2, 'rag': the preset 'rag' must come first"),
+        ("read>=20tokens/sec", r"has the unknown unit 'tokens/sec'; write it as 20tok/s"),
+        ("ttft<=1e11s", r"'1e11s' is longer than 1e.09 s"),
+        ("e2e<=1e308h", r"is longer than"),
+        ("read>=1e-11tok/s", r"is no reading speed"),
+        ("itl_p99.99999999<=1s", r"unknown gate 'itl_p99.99999999'"),
     ],
 )
 def test_an_error_points_at_the_term_and_says_how_to_write_it(text: str, sentence: str) -> None:
@@ -116,6 +126,25 @@ def test_a_preset_can_be_changed_in_one_gate() -> None:
     slo = parse_slo("rag, ttft<=1s, e2e<=20s")
     assert slo.gates == (TTFT(1.0), *PRESETS["rag"].gates[1:], E2E(20.0))
     assert slo.unit_name == "grounded answer"
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: TTFT(-1),
+        lambda: TTFT(float("nan")),
+        lambda: TTFT("500ms"),  # type: ignore[arg-type]
+        lambda: ITL(95, 0.08),
+        lambda: Read(0),
+        lambda: Retries(-1),
+        lambda: SLO((), per_s=0),
+        lambda: Smooth(alpha=float("inf")),
+        lambda: Exponential(0.0),
+    ],
+)
+def test_values_without_sense_are_refused_in_python_too(build: Callable[[], object]) -> None:
+    with pytest.raises(SpecError, match="it is a number from"):
+        build()
 
 
 def test_gates_given_as_objects_must_differ() -> None:
@@ -163,6 +192,25 @@ def test_yaml_gives_an_slo_per_class_with_a_default(tmp_path: Path) -> None:
 def test_a_mapping_without_sense_is_refused(mapping: dict[str, object], sentence: str) -> None:
     with pytest.raises(SpecError, match=sentence):
         read_slo(mapping)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("classes:\n  c: ttft<=1s\n  c: ttft<=1us\n", "line 3 is not YAML: the key 'c' stands twice"),
+        ("default: 2001-99-99\n", "cannot be understood: month must be in"),
+        ("[" * 3000, "slo.yaml"),
+        ("- a\n", "Expected `object`, got `array`"),
+        ("default: 5\n", "default: Expected `object`, got `int`"),
+        ("default: {gates: ttft<=1s, per: 0s}\n", "the time that goodput is counted per is 0.0"),
+        ("default: {gates: ttft<=1s, smooth: {alpha: .nan}}\n", "default: alpha is nan"),
+    ],
+)
+def test_a_file_without_sense_is_refused_in_one_sentence(tmp_path: Path, text: str, sentence: str) -> None:
+    (tmp_path / "slo.yaml").write_text(text)
+    with pytest.raises(SpecError, match=sentence) as refusal:
+        read_slo(tmp_path / "slo.yaml")
+    assert "\n" not in str(refusal.value)
 
 
 def test_a_class_that_no_slo_covers_is_refused() -> None:

@@ -19,7 +19,7 @@ from openloop.records.schema import COLUMNS, SCHEMA, count_tokens, ints, missing
 from openloop.records.validate import check_attempts, check_batch
 from openloop.records.writer import SPOOL_FILE, TABLE_FILE, RunWriter
 
-__all__ = ["Run", "open_run"]
+__all__ = ["MemorySource", "ParquetSource", "Run", "SpoolSource", "open_run"]
 
 WORDS = [name for name, column in COLUMNS.items() if pa.types.is_string(column.type) and name != "error"]
 

@@ -19,9 +19,11 @@ __all__ = [
     "SCHEMA_VERSION",
     "STATUSES",
     "Column",
+    "count_tokens",
     "ints",
     "make_batch",
     "make_lists",
+    "missing_columns",
     "split",
     "words",
 ]

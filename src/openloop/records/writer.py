@@ -76,7 +76,7 @@ class RunWriter:
         self._spool.close()
         draft = self.folder / f"{TABLE_FILE}.tmp"
         try:
-            write_table(self.folder / SPOOL_FILE, draft)
+            _write_table(self.folder / SPOOL_FILE, draft)
             draft.replace(self.folder / TABLE_FILE)
             write_manifest(self.folder, self.manifest)
             (self.folder / SPOOL_FILE).unlink()
@@ -117,7 +117,7 @@ class RunWriter:
         self.close()
 
 
-def write_table(spool: Path, table: Path) -> None:
+def _write_table(spool: Path, table: Path) -> None:
     """The Parquet file of a spool, one row group at a time."""
     with (
         pa.OSFile(str(spool)) as source,

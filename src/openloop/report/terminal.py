@@ -41,7 +41,7 @@ SHOWN_COLUMNS = (
 )
 
 
-class Page:
+class _Page:
     """A console that knows whether the numbers on it may be believed."""
 
     def __init__(self, valid: bool) -> None:
@@ -77,7 +77,7 @@ def _printable(text: str) -> str:
 
 
 def show_score(score: Score) -> None:
-    page = Page(score.valid)
+    page = _Page(score.valid)
     page.line(f"{score.run or 'run'}: {format_count(score.requests)} requests due in {format_seconds(score.window_s)}")
     page.line(f"SLO: {score.slo}")
     _show_verdict(page, Verdict(score.valid, score.reasons, ()))
@@ -97,14 +97,14 @@ def show_score(score: Score) -> None:
         page.line(f"note: {note}", style="dim")
 
 
-def _show_verdict(page: Page, verdict: Verdict) -> None:
+def _show_verdict(page: _Page, verdict: Verdict) -> None:
     if verdict.valid:
         page.line("VALID", style="bold green")
     for reason in verdict.reasons:
         page.line(f"INVALID: {reason}", style="bold red")
 
 
-def _show_rates(page: Page, score: Score) -> None:
+def _show_rates(page: _Page, score: Score) -> None:
     low, high = score.attainment_interval
     rows = [
         ("offered", format_rate(score.offered_rps), "", ""),
@@ -143,7 +143,7 @@ def _show_rates(page: Page, score: Score) -> None:
     page.table("", ("from schedule", "95% interval", "from send"), rows)
 
 
-def _show_latencies(page: Page, score: Score) -> None:
+def _show_latencies(page: _Page, score: Score) -> None:
     found = {name: getattr(score, field) for name, field in LATENCIES.items()}
     rows = {name: _latency_row(values) for name, values in found.items() if values is not None}
     page.table(
@@ -186,7 +186,7 @@ def _latency_row(values: Percentiles) -> list[str]:
     ]
 
 
-def _show_failures(page: Page, score: Score) -> None:
+def _show_failures(page: _Page, score: Score) -> None:
     rows = [
         (name, format_count(gate.failed), format_count(gate.failed_alone), format_share(gate.attainment))
         for name, gate in score.gates.items()
@@ -198,7 +198,7 @@ def _show_failures(page: Page, score: Score) -> None:
     page.table("unsuccessful", ("requests",), ((name, format_count(count)) for name, count in failed.items()))
 
 
-def _show_more(page: Page, score: Score) -> None:
+def _show_more(page: _Page, score: Score) -> None:
     little, retries = score.little, score.retries
     rows = [
         ("in flight, measured", f"{little.L_measured:,.4g}"),
@@ -258,7 +258,7 @@ def _group_row(summary: Summary) -> list[str]:
     ]
 
 
-def _show_disruptions(page: Page, score: Score) -> None:
+def _show_disruptions(page: _Page, score: Score) -> None:
     rows = [(f"{d.kind}, {d.start_s:.6g} s to {d.end_s:.6g} s", *_group_row(d.summary)) for d in score.disruptions]
     if score.steady:
         rows.append(("outside of these", *_group_row(score.steady)))
@@ -286,7 +286,7 @@ def inspection(run: Run, verdict: Verdict, rows: int) -> dict[str, Any]:
 
 
 def show_inspection(run: Run, verdict: Verdict, rows: int) -> None:
-    page = Page(valid=True)
+    page = _Page(valid=True)
     page.line(f"{run.path}: {run.manifest.source}, {format_count(run.num_rows)} rows")
     _show_verdict(page, verdict)
     facts = {

@@ -292,9 +292,7 @@ def _groups(scope: Scope, column: str) -> dict[str, Summary]:
     order = np.argsort(values, kind="stable")
     cuts = np.flatnonzero(np.diff(values[order])) + 1
     if len(cuts) >= MAX_PARTS:
-        raise SpecError(
-            f"there are {len(cuts) + 1:,} different values of {column}; at most {MAX_PARTS:,} are scored apart"
-        )
+        raise SpecError(f"{column} has {len(cuts) + 1:,} different values; at most {MAX_PARTS:,} can be scored apart")
     found = {}
     for members in np.split(order, cuts):
         value = int(values[members[0]]) if len(members) else -1
