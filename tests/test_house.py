@@ -18,8 +18,8 @@ HOME = ROOT.parent.parent
 
 # A module imports only from rooms further left.
 LEVELS = [
-    ["errors", "units", "spec", "records"],
-    ["slo", "arrivals", "workload", "routing", "quality"],
+    ["errors", "units", "spec", "terms", "seeds", "records"],
+    ["slo", "distributions", "arrivals", "workload", "routing", "quality"],
     ["load", "sim", "proxy", "importers", "serve"],
     ["score"],
     ["frontier"],

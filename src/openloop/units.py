@@ -16,6 +16,7 @@ __all__ = [
     "format_share",
     "parse_count",
     "parse_number",
+    "parse_rate",
     "parse_seconds",
     "parse_share",
     "parse_token_rate",
@@ -78,6 +79,17 @@ def parse_token_rate(text: str) -> float:
     times, by = _UNITS[time]
     if not 1 / LONGEST_S <= number * by / times <= 1e9:
         raise SpecError(f"{text.strip()!r} is no reading speed; people read about 5 to 20 tokens per second")
+    return number * by / times
+
+
+def parse_rate(text: str) -> float:
+    """`12` and `12/s` -> 12.0 per second; `720/min` is as much, and `/h` is per hour."""
+    number, unit = _split(text)
+    if unit and (unit[0] != "/" or unit[1:] not in _UNITS):
+        raise SpecError(f"{text.strip()!r} has the unknown unit {unit!r}; write it as {number:g}/s or {number:g}/min")
+    if number < 0:
+        raise SpecError(f"{text.strip()!r} is negative; a rate is zero or more")
+    times, by = _UNITS[unit[1:]] if unit else (1, 1)
     return number * by / times
 
 

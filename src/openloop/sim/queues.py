@@ -1,0 +1,265 @@
+"""Queues in virtual time: when requests are due in, what became of each attempt out.
+
+Models are pure. `rng` gives the service times, drawn in the order of arrival.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from openloop.distributions import LENGTHS, TIMES, Distribution
+from openloop.errors import SpecError
+from openloop.sim.recursions import hedged_ends, multi_server, shared_clock, single_server, static_batches
+from openloop.terms import COUNT, SECONDS, SHARE, Codec, Term, param, read_term
+from openloop.units import parse_seconds, parse_share, write_seconds
+
+__all__ = ["QUEUES", "Batch", "FanOut", "Fcfs", "Hedged", "Pipeline", "Queue", "Replica", "Served", "read_queue"]
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Served:
+    """What became of each attempt: a value per attempt, in seconds where it is a time."""
+
+    sent_s: Floats
+    ended_s: Floats
+    request: Ints | None = None  # which arrival it belongs to; None: one attempt each
+    kind: list[str] | None = None
+    status: list[str] | None = None
+    replica: Ints | None = None
+    token_s: Floats | None = None  # of all attempts, end to end
+    prompt_tokens: Ints | None = None
+    output_tokens: Ints | None = None
+
+
+class Queue(Protocol):
+    @property
+    def servers(self) -> int | None:
+        """How many serve side by side; None: as many as it takes."""
+
+    def serve(self, due_s: Floats, rng: np.random.Generator) -> Served: ...
+
+
+def _read_servers(text: str) -> int | None:
+    return None if text in ("inf", "unlimited") else int(COUNT.read(text))
+
+
+SERVERS = Codec(_read_servers, lambda count: "inf" if count is None else str(count))
+
+
+def _check_servers(name: str, count: int | None) -> None:
+    if count is not None and not 1 <= count <= 1_000_000:
+        raise SpecError(f"{name}: servers is {count!r}; it is a whole number from 1 to 1,000,000, or inf")
+
+
+@dataclass(frozen=True)
+class Fcfs(Term):
+    """First come, first served: M/M/1, M/G/1, M/G/c, or no queue at all with `servers=inf`.
+
+    With `stall`, everything stands still for that long at the end of every stretch of `every`. With `connections`, a
+    client that has only so many sends late: what it measures from sending hides what its users wait.
+    """
+
+    name = "fcfs"
+    service: Distribution = param(TIMES)
+    servers: int | None = param(SERVERS, 1)
+    connections: int | None = param(COUNT, None)
+    stall: float = param(SECONDS, 0.0)
+    every: float = param(SECONDS, 0.0)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_servers(self.name, self.servers)
+        if self.stall and not self.stall < self.every:
+            raise SpecError(f"fcfs: stall is {self.stall:g} s, so every must be longer than that; it is {self.every:g} s")
+
+    def serve(self, due_s: Floats, rng: np.random.Generator) -> Served:
+        service = self.service.draw(len(due_s), rng)
+        due = self._active(due_s)
+        if self.servers == 1 and self.connections is None:
+            return Served(due_s, self._wall(single_server(due, service)))
+        sent, ended, replica = multi_server(due, service, self.servers or 0, self.connections or 0)
+        return Served(np.maximum(self._wall(sent), due_s), self._wall(ended), replica=replica if self.servers else None)
+
+    def _active(self, wall_s: Floats) -> Floats:
+        """Seconds without the stalls so far."""
+        if not self.stall:
+            return wall_s
+        run = self.every - self.stall
+        whole = np.floor(wall_s / self.every)
+        return whole * run + np.minimum(wall_s - whole * self.every, run)
+
+    def _wall(self, active_s: Floats) -> Floats:
+        if not self.stall:
+            return active_s
+        # What ends with the last active moment ends before the stall: so count stalls that lie strictly before.
+        run = self.every - self.stall
+        return active_s + self.stall * np.maximum(np.ceil(active_s / run - 1e-9) - 1, 0)
+
+
+@dataclass(frozen=True)
+class Batch(Term):
+    """Static batches: one takes `fixed` + `each` per request in it, and starts when full or after `timeout`."""
+
+    name = "batch"
+    size: int = param(COUNT, most=1e6)
+    fixed: float = param(SECONDS)
+    each: float = param(SECONDS)
+    timeout: float = param(SECONDS, math.inf)
+    servers = 1
+
+    def serve(self, due_s: Floats, rng: np.random.Generator) -> Served:
+        return Served(due_s, static_batches(due_s, self.size, self.fixed, self.each, self.timeout))
+
+
+@dataclass(frozen=True)
+class Pipeline(Term):
+    """Stages one after the other, each a queue of its own: `pipeline:2ms,exponential(20ms),5ms`."""
+
+    name = "pipeline"
+    stages: tuple[Distribution, ...] = param(TIMES, rest=True)
+    servers = 1
+
+    def serve(self, due_s: Floats, rng: np.random.Generator) -> Served:
+        ended = due_s
+        for stage in self.stages:
+            ended = single_server(ended, stage.draw(len(due_s), rng))
+        return Served(due_s, ended)
+
+
+@dataclass(frozen=True)
+class FanOut(Term):
+    """Every request asks `n` backends and waits for the slowest; `servers` are those of each backend.
+
+    The record's replica is the backend that was last.
+    """
+
+    name = "fanout"
+    n: int = param(COUNT, most=100_000)
+    service: Distribution = param(TIMES)
+    servers: int | None = param(SERVERS, None)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_servers(self.name, self.servers)
+
+    def serve(self, due_s: Floats, rng: np.random.Generator) -> Served:
+        backend = Fcfs(self.service, self.servers)
+        slowest, last = np.zeros(len(due_s)), np.zeros(len(due_s), np.int64)
+        for number in range(self.n):
+            ended = backend.serve(due_s, rng).ended_s
+            last[ended > slowest] = number
+            np.maximum(slowest, ended, out=slowest)
+        return Served(due_s, slowest, replica=last)
+
+
+@dataclass(frozen=True)
+class After:
+    """When a second copy is sent: after so many seconds, or after that share of what first copies take."""
+
+    seconds: float | None = None
+    share: float | None = None
+
+    def __post_init__(self) -> None:
+        if (self.seconds is None) == (self.share is None):
+            raise SpecError("hedged: after is either a time, such as 20ms, or a percentile, such as p95")
+
+
+def _read_after(text: str) -> After:
+    if text[:1] in "pP":
+        return After(share=parse_share(f"{text[1:]}%"))
+    return After(seconds=parse_seconds(text))
+
+
+AFTER = Codec(_read_after, lambda a: f"p{100 * a.share:g}" if a.share is not None else write_seconds(a.seconds))
+
+
+@dataclass(frozen=True)
+class Hedged(Term):
+    """A second copy is sent when the first is late; the first answer wins, and both cost.
+
+    `after` is a time, or a percentile of the latency without hedging (`p95`). The loser is cancelled for the client when
+    the winner answers, but its server works on it to the end.
+    """
+
+    name = "hedged"
+    service: Distribution = param(TIMES)
+    after: After = param(AFTER)
+    servers: int | None = param(SERVERS, None)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_servers(self.name, self.servers)
+
+    def serve(self, due_s: Floats, rng: np.random.Generator) -> Served:
+        n = len(due_s)
+        service, again = self.service.draw(n, rng), self.service.draw(n, rng)
+        delay = self._delay(due_s, service)
+        first, second, server, other = hedged_ends(due_s, service, again, self.servers or 0, delay)
+        copied = np.flatnonzero(np.isfinite(second))
+        answered = np.minimum(first, second)
+        request = np.concatenate([np.arange(n), copied])
+        hedge = np.arange(len(request)) >= n
+        won = np.where(hedge, second[request] < first[request], first[request] <= second[request])
+        return Served(
+            np.where(hedge, due_s[request] + delay, due_s[request]),
+            answered[request],
+            request,
+            np.where(hedge, "hedge", "first").tolist(),
+            np.where(won, "ok", "cancelled").tolist(),
+            np.concatenate([server, other[copied]]) if self.servers else None,
+        )
+
+    def _delay(self, due_s: Floats, service: Floats) -> float:
+        if self.after.share is None or not len(due_s):
+            return self.after.seconds or 0.0
+        ended = multi_server(due_s, service, self.servers or 0, 0)[1]
+        return float(np.quantile(ended - due_s, self.after.share))
+
+
+@dataclass(frozen=True)
+class Replica(Term):
+    """Shaped like a language model: prompts are read one at a time, `prefill` per token, and then tokens are paced.
+
+    The first token comes when the prompt is read. Each further one takes a `gap`, longer by the share `crowding` for
+    every other stream that is active: 100% is a processor that streams share evenly.
+    """
+
+    name = "replica"
+    prompt: Distribution = param(LENGTHS)
+    output: Distribution = param(LENGTHS)
+    prefill: float = param(SECONDS)
+    gap: Distribution = param(TIMES)
+    crowding: float = param(SHARE, 0.0)
+    servers = 1
+
+    def serve(self, due_s: Floats, rng: np.random.Generator) -> Served:
+        n = len(due_s)
+        prompt, output = (_lengths(each, n, rng) for each in (self.prompt, self.output))
+        first = single_server(due_s, prompt * self.prefill)
+        gaps = self.gap.draw(int(output.sum()), rng)
+        bounds = np.concatenate([[0], np.cumsum(output)])
+        gaps[bounds[:-1]] = 0.0  # the first token takes no more than its prompt
+        done = np.cumsum(gaps)
+        before = done[bounds[:-1]]
+        started, times, clocks = shared_clock(first, done[bounds[1:] - 1] - before, self.crowding)
+        token_s = np.interp(np.repeat(started - before, output) + done, clocks, times)
+        token_s = np.maximum(token_s, np.repeat(first, output))
+        return Served(due_s, token_s[bounds[1:] - 1], token_s=token_s, prompt_tokens=prompt, output_tokens=output)
+
+
+def _lengths(distribution: Distribution, n: int, rng: np.random.Generator) -> Ints:
+    """Whole tokens, at least one."""
+    return np.maximum(np.rint(distribution.draw(n, rng)), 1).astype(np.int64)
+
+
+def read_queue(text: str) -> Queue:
+    return read_term(text, QUEUES, "queue")
+
+
+QUEUES: dict[str, type[Any]] = {kind.name: kind for kind in (Fcfs, Batch, Pipeline, FanOut, Hedged, Replica)}

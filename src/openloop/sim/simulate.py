@@ -1,0 +1,85 @@
+"""A queue and a schedule in, a run out."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from openloop.arrivals import MOST_ARRIVALS, Arrivals, read_arrivals
+from openloop.errors import SpecError
+from openloop.records import Manifest, Run, make_batch, make_lists
+from openloop.seeds import stream
+from openloop.sim.queues import Queue, Served, read_queue
+from openloop.units import LONGEST_S, NS_PER_S, check_number, to_ns
+
+__all__ = ["simulate"]
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+def simulate(
+    queue: Queue | str,
+    arrivals: Arrivals | str,
+    seconds: float,
+    seed: int | np.random.Generator = 0,
+    **facts: Any,
+) -> Run:
+    """Arrivals of so many seconds through a queue, all of them to their end.
+
+    A generator in place of a seed gives the arrivals first and then the service times. `facts` go into the manifest:
+    prices, slo, notes.
+    """
+    queue = read_queue(queue) if isinstance(queue, str) else queue
+    arrivals = read_arrivals(arrivals) if isinstance(arrivals, str) else arrivals
+    check_number("the length of the run in seconds", seconds, 1e-6, LONGEST_S)
+    expected = arrivals.expected(seconds)
+    if expected > MOST_ARRIVALS:
+        raise SpecError(f"{expected:,.0f} arrivals are too many for one run, which holds {MOST_ARRIVALS:,}")
+    if isinstance(seed, np.random.Generator):
+        due_s = arrivals.times(seconds, seed)
+        served = queue.serve(due_s, seed)
+    else:
+        due_s = arrivals.times(seconds, stream(seed, "arrivals"))
+        served = queue.serve(due_s, stream(seed, "service"))
+    manifest = Manifest(
+        **{
+            "source": "sim",
+            "engine": "queue",
+            "engine_flags": str(queue),
+            "replicas": queue.servers,
+            "arrivals": str(arrivals),
+            "arrivals_cv": arrivals.cv,
+            "arrivals_dispersion": arrivals.dispersion(seconds),
+            "offered_rps": expected / seconds if expected > 0 else None,
+            "window_ns": (0, to_ns(seconds)),
+            "seed": seed if isinstance(seed, int) else None,
+            **facts,
+        }
+    )
+    return Run.of(manifest, [make_batch(_columns(due_s, served))])
+
+
+def _columns(due_s: Floats, served: Served) -> dict[str, Any]:
+    request = np.arange(len(due_s)) if served.request is None else served.request
+    columns: dict[str, Any] = {
+        "request_id": request,
+        "scheduled_ns": _ns(due_s)[request],
+        "sent_ns": _ns(served.sent_s),
+        "ended_ns": _ns(served.ended_s),
+        "prompt_tokens": served.prompt_tokens,
+        "output_tokens": served.output_tokens,
+        "kind": served.kind,
+        "status": served.status,
+    }
+    if served.kind is not None:
+        columns["attempt"] = (np.array(served.kind) != "first").astype(np.int32)
+    if served.replica is not None:
+        columns["replica"] = served.replica.astype(str).tolist()
+    if served.token_s is not None:
+        columns["event_ns"] = make_lists("event_ns", _ns(served.token_s), served.output_tokens)
+    return {name: values for name, values in columns.items() if values is not None}
+
+
+def _ns(seconds: Floats) -> Ints:
+    return np.rint(seconds * NS_PER_S).astype(np.int64)

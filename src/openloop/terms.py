@@ -1,0 +1,175 @@
+"""The short text form of a thing with parameters: `gamma:rate=12,cv=2`.
+
+A thing is a frozen dataclass derived from `Term`; each of its fields says with `param` how its value is read and
+written. Values may come by name or, first to last, without one. Inside another term a term stands in parentheses:
+`fcfs:service=lognormal(median=40ms,sigma=0.5),servers=4`.
+"""
+
+import dataclasses
+import difflib
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeVar
+
+from openloop.errors import SpecError
+from openloop.spec import suggest
+from openloop.units import (
+    LONGEST_S,
+    check_number,
+    parse_count,
+    parse_number,
+    parse_rate,
+    parse_seconds,
+    parse_share,
+    write_seconds,
+)
+
+__all__ = ["COUNT", "NUMBER", "RATE", "SECONDS", "SHARE", "VALUE", "Codec", "Term", "param", "read_term", "write_term"]
+
+
+@dataclass(frozen=True)
+class Codec:
+    """How one kind of value is written, and between which numbers it lies (None: it is no number)."""
+
+    read: Callable[[str], Any]
+    write: Callable[[Any], str]
+    limits: tuple[float, float] | None = None
+
+
+def _number(value: float) -> str:
+    return repr(int(value)) if float(value).is_integer() and abs(value) < 1e15 else repr(float(value))
+
+
+SECONDS = Codec(parse_seconds, write_seconds, (0.0, LONGEST_S))
+NUMBER = Codec(parse_number, _number, (0.0, 1e12))
+COUNT = Codec(parse_count, str, (1, 1e9))
+SHARE = Codec(parse_share, _number, (0.0, 1.0))
+RATE = Codec(parse_rate, _number, (1e-9, 1e9))
+VALUE = Codec(str, str)  # seconds or a plain number: whoever holds the term says which
+
+_NO_DEFAULT: Any = dataclasses.MISSING
+
+
+def param(
+    codec: Codec, default: Any = _NO_DEFAULT, *, above: float | None = None, most: float | None = None, rest: bool = False
+) -> Any:
+    """A field of a term. It must be `above` one number and at most another; `rest` takes all values that are left."""
+    return dataclasses.field(default=default, metadata={"codec": codec, "above": above, "most": most, "rest": rest})
+
+
+@dataclass(frozen=True)
+class Term:
+    """Base of everything that has a short text form."""
+
+    name: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if value is field.default:
+                continue
+            for each in value if field.metadata["rest"] else [value]:
+                _check(f"{self.name}: {field.name}", each, field.metadata)
+
+    def __str__(self) -> str:
+        return write_term(self)
+
+
+T = TypeVar("T", bound=Term)
+
+
+def read_term(text: str, registry: Mapping[str, type[T]], what: str, value: Codec = NUMBER) -> T:
+    """The term that `text` writes, one of `registry`; `what` is what is being read, for people."""
+    name, inner = _name_and_inner(text, what)
+    if name not in registry:
+        raise SpecError(f"unknown {what} {name!r}{suggest(name, registry)}")
+    kind = registry[name]
+    try:
+        return kind(**_arguments(inner, kind, value))
+    except SpecError as error:
+        sentence = str(error).removeprefix(f"{name}: ")
+        raise SpecError(f"{what} {text.strip()!r}: {sentence}") from None
+
+
+def write_term(term: Term, value: Codec = NUMBER, *, inside: bool = False) -> str:
+    """Text that `read_term` reads as the same term; defaults are left out."""
+    parts = []
+    for field in dataclasses.fields(term):
+        given = getattr(term, field.name)
+        if given == field.default:
+            continue
+        codec = value if field.metadata["codec"] is VALUE else field.metadata["codec"]
+        many = field.metadata["rest"]
+        parts += [codec.write(each) for each in given] if many else [f"{field.name}={codec.write(given)}"]
+    inner = ",".join(parts)
+    return f"{term.name}({inner})" if inside and inner else f"{term.name}:{inner}" if inner else term.name
+
+
+def _check(what: str, value: Any, metadata: Mapping[str, Any]) -> None:
+    limits = metadata["codec"].limits or ((0.0, 1e12) if metadata["codec"] is VALUE else None)
+    if limits is None:
+        return
+    check_number(what, value, limits[0], limits[1] if metadata["most"] is None else metadata["most"])
+    if metadata["above"] is not None and not value > metadata["above"]:
+        raise SpecError(f"{what} is {value:g}; it must be more than {metadata['above']:g}")
+
+
+def _name_and_inner(text: str, what: str) -> tuple[str, str]:
+    match = re.fullmatch(r"\s*([A-Za-z][\w-]*)\s*(?::(.*)|\((.*)\))?\s*", text, re.DOTALL)
+    if match is None:
+        raise SpecError(f"{text.strip()!r} is no {what}; write a name and its parameters, such as name:key=value")
+    return match[1], match[2] or match[3] or ""
+
+
+def _arguments(inner: str, kind: type[Term], value: Codec) -> dict[str, Any]:
+    fields = {field.name: field for field in dataclasses.fields(kind)}
+    named = [name for name, field in fields.items() if not field.metadata["rest"]]
+    rest = next((name for name, field in fields.items() if field.metadata["rest"]), None)
+    found: dict[str, Any] = {}
+    for part in _parts(inner):
+        key, equals, text = part.partition("=") if re.match(r"\s*\w+\s*=", part) else ("", "", part)
+        if equals:
+            name = key.strip()
+            if name not in named:
+                raise SpecError(f"{kind.name} has no parameter {name!r}{_meant(name, named)}")
+            if name in found:
+                raise SpecError(f"{name} is given twice; keep one")
+        else:
+            name = next((each for each in named if each not in found), rest) if rest is None else rest
+            if name is None:
+                raise SpecError(f"there is nothing left for {part.strip()!r} to mean; parameters are {_listed(named)}")
+        codec = fields[name].metadata["codec"]
+        try:
+            read = (value if codec is VALUE else codec).read(text.strip())
+        except SpecError as error:
+            raise SpecError(f"{name}: {error}") from None
+        found[name] = (*found.get(name, ()), read) if name == rest else read
+    missing = [name for name, field in fields.items() if field.default is dataclasses.MISSING and name not in found]
+    if missing:
+        raise SpecError(f"{missing[0]} is missing; parameters are {_listed(fields)}")
+    return found
+
+
+def _meant(name: str, known: list[str]) -> str:
+    close = difflib.get_close_matches(name, known, n=1)
+    return f"; did you mean {close[0]!r}?" if close else f"; parameters are {_listed(known)}"
+
+
+def _listed(names: Any) -> str:
+    return ", ".join(names) or "none"
+
+
+def _parts(inner: str) -> list[str]:
+    """Split at the commas that are in no parentheses."""
+    parts, depth, start = [], 0, 0
+    for place, letter in enumerate(inner):
+        depth += (letter == "(") - (letter == ")")
+        if depth < 0:
+            break
+        if letter == "," and depth == 0:
+            parts.append(inner[start:place])
+            start = place + 1
+    if depth:
+        raise SpecError("a parenthesis is missing")
+    return [*parts, inner[start:]] if inner.strip() else []
