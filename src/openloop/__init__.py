@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         open_run,
     )
     from openloop.score import Score, Verdict, check, score
+    from openloop.sim import simulate
     from openloop.slo import SLO, Objectives, parse_slo, read_slo
 
 __version__ = "0.1.0"
@@ -41,6 +42,7 @@ _HOME = {
         "open_run",
     ],
     "score": ["Score", "Verdict", "check", "score"],
+    "sim": ["simulate"],
     "slo": ["SLO", "Objectives", "parse_slo", "read_slo"],
 }
 
@@ -67,6 +69,7 @@ __all__ = [
     "parse_slo",
     "read_slo",
     "score",
+    "simulate",
 ]
 
 

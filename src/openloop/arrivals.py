@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -169,7 +169,9 @@ class OnOff(Term):
         lengths = np.diff(edge)
         rates = np.where((np.arange(len(lengths)) % 2 == 0) == on, self.high, self.low)
         counts = rng.poisson(rates * lengths)
-        return _before(np.sort(np.repeat(edge[:-1], counts) + rng.random(counts.sum()) * np.repeat(lengths, counts)), horizon_s)
+        return _before(
+            np.sort(np.repeat(edge[:-1], counts) + rng.random(counts.sum()) * np.repeat(lengths, counts)), horizon_s
+        )
 
 
 class _Varying(Term):
@@ -332,7 +334,8 @@ def deal(times: Floats, workers: int) -> list[Floats]:
 
 
 def read_arrivals(text: str) -> Arrivals:
-    return read_term(text, ARRIVALS, "arrival process")
+    found: Arrivals = read_term(text, ARRIVALS, "arrival process")
+    return found
 
 
 def _poisson(rate: float, horizon_s: float, rng: np.random.Generator) -> Floats:
@@ -357,6 +360,5 @@ def _before(times: Floats, horizon_s: float) -> Floats:
     return times[: np.searchsorted(times, horizon_s)]
 
 
-ARRIVALS: dict[str, type[Any]] = {
-    kind.name: kind for kind in (Constant, Poisson, Gamma, Weibull, OnOff, Ramp, Piecewise, Sine, Replay)
-}
+_KINDS: tuple[type[Term], ...] = (Constant, Poisson, Gamma, Weibull, OnOff, Ramp, Piecewise, Sine, Replay)
+ARRIVALS = {kind.name: kind for kind in _KINDS}

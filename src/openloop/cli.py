@@ -13,9 +13,11 @@ import click
 
 from openloop import __version__
 from openloop.errors import OpenloopError
-from openloop.units import parse_seconds, parse_share
+from openloop.units import parse_rate, parse_seconds, parse_share
 
 if TYPE_CHECKING:
+    from openloop.records import Run
+    from openloop.score import Score
     from openloop.score.streams import Progress
 
 __all__ = ["cli", "main"]
@@ -41,6 +43,7 @@ class Quantity(click.ParamType[Any]):
 
 
 DURATION = Quantity("duration", parse_seconds)
+RATE = Quantity("rate", parse_rate)
 SHARE = Quantity("share", parse_share)
 
 
@@ -70,17 +73,8 @@ def inspect(run: Path, rows: int, as_json: bool) -> None:
       openloop inspect run/
     """
     from openloop.records import open_run
-    from openloop.report.terminal import inspection, show_inspection
-    from openloop.score import check
 
-    opened = open_run(run)
-    verdict = check(opened)
-    if as_json:
-        click.echo(json.dumps(inspection(opened, verdict, rows), indent=2, allow_nan=False))
-    else:
-        show_inspection(opened, verdict, rows)
-    if not verdict.valid:
-        sys.exit(1)
+    _tell_run(open_run(run), rows, as_json)
 
 
 @cli.command()
@@ -132,13 +126,100 @@ def score(
       openloop score run/ --slo slo.yaml --require 99% --json
     """
     from openloop.records import open_run
-    from openloop.report.terminal import show_score
     from openloop.score import score as score_run
 
     opened = open_run(run)
     groups = [key.strip() for keys in by for key in keys.split(",")]
     with _progress("scoring", opened.num_rows) as progress:
         result = score_run(opened, slo, by=groups, window_s=window, disruption_s=disruption, progress=progress)
+    _tell_score(result, as_json, require)
+
+
+@cli.command()
+@click.argument("model")
+@click.option("--arrivals", help="When requests are due, for example gamma:rate=12,cv=2.")
+@click.option("--rate", type=RATE, help="Short for --arrivals poisson:rate=RATE.")
+@click.option("--for", "seconds", type=DURATION, default="60s", show_default=True, help="How long requests arrive.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="The same seed, the same run.")
+@click.option("--slo", help="Score the run against this SLO; without one the run is shown as it is.")
+@click.option("--price", type=click.FloatRange(0), help="Cost of all servers together, per hour.")
+@click.option("-o", "--out", type=click.Path(path_type=Path), help="Folder to write the run to.")
+@JSON
+def queue(
+    model: str,
+    arrivals: str | None,
+    rate: float | None,
+    seconds: float,
+    seed: int,
+    slo: str | None,
+    price: float | None,
+    out: Path | None,
+    as_json: bool,
+) -> None:
+    """Send arrivals through MODEL, a queue in virtual time, and score what its users got.
+
+    \b
+    Models:
+      fcfs:service=exponential(2ms)                        one server, first come first served
+      fcfs:service=lognormal(median=40ms,sigma=0.5),servers=8   eight; servers=inf: no queue
+      fcfs:service=5ms,servers=inf,stall=1s,every=10s,connections=50
+                                                           a server that stalls, a client that cannot keep up
+      batch:size=16,fixed=4ms,each=0.9ms,timeout=50ms      static batches
+      pipeline:2ms,exponential(20ms),5ms                   stages, each a queue
+      fanout:n=100,service=exponential(10ms)               wait for the slowest of n
+      hedged:service=exponential(10ms),after=p95           a second copy when the first is late
+      replica:prompt=lognormal(median=500,sigma=0.8),output=64,prefill=0.1ms,gap=exponential(20ms),crowding=1%
+                                                           shaped like a language model
+    Times: a fixed one (2ms), exponential, uniform, lognormal, gamma, pareto, straggling.
+    Arrivals: constant, poisson, gamma, weibull, onoff, ramp, piecewise, sine, replay. See docs/queues.md.
+
+    \b
+    Examples:
+      openloop queue "fcfs:service=exponential(2ms)" --rate 450 --slo "e2e<=200ms"
+      openloop queue "batch:size=16,fixed=4ms,each=0.9ms" --arrivals gamma:rate=800,cv=2 -o run/
+    """
+    from openloop.records import Prices, open_run
+    from openloop.score import score as score_run
+    from openloop.sim import simulate
+
+    if (arrivals is None) == (rate is None):
+        raise click.UsageError("say when requests are due: --rate 450 or --arrivals gamma:rate=450,cv=2, and not both")
+    run = simulate(
+        model,
+        arrivals or f"poisson:rate={rate!r}",
+        seconds,
+        seed,
+        slo=slo,
+        command=["openloop", *sys.argv[1:]],
+        prices=None if price is None else Prices(per_hour=price),
+    )
+    if out:
+        run.save(out)
+        run = open_run(out)
+    if slo is None:
+        _tell_run(run, 5, as_json)
+    else:
+        _tell_score(score_run(run, slo), as_json)
+
+
+def _tell_run(run: "Run", rows: int, as_json: bool) -> None:
+    """What a run is; exit with 1 if it is not valid."""
+    from openloop.report.terminal import inspection, show_inspection
+    from openloop.score import check
+
+    verdict = check(run)
+    if as_json:
+        click.echo(json.dumps(inspection(run, verdict, rows), indent=2, allow_nan=False))
+    else:
+        show_inspection(run, verdict, rows)
+    if not verdict.valid:
+        sys.exit(1)
+
+
+def _tell_score(result: "Score", as_json: bool, require: float | None = None) -> None:
+    """A score; exit with 1 if the run is not valid, or attainment is not what is required."""
+    from openloop.report.terminal import show_score
+
     if as_json:
         click.echo(json.dumps(result.to_dict(), indent=2, allow_nan=False))
     else:

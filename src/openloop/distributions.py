@@ -5,7 +5,7 @@ The same distributions serve for times (`exponential(2ms)`) and for lengths (`lo
 
 import math
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -161,11 +161,12 @@ def read_distribution(text: str, value: Codec) -> Distribution:
     except SpecError as error:
         if text[:1].isdigit() or text[:1] in ".+-":
             raise error from None
-    return read_term(text, DISTRIBUTIONS, "distribution", value)
+    found: Distribution = read_term(text, DISTRIBUTIONS, "distribution", value)
+    return found
 
 
 def _codec(value: Codec) -> Codec:
-    def write(each: Distribution) -> str:
+    def write(each: Term) -> str:
         return value.write(each.value) if isinstance(each, Fixed) else write_term(each, value, inside=True)
 
     return Codec(lambda text: read_distribution(text, value), write)
@@ -199,6 +200,5 @@ class Straggling(Term):
         return math.sqrt((1 + self.base.cv**2) * scale * (self.base.mean / self.mean) ** 2 - 1) if self.mean else 0.0
 
 
-DISTRIBUTIONS: dict[str, type[Any]] = {
-    kind.name: kind for kind in (Fixed, Exponential, Uniform, Lognormal, Gamma, Pareto, Straggling)
-}
+_KINDS: tuple[type[Term], ...] = (Fixed, Exponential, Uniform, Lognormal, Gamma, Pareto, Straggling)
+DISTRIBUTIONS = {kind.name: kind for kind in _KINDS}

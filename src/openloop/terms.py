@@ -10,7 +10,7 @@ import difflib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 from openloop.errors import SpecError
 from openloop.spec import suggest
@@ -52,7 +52,12 @@ _NO_DEFAULT: Any = dataclasses.MISSING
 
 
 def param(
-    codec: Codec, default: Any = _NO_DEFAULT, *, above: float | None = None, most: float | None = None, rest: bool = False
+    codec: Codec,
+    default: Any = _NO_DEFAULT,
+    *,
+    above: float | None = None,
+    most: float | None = None,
+    rest: bool = False,
 ) -> Any:
     """A field of a term. It must be `above` one number and at most another; `rest` takes all values that are left."""
     return dataclasses.field(default=default, metadata={"codec": codec, "above": above, "most": most, "rest": rest})
@@ -76,10 +81,7 @@ class Term:
         return write_term(self)
 
 
-T = TypeVar("T", bound=Term)
-
-
-def read_term(text: str, registry: Mapping[str, type[T]], what: str, value: Codec = NUMBER) -> T:
+def read_term(text: str, registry: Mapping[str, type[Term]], what: str, value: Codec = NUMBER) -> Any:
     """The term that `text` writes, one of `registry`; `what` is what is being read, for people."""
     name, inner = _name_and_inner(text, what)
     if name not in registry:
@@ -94,7 +96,7 @@ def read_term(text: str, registry: Mapping[str, type[T]], what: str, value: Code
 
 def write_term(term: Term, value: Codec = NUMBER, *, inside: bool = False) -> str:
     """Text that `read_term` reads as the same term; defaults are left out."""
-    parts = []
+    parts: list[str] = []
     for field in dataclasses.fields(term):
         given = getattr(term, field.name)
         if given == field.default:
@@ -136,8 +138,8 @@ def _arguments(inner: str, kind: type[Term], value: Codec) -> dict[str, Any]:
             if name in found:
                 raise SpecError(f"{name} is given twice; keep one")
         else:
-            name = next((each for each in named if each not in found), rest) if rest is None else rest
-            if name is None:
+            name = rest or next((each for each in named if each not in found), "")
+            if not name:
                 raise SpecError(f"there is nothing left for {part.strip()!r} to mean; parameters are {_listed(named)}")
         codec = fields[name].metadata["codec"]
         try:

@@ -70,7 +70,9 @@ class Manifest(Strict, frozen=True):
     lengths: str | None = None  # distribution of prompt and output lengths
     arrivals: str | None = None
     arrivals_cv: Amount | None = None  # coefficient of variation of the gaps that the arrival process promises
-    arrivals_dispersion: Amount | None = None  # variance over mean of their number in the window; null: arrivals_cv squared
+    arrivals_dispersion: Amount | None = (
+        None  # variance over mean of their number in the window; null: arrivals_cv squared
+    )
     offered_rps: Positive | None = None
     cache_warmth: Warmth | None = None
     retry_policy: str | None = None

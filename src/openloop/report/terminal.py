@@ -128,7 +128,15 @@ def _show_rates(page: _Page, score: Score) -> None:
         per = {1.0: "s", 60.0: "min", 3600.0: "h"}.get(unit.per_s, f"{unit.per_s:g} s")
         name = f"accepted {unit.name}s" + ("" if classes == "all" else f" ({classes})")
         rows.append((name, f"{unit.goodput:,.3g}/{per}", f"{format_share(unit.attainment)} of {unit.due:,}", ""))
-    rows += [
+    if score.output_tokens_per_s:
+        rows += _token_rates(score)
+    if score.cost_per_accepted is not None:
+        rows.append(("cost per accepted", format_money(score.cost_per_accepted), "", ""))
+    page.table("", ("from schedule", "95% interval", "from send"), rows)
+
+
+def _token_rates(score: Score) -> list[tuple[str, str, str, str]]:
+    return [
         ("output tokens", format_rate(score.output_tokens_per_s), "", ""),
         ("accepted output tokens", format_rate(score.output_token_goodput), "", ""),
         (
@@ -138,13 +146,12 @@ def _show_rates(page: _Page, score: Score) -> None:
             "",
         ),
     ]
-    if score.cost_per_accepted is not None:
-        rows.append(("cost per accepted", format_money(score.cost_per_accepted), "", ""))
-    page.table("", ("from schedule", "95% interval", "from send"), rows)
 
 
 def _show_latencies(page: _Page, score: Score) -> None:
     found = {name: getattr(score, field) for name, field in LATENCIES.items()}
+    if not score.output_tokens_per_s:
+        found["user idle"] = None
     rows = {name: _latency_row(values) for name, values in found.items() if values is not None}
     page.table(
         "latency",
@@ -213,7 +220,8 @@ def _show_more(page: _Page, score: Score) -> None:
         extra = f"{retries.retries} retries, {retries.hedges} hedges, {retries.repairs} repairs"
         rows.append(("attempts per request", f"{retries.amplification:.3f} ({extra})"))
     page.table("", ("",), ((name, value) for name, value in rows if value != "-"))
-    page.table("where the tokens went", ("tokens/s", "share", "cost"), map(_leak_row, score.leaks))
+    if score.output_tokens_per_s:
+        page.table("where the tokens went", ("tokens/s", "share", "cost"), map(_leak_row, score.leaks))
     page.table(
         "straggler",
         ("metric", "p95", "fleet's p95"),

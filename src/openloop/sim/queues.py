@@ -5,7 +5,7 @@ Models are pure. `rng` gives the service times, drawn in the order of arrival.
 
 import math
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,7 +76,9 @@ class Fcfs(Term):
         super().__post_init__()
         _check_servers(self.name, self.servers)
         if self.stall and not self.stall < self.every:
-            raise SpecError(f"fcfs: stall is {self.stall:g} s, so every must be longer than that; it is {self.every:g} s")
+            raise SpecError(
+                f"fcfs: stall is {self.stall:g} s, so every must be longer than that; it is {self.every:g} s"
+            )
 
     def serve(self, due_s: Floats, rng: np.random.Generator) -> Served:
         service = self.service.draw(len(due_s), rng)
@@ -92,14 +94,16 @@ class Fcfs(Term):
             return wall_s
         run = self.every - self.stall
         whole = np.floor(wall_s / self.every)
-        return whole * run + np.minimum(wall_s - whole * self.every, run)
+        active: Floats = whole * run + np.minimum(wall_s - whole * self.every, run)
+        return active
 
     def _wall(self, active_s: Floats) -> Floats:
         if not self.stall:
             return active_s
         # What ends with the last active moment ends before the stall: so count stalls that lie strictly before.
         run = self.every - self.stall
-        return active_s + self.stall * np.maximum(np.ceil(active_s / run - 1e-9) - 1, 0)
+        wall: Floats = active_s + self.stall * np.maximum(np.ceil(active_s / run - 1e-9) - 1, 0)
+        return wall
 
 
 @dataclass(frozen=True)
@@ -183,8 +187,8 @@ AFTER = Codec(_read_after, lambda a: f"p{100 * a.share:g}" if a.share is not Non
 class Hedged(Term):
     """A second copy is sent when the first is late; the first answer wins, and both cost.
 
-    `after` is a time, or a percentile of the latency without hedging (`p95`). The loser is cancelled for the client when
-    the winner answers, but its server works on it to the end.
+    `after` is a time, or a percentile of the latency without hedging (`p95`). The loser is cancelled for the client
+    when the winner answers, but its server works on it to the end.
     """
 
     name = "hedged"
@@ -241,11 +245,11 @@ class Replica(Term):
     def serve(self, due_s: Floats, rng: np.random.Generator) -> Served:
         n = len(due_s)
         prompt, output = (_lengths(each, n, rng) for each in (self.prompt, self.output))
-        first = single_server(due_s, prompt * self.prefill)
+        first = single_server(due_s, np.multiply(prompt, self.prefill, dtype=np.float64))
         gaps = self.gap.draw(int(output.sum()), rng)
         bounds = np.concatenate([[0], np.cumsum(output)])
         gaps[bounds[:-1]] = 0.0  # the first token takes no more than its prompt
-        done = np.cumsum(gaps)
+        done: Floats = np.cumsum(gaps)
         before = done[bounds[:-1]]
         started, times, clocks = shared_clock(first, done[bounds[1:] - 1] - before, self.crowding)
         token_s = np.interp(np.repeat(started - before, output) + done, clocks, times)
@@ -259,7 +263,9 @@ def _lengths(distribution: Distribution, n: int, rng: np.random.Generator) -> In
 
 
 def read_queue(text: str) -> Queue:
-    return read_term(text, QUEUES, "queue")
+    found: Queue = read_term(text, QUEUES, "queue")
+    return found
 
 
-QUEUES: dict[str, type[Any]] = {kind.name: kind for kind in (Fcfs, Batch, Pipeline, FanOut, Hedged, Replica)}
+_KINDS: tuple[type[Term], ...] = (Fcfs, Batch, Pipeline, FanOut, Hedged, Replica)
+QUEUES = {kind.name: kind for kind in _KINDS}

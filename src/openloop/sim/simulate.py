@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from openloop import __version__
 from openloop.arrivals import MOST_ARRIVALS, Arrivals, read_arrivals
 from openloop.errors import SpecError
 from openloop.records import Manifest, Run, make_batch, make_lists
@@ -46,7 +47,10 @@ def simulate(
         **{
             "source": "sim",
             "engine": "queue",
+            "engine_version": __version__,
             "engine_flags": str(queue),
+            "model": "none: a queue",
+            "hardware": "none: virtual time",
             "replicas": queue.servers,
             "arrivals": str(arrivals),
             "arrivals_cv": arrivals.cv,
@@ -76,7 +80,7 @@ def _columns(due_s: Floats, served: Served) -> dict[str, Any]:
         columns["attempt"] = (np.array(served.kind) != "first").astype(np.int32)
     if served.replica is not None:
         columns["replica"] = served.replica.astype(str).tolist()
-    if served.token_s is not None:
+    if served.token_s is not None and served.output_tokens is not None:
         columns["event_ns"] = make_lists("event_ns", _ns(served.token_s), served.output_tokens)
     return {name: values for name, values in columns.items() if values is not None}
 
