@@ -11,6 +11,7 @@ from openloop.records.schema import (
     ints,
     make_batch,
     make_lists,
+    make_words,
     split,
     words,
 )
@@ -35,6 +36,7 @@ __all__ = [
     "ints",
     "make_batch",
     "make_lists",
+    "make_words",
     "open_run",
     "split",
     "words",

@@ -1,6 +1,6 @@
 """The one table: a row per attempt, whoever produced it."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -23,6 +23,7 @@ __all__ = [
     "ints",
     "make_batch",
     "make_lists",
+    "make_words",
     "missing_columns",
     "split",
     "words",
@@ -119,6 +120,13 @@ def make_lists(name: str, values: NDArray[Any], lengths: NDArray[Any]) -> pa.Arr
     offsets = bounds.astype(np.int32)
     item = COLUMNS[name].type.value_type
     return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values, item), type=COLUMNS[name].type)
+
+
+def make_words(codes: NDArray[Any], names: Sequence[str]) -> pa.Array:
+    """A column of words from the place of each in `names`."""
+    return pa.DictionaryArray.from_arrays(pa.array(np.asarray(codes, np.int32)), pa.array(names, pa.string())).cast(
+        pa.string()
+    )
 
 
 def ints(batch: pa.RecordBatch, name: str) -> NDArray[np.int64]:

@@ -67,7 +67,7 @@ class Chart:
             self._axes = self._figure.add_subplot()
             self._axes.set(xlabel=x, ylabel=y)
         self._axes.set_axisbelow(True)
-        self._title, self._note = title, ""
+        self._title = title
         self._ends: list[tuple[float, float, str, str]] = []
         self._marks: list[tuple[float, str, str]] = []
         self._labelled = False
@@ -112,7 +112,7 @@ class Chart:
         self._axes.plot(xs, ys, color=shade, marker="o", markersize=5, linewidth=1, alpha=0.9)
         for each_x, each_y, label in zip(xs, ys, labels, strict=True):
             self._axes.annotate(
-                label, (each_x, each_y), (6, 6), textcoords="offset points", fontsize=9, color="#333333"
+                label, (each_x, each_y), (0, 9), textcoords="offset points", ha="center", fontsize=9, color="#333333"
             )
 
     def distribution(self, values: ArrayLike, *, marks: Sequence[float] = (0.5, 0.95, 0.99), unit: str = "ms") -> None:
@@ -147,8 +147,21 @@ class Chart:
         )
 
     def note(self, text: str) -> None:
-        """Small print in the upper right corner."""
-        self._note = text
+        """Small print in the lower right corner."""
+        self._axes.annotate(
+            text,
+            (1.0, 0.0),
+            (0, -34),
+            xycoords="axes fraction",
+            textcoords="offset points",
+            ha="right",
+            fontsize=8,
+            color=COLORS["grey"],
+        )
+
+    def ticks(self, names: Sequence[str]) -> None:
+        """Words along x, at 0, 1, 2, ..."""
+        self._axes.set_xticks(range(len(names)), names)
 
     def limits(self, *, x: tuple[float, float] | None = None, y: tuple[float, float] | None = None) -> None:
         if x:
@@ -168,6 +181,7 @@ class Chart:
         if kind not in ("svg", "png"):
             raise SpecError(f"{path}: a chart is saved as .svg or .png")
         try:
+            path.parent.mkdir(parents=True, exist_ok=True)
             self._draw(path, kind)
         except OSError as error:
             raise StorageError(f"{path} cannot be written: {error.strerror}") from None
@@ -200,9 +214,7 @@ class Chart:
                 fontsize=9,
                 color=color,
             )
-        pad = TITLE_ROOM + LABEL_ROOM * len(rows)
-        self._axes.set_title(self._title, loc="left", fontweight="bold", pad=pad)
-        self._axes.set_title(self._note, loc="right", fontsize=8, color=COLORS["grey"], pad=pad)
+        self._axes.set_title(self._title, loc="left", fontweight="bold", pad=TITLE_ROOM + LABEL_ROOM * len(rows))
 
     def _label_ends(self) -> None:
         """Labels beside the right ends of lines, moved apart where lines end close together."""

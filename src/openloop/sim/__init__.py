@@ -1,10 +1,11 @@
 """Modelled systems in virtual time, which write the same records as real ones."""
 
-from openloop.sim.queues import QUEUES, Batch, FanOut, Fcfs, Hedged, Pipeline, Queue, Replica, Served, read_queue
-from openloop.sim.simulate import simulate
+from openloop.sim.produce import simulate
+from openloop.sim.queues import QUEUES, After, Batch, FanOut, Fcfs, Hedged, Pipeline, Queue, Replica, Served, read_queue
 
 __all__ = [
     "QUEUES",
+    "After",
     "Batch",
     "FanOut",
     "Fcfs",

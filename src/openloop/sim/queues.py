@@ -16,7 +16,19 @@ from openloop.sim.recursions import hedged_ends, multi_server, shared_clock, sin
 from openloop.terms import COUNT, SECONDS, SHARE, Codec, Term, param, read_term
 from openloop.units import parse_seconds, parse_share, write_seconds
 
-__all__ = ["QUEUES", "Batch", "FanOut", "Fcfs", "Hedged", "Pipeline", "Queue", "Replica", "Served", "read_queue"]
+__all__ = [
+    "QUEUES",
+    "After",
+    "Batch",
+    "FanOut",
+    "Fcfs",
+    "Hedged",
+    "Pipeline",
+    "Queue",
+    "Replica",
+    "Served",
+    "read_queue",
+]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -29,8 +41,7 @@ class Served:
     sent_s: Floats
     ended_s: Floats
     request: Ints | None = None  # which arrival it belongs to; None: one attempt each
-    kind: list[str] | None = None
-    status: list[str] | None = None
+    hedge: NDArray[np.bool_] | None = None  # whether it is a second copy
     replica: Ints | None = None
     token_s: Floats | None = None  # of all attempts, end to end
     prompt_tokens: Ints | None = None
@@ -187,8 +198,8 @@ AFTER = Codec(_read_after, lambda a: f"p{100 * a.share:g}" if a.share is not Non
 class Hedged(Term):
     """A second copy is sent when the first is late; the first answer wins, and both cost.
 
-    `after` is a time, or a percentile of the latency without hedging (`p95`). The loser is cancelled for the client
-    when the winner answers, but its server works on it to the end.
+    `after` is a time, or a percentile of the latency without hedging (`p95`). Nobody cancels the loser: its server
+    works on it to the end.
     """
 
     name = "hedged"
@@ -206,16 +217,11 @@ class Hedged(Term):
         delay = self._delay(due_s, service)
         first, second, server, other = hedged_ends(due_s, service, again, self.servers or 0, delay)
         copied = np.flatnonzero(np.isfinite(second))
-        answered = np.minimum(first, second)
-        request = np.concatenate([np.arange(n), copied])
-        hedge = np.arange(len(request)) >= n
-        won = np.where(hedge, second[request] < first[request], first[request] <= second[request])
         return Served(
-            np.where(hedge, due_s[request] + delay, due_s[request]),
-            answered[request],
-            request,
-            np.where(hedge, "hedge", "first").tolist(),
-            np.where(won, "ok", "cancelled").tolist(),
+            np.concatenate([due_s, due_s[copied] + delay]),
+            np.concatenate([first, second[copied]]),
+            np.concatenate([np.arange(n), copied]),
+            np.arange(n + len(copied)) >= n,
             np.concatenate([server, other[copied]]) if self.servers else None,
         )
 

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from openloop import __version__
 from openloop.arrivals import MOST_ARRIVALS, Arrivals, read_arrivals
 from openloop.errors import SpecError
-from openloop.records import Manifest, Run, make_batch, make_lists
+from openloop.records import Manifest, Run, make_batch, make_lists, make_words
 from openloop.seeds import stream
 from openloop.sim.queues import Queue, Served, read_queue
 from openloop.units import LONGEST_S, NS_PER_S, check_number, to_ns
@@ -73,13 +73,12 @@ def _columns(due_s: Floats, served: Served) -> dict[str, Any]:
         "ended_ns": _ns(served.ended_s),
         "prompt_tokens": served.prompt_tokens,
         "output_tokens": served.output_tokens,
-        "kind": served.kind,
-        "status": served.status,
     }
-    if served.kind is not None:
-        columns["attempt"] = (np.array(served.kind) != "first").astype(np.int32)
-    if served.replica is not None:
-        columns["replica"] = served.replica.astype(str).tolist()
+    if served.hedge is not None:
+        columns["attempt"] = served.hedge.astype(np.int32)
+        columns["kind"] = make_words(served.hedge, ["first", "hedge"])
+    if served.replica is not None and len(served.replica):
+        columns["replica"] = make_words(served.replica, [str(each) for each in range(served.replica.max() + 1)])
     if served.token_s is not None and served.output_tokens is not None:
         columns["event_ns"] = make_lists("event_ns", _ns(served.token_s), served.output_tokens)
     return {name: values for name, values in columns.items() if values is not None}
