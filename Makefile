@@ -5,11 +5,11 @@ BIN := .venv/bin
 .PHONY: help demo test check format bench docs lock clean
 
 help:
-	@echo "make demo    set up, make an example run, score it"
+	@echo "make demo    set up, load a modelled replica until its goodput collapses, score it"
 	@echo "make test    set up, run all tests"
 	@echo "make check   format, lint and types"
-	@echo "make bench   start-up, and speed and memory of the scorer (about 4 minutes, 10 GB of disk)"
-	@echo "make docs    write docs/commands.md from the commands themselves"
+	@echo "make bench   start-up, queues, and speed and memory of the scorer (about 5 minutes, 10 GB of disk)"
+	@echo "make docs    write the parts of the docs that the program knows best"
 	@echo "make format  rewrite the code as the formatter wants it"
 	@echo "make lock    pin the newest versions that pyproject.toml allows"
 
@@ -22,12 +22,12 @@ help:
 
 demo: .venv/ready
 	rm -rf demo-output
-	$(BIN)/python examples/collapse.py demo-output
+	$(BIN)/python examples/load_test.py demo-output
 	@echo
-	$(BIN)/openloop score demo-output/busy --slo "ttft<=500ms, tpot<=40ms"
+	$(BIN)/openloop score demo-output/load-450
 	@echo
-	@echo "The overloaded point is not valid, and says why:"
-	@echo "  $(BIN)/openloop score demo-output/overloaded --slo 'ttft<=500ms, tpot<=40ms'"
+	@echo "The collapse as a picture: demo-output/collapse.png"
+	@echo "An overloaded run is not valid, and says why: $(BIN)/openloop score demo-output/load-520"
 
 test: .venv/ready
 	$(BIN)/python -m pytest
@@ -43,10 +43,13 @@ format: .venv/ready
 
 bench: .venv/ready
 	$(BIN)/python bench/startup.py
+	$(BIN)/python bench/queues.py
 	$(BIN)/python bench/score.py
 
 docs: .venv/ready
 	$(BIN)/python docs/generate.py
+	rm -rf docs/.drawn && $(BIN)/python examples/load_test.py docs/.drawn > /dev/null
+	mv docs/.drawn/collapse.svg docs/figures/ && rm -rf docs/.drawn
 
 lock:
 	rm -rf .venv-lock

@@ -1,4 +1,4 @@
-"""Write the parts of the docs that the program knows best: help texts, columns, gates, presets, keys of a score.
+"""Write the parts of the docs that the program knows best: help texts, columns, gates, keys of a score, arrivals.
 
     python docs/generate.py            rewrite docs/*.md between their markers
     python docs/generate.py --check    exit with 1 if anything would change
@@ -7,6 +7,7 @@ A part stands between `<!-- generated: NAME -->` and `<!-- end -->`.
 """
 
 import dataclasses
+import math
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -14,10 +15,14 @@ from pathlib import Path
 
 import click
 
+from openloop.arrivals import ARRIVALS
 from openloop.cli import cli
+from openloop.distributions import DISTRIBUTIONS
 from openloop.records import COLUMNS, Manifest
 from openloop.score import Score
+from openloop.sim import QUEUES
 from openloop.slo import GATES, PRESETS
+from openloop.terms import Term
 
 DOCS = Path(__file__).parent
 
@@ -63,6 +68,24 @@ def keys() -> Iterator[str]:
     yield ", ".join(f"`{field.name}`" for field in dataclasses.fields(Score)) + "."
 
 
+def terms(registry: dict[str, type[Term]]) -> Callable[[], Iterator[str]]:
+    def rows() -> Iterator[str]:
+        yield from ("| name | parameters | what it is |", "|---|---|---|")
+        for name, kind in registry.items():
+            told = ", ".join(f"`{field.name}`{_default(field)}" for field in dataclasses.fields(kind))
+            yield f"| `{name}` | {told} | {' '.join((kind.__doc__ or '').split())} |"
+
+    return rows
+
+
+def _default(field: "dataclasses.Field[object]") -> str:
+    if field.metadata["rest"]:
+        return ", ..."
+    if field.default is dataclasses.MISSING:
+        return ""
+    return " (optional)" if field.default in (None, math.inf) else f" = {field.metadata['codec'].write(field.default)}"
+
+
 def _first_sentence(kind: type) -> str:
     return " ".join((kind.__doc__ or "").split("\n\n")[0].split())
 
@@ -74,6 +97,9 @@ PARTS: dict[str, Callable[[], Iterator[str]]] = {
     "gates": gates,
     "presets": presets,
     "keys": keys,
+    "arrivals": terms(ARRIVALS),
+    "distributions": terms(DISTRIBUTIONS),
+    "queues": terms(QUEUES),
 }
 
 

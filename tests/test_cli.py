@@ -209,3 +209,44 @@ def test_help_imports_nothing_heavy() -> None:
 
 def test_the_version_is_that_of_the_package() -> None:
     assert openloop.__version__ in call("--version").stdout
+
+
+def test_a_queue_is_run_and_scored(tmp_path: Path) -> None:
+    queue, out = "fcfs:service=exponential(2ms)", tmp_path / "run"
+    done = call(
+        "queue", queue, "--rate", "300", "--for", "2m", "--slo", "e2e<=200ms", "--price", "3", "-o", out, "--json"
+    )
+    found = json.loads(done.stdout)
+    assert found["valid"] is True
+    assert found["attainment"] == 1.0
+    assert found["cost_per_accepted"] > 0
+    assert found["e2e_s"]["mean"] == pytest.approx(1 / (500 - 300), rel=0.1)
+    again = json.loads(call("score", out, "--json").stdout)
+    assert again == found
+    assert openloop.open_run(out).manifest.command[:3] == ["openloop", "queue", queue]  # type: ignore[index]
+
+
+def test_a_queue_without_an_slo_is_shown(tmp_path: Path) -> None:
+    done = call("queue", "fcfs:1ms", "--arrivals", "constant:rate=100", "--for", "10s")
+    assert "fcfs:service=1ms" in done.stdout
+
+
+def test_a_queue_does_not_write_over_a_run(run: Path) -> None:
+    done = call("queue", "fcfs:1ms", "--rate", "100", "-o", run, code=2)
+    assert str(run) in done.stderr
+    assert openloop.open_run(run).num_rows == len(ROWS)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["fcfs:1ms"], "say when requests are due: --rate 450 or --arrivals"),
+        (["fcfs:1ms", "--rate", "3", "--arrivals", "poisson:rate=3"], "and not both"),
+        (["fcfs:1ms", "--rate", "fast"], "'fast' is not a number"),
+        (["fcfs:1ms", "--rate", "3", "--for", "10"], "'10' needs a unit"),
+        (["fcfs:1ms", "--rate", "3", "--slo", "ttft"], "SLO term 1"),
+        (["fcsf:1ms", "--rate", "3"], "unknown queue 'fcsf'; did you mean 'fcfs'?"),
+    ],
+)
+def test_mistakes_with_a_queue_are_named(arguments: list[str], sentence: str) -> None:
+    assert sentence in " ".join(call("queue", *arguments, code=2).stderr.split())

@@ -60,16 +60,17 @@ def test_python_in_the_docs_runs(path: Path, tmp_path: Path, monkeypatch: pytest
         exec(block, names)
 
 
-def test_commands_in_the_readme_run(tmp_path: Path) -> None:
-    steady_run().save(tmp_path / "run")
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_commands_in_the_docs_run(path: Path, tmp_path: Path) -> None:
+    if path.name == "README.md":
+        steady_run().save(tmp_path / "run")
     (tmp_path / "slo.yaml").write_text("default: ttft<=500ms\n")
     commands = [
-        line.split("#")[0].strip()
-        for block in re.findall(r"```sh\n(.*?)```", (HOME / "README.md").read_text(), flags=re.DOTALL)
+        line.split(" #")[0].strip()
+        for block in re.findall(r"```sh\n(.*?)```", path.read_text(), flags=re.DOTALL)
         for line in block.splitlines()
         if line.startswith("openloop ")
     ]
-    assert len(commands) >= 4
     for command in commands:
         line = f"{sys.executable} -m {command}"
         done = subprocess.run(["bash", "-c", line], cwd=tmp_path, capture_output=True, text=True, check=False)
@@ -79,8 +80,11 @@ def test_commands_in_the_readme_run(tmp_path: Path) -> None:
         assert done.returncode == (1 if unlabelled else 0), f"{command}: {done.stderr}"
 
 
-def test_the_readme_shows_what_the_demo_prints() -> None:
-    assert (HOME / "examples" / "collapse.out").read_text().strip() in (HOME / "README.md").read_text()
+def test_the_readme_shows_what_the_demo_prints_and_draws(tmp_path: Path) -> None:
+    assert (HOME / "examples" / "load_test.out").read_text().strip() in (HOME / "README.md").read_text()
+    subprocess.run([sys.executable, "examples/load_test.py", str(tmp_path)], cwd=HOME, capture_output=True, check=True)
+    drawn, shown = tmp_path / "collapse.svg", HOME / "docs" / "figures" / "collapse.svg"
+    assert drawn.read_text() == shown.read_text(), f"copy it: make docs draws {shown.name} anew"
 
 
 def test_links_between_pages_lead_somewhere() -> None:

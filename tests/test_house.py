@@ -4,6 +4,7 @@ import ast
 import importlib
 import os
 import pkgutil
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -139,11 +140,14 @@ def test_the_package_offers_what_it_says() -> None:
 
 
 @pytest.mark.parametrize("path", sorted((HOME / "examples").glob("*.py")), ids=lambda path: path.name)
-def test_an_example_prints_what_stands_beside_it(path: Path) -> None:
+def test_an_example_prints_what_stands_beside_it_and_draws_what_it_says(path: Path, tmp_path: Path) -> None:
     environment = os.environ | {"PYTHONPATH": str(ROOT.parent)}
-    done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, check=False, env=environment)
+    call = [sys.executable, str(path), str(tmp_path)]
+    done = subprocess.run(call, capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 0, done.stderr
     assert done.stdout == path.with_suffix(".out").read_text()
+    for figure in re.findall(r'\.save\(folder / "(.+?)"\)', path.read_text()):
+        assert (tmp_path / figure).stat().st_size > 10_000
 
 
 def test_no_function_imports_outside_the_command_line() -> None:

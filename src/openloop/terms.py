@@ -6,7 +6,6 @@ written. Values may come by name or, first to last, without one. Inside another 
 """
 
 import dataclasses
-import difflib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -134,7 +133,7 @@ def _arguments(inner: str, kind: type[Term], value: Codec) -> dict[str, Any]:
         if equals:
             name = key.strip()
             if name not in named:
-                raise SpecError(f"{kind.name} has no parameter {name!r}{_meant(name, named)}")
+                raise SpecError(f"{kind.name} has no parameter {name!r}{suggest(name, named)}")
             if name in found:
                 raise SpecError(f"{name} is given twice; keep one")
         else:
@@ -151,11 +150,6 @@ def _arguments(inner: str, kind: type[Term], value: Codec) -> dict[str, Any]:
     if missing:
         raise SpecError(f"{missing[0]} is missing; parameters are {_listed(fields)}")
     return found
-
-
-def _meant(name: str, known: list[str]) -> str:
-    close = difflib.get_close_matches(name, known, n=1)
-    return f"; did you mean {close[0]!r}?" if close else f"; parameters are {_listed(known)}"
 
 
 def _listed(names: Any) -> str:

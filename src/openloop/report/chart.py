@@ -191,6 +191,8 @@ class Chart:
             if not self._labelled:
                 self._label_marks()
                 self._label_ends()
+                self._figure.draw_without_rendering()
+                self._figure.set_layout_engine("none")  # as it is now, so that every file shows the same
                 self._labelled = True
             stamp = {"Date": None} if kind == "svg" else None
             self._figure.savefig(to, format=kind, dpi=150, metadata=stamp)
