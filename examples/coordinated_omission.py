@@ -1,7 +1,8 @@
 """The cost of coordinated omission: a server that stalls for 1 s in every 10 s, at 1,000 requests per second.
 
 It answers in 5 ms otherwise. A tester that has a connection for everyone sees what users see. One that waits for a free
-connection sends late, and counts from when it sent: it hides the wait, and with it nearly all of the stall.
+connection sends late, and counts from when it sent: it hides the wait, and with it nearly all of the stall. With five
+connections it is always behind, so it is a closed loop: its lateness is then as long as the run.
 """
 
 import sys
@@ -30,12 +31,13 @@ def main(folder: Path | None) -> None:
         p99[name] = sent.p99
         print(
             f"{name:<28} {sent.p50 * 1000:>9.0f} ms {sent.p99 * 1000:>5.0f} ms {sent.p99_9 * 1000:>5.0f} ms"
-            f" {due.p99 * 1000:>15,.0f} ms  {'valid' if score.valid else 'not valid: the client was late'}"
+            f" {due.p99 * 1000:>15,.0f} ms  {score.reasons[0].partition(':')[0] if score.reasons else 'valid'}"
         )
         if connections != 5:
             values = [sent.p50, sent.p90, sent.p95, sent.p99, sent.p99_9]
             chart.line(range(len(SHARES)), [1000 * value for value in values], name)
-    print(f"the closed loop certifies a p99 that is {p99['open loop'] / p99['50 connections']:.0f} times too low")
+    for name, reported in list(p99.items())[1:]:
+        print(f"{name}: a p99 that is {p99['open loop'] / reported:.0f} times too low")
     if folder:
         chart.ticks([f"p{share:g}" for share in SHARES])
         chart.mark_y(100, "SLO 100 ms", color="red")

@@ -19,7 +19,7 @@ from openloop.seeds import stream
 from openloop.sim import After, Fcfs, Hedged, Queue
 
 SHARES = [0.0, 0.01, 0.02, 0.03, 0.04, 0.05, 0.06, 0.07, 0.08, 0.09, 0.10]
-P95 = After(share=0.95)
+P95 = After(percentile=95)
 WORKERS = 100
 
 

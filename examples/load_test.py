@@ -7,6 +7,7 @@ of the chapter's listing, drawn from the same random stream; every number comes 
     python examples/load_test.py FOLDER     also writes each load as a run, and the picture
 """
 
+import math
 import sys
 from pathlib import Path
 
@@ -37,6 +38,7 @@ def draw(scores: dict[int, ol.Score], knee: int) -> Chart:
     chart.mark_x(knee, "SLO breached above here", color="red")
     chart.mark_x(CAPACITY, "capacity")
     chart.limits(y=(0, 600))
+    chart.note("throughput: what completed within the 20 s")
     return chart
 
 
@@ -56,9 +58,8 @@ def main(folder: Path | None) -> None:
     half = min(load for load, score in scores.items() if score.goodput_rps < score.throughput_rps / 2)
     print()
     print(f"all that is served is accepted up to {knee}/s; at {half}/s less than half of it is")
-    print(
-        f"{DEMAND:,.0f} accepted/s need {DEMAND / knee:.0f} replicas, not the {DEMAND / CAPACITY:.0f} of raw capacity"
-    )
+    needed, naive = math.ceil(DEMAND / knee), math.ceil(DEMAND / CAPACITY)
+    print(f"{DEMAND:,.0f} accepted/s need {needed} replicas, not the {naive} of raw capacity")
     if folder:
         for load, run in runs.items():
             run.save(folder / f"load-{load}")

@@ -74,8 +74,13 @@ def main(folder: Path | None) -> None:
     }
     for name, (a, b) in rows.items():
         print(f"{name:32} {a:>9} {b:>9}")
-    better = max(scores, key=lambda name: scores[name].goodput_rps)
-    print(f"{better} does more that is accepted, and each accepted result costs less")
+    best = {
+        "streams more tokens": max(scores, key=lambda name: scores[name].output_tokens_per_s),
+        "does more that is accepted": max(scores, key=lambda name: scores[name].goodput_rps),
+        "makes an accepted result for less": min(scores, key=lambda name: scores[name].cost_per_accepted or 0.0),
+    }
+    for what, name in best.items():
+        print(f"{name} {what}")
     if folder:
         for name, run in routes.items():
             run.save(folder / name.replace(" ", "-").lower())

@@ -24,19 +24,26 @@ def main(folder: Path | None) -> None:
     first: list[float] = []
     further: list[float] = []
     throughput: list[float] = []
+    offered: list[float] = []
     for load in LOADS:
         score = ol.score(ol.simulate(REPLICA, Poisson(load), 600.0, seed=1), "ttft<=500ms, tpot<=40ms")
         first.append(score.gates["ttft"].attainment * score.offered_rps)
         further.append(score.gates["tpot"].attainment * score.offered_rps)
+        offered.append(score.offered_rps)
         throughput.append(score.completed_in_window_rps)
         print(
             f"{load:>4}/s {throughput[-1]:>9.1f}/s {first[-1]:>11.1f}/s {further[-1]:>11.1f}/s"
             f" {score.goodput_rps:>6.1f} {throughput[-1] * 64:>8.0f}"
         )
-    decode = next(load for load, rate in zip(LOADS, further, strict=True) if rate < KEPT * load)
-    prefill = next(load for load, rate in zip(LOADS, first, strict=True) if rate < KEPT * load)
-    print(f"streams crowd each other first: further tokens are late from {decode}/s on, first tokens from {prefill}/s")
-    print(f"so admit by the number of active streams: a limit on waiting prompts would let {prefill - 1}/s in")
+    decode, prefill = (
+        next(load for load, rate, due in zip(LOADS, rates, offered, strict=True) if rate < KEPT * due)
+        for rates in (further, first)
+    )
+    print(f"further tokens are late from {decode}/s on, first tokens from {prefill}/s")
+    if decode < prefill:
+        print("decode saturates first: admit by the number of active streams, not by the length of the queue")
+    else:
+        print("prefill saturates first: admit by the length of the queue, not by the number of active streams")
     if folder:
         chart = Chart("Two goodputs collapse at different loads", "Offered load (requests/s)", "Requests per second")
         chart.line(LOADS, throughput, "throughput", color="orange")

@@ -19,7 +19,7 @@ HOME = ROOT.parent.parent
 
 # A module imports only from rooms further left.
 LEVELS = [
-    ["errors", "units", "spec", "terms", "seeds", "records"],
+    ["errors", "units", "spec", "terms", "seeds", "clock", "records"],
     ["slo", "distributions", "arrivals", "workload", "routing", "quality"],
     ["load", "sim", "proxy", "importers", "serve"],
     ["score"],

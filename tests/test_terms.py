@@ -2,12 +2,13 @@
 
 import math
 
+import numpy as np
 import pytest
 
-from openloop.arrivals import ARRIVALS, Gamma, Piecewise, Poisson, Step, read_arrivals
+from openloop.arrivals import ARRIVALS, Gamma, Piecewise, Poisson, Recording, Step, read_arrivals
 from openloop.distributions import DISTRIBUTIONS, TIMES, Exponential, Fixed, Lognormal, Straggling
 from openloop.errors import SpecError
-from openloop.sim import QUEUES, After, Fcfs, Hedged, Pipeline, read_queue
+from openloop.sim import QUEUES, After, Batch, Fcfs, Hedged, Pipeline, Replica, read_queue
 from openloop.terms import SECONDS, read_term, write_term
 
 
@@ -34,8 +35,10 @@ def test_a_bare_value_is_a_fixed_one() -> None:
         Piecewise((Step(5, 0.0), Step(50, 60.0))),
         Fcfs(Exponential(1 / 500), servers=None, connections=50, stall=1.0, every=10.0),
         Fcfs(Fixed(0.0123456789)),
-        Hedged(Lognormal(0.04, 0.5), After(share=0.95)),
+        Hedged(Lognormal(0.04, 0.5), After(percentile=95)),
         Hedged(Lognormal(0.04, 0.5), After(seconds=0.02), servers=8),
+        Hedged(Fixed(0.001), After(percentile=99.99999)),
+        Replica(Straggling(Fixed(100.0), 0.01, 2.0), Fixed(10.0), 0.001, Fixed(0.02)),
         Pipeline((Fixed(0.002), Exponential(0.0015))),
     ],
     ids=str,
@@ -63,7 +66,7 @@ def test_inside_a_term_times_are_written_with_their_unit() -> None:
         ("gamma:raet=3,cv=1", "gamma has no parameter 'raet'; did you mean 'rate'?"),
         ("gamma:rate=3,cv=1,rate=4", "rate is given twice; keep one"),
         ("gamma:3,1,4", "there is nothing left for '4' to mean; parameters are rate, cv"),
-        ("gamma:rate=3,cv=0", "cv is 0; it must be more than 0"),
+        ("gamma:rate=3,cv=0", "cv is 0; it must be at least 0.001"),
         ("gamma:rate=fast,cv=1", "rate: 'fast' is not a number"),
         ("gamma:rate=3/week,cv=1", "rate: '3/week' has the unknown unit '/week'; write it as 3/s or 3/min"),
         ("gamma:rate=-3,cv=1", "rate: '-3' is negative; a rate is zero or more"),
@@ -73,7 +76,7 @@ def test_inside_a_term_times_are_written_with_their_unit() -> None:
         ("piecewise:5@1s", "the first step begins at 0s"),
         ("piecewise:5@0s,6@0s", "each further one later than the one before"),
         ("piecewise:5@0s,6", "'6' is no step; write a rate and when it begins, such as 20@60s"),
-        ("onoff:high=4,on=0s,off=1s", "on is 0; it must be more than 0"),
+        ("onoff:high=4,on=0s,off=1s", "on is 0; it must be at least 1e-06"),
         ("sine:rate=4,swing=150%", "swing: '150%' is not a share between 0% and 100%"),
         ("replay:no-such-file", "no-such-file cannot be read"),
     ],
@@ -97,8 +100,14 @@ def test_mistakes_in_arrivals_are_named(text: str, sentence: str) -> None:
         ("fcfs:2ms,stall=3s", "stall is 3 s, so every must be longer than that; it is 0 s"),
         ("fcfs:uniform(3ms,2ms)", "high is 0.002, below low, which is 0.003"),
         ("hedged:2ms,after=20", "after: '20' needs a unit"),
-        ("hedged:2ms,after=p200", "after: '200%' is not a share"),
-        ("batch:size=0,fixed=1ms,each=1ms", "size is 0; it is a number from 1 to 1e+06"),
+        ("hedged:2ms,after=p200", "after: 'p200' is no percentile; write p95, or a time such as 20ms"),
+        ("hedged:2ms,after=", "after: '' is not a number"),
+        ("pipeline:stages=1ms", "stages are written without a name: pipeline:first,second"),
+        ("fcfs:2ms,", "there is nothing between two commas, or after the last; remove one"),
+        ("fcfs:" + "straggling(" * 20 + "2ms", "parentheses are more than 8 deep"),
+        ("fcfs:gamma(1ms,1e-170)", "cv is 1e-170; it must be at least 0.001"),
+        ("fcfs:\N{ARABIC-INDIC DIGIT THREE}ms", "ms' is not a number"),
+        ("batch:size=0,fixed=1ms,each=1ms", "size is 0; it is a whole number from 1 to 1e+09"),
         ("batch:size=2.5,fixed=1ms,each=1ms", "size: '2.5' is not a whole number"),
         ("pipeline", "stages is missing"),
     ],
@@ -116,6 +125,20 @@ def test_the_python_interface_refuses_the_same() -> None:
         Lognormal(1.0, math.nan)
     with pytest.raises(SpecError, match="either a time"):
         After()
+    with pytest.raises(SpecError, match="after is -1"):
+        After(seconds=-1)
+    with pytest.raises(SpecError, match="service is 0.002, which is no distribution; for a fixed value write Fixed"):
+        Fcfs(0.002)  # type: ignore[arg-type]
+    with pytest.raises(SpecError, match="size is 2.5; it is a whole number"):
+        Batch(2.5, 0.1, 0.1)  # type: ignore[arg-type]
+    with pytest.raises(SpecError, match="servers is 2.5; it is a whole number"):
+        Fcfs(Fixed(0.002), 2.5)  # type: ignore[arg-type]
+    with pytest.raises(SpecError, match="there are no stages"):
+        Pipeline(())
+    with pytest.raises(SpecError, match="not sorted"):
+        Recording("given", np.array([2.0, 1.0]))
+    with pytest.raises(SpecError, match="beginning of a step is nan"):
+        Step(5, math.nan)
 
 
 def test_every_registered_thing_says_what_it_is() -> None:

@@ -1,7 +1,7 @@
 """When requests are due. Processes are pure: a horizon and a generator in, sorted seconds out.
 
-The renewal processes (constant, Poisson, gamma, Weibull) and the bursts are stationary from time 0 on: the expected
-number of arrivals in any stretch is its length times the rate, also right at the start.
+Poisson, gamma, Weibull and the bursts are stationary from time 0 on: the expected number of arrivals in any stretch is
+its length times the rate, also right at the start.
 """
 
 import math
@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from openloop.errors import SpecError
 from openloop.records import ints, open_run
-from openloop.terms import NUMBER, RATE, SECONDS, SHARE, Codec, Term, param, read_term
-from openloop.units import check_number, parse_rate, parse_seconds, write_seconds
+from openloop.terms import NUMBER, RATE, RATE_OR_NONE, SECONDS, SHARE, Codec, Term, param, read_term
+from openloop.units import LONGEST_S, check_number, parse_rate, parse_seconds, write_seconds
 
 __all__ = [
     "ARRIVALS",
@@ -39,7 +39,7 @@ __all__ = [
 
 Floats = NDArray[np.float64]
 
-MOST_ARRIVALS = 100_000_000  # in one schedule: 800 MB of times
+MOST_ARRIVALS = 20_000_000  # in one schedule: as a run, about 250 bytes each
 
 
 class Arrivals(Protocol):
@@ -99,7 +99,7 @@ class Gamma(_Steady):
     """Gaps of any variation: `cv` 1 is Poisson, more is burstier, less more regular (burstiness 1/cv**2 elsewhere)."""
 
     name = "gamma"
-    cv: float = param(NUMBER, above=0.0, most=100.0)
+    cv: float = param(NUMBER, least=0.001, most=100.0)
 
     def times(self, horizon_s: float, rng: np.random.Generator) -> Floats:
         shape, scale = 1 / self.cv**2, self.cv**2 / self.rate
@@ -134,9 +134,14 @@ class OnOff(Term):
 
     name = "onoff"
     high: float = param(RATE)
-    on: float = param(SECONDS, above=0.0)
-    off: float = param(SECONDS, above=0.0)
-    low: float = param(NUMBER, 0.0)
+    on: float = param(SECONDS, least=1e-6)
+    off: float = param(SECONDS, least=1e-6)
+    low: float = param(RATE_OR_NONE, 0.0)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.low > self.high:
+            raise SpecError(f"onoff: low is {self.low:g}, above high, which is {self.high:g}")
 
     @property
     def rate(self) -> float:
@@ -159,6 +164,7 @@ class OnOff(Term):
         return 1 + most * (1 + math.expm1(-x) / x)
 
     def times(self, horizon_s: float, rng: np.random.Generator) -> Floats:
+        _check_number_of("changes between on and off", 2 * horizon_s / (self.on + self.off))
         on = bool(rng.random() < self.on / (self.on + self.off))
         edges = [np.zeros(1)]
         while edges[-1][-1] < horizon_s:
@@ -168,6 +174,7 @@ class OnOff(Term):
         edge = np.minimum(np.concatenate(edges), horizon_s)
         lengths = np.diff(edge)
         rates = np.where((np.arange(len(lengths)) % 2 == 0) == on, self.high, self.low)
+        _check_number_of("arrivals", float(rates @ lengths))
         counts = rng.poisson(rates * lengths)
         return _before(
             np.sort(np.repeat(edge[:-1], counts) + rng.random(counts.sum()) * np.repeat(lengths, counts)), horizon_s
@@ -188,8 +195,8 @@ class Ramp(_Varying):
     """The rate moves in a straight line from `start` to `end`, over the whole horizon or over a time, and stays."""
 
     name = "ramp"
-    start: float = param(NUMBER)
-    end: float = param(NUMBER)
+    start: float = param(RATE_OR_NONE)
+    end: float = param(RATE_OR_NONE)
     over: float | None = param(SECONDS, None, above=0.0)
 
     def times(self, horizon_s: float, rng: np.random.Generator) -> Floats:
@@ -208,6 +215,10 @@ class Ramp(_Varying):
 class Step:
     rate: float
     at_s: float
+
+    def __post_init__(self) -> None:
+        check_number("the rate of a step", self.rate, 0.0, 1e9)
+        check_number("the beginning of a step", self.at_s, 0.0, LONGEST_S)
 
 
 def _read_step(text: str) -> Step:
@@ -231,8 +242,6 @@ class Piecewise(_Varying):
         starts = [step.at_s for step in self.steps]
         if starts[:1] != [0.0] or sorted(set(starts)) != starts:
             raise SpecError("piecewise: the first step begins at 0s and each further one later than the one before")
-        for step in self.steps:
-            check_number("piecewise: a rate", step.rate, 0.0, 1e9)
 
     def _edges(self, horizon_s: float) -> tuple[Floats, Floats]:
         inside = [step for step in self.steps if step.at_s < horizon_s]
@@ -256,7 +265,7 @@ class Sine(_Varying):
     name = "sine"
     rate: float = param(RATE)
     swing: float = param(SHARE)
-    period: float = param(SECONDS, 86400.0, above=0.0)
+    period: float = param(SECONDS, 86400.0, least=1e-6)
     shift: float = param(SECONDS, 0.0)  # how far into the period time 0 is
 
     def times(self, horizon_s: float, rng: np.random.Generator) -> Floats:
@@ -273,18 +282,28 @@ class Sine(_Varying):
 
 @dataclass(frozen=True, eq=False)
 class Recording:
-    """Times that were recorded, from the first of them on."""
+    """Times that were recorded, sorted, and where."""
 
     path: str
     times_s: Floats
 
+    def __post_init__(self) -> None:
+        if not np.isfinite(self.times_s).all() or (np.diff(self.times_s) < 0).any() or np.any(self.times_s < 0):
+            raise SpecError(f"the recorded times of {self.path} are not sorted numbers of zero or more")
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Recording) and np.array_equal(self.times_s, other.times_s)
+
+    def __hash__(self) -> int:
+        return hash(self.times_s.tobytes())
+
 
 def _read_recording(text: str) -> Recording:
     path = Path(text)
-    times = _run_times(path) if path.is_dir() else _listed_times(path)
+    times = np.sort(_run_times(path) if path.is_dir() else _listed_times(path))
     if not len(times):
         raise SpecError(f"{path} holds no times")
-    return Recording(text, np.sort(times) - times.min())
+    return Recording(text, times - times[0])
 
 
 def _run_times(folder: Path) -> Floats:
@@ -293,6 +312,8 @@ def _run_times(folder: Path) -> Floats:
 
 
 def _listed_times(path: Path) -> Floats:
+    if path.exists() and not path.is_file():
+        raise SpecError(f"{path} is neither a run folder nor a file of seconds")
     try:
         lines = path.read_text(encoding="utf-8").split()
     except OSError as error:
@@ -301,7 +322,7 @@ def _listed_times(path: Path) -> Floats:
         raise SpecError(f"{path} is not text; give a run folder or a file of seconds, one to a line") from None
     for number, line in enumerate(lines, start=1):
         try:
-            finite = math.isfinite(float(line))
+            finite = abs(float(line)) <= LONGEST_S
         except ValueError:
             finite = False
         if not finite:
@@ -338,7 +359,13 @@ def read_arrivals(text: str) -> Arrivals:
     return found
 
 
+def _check_number_of(what: str, number: float) -> None:
+    if number > MOST_ARRIVALS:
+        raise SpecError(f"{number:,.0f} {what} are too many for one run; at most {MOST_ARRIVALS:,} are")
+
+
 def _poisson(rate: float, horizon_s: float, rng: np.random.Generator) -> Floats:
+    _check_number_of("arrivals, at the highest rate all the time,", rate * horizon_s)
     return _before(np.sort(rng.uniform(0.0, horizon_s, rng.poisson(rate * horizon_s))), horizon_s)
 
 

@@ -186,7 +186,7 @@ def queue(
         raise click.UsageError("say when requests are due: --rate 450 or --arrivals gamma:rate=450,cv=2, and not both")
     run = simulate(
         model,
-        arrivals or f"poisson:rate={rate!r}",
+        f"poisson:rate={rate!r}" if arrivals is None else arrivals,
         seconds,
         seed,
         slo=slo,
@@ -257,10 +257,12 @@ def main() -> None:
     except OpenloopError as error:
         sys.exit(_say(str(error), error.exit_code))
     except click.ClickException as error:
-        error.show()
-        sys.exit(error.exit_code)
+        asked = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "openloop"
+        sys.exit(_say(f"{error.format_message()} ({asked} --help tells more)", error.exit_code))
     except (click.Abort, KeyboardInterrupt):
         sys.exit(_say("interrupted", 130))
+    except MemoryError:
+        sys.exit(_say("there is not enough memory for this; ask for less of it", 2))
     except OSError as error:
         sys.exit(_say(f"{error.filename or 'output'} cannot be used: {error.strerror}", 2))
     except Exception as error:

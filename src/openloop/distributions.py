@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from openloop.errors import SpecError
-from openloop.terms import NUMBER, SECONDS, SHARE, VALUE, Codec, Term, param, read_term, write_term
+from openloop.terms import NUMBER, SECONDS, SHARE, VALUE, Codec, InContext, Term, param, read_term, write_term
 
 __all__ = [
     "DISTRIBUTIONS",
@@ -128,7 +128,7 @@ class Gamma(Term):
 
     name = "gamma"
     mean: float = param(VALUE)
-    cv: float = param(NUMBER, above=0.0, most=100.0)
+    cv: float = param(NUMBER, least=0.001, most=100.0)
 
     def draw(self, n: int, rng: np.random.Generator) -> Floats:
         return rng.gamma(1 / self.cv**2, self.mean * self.cv**2, n)
@@ -169,7 +169,12 @@ def _codec(value: Codec) -> Codec:
     def write(each: Term) -> str:
         return value.write(each.value) if isinstance(each, Fixed) else write_term(each, value, inside=True)
 
-    return Codec(lambda text: read_distribution(text, value), write)
+    return Codec(lambda text: read_distribution(text, value), write, _check)
+
+
+def _check(what: str, value: object) -> None:
+    if not hasattr(value, "draw"):
+        raise SpecError(f"{what} is {value!r}, which is no distribution; for a fixed value write Fixed({value!r})")
 
 
 TIMES = _codec(SECONDS)
@@ -181,7 +186,7 @@ class Straggling(Term):
     """Times of a fleet with a slow worker: a share of the values is that many times as long."""
 
     name = "straggling"
-    base: Distribution = param(TIMES)
+    base: Distribution = param(InContext(_codec))
     share: float = param(SHARE)
     factor: float = param(NUMBER)
 

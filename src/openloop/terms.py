@@ -24,42 +24,78 @@ from openloop.units import (
     write_seconds,
 )
 
-__all__ = ["COUNT", "NUMBER", "RATE", "SECONDS", "SHARE", "VALUE", "Codec", "Term", "param", "read_term", "write_term"]
+__all__ = [
+    "COUNT",
+    "NUMBER",
+    "RATE",
+    "RATE_OR_NONE",
+    "SECONDS",
+    "SHARE",
+    "VALUE",
+    "Codec",
+    "InContext",
+    "Term",
+    "param",
+    "read_term",
+    "write_term",
+]
 
 
 @dataclass(frozen=True)
 class Codec:
-    """How one kind of value is written, and between which numbers it lies (None: it is no number)."""
+    """How one kind of value is read and written, and what else must be true of it."""
 
     read: Callable[[str], Any]
     write: Callable[[Any], str]
-    limits: tuple[float, float] | None = None
+    check: Callable[[str, Any], None] | None = None
+
+
+@dataclass(frozen=True)
+class InContext:
+    """A codec that depends on what the term around it is about: seconds, or plain numbers."""
+
+    codec: Callable[[Codec], Codec]
+
+
+def _between(least: float, most: float) -> Callable[[str, Any], None]:
+    return lambda what, value: check_number(what, value, least, most)
+
+
+def _whole(what: str, value: Any) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= 1e9:
+        raise SpecError(f"{what} is {value!r}; it is a whole number from 1 to 1e+09")
 
 
 def _number(value: float) -> str:
     return repr(int(value)) if float(value).is_integer() and abs(value) < 1e15 else repr(float(value))
 
 
-SECONDS = Codec(parse_seconds, write_seconds, (0.0, LONGEST_S))
-NUMBER = Codec(parse_number, _number, (0.0, 1e12))
-COUNT = Codec(parse_count, str, (1, 1e9))
-SHARE = Codec(parse_share, _number, (0.0, 1.0))
-RATE = Codec(parse_rate, _number, (1e-9, 1e9))
-VALUE = Codec(str, str)  # seconds or a plain number: whoever holds the term says which
+SECONDS = Codec(parse_seconds, write_seconds, _between(0.0, LONGEST_S))
+NUMBER = Codec(parse_number, _number, _between(0.0, 1e12))
+COUNT = Codec(parse_count, str, _whole)
+SHARE = Codec(parse_share, _number, _between(0.0, 1.0))
+RATE = Codec(parse_rate, _number, _between(1e-9, 1e9))
+RATE_OR_NONE = Codec(parse_rate, _number, _between(0.0, 1e9))
+VALUE = InContext(lambda value: value)
+
+DEEPEST = 8
 
 _NO_DEFAULT: Any = dataclasses.MISSING
 
 
 def param(
-    codec: Codec,
+    codec: Codec | InContext,
     default: Any = _NO_DEFAULT,
     *,
+    least: float | None = None,
     above: float | None = None,
     most: float | None = None,
     rest: bool = False,
 ) -> Any:
-    """A field of a term. It must be `above` one number and at most another; `rest` takes all values that are left."""
-    return dataclasses.field(default=default, metadata={"codec": codec, "above": above, "most": most, "rest": rest})
+    """A field of a term, within limits of its own; `rest` takes all values that are left."""
+    return dataclasses.field(
+        default=default, metadata={"codec": codec, "least": least, "above": above, "most": most, "rest": rest}
+    )
 
 
 @dataclass(frozen=True)
@@ -90,7 +126,8 @@ def read_term(text: str, registry: Mapping[str, type[Term]], what: str, value: C
         return kind(**_arguments(inner, kind, value))
     except SpecError as error:
         sentence = str(error).removeprefix(f"{name}: ")
-        raise SpecError(f"{what} {text.strip()!r}: {sentence}") from None
+        shown = text.strip() if len(text) < 200 else f"{text.strip()[:200]}..."
+        raise SpecError(f"{what} {shown!r}: {sentence}") from None
 
 
 def write_term(term: Term, value: Codec = NUMBER, *, inside: bool = False) -> str:
@@ -100,7 +137,7 @@ def write_term(term: Term, value: Codec = NUMBER, *, inside: bool = False) -> st
         given = getattr(term, field.name)
         if given == field.default:
             continue
-        codec = value if field.metadata["codec"] is VALUE else field.metadata["codec"]
+        codec = _resolved(field.metadata["codec"], value)
         many = field.metadata["rest"]
         parts += [codec.write(each) for each in given] if many else [f"{field.name}={codec.write(given)}"]
     inner = ",".join(parts)
@@ -108,12 +145,19 @@ def write_term(term: Term, value: Codec = NUMBER, *, inside: bool = False) -> st
 
 
 def _check(what: str, value: Any, metadata: Mapping[str, Any]) -> None:
-    limits = metadata["codec"].limits or ((0.0, 1e12) if metadata["codec"] is VALUE else None)
-    if limits is None:
-        return
-    check_number(what, value, limits[0], limits[1] if metadata["most"] is None else metadata["most"])
+    check = _resolved(metadata["codec"], NUMBER).check
+    if check:
+        check(what, value)
     if metadata["above"] is not None and not value > metadata["above"]:
         raise SpecError(f"{what} is {value:g}; it must be more than {metadata['above']:g}")
+    if metadata["least"] is not None and not value >= metadata["least"]:
+        raise SpecError(f"{what} is {value:g}; it must be at least {metadata['least']:g}")
+    if metadata["most"] is not None and not value <= metadata["most"]:
+        raise SpecError(f"{what} is {value:g}; it must be at most {metadata['most']:g}")
+
+
+def _resolved(codec: Codec | InContext, value: Codec) -> Codec:
+    return codec if isinstance(codec, Codec) else codec.codec(value)
 
 
 def _name_and_inner(text: str, what: str) -> tuple[str, str]:
@@ -129,9 +173,13 @@ def _arguments(inner: str, kind: type[Term], value: Codec) -> dict[str, Any]:
     rest = next((name for name, field in fields.items() if field.metadata["rest"]), None)
     found: dict[str, Any] = {}
     for part in _parts(inner):
+        if not part.strip():
+            raise SpecError("there is nothing between two commas, or after the last; remove one")
         key, equals, text = part.partition("=") if re.match(r"\s*\w+\s*=", part) else ("", "", part)
         if equals:
             name = key.strip()
+            if name == rest:
+                raise SpecError(f"{name} are written without a name: {kind.name}:first,second")
             if name not in named:
                 raise SpecError(f"{kind.name} has no parameter {name!r}{suggest(name, named)}")
             if name in found:
@@ -140,9 +188,8 @@ def _arguments(inner: str, kind: type[Term], value: Codec) -> dict[str, Any]:
             name = rest or next((each for each in named if each not in found), "")
             if not name:
                 raise SpecError(f"there is nothing left for {part.strip()!r} to mean; parameters are {_listed(named)}")
-        codec = fields[name].metadata["codec"]
         try:
-            read = (value if codec is VALUE else codec).read(text.strip())
+            read = _resolved(fields[name].metadata["codec"], value).read(text.strip())
         except SpecError as error:
             raise SpecError(f"{name}: {error}") from None
         found[name] = (*found.get(name, ()), read) if name == rest else read
@@ -163,6 +210,8 @@ def _parts(inner: str) -> list[str]:
         depth += (letter == "(") - (letter == ")")
         if depth < 0:
             break
+        if depth > DEEPEST:
+            raise SpecError(f"parentheses are more than {DEEPEST} deep")
         if letter == "," and depth == 0:
             parts.append(inner[start:place])
             start = place + 1

@@ -42,7 +42,7 @@ _UNITS = {
     "d": (86400, 1),
 }
 
-_QUANTITY = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(\S*)\s*")
+_QUANTITY = re.compile(r"\s*([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)\s*(\S*)\s*")
 
 
 def _split(text: str) -> tuple[float, str]:
@@ -109,6 +109,8 @@ def parse_count(text: str) -> int:
     number, unit = _split(text)
     if unit or number < 0 or number != int(number):
         raise SpecError(f"{text.strip()!r} is not a whole number of zero or more")
+    if number > 1e15:
+        raise SpecError(f"{text.strip()!r} is too large")
     return int(number)
 
 

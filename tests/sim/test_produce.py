@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 import openloop as ol
-from openloop.arrivals import Constant
+from openloop.arrivals import Constant, Recording, Replay
 from openloop.distributions import Exponential
+from openloop.seeds import stream
 from openloop.sim import Fcfs
 
 
@@ -63,8 +64,45 @@ def test_bursts_that_were_not_promised_are() -> None:
 
 
 def test_more_arrivals_than_fit_are_refused() -> None:
-    with pytest.raises(ol.SpecError, match="36,000,000,000 arrivals are too many for one run"):
+    with pytest.raises(ol.SpecError, match="36,000,000,000 arrivals are too many"):
         ol.simulate("fcfs:1ms", Constant(1e6), 36_000.0)
+
+
+@pytest.mark.parametrize("seed", [-1, 1.5, True])
+def test_a_seed_that_is_none_is_refused(seed: int) -> None:
+    with pytest.raises(ol.SpecError, match="whole number of zero or more"):
+        ol.simulate("fcfs:1ms", Constant(10), 1.0, seed)
+
+
+def test_a_seed_may_be_numpys() -> None:
+    assert ol.simulate("fcfs:1ms", Constant(10), 1.0, np.int64(3)).manifest.seed == 3  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "queue",
+    [
+        "fcfs:service=1000000000s",
+        "fcfs:service=lognormal(median=1s,sigma=10)",
+        "replica:prompt=1000000000,output=1,prefill=1h,gap=1s",
+        "replica:prompt=1,output=10000000,prefill=1us,gap=1us",
+        "fanout:n=100000,service=1ms",
+    ],
+)
+def test_what_does_not_fit_a_run_is_refused(queue: str) -> None:
+    with pytest.raises(ol.SpecError, match="over thirty years|too many for one run|too much"):
+        ol.simulate(queue, "constant:rate=100000", 1.0)
+
+
+def test_rounding_moves_no_arrival_out_of_the_window() -> None:
+    times = Recording("given", np.array([1.0, 9.9999999999]))
+    run = ol.simulate("fcfs:1ms", Replay(times), 10.0)
+    assert [row["scheduled_ns"] for row in run.head(9)] == [1_000_000_000, 9_999_999_999]
+
+
+def test_service_times_do_not_repeat_the_arrivals() -> None:
+    run = ol.simulate("fcfs:exponential(1s),servers=inf", "poisson:rate=100", 10.0)
+    took = np.array([row["ended_ns"] - row["scheduled_ns"] for row in run.head(10_000)]) / 1e9
+    assert np.allclose(took, stream(0, "service").exponential(1.0, len(took)), atol=1e-8)
 
 
 def test_a_length_that_is_none_is_refused() -> None:

@@ -151,7 +151,7 @@ def test_hedging_shortens_as_much_as_memoryless_times_allow() -> None:
 
 
 def test_a_percentile_is_that_of_latency_without_copies() -> None:
-    run = ol.simulate(Hedged(Exponential(0.010), After(share=0.95)), Constant(100), 100.0)
+    run = ol.simulate(Hedged(Exponential(0.010), After(percentile=95)), Constant(100), 100.0)
     score = ol.score(run, "e2e<=50ms")
     assert score.retries.hedges == 500  # of 10,000
     assert score.retries.amplification == pytest.approx(1.05)
@@ -179,6 +179,54 @@ def test_stalls_delay_whoever_comes_during_them() -> None:
     served = queue.serve(due, np.random.default_rng(0))
     assert served.ended_s == pytest.approx([0.005, 10.004, 10.005, 10.005, 10.005, 10.005, 20.003, 25.005])
     assert served.sent_s == pytest.approx(due)
+
+
+@pytest.mark.parametrize("every", [10.0, 3600.0, 86400.0])
+@pytest.mark.parametrize("service", [0.0, 1e-6, 5e-5, 0.005, 2.0])
+@pytest.mark.parametrize("servers", [1, 3, None])
+def test_nothing_ends_during_a_stall_or_before_it_was_sent(every: float, service: float, servers: int | None) -> None:
+    stall = every / 10
+    queue = Fcfs(Fixed(service), servers, stall=stall, every=every)
+    due = Poisson(1000 / every).times(4 * every, np.random.default_rng(1))
+    served = queue.serve(due, np.random.default_rng(0))
+    assert (served.ended_s >= due + service - 1e-9).all()
+    into = served.ended_s % every
+    assert not ((into > every - stall + 1e-6) & (into < every - 1e-6)).any()
+
+
+def test_an_unfilled_batch_waits_for_its_time() -> None:
+    queue = Batch(16, 0.001, 0.001, timeout=0.05)
+    due = np.array([0.0, 1.0, 2.0])
+    assert queue.serve(due, np.random.default_rng(0)).ended_s - due == pytest.approx([0.052, 0.052, 0.052])
+
+
+def test_equal_times_are_not_late() -> None:
+    for service in (0.001, 0.010):
+        queue = Hedged(Fixed(service), After(percentile=50))
+        due = Poisson(10.0).times(100.0, np.random.default_rng(0))
+        assert len(queue.serve(due, np.random.default_rng(0)).sent_s) == len(due)
+
+
+def test_a_copy_goes_to_a_server_of_its_own_after_the_delay() -> None:
+    queue = Hedged(Fixed(0.1), After(seconds=0.03), servers=3)
+    served = queue.serve(np.array([0.0, 0.01]), np.random.default_rng(0))
+    assert served.sent_s == pytest.approx([0.0, 0.01, 0.03, 0.04])
+    assert served.ended_s == pytest.approx([0.1, 0.11, 0.13, 0.2])
+    assert served.replica is not None
+    assert len(set(served.replica[:3].tolist())) == 3
+    assert served.replica[3] == served.replica[0]  # which is free first
+
+
+def test_a_percentile_counts_the_wait_for_busy_servers() -> None:
+    """One server, all at once: latencies are 1, 2, 3, 4, 5 times the service, and the median is 3 of them."""
+    served = Hedged(Fixed(0.1), After(percentile=50), servers=1).serve(np.zeros(5), np.random.default_rng(0))
+    assert served.sent_s[5:] == pytest.approx([0.3, 0.3])
+
+
+def test_servers_are_named() -> None:
+    run = ol.simulate("fcfs:10ms,servers=3", "poisson:rate=200", 30.0)
+    assert {row["replica"] for row in run.head(1000)} == {"0", "1", "2"}
+    assert ol.score(run, "e2e<=1s").utilisation == pytest.approx(200 * 0.01 / 3, rel=0.05)
 
 
 def test_a_client_short_of_connections_hides_the_stall_from_itself() -> None:

@@ -81,8 +81,10 @@ def test_batches_start_full_or_after_a_while(gaps: list[int], size: int, patienc
     end = static_batches(arrival, size, 4.0, 2.0, patience)
     waiting, free = list(range(len(arrival))), 0.0
     while waiting:
-        fills = arrival[waiting[min(size, len(waiting)) - 1]]
+        fills = arrival[waiting[size - 1]] if len(waiting) >= size else math.inf
         begin = max(free, min(fills, arrival[waiting[0]] + patience))
+        if math.isinf(begin):
+            begin = max(free, arrival[-1])
         batch = [i for i in waiting[:size] if arrival[i] <= begin]
         free = begin + 4.0 + 2.0 * len(batch)
         assert (end[batch] == free).all()

@@ -1,6 +1,6 @@
 """The table every producer writes and every reader reads."""
 
-from openloop.records.manifest import Manifest, Prices, TimedEvent, Warmth
+from openloop.records.manifest import Manifest, Prices, TimedEvent, Warmth, checked
 from openloop.records.run import Run, open_run
 from openloop.records.schema import (
     COLUMNS,
@@ -33,6 +33,7 @@ __all__ = [
     "Warmth",
     "check_attempts",
     "check_rows",
+    "checked",
     "ints",
     "make_batch",
     "make_lists",

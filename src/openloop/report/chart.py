@@ -77,9 +77,7 @@ class Chart:
                 self._axes.set(**{f"{scale}scale": "log"})
                 axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
                 axis.set_minor_formatter(NullFormatter())
-                axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
-            else:
-                axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
+            axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
         if shares:
             self._axes.yaxis.set_major_formatter(PercentFormatter(1.0))
 

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from openloop import __version__
 from openloop.arrivals import MOST_ARRIVALS, Arrivals, read_arrivals
 from openloop.errors import SpecError
-from openloop.records import Manifest, Run, make_batch, make_lists, make_words
+from openloop.records import Manifest, Run, checked, make_batch, make_lists, make_words
 from openloop.seeds import stream
 from openloop.sim.queues import Queue, Served, read_queue
 from openloop.units import LONGEST_S, NS_PER_S, check_number, to_ns
@@ -38,11 +38,13 @@ def simulate(
     if expected > MOST_ARRIVALS:
         raise SpecError(f"{expected:,.0f} arrivals are too many for one run, which holds {MOST_ARRIVALS:,}")
     if isinstance(seed, np.random.Generator):
+        chosen = None
         due_s = arrivals.times(seconds, seed)
         served = queue.serve(due_s, seed)
     else:
-        due_s = arrivals.times(seconds, stream(seed, "arrivals"))
-        served = queue.serve(due_s, stream(seed, "service"))
+        chosen = _seed(seed)
+        due_s = arrivals.times(seconds, stream(chosen, "arrivals"))
+        served = queue.serve(due_s, stream(chosen, "service"))
     manifest = Manifest(
         **{
             "source": "sim",
@@ -51,24 +53,33 @@ def simulate(
             "engine_flags": str(queue),
             "model": "none: a queue",
             "hardware": "none: virtual time",
-            "replicas": queue.servers,
+            "replicas": queue.replicas,
             "arrivals": str(arrivals),
             "arrivals_cv": arrivals.cv,
             "arrivals_dispersion": arrivals.dispersion(seconds),
             "offered_rps": expected / seconds if expected > 0 else None,
             "window_ns": (0, to_ns(seconds)),
-            "seed": seed if isinstance(seed, int) else None,
+            "seed": chosen,
             **facts,
         }
     )
-    return Run.of(manifest, [make_batch(_columns(due_s, served))])
+    return Run.of(checked(manifest), [make_batch(_columns(due_s, served, to_ns(seconds)))])
 
 
-def _columns(due_s: Floats, served: Served) -> dict[str, Any]:
+def _seed(seed: object) -> int:
+    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
+        raise SpecError(f"the seed is {seed!r}; it is a whole number of zero or more")
+    return int(seed)
+
+
+def _columns(due_s: Floats, served: Served, end_ns: int) -> dict[str, Any]:
+    latest = max((float(times.max()) for times in (served.sent_s, served.ended_s) if len(times)), default=0.0)
+    if not latest <= LONGEST_S:
+        raise SpecError(f"a request ends after {latest:.3g} s, over thirty years; make service times or load smaller")
     request = np.arange(len(due_s)) if served.request is None else served.request
     columns: dict[str, Any] = {
         "request_id": request,
-        "scheduled_ns": _ns(due_s)[request],
+        "scheduled_ns": np.minimum(_ns(due_s), end_ns - 1)[request],  # rounding must not move one out of the window
         "sent_ns": _ns(served.sent_s),
         "ended_ns": _ns(served.ended_s),
         "prompt_tokens": served.prompt_tokens,

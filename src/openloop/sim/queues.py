@@ -4,6 +4,7 @@ Models are pure. `rng` gives the service times, drawn in the order of arrival.
 """
 
 import math
+import re
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -13,8 +14,8 @@ from numpy.typing import NDArray
 from openloop.distributions import LENGTHS, TIMES, Distribution
 from openloop.errors import SpecError
 from openloop.sim.recursions import hedged_ends, multi_server, shared_clock, single_server, static_batches
-from openloop.terms import COUNT, SECONDS, SHARE, Codec, Term, param, read_term
-from openloop.units import parse_seconds, parse_share, write_seconds
+from openloop.terms import COUNT, NUMBER, SECONDS, SHARE, Codec, Term, param, read_term
+from openloop.units import LONGEST_S, check_number, parse_seconds, write_seconds
 
 __all__ = [
     "QUEUES",
@@ -33,6 +34,9 @@ __all__ = [
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
+MOST_TOKENS = 100_000_000
+MOST_CALLS = 2_000_000_000
+
 
 @dataclass(frozen=True)
 class Served:
@@ -50,22 +54,22 @@ class Served:
 
 class Queue(Protocol):
     @property
-    def servers(self) -> int | None:
-        """How many serve side by side; None: as many as it takes."""
+    def replicas(self) -> int | None:
+        """How many serve side by side; None: as many as it takes, or more than one for each request."""
 
     def serve(self, due_s: Floats, rng: np.random.Generator) -> Served: ...
 
 
 def _read_servers(text: str) -> int | None:
-    return None if text in ("inf", "unlimited") else int(COUNT.read(text))
+    return None if text.lower() == "inf" else int(COUNT.read(text))
 
 
-SERVERS = Codec(_read_servers, lambda count: "inf" if count is None else str(count))
+def _check_servers(what: str, count: object) -> None:
+    if count is not None and not (isinstance(count, int) and 1 <= count <= 1_000_000):
+        raise SpecError(f"{what} is {count!r}; it is a whole number from 1 to 1,000,000, or inf")
 
 
-def _check_servers(name: str, count: int | None) -> None:
-    if count is not None and not 1 <= count <= 1_000_000:
-        raise SpecError(f"{name}: servers is {count!r}; it is a whole number from 1 to 1,000,000, or inf")
+SERVERS = Codec(_read_servers, lambda count: "inf" if count is None else str(count), _check_servers)
 
 
 @dataclass(frozen=True)
@@ -83,9 +87,12 @@ class Fcfs(Term):
     stall: float = param(SECONDS, 0.0)
     every: float = param(SECONDS, 0.0)
 
+    @property
+    def replicas(self) -> int | None:
+        return self.servers
+
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_servers(self.name, self.servers)
         if self.stall and not self.stall < self.every:
             raise SpecError(
                 f"fcfs: stall is {self.stall:g} s, so every must be longer than that; it is {self.every:g} s"
@@ -95,9 +102,11 @@ class Fcfs(Term):
         service = self.service.draw(len(due_s), rng)
         due = self._active(due_s)
         if self.servers == 1 and self.connections is None:
-            return Served(due_s, self._wall(single_server(due, service)))
-        sent, ended, replica = multi_server(due, service, self.servers or 0, self.connections or 0)
-        return Served(np.maximum(self._wall(sent), due_s), self._wall(ended), replica=replica if self.servers else None)
+            return Served(due_s, self._ended(single_server(due, service), due_s))
+        connections = min(self.connections or 0, len(due_s))
+        sent, ended, replica = multi_server(due, service, self.servers or 0, connections)
+        sent_s = np.maximum(self._wall(sent), due_s)
+        return Served(sent_s, self._ended(ended, sent_s), replica=replica if self.servers else None)
 
     def _active(self, wall_s: Floats) -> Floats:
         """Seconds without the stalls so far."""
@@ -111,10 +120,15 @@ class Fcfs(Term):
     def _wall(self, active_s: Floats) -> Floats:
         if not self.stall:
             return active_s
-        # What ends with the last active moment ends before the stall: so count stalls that lie strictly before.
+        # What ends with the last active moment, to half a nanosecond, ends before the stall.
         run = self.every - self.stall
-        wall: Floats = active_s + self.stall * np.maximum(np.ceil(active_s / run - 1e-9) - 1, 0)
+        wall: Floats = active_s + self.stall * np.maximum(np.floor((active_s - 5e-10) / run), 0)
         return wall
+
+    def _ended(self, active_s: Floats, sent_s: Floats) -> Floats:
+        """What was sent during a stall and takes no time at all ends with the stall."""
+        wall = self._wall(active_s)
+        return np.where(wall < sent_s, np.maximum(wall + self.stall, sent_s), wall)
 
 
 @dataclass(frozen=True)
@@ -126,7 +140,7 @@ class Batch(Term):
     fixed: float = param(SECONDS)
     each: float = param(SECONDS)
     timeout: float = param(SECONDS, math.inf)
-    servers = 1
+    replicas = 1
 
     def serve(self, due_s: Floats, rng: np.random.Generator) -> Served:
         return Served(due_s, static_batches(due_s, self.size, self.fixed, self.each, self.timeout))
@@ -138,7 +152,12 @@ class Pipeline(Term):
 
     name = "pipeline"
     stages: tuple[Distribution, ...] = param(TIMES, rest=True)
-    servers = 1
+    replicas = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.stages:
+            raise SpecError("pipeline: there are no stages; give at least one, such as pipeline:2ms,20ms")
 
     def serve(self, due_s: Floats, rng: np.random.Generator) -> Served:
         ended = due_s
@@ -149,49 +168,54 @@ class Pipeline(Term):
 
 @dataclass(frozen=True)
 class FanOut(Term):
-    """Every request asks `n` backends and waits for the slowest; `servers` are those of each backend.
-
-    The record's replica is the backend that was last.
-    """
+    """Every request asks `n` backends and waits for the slowest; `servers` are those of each backend."""
 
     name = "fanout"
     n: int = param(COUNT, most=100_000)
     service: Distribution = param(TIMES)
     servers: int | None = param(SERVERS, None)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _check_servers(self.name, self.servers)
+    replicas = None
 
     def serve(self, due_s: Floats, rng: np.random.Generator) -> Served:
+        if self.n * len(due_s) > MOST_CALLS:
+            raise SpecError(
+                f"{self.n * len(due_s):,} calls to backends are too many for one run; at most {MOST_CALLS:,} are"
+            )
         backend = Fcfs(self.service, self.servers)
-        slowest, last = np.zeros(len(due_s)), np.zeros(len(due_s), np.int64)
-        for number in range(self.n):
-            ended = backend.serve(due_s, rng).ended_s
-            last[ended > slowest] = number
-            np.maximum(slowest, ended, out=slowest)
-        return Served(due_s, slowest, replica=last)
+        slowest = due_s
+        for _ in range(self.n):
+            slowest = np.maximum(slowest, backend.serve(due_s, rng).ended_s)
+        return Served(due_s, slowest)
 
 
 @dataclass(frozen=True)
 class After:
-    """When a second copy is sent: after so many seconds, or after that share of what first copies take."""
+    """When a second copy is sent: after so many seconds, or after a percentile of what first copies take."""
 
     seconds: float | None = None
-    share: float | None = None
+    percentile: float | None = None
 
     def __post_init__(self) -> None:
-        if (self.seconds is None) == (self.share is None):
+        if (self.seconds is None) == (self.percentile is None):
             raise SpecError("hedged: after is either a time, such as 20ms, or a percentile, such as p95")
+        check_number("hedged: after", self.seconds or 0.0, 0.0, LONGEST_S)
+        check_number("hedged: after", self.percentile or 0.0, 0.0, 100.0)
 
 
 def _read_after(text: str) -> After:
-    if text[:1] in "pP":
-        return After(share=parse_share(f"{text[1:]}%"))
-    return After(seconds=parse_seconds(text))
+    percentile = re.fullmatch(r"[pP]([0-9]+(\.[0-9]+)?)", text)
+    if percentile is None:
+        return After(seconds=parse_seconds(text))
+    if float(percentile[1]) > 100:
+        raise SpecError(f"{text!r} is no percentile; write p95, or a time such as 20ms")
+    return After(percentile=float(percentile[1]))
 
 
-AFTER = Codec(_read_after, lambda a: f"p{100 * a.share:g}" if a.share is not None else write_seconds(a.seconds))
+def _write_after(after: After) -> str:
+    return write_seconds(after.seconds) if after.seconds is not None else f"p{NUMBER.write(after.percentile)}"
+
+
+AFTER = Codec(_read_after, _write_after)
 
 
 @dataclass(frozen=True)
@@ -207,9 +231,9 @@ class Hedged(Term):
     after: After = param(AFTER)
     servers: int | None = param(SERVERS, None)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _check_servers(self.name, self.servers)
+    @property
+    def replicas(self) -> int | None:
+        return self.servers
 
     def serve(self, due_s: Floats, rng: np.random.Generator) -> Served:
         n = len(due_s)
@@ -226,10 +250,10 @@ class Hedged(Term):
         )
 
     def _delay(self, due_s: Floats, service: Floats) -> float:
-        if self.after.share is None or not len(due_s):
+        if self.after.percentile is None or not len(due_s):
             return self.after.seconds or 0.0
         ended = multi_server(due_s, service, self.servers or 0, 0)[1]
-        return float(np.quantile(ended - due_s, self.after.share))
+        return float(np.percentile(np.round(ended - due_s, 9), self.after.percentile))
 
 
 @dataclass(frozen=True)
@@ -246,17 +270,17 @@ class Replica(Term):
     prefill: float = param(SECONDS)
     gap: Distribution = param(TIMES)
     crowding: float = param(SHARE, 0.0)
-    servers = 1
+    replicas = 1
 
     def serve(self, due_s: Floats, rng: np.random.Generator) -> Served:
         n = len(due_s)
         prompt, output = (_lengths(each, n, rng) for each in (self.prompt, self.output))
         first = single_server(due_s, np.multiply(prompt, self.prefill, dtype=np.float64))
-        gaps = self.gap.draw(int(output.sum()), rng)
+        if output.sum() > MOST_TOKENS:
+            raise SpecError(f"{output.sum():,} tokens are too many for one run; at most {MOST_TOKENS:,} are")
         bounds = np.concatenate([[0], np.cumsum(output)])
-        gaps[bounds[:-1]] = 0.0  # the first token takes no more than its prompt
-        done: Floats = np.cumsum(gaps)
-        before = done[bounds[:-1]]
+        done: Floats = np.cumsum(self.gap.draw(int(output.sum()), rng))
+        before = done[bounds[:-1]]  # the first token takes no more than its prompt
         started, times, clocks = shared_clock(first, done[bounds[1:] - 1] - before, self.crowding)
         token_s = np.interp(np.repeat(started - before, output) + done, clocks, times)
         token_s = np.maximum(token_s, np.repeat(first, output))
@@ -265,7 +289,10 @@ class Replica(Term):
 
 def _lengths(distribution: Distribution, n: int, rng: np.random.Generator) -> Ints:
     """Whole tokens, at least one."""
-    return np.maximum(np.rint(distribution.draw(n, rng)), 1).astype(np.int64)
+    drawn = distribution.draw(n, rng)
+    if np.any(drawn > MOST_TOKENS):
+        raise SpecError(f"a length of {drawn.max():.3g} tokens is too much; at most {MOST_TOKENS:,} are")
+    return np.maximum(np.rint(drawn), 1).astype(np.int64)
 
 
 def read_queue(text: str) -> Queue:

@@ -69,7 +69,7 @@ def hedged_ends(
             i += 1
             continue
         sent = arrival[j] + delay
-        if end[j] > sent:
+        if end[j] > sent + 5e-10:  # a nanosecond is the grain of records
             begin = max(sent, free[0][0]) if servers else sent
             second[j], other[j] = begin + again[j], free[0][1]
             if servers:
@@ -83,14 +83,16 @@ def static_batches(arrival: Floats, size: int, fixed: float, each: float, patien
     """When each request's batch ends.
 
     A batch starts when the server is free and the batch is full, or its oldest request has waited for `patience`; it
-    takes whoever has come by then, up to `size`. Those left over at the end start when the last of them has come.
+    takes whoever has come by then, up to `size`. Those left over at the end, whose batch never fills, would wait for
+    ever if `patience` is infinite: then they start when the last of them has come.
     """
     end = np.empty(arrival.size)
     free = 0.0
     first = 0
     while first < arrival.size:
         full = min(first + size, arrival.size)
-        begin = max(min(arrival[full - 1], arrival[first] + patience), free)
+        fills = arrival[full - 1] if full - first == size or patience == np.inf else np.inf
+        begin = max(min(fills, arrival[first] + patience), free)
         stop = first + 1
         while stop < full and arrival[stop] <= begin:
             stop += 1
