@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from openloop.errors import OpenloopError, RecordError, RunError, SpecError, StorageError
+    from openloop.load.conductor import Load, drive
     from openloop.records import (
         Manifest,
         Prices,
@@ -31,6 +32,7 @@ __version__ = "0.1.0"
 
 _HOME = {
     "errors": ["OpenloopError", "RecordError", "RunError", "SpecError", "StorageError"],
+    "load.conductor": ["Load", "drive"],
     "records": [
         "Manifest",
         "Prices",
@@ -48,6 +50,7 @@ _HOME = {
 
 __all__ = [
     "SLO",
+    "Load",
     "Manifest",
     "Objectives",
     "OpenloopError",
@@ -63,6 +66,7 @@ __all__ = [
     "Verdict",
     "__version__",
     "check",
+    "drive",
     "make_batch",
     "make_lists",
     "open_run",

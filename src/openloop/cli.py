@@ -202,6 +202,149 @@ def queue(
         _tell_score(score_run(run, slo), as_json)
 
 
+@cli.command()
+@click.option("--target", required=True, help="The server, for example http://localhost:8000; /v1 may follow.")
+@click.option("--model", help="Name of the model; by default the one that the server has.")
+@click.option("--slo", help="Gates, a preset or a YAML file; the run is scored against it at the end.")
+@click.option("--rate", type=RATE, help="Short for --arrivals poisson:rate=RATE.")
+@click.option("--arrivals", help="When requests are due, for example gamma:rate=12,cv=2.")
+@click.option("--for", "seconds", type=DURATION, default="60s", show_default=True, help="How long requests arrive.")
+@click.option("--prompt", default="128", show_default=True, help="Words in a prompt: a number or a distribution.")
+@click.option("--output", default="64", show_default=True, help="Tokens to ask for: a number or a distribution.")
+@click.option("--api", type=click.Choice(["chat", "completions"]), default="chat", show_default=True, help="Dialect.")
+@click.option(
+    "--stream/--no-stream", default=True, show_default=True, help="Ask for tokens as they come, or all at once."
+)
+@click.option("--extra", help="JSON to add to every request, for example '{\"ignore_eos\": true}'.")
+@click.option("--header", multiple=True, help="A header for every request, as 'Name: value'; may be given again.")
+@click.option(
+    "--key-env", default="OPENAI_API_KEY", show_default=True, help="Variable that holds the key, if there is one."
+)
+@click.option("--ca", default="", help="File of certificates to trust besides the system's.")
+@click.option("--insecure", is_flag=True, help="Do not check the server's certificate.")
+@click.option(
+    "--timeout", type=DURATION, default="120s", show_default=True, help="Give up on a request after this long."
+)
+@click.option("--drain", type=DURATION, default="30s", show_default=True, help="Wait this long for what is in flight.")
+@click.option("--workers", type=click.IntRange(1, 64), default=1, show_default=True, help="Processes that send.")
+@click.option(
+    "--connections",
+    type=click.IntRange(1),
+    help="At most so many, as an experiment: what waits for one counts as late.",
+)
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="The same seed, the same requests.")
+@click.option("--price", type=click.FloatRange(0), help="Cost of all that serves, per hour.")
+@click.option("--require", type=SHARE, help="Exit with 1 if attainment is below this share, for example 99%.")
+@click.option(
+    "-o", "--out", type=click.Path(path_type=Path), help="Folder for the run; by default one named by the time."
+)
+@JSON
+def run(out: Path | None, slo: str | None, require: float | None, as_json: bool, **how: Any) -> None:
+    """Drive a live server open-loop, record every token, and score what its users would have got.
+
+    Requests are sent when the schedule says, however slow the server is, and latency counts from then. The run is
+    written as it goes: Ctrl-C stops sending, waits a moment for what is in flight and leaves a complete run; a second
+    one stops at once.
+
+    \b
+    Examples:
+      openloop run --target http://localhost:8000 --rate 20 --for 2m --slo "ttft<=500ms, tpot<=40ms" -o run/
+      openloop run --target http://localhost:8000 --arrivals gamma:rate=8,cv=2 --prompt "uniform(100,800)"
+    """
+    from openloop.load.command import default_folder, run_load
+    from openloop.report.live import LiveView
+    from openloop.score import score as score_run
+    from openloop.slo import read_slo
+
+    objectives = read_slo(slo) if slo else None
+    with LiveView(how["seconds"], objectives, quiet=as_json) as view:
+        done = run_load(out or default_folder(), view, slo=slo, command=["openloop", *sys.argv[1:]], **how)
+    if not as_json:
+        click.echo(f"the run is in {done.path}")
+    if slo is None:
+        _tell_run(done, 5, as_json)
+    else:
+        _tell_score(score_run(done, slo), as_json, require)
+
+
+@cli.command()
+@click.option(
+    "--engine", default="slots", show_default=True, help="What stands behind it, for example slots:count=8,gap=20ms."
+)
+@click.option("--model", default="openloop", show_default=True, help="Name of the model that it serves.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0: any that is free.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the engine's chances.")
+def serve(engine: str, model: str, host: str, port: int, seed: int) -> None:
+    """Serve an OpenAI-compatible endpoint around a modelled engine: for trying things out, and for tests.
+
+    It answers /v1/chat/completions, /v1/completions, /v1/models, /health and /metrics; GET /truth tells when each
+    request arrived and each token was written (by X-Request-Id), and POST /behaviour makes it stall, fail, cut, reset,
+    drip or hang, for example {"fault": "cut", "share": 0.1} or {"stall_s": 1, "every_s": 10}.
+
+    \b
+    Example:
+      openloop serve --engine "slots:count=8,prefill=0.2ms,gap=exponential(20ms)" --port 8000
+    """
+    import gc
+
+    from openloop.serve import Endpoint, read_engine
+
+    endpoint = Endpoint(read_engine(engine), model, host, port, seed)
+    click.echo(f"listening on http://{endpoint.host}:{endpoint.port} (model {model!r}; Ctrl-C stops)")
+    sys.stdout.flush()
+    gc.disable()  # a collection would show as a stall
+    endpoint.run()
+
+
+@cli.command()
+@click.option("--rates", default="50,200,500,1000,2000,3000", show_default=True, help="Requests per second to try.")
+@click.option("--for", "seconds", type=DURATION, default="5s", show_default=True, help="How long, at each rate.")
+@click.option("--workers", type=click.IntRange(1, 64), default=1, show_default=True, help="Processes that send.")
+@click.option("--require", type=RATE, help="Exit with 1 if this rate cannot be trusted, for example 1000.")
+@JSON
+def selftest(rates: str, seconds: float, workers: int, require: float | None, as_json: bool) -> None:
+    """How wrong is this machine as a load generator? Drives an endpoint that knows the truth, and compares.
+
+    A rate can be trusted when every request completes, p99 of the error of TTFT and p99 of sending behind schedule are
+    at most 1 ms, and arrivals vary at the server as they should. Publish the table with your results.
+
+    \b
+    Example:
+      openloop selftest --require 1000
+    """
+    from openloop.load.selftest import selftest as test
+    from openloop.report.live import show_trial, show_trials_header
+    from openloop.spec import plain
+
+    chosen = [parse_rate(rate) for rate in rates.split(",")]
+    if not as_json:
+        show_trials_header()
+    trials = test(chosen, seconds, workers, None if as_json else show_trial)
+    best = max((trial.offered_rps for trial in trials if trial.trusted), default=0.0)
+    if as_json:
+        found = {"trials": [plain(trial) | {"trusted": trial.trusted} for trial in trials], "trusted_rps": best}
+        click.echo(json.dumps(found, indent=2, allow_nan=False))
+    else:
+        click.echo(f"trusted up to {best:g} requests per second of 20 tokens, with {workers} sending")
+    if require is not None and best < require:
+        sys.exit(_say(f"required {require:g} requests per second, trusted {best:g}", 1))
+
+
+@cli.command()
+@click.option(
+    "-o", "--out", type=click.Path(path_type=Path), default="openloop-demo", show_default=True, help="Folder."
+)
+def demo(out: Path) -> None:
+    """See goodput collapse in under a minute: real HTTP load on the built-in endpoint, no GPU and no key.
+
+    Five rates from comfortable to overloaded, each a run of its own in the folder, a table and a picture.
+    """
+    from openloop.demo import demo as show
+
+    show(out)
+
+
 def _tell_run(run: "Run", rows: int, as_json: bool) -> None:
     """What a run is; exit with 1 if it is not valid."""
     from openloop.report.terminal import inspection, show_inspection

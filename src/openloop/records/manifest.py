@@ -55,6 +55,7 @@ class Manifest(Strict, frozen=True):
     window_ns: tuple[Time, Time] | None = None  # arrivals due from the first to before the second are measured
     stopped_ns: Time | None = None  # when watching ended; what was still in flight then is censored
     seed: int | None = None
+    stamps: str | None = None  # whose clock says when tokens arrived
 
     target: str | None = None
     engine: str | None = None

@@ -63,9 +63,17 @@ COLUMNS: Final[Mapping[str, Column]] = {
         pa.int64(), True, "when the logical request was due: latency starts here, for every attempt"
     ),
     "sent_ns": Column(pa.int64(), False, "when this attempt left the client; null if it never did"),
+    "connect_ns": Column(
+        pa.int64(),
+        False,
+        "how long this attempt waited for a connection to open, which counts as latency; null: not told",
+    ),
     "ended_ns": Column(pa.int64(), False, "when this attempt was over; null if it was still in flight at the end"),
     "event_ns": Column(_list_of(pa.int64()), True, "each delivery of tokens to the user"),
     "event_tokens": Column(_list_of(pa.int32()), False, "tokens in each delivery; null: one each"),
+    "merged_events": Column(
+        pa.int32(), False, "deliveries that were read together with the one before: no gap is known"
+    ),
     "first_any_ns": Column(pa.int64(), False, "first byte of the body, token or not"),
     "prompt_tokens": Column(pa.int32(), False, "tokens in the prompt"),
     "cached_tokens": Column(pa.int32(), False, "of these, found in a prefix cache"),

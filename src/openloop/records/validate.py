@@ -16,7 +16,7 @@ Bools = NDArray[np.bool_]
 
 TIMES = ("scheduled_ns", "sent_ns", "ended_ns", "first_any_ns")
 COUNTS = [name for name in COLUMNS if name.endswith("_tokens") and name != "event_tokens"]
-COUNTS += ["turn", "attempt", "preemptions"]
+COUNTS += ["turn", "attempt", "preemptions", "connect_ns", "merged_events"]
 PARTS = {"cached_tokens": "prompt_tokens", "accepted_draft_tokens": "drafted_tokens"}
 LARGEST_EVENT = 1_000_000  # tokens
 

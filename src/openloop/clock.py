@@ -1,0 +1,168 @@
+"""Time as precisely as this system tells it: exact moments to wake up at, and when bytes reached this machine.
+
+All times are nanoseconds of the monotonic clock, which every process of a machine shares. Where the kernel stamps what
+it receives (Linux), a stamp is free of whatever delays this process: it is brought from the kernel's wall clock to ours
+by an offset that is measured anew all the time.
+"""
+
+import contextlib
+import ctypes
+import os
+import select
+import selectors
+import socket
+import struct
+import sys
+import time
+from pathlib import Path
+from typing import Final
+
+__all__ = ["READ", "WRITE", "Poller", "Receiver", "stolen_s"]
+
+READ: Final = 1
+WRITE: Final = 4
+
+_TIMESTAMPNS: Final = 35  # SO_TIMESTAMPNS, the same on all common architectures
+_ANCILLARY: Final = 64
+_MONOTONIC: Final = 1
+_ABSOLUTE: Final = 1
+_STAMP: Final = struct.Struct("qq")
+
+
+class Receiver:
+    """Reads sockets, and says when what it read had arrived."""
+
+    def __init__(self) -> None:
+        self._offset = 0
+        self.refresh()
+
+    @staticmethod
+    def prepare(sock: socket.socket) -> None:
+        """Ask the kernel to stamp what this socket receives, where it can."""
+        if sys.platform == "linux":
+            with contextlib.suppress(OSError):
+                sock.setsockopt(socket.SOL_SOCKET, _TIMESTAMPNS, 1)
+
+    def refresh(self) -> None:
+        """Measure the offset between the clocks, by the tightest of three readings; do so a few times a second."""
+        readings = []
+        for _ in range(3):
+            before = time.monotonic_ns()
+            wall = time.time_ns()
+            after = time.monotonic_ns()
+            readings.append((after - before, wall - (before + after) // 2))
+        self._offset = min(readings)[1]
+
+    def read(self, sock: socket.socket, size: int = 16384) -> tuple[bytes, int, bool]:
+        """What a socket holds, when (the last of) it had arrived, and whether it is the kernel that says so."""
+        if sys.platform == "linux":
+            data, ancillary, _, _ = sock.recvmsg(size, _ANCILLARY)
+            if ancillary:
+                seconds, rest = _STAMP.unpack(ancillary[0][2])
+                return data, seconds * 1_000_000_000 + rest - self._offset, True
+            return data, time.monotonic_ns(), False
+        return sock.recv(size), time.monotonic_ns(), False
+
+
+class Poller:
+    """Waits for sockets until an exact moment."""
+
+    def __init__(self) -> None:
+        self._exact = sys.platform == "linux"
+        if self._exact:
+            self._epoll = select.epoll()
+            self._timer = _Timer()
+            self._epoll.register(self._timer.fd, READ | select.EPOLLET)  # told once: nobody has to read it
+        else:
+            self._selector = selectors.DefaultSelector()
+
+    def watch(self, fd: int, mask: int) -> None:
+        if self._exact:
+            self._epoll.register(fd, mask)
+        else:
+            self._selector.register(fd, _selected(mask))
+
+    def change(self, fd: int, mask: int) -> None:
+        if self._exact:
+            self._epoll.modify(fd, mask)
+        else:
+            self._selector.modify(fd, _selected(mask))
+
+    def forget(self, fd: int) -> None:
+        if self._exact:
+            self._epoll.unregister(fd)
+        else:
+            self._selector.unregister(fd)
+
+    def wait(self, until_ns: int | None) -> list[tuple[int, int]]:
+        """What can be read (or is broken) or written, as (fd, mask), until the moment comes; then maybe nothing.
+
+        The timer may be among them: a file that nobody knows.
+        """
+        if not self._exact:
+            return self._select(until_ns)
+        if until_ns is not None and until_ns <= time.monotonic_ns():
+            return self._epoll.poll(0)
+        self._timer.set(until_ns)
+        return self._epoll.poll()
+
+    def close(self) -> None:
+        if self._exact:
+            self._epoll.close()
+            self._timer.close()
+        else:
+            self._selector.close()
+
+    def _select(self, until_ns: int | None) -> list[tuple[int, int]]:
+        timeout = None if until_ns is None else max(until_ns - time.monotonic_ns(), 0) / 1e9
+        found = self._selector.select(timeout)
+        return [
+            (key.fd, bool(mask & selectors.EVENT_READ) * READ | bool(mask & selectors.EVENT_WRITE) * WRITE)
+            for key, mask in found
+        ]
+
+
+def _selected(mask: int) -> int:
+    return bool(mask & READ) * selectors.EVENT_READ | bool(mask & WRITE) * selectors.EVENT_WRITE
+
+
+def stolen_s() -> float:
+    """Seconds of processor time that the host of this virtual machine gave to others, since it started."""
+    try:
+        fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()
+        return int(fields[8]) / os.sysconf("SC_CLK_TCK")
+    except (OSError, IndexError, ValueError):
+        return 0.0
+
+
+class _Timespec(ctypes.Structure):
+    _fields_ = (("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long))
+
+
+class _Setting(ctypes.Structure):
+    _fields_ = (("interval", _Timespec), ("value", _Timespec))
+
+
+class _Timer:
+    """A timer of the kernel that becomes readable at a moment: waiting by a number of milliseconds is too coarse."""
+
+    def __init__(self) -> None:
+        libc = ctypes.CDLL(None, use_errno=True)
+        self.fd: int = libc.timerfd_create(_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC)
+        if self.fd < 0:
+            raise OSError(ctypes.get_errno(), "timerfd_create")
+        self._settime = libc.timerfd_settime
+        self._setting = _Setting()
+        self._pointer = ctypes.byref(self._setting)
+        self._at: int | None = None
+
+    def set(self, at_ns: int | None) -> None:
+        """The moment, or None for never. One that is set already has not passed: the caller looked at the clock."""
+        if at_ns != self._at:
+            value = self._setting.value
+            value.seconds, value.nanoseconds = divmod(at_ns or 0, 1_000_000_000)
+            self._settime(self.fd, _ABSOLUTE, self._pointer, None)
+            self._at = at_ns
+
+    def close(self) -> None:
+        os.close(self.fd)

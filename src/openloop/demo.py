@@ -1,0 +1,62 @@
+"""Goodput collapses while throughput holds: real HTTP load on the built-in endpoint, in under a minute."""
+
+from pathlib import Path
+
+import click
+
+from openloop.arrivals import Poisson
+from openloop.distributions import Fixed
+from openloop.errors import RunError
+from openloop.load.address import find
+from openloop.load.conductor import Load, drive
+from openloop.load.targets import Chat
+from openloop.report.chart import Chart
+from openloop.score import Score, score
+from openloop.serve.process import endpoint_process
+from openloop.workload import Synthetic
+
+__all__ = ["demo"]
+
+# Eight at a time, each for 25 ms of reading and 31 gaps of 10 ms: 24 requests per second are all it can do.
+ENGINE = "slots:count=8,prefill=0.5ms,gap=10ms"
+CAPACITY_RPS = 8 / (50 * 0.0005 + 31 * 0.010)
+LOADS = {"comfortable": 0.4, "moderate": 0.65, "busy": 0.85, "stressed": 1.0, "overloaded": 1.4}
+SECONDS = 7.0
+SLO = "ttft<=500ms, tpot<=40ms"
+
+
+def demo(out: Path, seconds: float = SECONDS) -> None:
+    if out.exists():
+        raise RunError(f"{out} is there already; remove it, or choose another folder with -o")
+    click.echo(
+        f"a replica that can do {CAPACITY_RPS:.0f} requests/s, SLO {SLO}, {seconds:.0f} s of Poisson arrivals each"
+    )
+    click.echo("point         offered  throughput   goodput  accepted  ttft p50  ttft p99")
+    scores: dict[float, Score] = {}
+    with endpoint_process(ENGINE) as server:
+        place = find(server.url)
+        target, workload = Chat(place.host, "openloop", place.base), Synthetic(Fixed(50), Fixed(32))
+        for seed, (name, share) in enumerate(LOADS.items()):
+            rate = share * CAPACITY_RPS
+            facts = {"slo": SLO, "target": server.url, "model": "openloop", "engine": "openloop serve"}
+            load = Load(place, target, Poisson(rate), workload, seconds, seed, drain_s=4.0, facts=facts)
+            found = score(drive(load, out / name))
+            scores[rate] = found
+            ttft = found.ttft_s
+            p50, p99 = (f"{1000 * each:>7,.0f}ms" for each in ((ttft.p50, ttft.p99) if ttft else (0.0, 0.0)))
+            click.echo(
+                f"{name:<12} {found.offered_rps:>6.1f}/s {found.completed_in_window_rps:>9.1f}/s"
+                f" {found.goodput_rps:>7.1f}/s {found.attainment:>9.1%} {p50} {p99}"
+            )
+    _draw(scores).save(out / "collapse.png")
+    _draw(scores).save(out / "collapse.svg")
+    click.echo(f"the picture: {out / 'collapse.png'}; any of the runs: openloop score {out / 'busy'}")
+
+
+def _draw(scores: dict[float, Score]) -> Chart:
+    chart = Chart("Throughput holds at capacity, goodput collapses", "Offered load (requests/s)", "Requests per second")
+    chart.line(list(scores), [each.completed_in_window_rps for each in scores.values()], "throughput", color="orange")
+    chart.line(list(scores), [each.goodput_rps for each in scores.values()], "goodput", color="green")
+    chart.mark_x(CAPACITY_RPS, "capacity")
+    chart.note(f"real HTTP load on the built-in endpoint; SLO {SLO}")
+    return chart

@@ -1,0 +1,1 @@
+"""A live endpoint, driven on a schedule that does not care how slow it is."""

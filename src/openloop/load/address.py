@@ -1,0 +1,79 @@
+"""Where a target is: its URL, taken apart and looked up."""
+
+import socket
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from openloop.errors import SpecError
+
+__all__ = ["Address", "Place", "find", "tls_context"]
+
+
+@dataclass(frozen=True)
+class Address:
+    """A socket address, in plain values that a worker process can be told."""
+
+    family: int
+    host: str
+    port: int
+    name: str = ""  # for TLS; "" without it
+    authorities: str = ""  # a file of certificates to trust besides the system's
+    insecure: bool = False
+
+    @property
+    def where(self) -> tuple[str, int]:
+        return self.host, self.port
+
+
+@dataclass(frozen=True)
+class Place:
+    """What a URL says."""
+
+    host: str  # as requests name it
+    base: str  # path before /v1
+    address: Address
+
+
+def find(url: str, authorities: str = "", *, insecure: bool = False) -> Place:
+    """The place of `url`, which is written with or without /v1 at its end."""
+    parts = urlsplit(url if "://" in url else f"http://{url}")
+    try:
+        port = parts.port
+    except ValueError:
+        raise SpecError(f"{url!r} has a port that is none; write it as http://host:8000") from None
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise SpecError(f"{url!r} is no address of a server; write it as http://host:8000")
+    tls = parts.scheme == "https"
+    if authorities and not Path(authorities).is_file():
+        raise SpecError(f"{authorities} is no file of certificates")
+    family, where = _look_up(parts.hostname, port or (443 if tls else 80))
+    address = Address(family, where[0], where[1], parts.hostname if tls else "", authorities, insecure)
+    return Place(parts.netloc.rpartition("@")[2], parts.path.rstrip("/").removesuffix("/v1"), address)
+
+
+def _look_up(host: str, port: int) -> tuple[int, tuple[str, int]]:
+    """Of several addresses the first that can be connected to, or else the first: then requests will tell why not."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise SpecError(f"{host!r} cannot be found: {error.strerror}; check the name in --target") from None
+    for family, kind, _, _, where in found:
+        with socket.socket(family, kind) as probe:
+            probe.settimeout(1.0)
+            if probe.connect_ex(where) == 0:
+                return int(family), (str(where[0]), int(where[1]))
+    return int(found[0][0]), (str(found[0][4][0]), int(found[0][4][1]))
+
+
+def tls_context(address: Address) -> ssl.SSLContext | None:
+    if not address.name:
+        return None
+    context = ssl.create_default_context()
+    if address.authorities:
+        context.load_verify_locations(address.authorities)
+    if address.insecure:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context

@@ -1,0 +1,75 @@
+"""Messages between the conductor and its workers: lists of plain values, over a pair of sockets that never block."""
+
+import contextlib
+import marshal
+import socket
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+__all__ = ["Channel", "GoneError"]
+
+_LENGTH = struct.Struct("<Q")
+READ_SIZE = 1 << 16
+
+
+class GoneError(Exception):
+    """Nobody is at the other end any more."""
+
+
+class Channel:
+    """One end of the pair."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        sock.setblocking(False)
+        self.sock = sock
+        self.fd = sock.fileno()
+        self._received = bytearray()
+        self._unsent: list[memoryview] = []
+
+    @property
+    def full(self) -> bool:
+        """Whether something is still to be sent, when the socket will take it."""
+        return bool(self._unsent)
+
+    def send(self, message: Any) -> None:
+        """Send, or keep what does not fit for `flush`. Values are numbers, text, bytes, tuples and lists."""
+        data = marshal.dumps(message)
+        self._unsent += [memoryview(_LENGTH.pack(len(data)) + data)]
+        self.flush()
+
+    def flush(self) -> None:
+        while self._unsent:
+            try:
+                sent = self.sock.send(self._unsent[0])
+            except BlockingIOError:
+                return
+            except OSError:
+                raise GoneError from None
+            if sent < len(self._unsent[0]):
+                self._unsent[0] = self._unsent[0][sent:]
+                return
+            del self._unsent[0]
+
+    def receive(self) -> Iterator[Any]:
+        """Messages that are here, after one read; raises GoneError after the last when the other end is closed."""
+        gone = False
+        with contextlib.suppress(BlockingIOError):
+            try:
+                data = self.sock.recv(READ_SIZE)
+            except ConnectionError:
+                data = b""
+            self._received += data
+            gone = not data
+        while len(self._received) >= _LENGTH.size:
+            stop = _LENGTH.size + _LENGTH.unpack_from(self._received)[0]
+            if len(self._received) < stop:
+                break
+            message = marshal.loads(self._received[_LENGTH.size : stop])
+            del self._received[:stop]
+            yield message
+        if gone:
+            raise GoneError
+
+    def close(self) -> None:
+        self.sock.close()

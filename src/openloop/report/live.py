@@ -1,0 +1,120 @@
+"""A run while it goes on: one line that changes on a terminal, one line now and then elsewhere."""
+
+import sys
+import time
+from collections import deque
+from types import TracebackType
+
+import click
+import numpy as np
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from openloop.load.conductor import Snapshot
+from openloop.load.rows import Row
+from openloop.load.selftest import Error, Trial
+from openloop.slo import E2E, TPOT, TTFT, Objectives
+from openloop.units import format_rate, format_seconds
+
+__all__ = ["LiveView", "show_trial", "show_trials_header"]
+
+KEPT = 10_000  # requests that percentiles are taken over
+PLAIN_S = 5.0
+
+
+class LiveView:
+    """Called with snapshots of a run; shows them on standard error."""
+
+    def __init__(self, seconds: float, objectives: Objectives | None, *, quiet: bool = False) -> None:
+        self._seconds = seconds
+        self._objectives = objectives
+        self._quiet = quiet
+        self._latest: deque[tuple[float, float, float]] = deque(maxlen=KEPT)  # ttft, tpot, lag
+        self._accepted = 0
+        self._shown = 0.0
+        self._live: Live | None = None
+
+    def __enter__(self) -> "LiveView":
+        if sys.stderr.isatty() and not self._quiet:
+            self._live = Live(console=Console(stderr=True), refresh_per_second=4, transient=True)
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        if self._live:
+            self._live.stop()
+
+    def __call__(self, snapshot: Snapshot) -> None:
+        for row in snapshot.finished:
+            self._count(row)
+        if self._live:
+            self._live.update(Text(self.line(snapshot)))
+        elif not self._quiet and time.monotonic() - self._shown >= PLAIN_S:
+            click.echo(self.line(snapshot), err=True)
+            self._shown = time.monotonic()
+
+    def line(self, now: Snapshot) -> str:
+        elapsed = min(max(now.seconds, 1e-9), self._seconds)
+        failed = sum(count for status, count in now.statuses.items() if status != "ok")
+        done = sum(now.statuses.values())
+        parts = [
+            f"{max(now.seconds, 0):.0f} of {self._seconds:.0f} s",
+            f"offered {format_rate(now.due / elapsed)}",
+            f"done {format_rate(done / elapsed)}",
+            f"in flight {now.in_flight:,}",
+        ]
+        if self._objectives is not None:
+            parts.append(f"within latency {format_rate(self._accepted / elapsed)}")
+        if self._latest:
+            ttft, tpot, lag = np.array(self._latest).T
+            parts += [f"ttft {_pair(ttft)}", f"tpot {_pair(tpot)}", f"lag p99 {format_seconds(_quantile(lag, 0.99))}"]
+        parts.append(f"failed {failed:,}")
+        return ", ".join(parts)
+
+    def _count(self, row: Row) -> None:
+        if row.sent_ns is None:
+            return
+        events, tokens = row.event_ns, row.outcome.output_tokens or len(row.event_ns)
+        ttft = (events[0] - row.due_ns) / 1e9 if events else np.nan
+        tpot = (events[-1] - events[0]) / 1e9 / (tokens - 1) if len(events) > 1 and tokens > 1 else np.nan
+        self._latest.append((ttft, tpot, (row.sent_ns - row.due_ns) / 1e9))
+        self._accepted += row.outcome.status == "ok" and self._in_time(row, ttft, tpot)
+
+    def _in_time(self, row: Row, ttft: float, tpot: float) -> bool:
+        """By the gates that can be judged at once; the score at the end judges all of them."""
+        if self._objectives is None:
+            return False
+        e2e = ((row.event_ns[-1] if row.event_ns else row.ended_ns or 0) - row.due_ns) / 1e9
+        bounds = {TTFT: ttft, TPOT: tpot, E2E: e2e}
+        gates = self._objectives.of(row.workload_class).gates
+        return not any(bounds[type(gate)] > gate.within_s for gate in gates if isinstance(gate, TTFT | TPOT | E2E))
+
+
+def _quantile(values: "np.typing.NDArray[np.float64]", share: float) -> float:
+    known = values[~np.isnan(values)]
+    return float(np.quantile(known, share)) if len(known) else np.nan
+
+
+def _pair(values: "np.typing.NDArray[np.float64]") -> str:
+    return f"{format_seconds(_quantile(values, 0.5))} / {format_seconds(_quantile(values, 0.99))}"
+
+
+def show_trials_header() -> None:
+    click.echo("error against the truth, p50 / p99 / max in ms")
+    click.echo(
+        f"{'offered':>9} {'achieved':>9} {'cv':>5}  {'sending late':>20}  {'ttft':>20}  {'itl':>20}  {'e2e':>20}"
+        f"  {'cpu s/1000':>10}  {'stolen':>6}"
+    )
+
+
+def show_trial(trial: Trial) -> None:
+    errors = "  ".join(_errors(each) for each in (trial.lag, trial.ttft, trial.itl, trial.e2e))
+    click.echo(
+        f"{trial.offered_rps:>7g}/s {trial.achieved_rps:>7.0f}/s {trial.arrivals_cv:>5.2f}  {errors}"
+        f"  {trial.cpu_s_per_1000:>10.2f}  {trial.stolen:>6.1%}{'' if trial.trusted else '  not to be trusted'}"
+    )
+
+
+def _errors(error: Error) -> str:
+    return f"{1000 * error.p50:.3f} / {1000 * error.p99:.3f} / {1000 * error.max:.2f}".rjust(20)

@@ -1,0 +1,141 @@
+"""What the built-in endpoint says, in the OpenAI dialect: bytes made beforehand wherever they can be."""
+
+from typing import Annotated, Any
+
+import msgspec
+
+__all__ = ["Ask", "Voice", "chunk", "read_ask", "respond"]
+
+WORDS = (
+    "the",
+    "quick",
+    "brown",
+    "fox",
+    "jumps",
+    "over",
+    "a",
+    "lazy",
+    "dog",
+    "and",
+    "runs",
+    "far",
+    "away",
+    "from",
+    "it",
+)
+REASONS = {200: "OK", 400: "Bad Request", 401: "Unauthorized", 404: "Not Found", 405: "Method Not Allowed"}
+REASONS |= {
+    413: "Content Too Large",
+    429: "Too Many Requests",
+    500: "Internal Server Error",
+    503: "Service Unavailable",
+}
+
+Length = Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
+
+
+class _StreamOptions(msgspec.Struct):
+    include_usage: bool = False
+
+
+class _Message(msgspec.Struct):
+    content: Any = ""
+
+
+class Ask(msgspec.Struct):
+    """The part of a request that the endpoint looks at."""
+
+    model: str = ""
+    messages: list[_Message] | None = None
+    prompt: Any = None
+    max_tokens: Length | None = None
+    max_completion_tokens: Length | None = None
+    stream: bool = False
+    stream_options: _StreamOptions | None = None
+
+    @property
+    def output_tokens(self) -> int:
+        return self.max_completion_tokens or self.max_tokens or 16
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Words, for want of a tokenizer."""
+        texts = [message.content for message in self.messages] if self.messages is not None else [self.prompt]
+        return max(sum(len(text.split()) for text in texts if isinstance(text, str)), 1)
+
+    @property
+    def wants_usage(self) -> bool:
+        return bool(self.stream_options and self.stream_options.include_usage)
+
+
+_DECODER = msgspec.json.Decoder(Ask)
+
+
+def read_ask(body: bytes) -> Ask:
+    """Raises msgspec.MsgspecError where it is none."""
+    return _DECODER.decode(body)
+
+
+def chunk(data: bytes) -> bytes:
+    """A piece of a chunked body."""
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+def respond(status: int, body: bytes, kind: str = "application/json", more: str = "") -> bytes:
+    """A whole response."""
+    head = (
+        f"HTTP/1.1 {status} {REASONS.get(status, 'Status')}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n"
+    )
+    return (head + more + "\r\n").encode() + body
+
+
+class Voice:
+    """All that is said under one model name."""
+
+    STREAM_HEAD = (
+        b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\nTransfer-Encoding: chunked\r\n\r\n"
+    )
+    DONE = chunk(b"data: [DONE]\n\n")
+    END = b"0\r\n\r\n"
+
+    def __init__(self, model: str) -> None:
+        self.model = model
+        self.role = self._event(True, {"role": "assistant", "content": ""}, None)
+        # One token is one word; the bytes of every event are ready before the first request.
+        self.tokens = {chat: [self._token(chat, word) for word in WORDS] for chat in (True, False)}
+        self.last = {chat: self._event(chat, {} if chat else "", "length") for chat in (True, False)}
+
+    def usage(self, chat: bool, prompt_tokens: int, output_tokens: int) -> bytes:
+        return chunk(b"data: " + self._body(chat, [], self._counted(prompt_tokens, output_tokens)) + b"\n\n")
+
+    def whole(self, chat: bool, prompt_tokens: int, output_tokens: int) -> bytes:
+        """The answer to a request that does not stream."""
+        text = " ".join(WORDS[i % len(WORDS)] for i in range(output_tokens))
+        said = {"message": {"role": "assistant", "content": text}} if chat else {"text": text}
+        choice = {"index": 0, **said, "finish_reason": "length"}
+        return respond(200, self._body(chat, [choice], self._counted(prompt_tokens, output_tokens), whole=True))
+
+    def models(self) -> bytes:
+        listed = [{"id": self.model, "object": "model", "owned_by": "openloop"}]
+        return respond(200, msgspec.json.encode({"object": "list", "data": listed}))
+
+    def refuse(self, status: int, sentence: str, more: str = "") -> bytes:
+        error = {"message": sentence, "type": "invalid_request_error", "code": status}
+        return respond(status, msgspec.json.encode({"error": error}), more=more)
+
+    def _token(self, chat: bool, word: str) -> bytes:
+        return self._event(chat, {"content": f" {word}"} if chat else f" {word}", None)
+
+    def _event(self, chat: bool, said: Any, finish: str | None) -> bytes:
+        choice = {"index": 0, "delta" if chat else "text": said, "finish_reason": finish}
+        return chunk(b"data: " + self._body(chat, [choice]) + b"\n\n")
+
+    def _body(self, chat: bool, choices: list[Any], usage: Any = None, *, whole: bool = False) -> bytes:
+        kind = "text_completion" if not chat else "chat.completion" if whole else "chat.completion.chunk"
+        body = {"id": "openloop", "object": kind, "created": 0, "model": self.model, "choices": choices}
+        return msgspec.json.encode(body if usage is None else body | {"usage": usage})
+
+    @staticmethod
+    def _counted(prompt_tokens: int, output_tokens: int) -> dict[str, int]:
+        total = prompt_tokens + output_tokens
+        return {"prompt_tokens": prompt_tokens, "completion_tokens": output_tokens, "total_tokens": total}

@@ -1,0 +1,383 @@
+"""The built-in endpoint: HTTP on loopback around an engine, one thread, and a record of the truth.
+
+It notes when each request reached this machine and when each token was handed to the kernel, by the clock that a load
+generator on the same machine uses, so the error of a measurement is known to the microsecond.
+"""
+
+import contextlib
+import random
+import socket
+import struct
+import time
+from array import array
+from dataclasses import dataclass, field
+
+import msgspec
+
+from openloop.clock import READ, WRITE, Poller, Receiver
+from openloop.errors import SpecError
+from openloop.serve.answers import Ask, Voice, chunk, read_ask, respond
+from openloop.serve.behaviour import Behaviour
+from openloop.serve.engine import Engine, EngineSpec
+
+__all__ = ["Endpoint"]
+
+LARGEST_REQUEST = 64 << 20
+BACKLOG = 4096
+DRIP_NS = 1_000_000_000
+
+
+@dataclass(slots=True)
+class _Truth:
+    arrived_ns: int
+    written_ns: "array[int]" = field(default_factory=lambda: array("q"))
+
+
+@dataclass(slots=True)
+class _Connection:
+    sock: socket.socket
+    fd: int
+    received: bytes = b""
+    arrived_ns: int = 0
+    unsent: bytes = b""
+    answering: "_Answer | None" = None  # requests on a connection are answered one after the other
+    closing: bool = False
+
+
+@dataclass(slots=True)
+class _Answer:
+    """A request on its way through the engine."""
+
+    connection: _Connection
+    ask: Ask
+    chat: bool
+    truth: _Truth
+    fault: str | None
+    given: int = 0
+    dripping: bytes = b""
+
+
+class Endpoint:
+    """`run` until `stop`; requests are served under the model's name."""
+
+    def __init__(
+        self, engine: EngineSpec, model: str = "openloop", host: str = "127.0.0.1", port: int = 0, seed: int = 0
+    ) -> None:
+        self.behaviour = Behaviour()
+        self._engine: Engine = engine.start(seed)
+        self._voice = Voice(model)
+        self._random = random.Random(seed)
+        self._receiver = Receiver()
+        self._poller = Poller()
+        self._listener = self._listen(host, port)
+        self.host, self.port = self._listener.getsockname()[:2]
+        self._poller.watch(self._listener.fileno(), READ)
+        self._woken, self._waker = socket.socketpair()
+        self._poller.watch(self._woken.fileno(), READ)
+        self._connections: dict[int, _Connection] = {}
+        self._answers: dict[int, _Answer] = {}
+        self._truth: dict[int, _Truth] = {}
+        self._drips: list[tuple[int, _Answer]] = []
+        self._served = self._tokens = self._key = 0
+        self._since_ns = time.monotonic_ns()
+        self._stopping = False
+
+    @staticmethod
+    def _listen(host: str, port: int) -> socket.socket:
+        sock = socket.socket()
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            sock.bind((host, port))
+        except OSError as error:
+            sock.close()
+            raise SpecError(f"cannot listen on {host}:{port}: {error.strerror}; choose another --port") from None
+        sock.listen(BACKLOG)
+        sock.setblocking(False)
+        return sock
+
+    def stop(self) -> None:
+        """From any thread."""
+        self._stopping = True
+        self._waker.send(b"!")
+
+    def run(self) -> None:
+        refreshed = 0
+        while not self._stopping:
+            for fd, mask in self._poller.wait(self._next_ns()):
+                connection = self._connections.get(fd)
+                if connection is None:
+                    if fd == self._listener.fileno():
+                        self._accept()
+                    continue
+                if mask & WRITE:
+                    self._flush(connection)
+                if mask & ~WRITE:
+                    self._receive(connection)
+            self._give_tokens()
+            if time.monotonic_ns() > refreshed + 200_000_000:
+                self._receiver.refresh()
+                refreshed = time.monotonic_ns()
+        self.close()
+
+    def close(self) -> None:
+        for connection in list(self._connections.values()):
+            self._drop(connection)
+        for sock in (self._listener, self._woken, self._waker):
+            sock.close()
+        self._poller.close()
+
+    def _next_ns(self) -> int | None:
+        moments = [self._drips[0][0]] if self._drips else []
+        due = self._engine.next_ns()
+        if due is not None:
+            moments.append(self.behaviour.stalled_until(max(due, time.monotonic_ns()), self._since_ns))
+        return min(moments, default=None)
+
+    def _accept(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                sock, _ = self._listener.accept()
+                sock.setblocking(False)
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                self._receiver.prepare(sock)
+                self._connections[sock.fileno()] = _Connection(sock, sock.fileno())
+                self._poller.watch(sock.fileno(), READ)
+
+    def _receive(self, connection: _Connection) -> None:
+        try:
+            data, stamp, _ = self._receiver.read(connection.sock, 65536)
+        except BlockingIOError:
+            return
+        except OSError:
+            data, stamp = b"", 0
+        if not data:
+            self._drop(connection)
+            return
+        connection.arrived_ns = stamp
+        connection.received += data
+        self._read_requests(connection)
+
+    def _read_requests(self, connection: _Connection) -> None:
+        while connection.received and connection.answering is None and not connection.closing:
+            end = connection.received.find(b"\r\n\r\n")
+            if end < 0:
+                return
+            lines = connection.received[:end].decode("latin-1").split("\r\n")
+            headers = {
+                name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines[1:])
+            }
+            length = headers.get("content-length", "0")
+            if not length.isdigit() or int(length) > LARGEST_REQUEST:
+                self._send(connection, self._voice.refuse(413, "a request is at most 64 MiB, and says its length"))
+                self._close_after(connection)
+                return
+            whole = end + 4 + int(length)
+            if len(connection.received) < whole:
+                return
+            body, connection.received = connection.received[end + 4 : whole], connection.received[whole:]
+            method, path = (*lines[0].split(" "), "", "")[:2]
+            self._route(connection, method, path.partition("?")[0], headers, body)
+
+    def _route(self, connection: _Connection, method: str, path: str, headers: dict[str, str], body: bytes) -> None:
+        match method, path.removeprefix("/v1"):
+            case "POST", "/chat/completions" | "/completions":
+                self._take(connection, path.endswith("/chat/completions"), headers, body)
+            case "GET", "/models":
+                self._send(connection, self._voice.models())
+            case "GET", "/health":
+                self._send(connection, respond(200, b"{}"))
+            case "GET", "/metrics":
+                self._send(connection, respond(200, self._metrics(), "text/plain; version=0.0.4"))
+            case "GET", "/truth":
+                self._send(connection, respond(200, self._tell_truth()))
+            case "DELETE", "/truth":
+                self._truth.clear()
+                self._send(connection, respond(200, b"{}"))
+            case "POST", "/behaviour":
+                self._send(connection, self._behave(body))
+            case _:
+                self._send(connection, self._voice.refuse(404, f"there is nothing at {method} {path}"))
+        if headers.get("connection", "").lower() == "close" and connection.answering is None:
+            self._close_after(connection)
+
+    def _behave(self, body: bytes) -> bytes:
+        try:
+            self.behaviour = msgspec.json.decode(body, type=Behaviour)
+        except msgspec.MsgspecError as error:
+            return self._voice.refuse(400, str(error))
+        self._since_ns = time.monotonic_ns()
+        return respond(200, msgspec.json.encode(self.behaviour))
+
+    def _take(self, connection: _Connection, chat: bool, headers: dict[str, str], body: bytes) -> None:
+        try:
+            ask = read_ask(body)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            self._send(connection, self._voice.refuse(400, f"the request is no JSON that makes sense: {error}"))
+            return
+        if ask.model != self._voice.model:
+            told = f"the model {ask.model!r} does not exist; there is {self._voice.model!r}"
+            self._send(connection, self._voice.refuse(404, told))
+            return
+        self._key += 1
+        number = headers.get("x-request-id", "")
+        truth = _Truth(connection.arrived_ns)
+        if number.isdigit():
+            self._truth[int(number)] = truth
+        fault = self.behaviour.fault if self._random.random() < self.behaviour.share else None
+        if self._refused(connection, fault):
+            return
+        answer = _Answer(connection, ask, chat, truth, fault)
+        connection.answering = self._answers[self._key] = answer
+        if ask.stream and chat and self.behaviour.early_role and fault is None:
+            self._send(connection, Voice.STREAM_HEAD + self._voice.role)
+        if fault != "hang":
+            times = self.behaviour.slowness
+            prompt, output = round(ask.prompt_tokens * times), round(ask.output_tokens)
+            self._engine.submit(self._key, prompt, output, time.monotonic_ns())
+
+    def _refused(self, connection: _Connection, fault: str | None) -> bool:
+        """Faults that come in place of an answer."""
+        statuses = {"error": 500, "unauthorized": 401, "overloaded": 503}
+        if fault in statuses:
+            self._send(connection, self._voice.refuse(statuses[fault], f"{fault}, as commanded"))
+        elif fault == "refuse":
+            self._drop(connection)
+        return fault in statuses or fault == "refuse"
+
+    def _give_tokens(self) -> None:
+        now = time.monotonic_ns()
+        while self._drips and self._drips[0][0] <= now:
+            self._drip(self._drips.pop(0)[1])
+        if self.behaviour.stalled_until(now, self._since_ns) > now:
+            return
+        for key in self._engine.advance(now):
+            answer = self._answers.get(key)
+            if answer is not None:
+                self._give(key, answer)
+
+    def _give(self, key: int, answer: _Answer) -> None:
+        """One token; with the first come the headers, with the last the rest of the protocol."""
+        ask, connection = answer.ask, answer.connection
+        answer.given += 1
+        last = answer.given == ask.output_tokens
+        if not ask.stream or answer.fault == "whole":
+            if last:
+                self._write(answer, self._voice.whole(answer.chat, ask.prompt_tokens, ask.output_tokens))
+                self._finish(key, answer)
+            return
+        data = self._voice.tokens[answer.chat][answer.given % 15]
+        if answer.given == 1 and not (self.behaviour.early_role and answer.chat and answer.fault is None):
+            data = Voice.STREAM_HEAD + (self._voice.role if answer.chat else b"") + data
+        if last:
+            data += self._voice.last[answer.chat]
+            if ask.wants_usage:
+                data += self._voice.usage(answer.chat, ask.prompt_tokens, ask.output_tokens)
+            data += Voice.DONE + Voice.END
+        if answer.fault is not None:
+            self._misbehave(key, answer, data)
+            return
+        self._write(answer, data)
+        if last and connection.answering is answer:
+            self._finish(key, answer)
+
+    def _misbehave(self, key: int, answer: _Answer, data: bytes) -> None:
+        """Faults in the middle of a stream."""
+        connection, half = answer.connection, answer.given > answer.ask.output_tokens // 2
+        if answer.fault == "drip":
+            answer.dripping += data
+            if answer.given == 1:
+                self._drips.append((time.monotonic_ns(), answer))
+        elif answer.fault == "garbage":
+            self._write(answer, data.replace(b'{"', b'{{"'))
+            if answer.given == answer.ask.output_tokens:
+                self._finish(key, answer)
+        elif not half:
+            self._write(answer, data)
+        elif answer.fault == "late":
+            self._send(connection, chunk(b'data: {"error": {"message": "it broke, as commanded", "code": 500}}\n\n'))
+            self._send(connection, Voice.DONE + Voice.END)
+            self._finish(key, answer)
+        elif answer.fault == "cut":
+            self._send(connection, Voice.END)
+            self._finish(key, answer)
+        else:  # reset: unread bytes are thrown away, and so is what was not yet sent
+            with contextlib.suppress(OSError):
+                connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            self._drop(connection)
+
+    def _drip(self, answer: _Answer) -> None:
+        if answer.connection.fd not in self._connections:
+            return
+        self._write(answer, answer.dripping[:1])
+        answer.dripping = answer.dripping[1:]
+        self._drips.append((time.monotonic_ns() + DRIP_NS, answer))
+
+    def _write(self, answer: _Answer, data: bytes) -> None:
+        """Send, and remember when."""
+        answer.truth.written_ns.append(time.monotonic_ns())
+        self._tokens += 1
+        self._send(answer.connection, data)
+
+    def _finish(self, key: int, answer: _Answer) -> None:
+        self._served += 1
+        self._answers.pop(key, None)
+        self._engine.cancel(key)
+        connection = answer.connection
+        connection.answering = None
+        if connection.fd in self._connections:
+            self._read_requests(connection)
+
+    def _send(self, connection: _Connection, data: bytes) -> None:
+        if connection.unsent:
+            connection.unsent += data
+            return
+        try:
+            sent = connection.sock.send(data)
+        except BlockingIOError:
+            sent = 0
+        except OSError:
+            self._drop(connection)
+            return
+        if sent < len(data):
+            connection.unsent = data[sent:]
+            self._poller.change(connection.fd, READ | WRITE)
+
+    def _flush(self, connection: _Connection) -> None:
+        data, connection.unsent = connection.unsent, b""
+        self._poller.change(connection.fd, READ)
+        self._send(connection, data)
+        if connection.closing and not connection.unsent:
+            self._drop(connection)
+
+    def _close_after(self, connection: _Connection) -> None:
+        connection.closing = True
+        if not connection.unsent:
+            self._drop(connection)
+
+    def _drop(self, connection: _Connection) -> None:
+        if self._connections.pop(connection.fd, None) is None:
+            return
+        self._poller.forget(connection.fd)
+        connection.sock.close()
+        if connection.answering is not None:
+            key = next(key for key, answer in self._answers.items() if answer is connection.answering)
+            del self._answers[key]
+            self._engine.cancel(key)
+
+    def _metrics(self) -> bytes:
+        values = {
+            "openloop_requests_running": self._engine.running,
+            "openloop_requests_waiting": self._engine.waiting,
+            "openloop_requests_served_total": self._served,
+            "openloop_tokens_written_total": self._tokens,
+        }
+        return "".join(f"{name} {value}\n" for name, value in values.items()).encode()
+
+    def _tell_truth(self) -> bytes:
+        """By number of the request: when it arrived, and when each of its tokens was written."""
+        told = {
+            "number": list(self._truth),
+            "arrived_ns": [truth.arrived_ns for truth in self._truth.values()],
+            "written_ns": [truth.written_ns.tolist() for truth in self._truth.values()],
+        }
+        return msgspec.json.encode(told)

@@ -1,0 +1,5 @@
+"""What is asked."""
+
+from openloop.workload.synthetic import Ask, Synthetic
+
+__all__ = ["Ask", "Synthetic"]

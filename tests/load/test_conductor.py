@@ -1,0 +1,324 @@
+"""Runs against a real endpoint over real sockets: everything that was due is a row, whatever happens."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import openloop as ol
+from openloop.arrivals import Constant, Poisson, read_arrivals
+from openloop.distributions import Fixed
+from openloop.errors import SpecError
+from openloop.load.address import Address, Place, find
+from openloop.load.conductor import Load, Snapshot, drive
+from openloop.load.targets import Chat
+from openloop.seeds import stream
+from openloop.serve.process import Served, endpoint_process
+from openloop.workload import Synthetic
+
+ENGINE = "slots:count=10000,prefill=0s,overhead=20ms,gap=5ms"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Served]:
+    with endpoint_process(ENGINE) as served:
+        yield served
+
+
+def load_of(server: Served, rate: float = 100.0, seconds: float = 1.0, **more: Any) -> Load:
+    server.behave()
+    place = find(server.url)
+    target = Chat(place.host, "openloop", place.base)
+    return replace(
+        Load(place, target, Poisson(rate), Synthetic(Fixed(10), Fixed(8)), seconds, timeout_s=5.0, drain_s=2.0), **more
+    )
+
+
+def rows_of(run: ol.Run) -> list[dict[str, Any]]:
+    return run.head(1_000_000)
+
+
+def test_every_arrival_is_a_row_with_its_tokens(server: Served, tmp_path: Path) -> None:
+    run = drive(load_of(server, 200.0), tmp_path / "run")
+    run.validate()
+    due = Poisson(200.0).times(1.0, stream(0, "arrivals"))
+    rows = sorted(rows_of(run), key=lambda row: row["request_id"])
+    assert np.allclose([row["scheduled_ns"] / 1e9 for row in rows], due, atol=1e-8)
+    assert {row["status"] for row in rows} == {"ok"}
+    assert {len(row["event_ns"]) for row in rows} == {8}
+    assert {(row["prompt_tokens"], row["output_tokens"], row["requested_tokens"]) for row in rows} == {(10, 8, 8)}
+    score = ol.score(run, "ttft<=100ms, tpot<=20ms")
+    assert score.ttft_s is not None
+    assert score.ttft_s.p50 == pytest.approx(0.0202, abs=0.005)
+    assert score.tpot_s is not None
+    assert score.tpot_s.p50 == pytest.approx(0.005, abs=0.001)
+
+
+def test_times_agree_with_the_truth(server: Served, tmp_path: Path) -> None:
+    server.truth()
+    run = drive(load_of(server, 100.0), tmp_path / "run")
+    truth = server.truth()
+    errors = []
+    for row in rows_of(run):
+        arrived, written = truth[row["request_id"]]
+        errors.append((row["event_ns"][0] - row["sent_ns"]) - (written[0] - arrived))
+    assert np.median(np.abs(errors)) < 500_000
+    if sys.platform == "linux":
+        assert run.manifest.stamps == "the kernel's, on receiving"
+
+
+def test_workers_share_one_schedule_exactly(server: Served, tmp_path: Path) -> None:
+    runs = [drive(load_of(server, 150.0, workers=n), tmp_path / str(n)) for n in (1, 3)]
+    due = [sorted((row["request_id"], row["scheduled_ns"]) for row in rows_of(run)) for run in runs]
+    assert due[0] == due[1]
+
+
+@pytest.mark.parametrize(
+    ("fault", "status", "sentence"),
+    [
+        ("error", "error", "status 500: error, as commanded"),
+        ("unauthorized", "error", "status 401: unauthorized, as commanded"),
+        ("overloaded", "shed", "status 503: overloaded, as commanded"),
+        ("refuse", "error", "there was no answer: the server closed the connection"),
+        ("cut", "error", "the stream ended without a finish reason"),
+        ("reset", "error", "the stream was cut: connection reset by peer"),
+        ("garbage", "error", "an event is not JSON: {{"),
+        ("whole", "error", "a streaming request was answered with application/json"),
+        ("late", "error", "an error in the stream: it broke, as commanded"),
+    ],
+)
+def test_a_failure_is_a_row_that_says_why(
+    server: Served, tmp_path: Path, fault: str, status: str, sentence: str
+) -> None:
+    load = load_of(server, 50.0, 0.5)
+    server.behave(fault=fault, share=0.5)
+    run = drive(load, tmp_path / "run")
+    run.validate()
+    rows = rows_of(run)
+    failed = [row for row in rows if row["status"] != "ok"]
+    assert 0 < len(failed) < len(rows)
+    assert {row["status"] for row in failed} == {status}
+    assert all(row["error"].startswith(sentence) for row in failed), failed[0]["error"]
+    assert len(rows) == len(load.arrivals.times(0.5, stream(0, "arrivals")))
+
+
+@pytest.mark.parametrize("fault", ["hang", "drip"])
+def test_a_server_that_keeps_one_waiting_is_given_up(server: Served, tmp_path: Path, fault: str) -> None:
+    load = load_of(server, 20.0, 0.5, timeout_s=0.7)
+    server.behave(fault=fault)
+    run = drive(load, tmp_path / "run")
+    rows = rows_of(run)
+    assert {row["status"] for row in rows} == {"timeout"}
+    assert {row["error"] for row in rows} == {"gave up after 0.7 s, without a token"}
+    assert all(row["ended_ns"] - row["scheduled_ns"] == pytest.approx(0.7e9, rel=0.1) for row in rows)
+
+
+def test_what_is_in_flight_at_the_end_is_censored(server: Served, tmp_path: Path) -> None:
+    load = load_of(server, 20.0, 0.5, drain_s=0.2)
+    server.behave(fault="hang", share=0.5)
+    run = drive(load, tmp_path / "run")
+    counts = Counter(row["status"] for row in rows_of(run))
+    assert set(counts) == {"ok", "censored"}
+    assert all(row["ended_ns"] is None for row in rows_of(run) if row["status"] == "censored")
+    assert not ol.check(run).valid
+
+
+def test_nobody_at_the_address(tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    place = find(f"http://127.0.0.1:{port}")
+    load = Load(place, Chat(place.host, "m"), Constant(20), Synthetic(Fixed(5), Fixed(5)), 0.5, drain_s=1.0)
+    rows = rows_of(drive(load, tmp_path / "run"))
+    assert len(rows) == 10
+    assert {(row["status"], row["error"]) for row in rows} == {("error", "no connection: connection refused")}
+    assert {row["sent_ns"] for row in rows} == {None}
+
+
+def test_a_host_that_does_not_answer(tmp_path: Path) -> None:
+    """A listener whose backlog is full drops what comes: as a firewall does."""
+    with socket.socket() as full:
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        waiting = [socket.socket() for _ in range(3)]
+        for each in waiting:
+            each.setblocking(False)
+            each.connect_ex(full.getsockname())
+        place = Place("x", "", Address(socket.AF_INET, *full.getsockname()))
+        load = Load(place, Chat("x", "m"), Constant(10), Synthetic(Fixed(5), Fixed(5)), 0.3, timeout_s=0.5, drain_s=2.0)
+        rows = rows_of(drive(load, tmp_path / "run"))
+        for each in waiting:
+            each.close()
+    assert {(row["status"], row["sent_ns"]) for row in rows} == {("timeout", None)}
+
+
+def test_something_that_is_no_web_server(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as odd:
+
+        def greet() -> None:
+            while True:
+                try:
+                    sock, _ = odd.accept()
+                except OSError:
+                    return
+                threading.Thread(
+                    target=lambda s: (s.recv(100), s.sendall(b"SSH-2.0-Odd\r\n\r\n")), args=(sock,)
+                ).start()
+
+        threading.Thread(target=greet, daemon=True).start()
+        place = find(f"http://127.0.0.1:{odd.getsockname()[1]}")
+        load = Load(place, Chat("x", "m"), Constant(10), Synthetic(Fixed(5), Fixed(5)), 0.3, drain_s=1.0)
+        rows = rows_of(drive(load, tmp_path / "run"))
+    assert {row["status"] for row in rows} == {"error"}
+    assert all("does not speak HTTP: it said 'SSH-2.0-Odd'" in row["error"] for row in rows)
+
+
+def test_a_stale_connection_is_replaced_without_a_failed_request(tmp_path: Path) -> None:
+    """A server that closes every connection right after its answer, though it promised to keep it."""
+    answer = (
+        b'{"choices": [{"message": {"content": "hi"}, "finish_reason": "stop"}], "usage": {"completion_tokens": 1}}'
+    )
+    response = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(answer) + answer
+    with socket.create_server(("127.0.0.1", 0), backlog=100) as short:
+
+        def serve() -> None:
+            while True:
+                try:
+                    sock, _ = short.accept()
+                except OSError:
+                    return
+                threading.Thread(target=answer_once, args=(sock,), daemon=True).start()
+
+        def answer_once(sock: socket.socket) -> None:
+            with sock:
+                if sock.recv(65536):
+                    sock.sendall(response)
+                    time.sleep(0.02)
+
+        threading.Thread(target=serve, daemon=True).start()
+        place = find(f"http://127.0.0.1:{short.getsockname()[1]}")
+        load = Load(place, Chat("x", "m", stream=False), Constant(100), Synthetic(Fixed(5), Fixed(5)), 1.0, drain_s=1.0)
+        rows = rows_of(drive(load, tmp_path / "run"))
+    assert Counter(row["status"] for row in rows) == {"ok": 100}
+
+
+def test_a_cap_on_connections_counts_as_latency_and_is_named(server: Served, tmp_path: Path) -> None:
+    """Each takes 55 ms on one of two connections, so 36 a second are all that can be sent of 100."""
+    run = drive(load_of(server, connections=2, arrivals=Constant(100), seconds=1.0, drain_s=5.0), tmp_path / "run")
+    score = ol.score(run, "ttft<=100ms")
+    assert score.ttft_s is not None
+    assert score.ttft_s.from_sent is not None
+    assert score.ttft_s.from_sent.p99 < 0.05
+    assert score.ttft_s.p99 > 1.0
+    assert any("the client was late" in reason for reason in score.reasons)
+
+
+def test_a_client_that_was_held_up_forfeits_nothing(server: Served, tmp_path: Path) -> None:
+    """A worker that stands still for half a second sends all that was due then, late, and that shows."""
+
+    def hold_up(_: Snapshot) -> None:
+        if not held:
+            held.append(True)
+            pid = subprocess.run(
+                ["pgrep", "-P", str(os.getpid()), "-f", "openloop.load.worker"],
+                capture_output=True,
+                text=True,
+                check=True,
+            )
+            worker = int(pid.stdout.split()[0])
+            os.kill(worker, signal.SIGSTOP)
+            threading.Timer(0.5, os.kill, (worker, signal.SIGCONT)).start()
+
+    held: list[bool] = []
+    load = load_of(server, arrivals=Constant(100), seconds=2.0)
+    run = drive(load, tmp_path / "run", hold_up)
+    rows = rows_of(run)
+    assert Counter(row["status"] for row in rows) == {"ok": 200}
+    late = np.array([row["sent_ns"] - row["scheduled_ns"] for row in rows]) / 1e9
+    assert late.max() == pytest.approx(0.5, abs=0.1)
+    assert np.sum(late > 0.05) == pytest.approx(45, abs=12)
+    assert any("the client was late" in reason for reason in ol.score(run, "ttft<=100ms").reasons)
+
+
+def test_a_worker_that_dies_leaves_dropped_rows(server: Served, tmp_path: Path) -> None:
+    def kill_one(snapshot: Snapshot) -> None:
+        if snapshot.seconds > 0.4 and not killed:
+            killed.append(True)
+            found = subprocess.run(
+                ["pgrep", "-P", str(os.getpid()), "-f", "openloop.load.worker"],
+                capture_output=True,
+                text=True,
+                check=True,
+            )
+            os.kill(int(found.stdout.split()[0]), signal.SIGKILL)
+
+    killed: list[bool] = []
+    run = drive(load_of(server, arrivals=Constant(100), seconds=2.0, workers=2), tmp_path / "run", kill_one)
+    run.validate()
+    counts = Counter(row["status"] for row in rows_of(run))
+    assert sum(counts.values()) == 200
+    assert 50 < counts["dropped"] < 100
+    assert counts["ok"] >= 100
+    verdict = ol.check(run)
+    assert any("could not be sent by the client" in reason for reason in verdict.reasons)
+    assert any("a worker died" in note for note in verdict.notes)
+
+
+def test_a_stalling_server_looks_as_bad_as_it_is(server: Served, tmp_path: Path) -> None:
+    """Frozen 0.2 s in every 1 s: of 100/s a fifth waits, evenly up to the whole stall."""
+    load = load_of(server, arrivals=Constant(100), seconds=4.0)
+    server.behave(stall_s=0.2, every_s=1.0)
+    score = ol.score(drive(load, tmp_path / "run"), "ttft<=50ms")
+    server.behave()
+    assert score.ttft_s is not None
+    assert 1 - score.attainment == pytest.approx(0.17, abs=0.05)
+    assert score.ttft_s.p99 == pytest.approx(0.2, abs=0.03)
+
+
+def test_bursts_and_replays_are_driven_too(server: Served, tmp_path: Path) -> None:
+    run = drive(load_of(server, arrivals=read_arrivals("onoff:high=200,on=200ms,off=200ms")), tmp_path / "run")
+    assert run.num_rows > 20
+    assert run.manifest.arrivals_dispersion is not None
+
+
+def test_a_schedule_with_nothing_in_it_is_refused(server: Served, tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="nothing is due in 1 s of poisson:rate=1e-06"):
+        drive(load_of(server, 1e-6), tmp_path / "run")
+
+
+@pytest.mark.parametrize(("interrupts", "most_s"), [(1, 8.0), (2, 4.0)])
+def test_an_interrupt_leaves_a_run(server: Served, tmp_path: Path, interrupts: int, most_s: float) -> None:
+    server.behave(fault="hang", share=0.2)
+    command = [sys.executable, "-m", "openloop", "run", "--target", server.url, "--rate", "50", "--for", "60s"]
+    command += ["--output", "4", "--slo", "ttft<=1s", "-o", str(tmp_path / "run")]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    time.sleep(4.0)
+    began = time.monotonic()
+    for _ in range(interrupts):
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.3)
+    out, err = process.communicate(timeout=20)
+    server.behave()
+    assert time.monotonic() - began < most_s, out + err
+    assert "Traceback" not in err
+    run = ol.open_run(tmp_path / "run")
+    assert run.manifest.finished
+    assert run.manifest.window_ns is not None
+    assert 1e9 < run.manifest.window_ns[1] < 6e9
+    counts = Counter(row["status"] for row in rows_of(run))
+    assert counts["ok"] > 20
+    assert counts["censored"] > 0
+    assert any("interrupted after" in note for note in run.manifest.notes)
+    due = Poisson(50.0).times(60.0, stream(0, "arrivals"))
+    assert run.num_rows == np.sum(due * 1e9 < run.manifest.window_ns[1])

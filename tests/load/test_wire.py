@@ -1,0 +1,101 @@
+"""Where a response ends, however it is cut into reads; and when each of its events was complete."""
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from openloop.load.wire import Framing, Reply, WireError, encode_post
+
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
+EVENTS = [b"data: {%d}\n\n" % i for i in range(6)] + [b"data: 0\n\n", b": still here\n\n", b"data: [DONE]\n\n"]
+
+
+def chunk(data: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + b"".join(map(chunk, EVENTS)) + b"0\r\n\r\n"
+TRAILED = CHUNKED[:-2] + b"X-Checksum: 1\r\n\r\n"
+JOINED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + chunk(b"".join(EVENTS)) + b"0\r\n\r\n"
+LENGTH = HEAD + b"Content-Length: %d\r\n\r\n" % len(b"".join(EVENTS)) + b"".join(EVENTS)
+CONTINUED = b"HTTP/1.1 100 Continue\r\n\r\n" + LENGTH
+EMPTY = b"HTTP/1.1 204 No Content\r\n\r\n"
+WHOLE = [CHUNKED, TRAILED, JOINED, LENGTH, CONTINUED, EMPTY]
+
+
+def cut(data: bytes, places: list[int]) -> list[bytes]:
+    edges = sorted({0, len(data), *(place % len(data) for place in places)})
+    return [data[a:b] for a, b in itertools.pairwise(edges)]
+
+
+@pytest.mark.parametrize("response", WHOLE)
+@given(places=st.lists(st.integers(0, 10_000), max_size=30))
+def test_a_response_is_complete_with_its_last_byte_and_not_before(response: bytes, places: list[int]) -> None:
+    framing = Framing()
+    *first, last = cut(response, places)
+    assert not any(framing.feed(block) for block in first)
+    assert framing.feed(last)
+    assert framing.keep
+
+
+@given(places=st.lists(st.integers(0, 10_000), max_size=30), response=st.sampled_from([CHUNKED, JOINED, LENGTH]))
+def test_an_event_has_the_time_of_the_read_that_completed_it(response: bytes, places: list[int]) -> None:
+    blocks = cut(response, places)
+    reply = Reply(blocks, list(range(len(blocks))))
+    found = reply.events()
+    assert [data for _, _, data in found] == [event[6:-2] for event in EVENTS if event.startswith(b"data")]
+    seen = b""
+    for stamp, block in enumerate(blocks):
+        seen += block
+        done = sum(1 for _, when, _ in found if when <= stamp)
+        body = Reply([seen], [0]).body if b"\r\n\r\n" in seen else b""
+        assert done == body.count(b"\n\n") - body.count(b": still here\n\n")
+
+
+def test_a_response_without_length_ends_with_the_connection() -> None:
+    framing = Framing()
+    assert not framing.feed(HEAD + b"\r\nwords and more words")
+    assert framing.until_close
+    assert not framing.keep
+
+
+@pytest.mark.parametrize("head", [b"HTTP/1.0 200 OK\r\n", b"HTTP/1.1 200 OK\r\nConnection: close\r\n"])
+def test_a_connection_that_will_be_closed_is_not_kept(head: bytes) -> None:
+    framing = Framing()
+    assert framing.feed(head + b"Content-Length: 2\r\n\r\nhi")
+    assert not framing.keep
+
+
+@pytest.mark.parametrize(
+    ("response", "sentence"),
+    [
+        (b"SSH-2.0-OpenSSH_9.2\r\n\r\n", "does not speak HTTP: it said 'SSH-2.0"),
+        (HEAD + b"Content-Length: many\r\n\r\n", "'many' is no content-length"),
+        (HEAD + b"Transfer-Encoding: chunked\r\n\r\nwhat\r\n", "b'what' is no size of a chunk"),
+    ],
+)
+def test_what_is_no_response_is_named(response: bytes, sentence: str) -> None:
+    with pytest.raises(WireError) as caught:
+        Framing().feed(response)
+    assert sentence in str(caught.value)
+
+
+def test_a_reply_that_was_cut_keeps_what_came() -> None:
+    reply = Reply([CHUNKED[:-40]], [7])
+    assert len(reply.events()) >= 6
+    with pytest.raises(WireError, match="ended before its headers did"):
+        Reply([HEAD], [7])
+
+
+def test_events_may_end_with_carriage_returns_and_have_several_lines() -> None:
+    body = b"event: x\r\ndata: one\r\ndata: two\r\n\r\nid: 3\r\n\r\ndata:three\r\n\r\n"
+    reply = Reply([HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body], [7])
+    assert [data for _, _, data in reply.events()] == [b"one\ntwo", b"three"]
+
+
+def test_a_request_is_written_whole() -> None:
+    data = encode_post("/v1/x", "host:80", {"A": "b"}, b"{}")
+    assert data.startswith(b"POST /v1/x HTTP/1.1\r\nHost: host:80\r\n")
+    assert data.endswith(b"A: b\r\nContent-Length: 2\r\n\r\n{}")

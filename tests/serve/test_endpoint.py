@@ -1,0 +1,136 @@
+"""The built-in endpoint speaks the dialect, keeps the truth, and misbehaves on command."""
+
+import json
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from openloop.serve import Behaviour, Endpoint, Slots
+from openloop.serve.process import Served, endpoint_process
+
+
+@pytest.fixture
+def server() -> Iterator[Served]:
+    endpoint = Endpoint(Slots(count=2, prefill=0.001))
+    thread = threading.Thread(target=endpoint.run)
+    thread.start()
+    served = Served(f"http://127.0.0.1:{endpoint.port}")
+    yield served
+    endpoint.stop()
+    thread.join(5)
+
+
+def ask(server: Served, path: str = "/v1/chat/completions", number: int = 1, **body: Any) -> str:
+    said = {"model": "openloop", "messages": [{"role": "user", "content": "one two three"}], "max_tokens": 4} | body
+    request = urllib.request.Request(server.url + path, json.dumps(said).encode(), {"X-Request-Id": str(number)})
+    return str(urllib.request.urlopen(request, timeout=10).read(), "utf-8")
+
+
+def test_it_streams_chat(server: Served) -> None:
+    text = ask(server, stream=True, stream_options={"include_usage": True})
+    events = [json.loads(line[6:]) for line in text.split("\n\n") if line.startswith("data: {")]
+    assert events[0]["choices"][0]["delta"] == {"role": "assistant", "content": ""}
+    assert [e["choices"][0]["delta"]["content"] for e in events[1:5]] == [" quick", " brown", " fox", " jumps"]
+    assert events[5]["choices"][0]["finish_reason"] == "length"
+    assert events[6]["usage"] == {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7}
+    assert text.endswith("data: [DONE]\n\n")
+
+
+def test_it_answers_at_once_and_in_the_older_dialect(server: Served) -> None:
+    chat = json.loads(ask(server))
+    assert chat["choices"][0]["message"]["content"] == "the quick brown fox"
+    completion = json.loads(ask(server, "/v1/completions", messages=None, prompt="a b"))
+    assert completion["choices"][0]["text"] == "the quick brown fox"
+    assert completion["usage"]["prompt_tokens"] == 2
+    assert "text" in ask(server, "/completions", messages=None, prompt="a b", stream=True)
+
+
+def test_it_keeps_the_truth(server: Served) -> None:
+    before = time.monotonic_ns()
+    ask(server, number=7, stream=True)
+    after = time.monotonic_ns()
+    [(number, (arrived, written))] = server.truth().items()
+    assert number == 7
+    assert before < arrived < written[0] < written[-1] < after
+    assert len(written) == 4
+    assert (written[0] - arrived) / 1e6 == pytest.approx(3.0, abs=2.0)  # three words at a millisecond each
+    assert (written[3] - written[0]) / 1e6 == pytest.approx(30.0, abs=3.0)  # and three gaps of ten
+    assert not server.truth()
+
+
+def test_requests_beyond_its_slots_wait(server: Served) -> None:
+    threads = [threading.Thread(target=ask, args=(server,), kwargs={"number": i, "stream": True}) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    first = sorted((written[0] - arrived) / 1e6 for arrived, written in server.truth().values())
+    assert first[1] < 15.0
+    assert first[2] > 30.0
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "sentence"),
+    [
+        ("/v1/chat/completions", {"model": "gpt-9"}, 404, "the model 'gpt-9' does not exist; there is 'openloop'"),
+        ("/v1/chat/completions", {"max_tokens": 0}, 400, "Expected `int` >= 1"),
+        ("/v1/embeddings", {}, 404, "there is nothing at POST /v1/embeddings"),
+    ],
+)
+def test_it_refuses_in_words(server: Served, path: str, body: dict[str, Any], status: int, sentence: str) -> None:
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        ask(server, path, **body)
+    assert caught.value.code == status
+    assert sentence in json.loads(caught.value.read())["error"]["message"]
+
+
+def test_it_tells_its_models_and_metrics(server: Served) -> None:
+    ask(server)
+    models = json.loads(urllib.request.urlopen(server.url + "/v1/models").read())
+    assert [model["id"] for model in models["data"]] == ["openloop"]
+    metrics = urllib.request.urlopen(server.url + "/metrics").read().decode()
+    assert "openloop_requests_served_total 1\n" in metrics
+
+
+@pytest.mark.parametrize(("fault", "status"), [("error", 500), ("unauthorized", 401), ("overloaded", 503)])
+def test_it_fails_on_command(server: Served, fault: str, status: int) -> None:
+    server.behave(fault=fault)
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        ask(server)
+    assert caught.value.code == status
+    server.behave()
+    assert ask(server)
+
+
+def test_it_cuts_streams_on_command(server: Served) -> None:
+    server.behave(fault="cut")
+    text = ask(server, stream=True)
+    assert 'finish_reason":"length' not in text
+    server.behave(fault="late")
+    assert "it broke, as commanded" in ask(server, stream=True)
+
+
+def test_it_refuses_a_command_that_it_does_not_know(server: Served) -> None:
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        server.behave(falut="cut")
+    assert "falut" in json.loads(caught.value.read())["error"]["message"]
+
+
+def test_a_stall_holds_everything_back() -> None:
+    how = Behaviour(stall_s=1.0, every_s=10.0)
+    assert how.stalled_until(500_000_000, 0) == 1_000_000_000
+    assert how.stalled_until(1_500_000_000, 0) == 1_500_000_000
+    assert how.stalled_until(20_300_000_000, 0) == 21_000_000_000
+    assert Behaviour().stalled_until(5, 0) == 5
+
+
+def test_it_runs_in_a_process_of_its_own() -> None:
+    with endpoint_process("slots:count=1") as server:
+        assert ask(server)
+    with pytest.raises(OSError, match="refused"):
+        ask(server)
