@@ -20,6 +20,7 @@ from openloop.cli import cli
 from openloop.distributions import DISTRIBUTIONS
 from openloop.records import COLUMNS, Manifest
 from openloop.score import Score
+from openloop.serve import ENGINES
 from openloop.sim import QUEUES
 from openloop.slo import GATES, PRESETS
 from openloop.terms import Term
@@ -100,6 +101,7 @@ PARTS: dict[str, Callable[[], Iterator[str]]] = {
     "arrivals": terms(ARRIVALS),
     "distributions": terms(DISTRIBUTIONS),
     "queues": terms(QUEUES),
+    "engines": terms(ENGINES),
 }
 
 

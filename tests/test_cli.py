@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import openloop
+from openloop.serve.process import endpoint_process
 from tests.runs import row, write_run
 
 ROWS = [row(i, due=i / 20, tokens=[0.1 + (0.6 if i % 10 == 0 else 0), 0.8], replica=f"r{i % 3}") for i in range(200)]
@@ -250,3 +251,75 @@ def test_a_queue_does_not_write_over_a_run(run: Path) -> None:
 )
 def test_mistakes_with_a_queue_are_named(arguments: list[str], sentence: str) -> None:
     assert sentence in " ".join(call("queue", *arguments, code=2).stderr.split())
+
+
+def test_a_server_is_driven_and_scored(tmp_path: Path) -> None:
+    with endpoint_process("slots:count=100,prefill=0.1ms,gap=2ms") as server:
+        arguments = ["--target", f"{server.url}/v1", "--arrivals", "constant:rate=60", "--for", "3s"]
+        arguments += ["--prompt", "uniform(5,20)", "--output", "6", "--price", "2", "-o", str(tmp_path / "run")]
+        found = json.loads(call("run", *arguments, "--slo", "ttft<=1s, tpot<=100ms", "--json").stdout)
+        assert found["attainment"] == 1.0
+        assert found["cost_per_accepted"] > 0
+        manifest = openloop.open_run(tmp_path / "run").manifest
+        assert manifest.model == "openloop"
+        assert manifest.target == f"{server.url}/v1"
+        call("run", *arguments, code=2)  # the folder holds a run already
+        shown = call("run", *arguments[:-1], tmp_path / "b")
+        assert "the run is in" in shown.stdout
+        assert "offered" in shown.stderr
+
+
+def test_a_key_is_sent_and_never_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_KEY", "sesame-open")
+    with endpoint_process("slots") as server:
+        arguments = ["--target", server.url, "--arrivals", "constant:rate=60", "--for", "2s", "--key-env", "MY_KEY"]
+        done = call("run", *arguments, "--output", "3", "-o", tmp_path / "run")
+    assert "sesame" not in done.stdout + done.stderr
+    for path in (tmp_path / "run").iterdir():
+        assert b"sesame" not in path.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--rate", "3"], "Missing option '--target'"),
+        (["--target", "http://127.0.0.1:9", "--model", "m"], "say when requests are due: --rate 20 or --arrivals"),
+        (["--target", "http://127.0.0.1:9", "--rate", "3"], "does not say which models it has"),
+        (["--target", "http://nowhere.invalid", "--rate", "3"], "'nowhere.invalid' cannot be found"),
+        (["--target", "ftp://x", "--rate", "3"], "'ftp://x' is no address of a server"),
+        (["--target", "http://x:99999", "--rate", "3"], "has a port that is none"),
+        (["--target", "http://127.0.0.1:9", "--rate", "3", "--model", "m", "--prompt", "long"], "--prompt: "),
+        (["--target", "http://127.0.0.1:9", "--rate", "3", "--model", "m", "--header", "x"], "--header 'x' is none"),
+        (["--target", "http://127.0.0.1:9", "--rate", "3", "--model", "m", "--extra", "{"], "--extra '{' is not JSON"),
+        (["--target", "http://127.0.0.1:9", "--rate", "3", "--model", "m", "--slo", "ttfd<=1s"], "unknown gate 'ttfd'"),
+    ],
+)
+def test_mistakes_in_a_run_are_named_before_anything_is_sent(
+    arguments: list[str], sentence: str, tmp_path: Path
+) -> None:
+    assert sentence in call("run", *arguments, "-o", tmp_path / "run", code=2).stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_server_that_is_not_there_makes_a_run_of_failures(tmp_path: Path) -> None:
+    arguments = ["--target", "http://127.0.0.1:9", "--model", "m", "--rate", "200", "--for", "1s"]
+    done = call("run", *arguments, "--slo", "ttft<=1s", "-o", tmp_path / "run", code=1)
+    assert "no connection: connection refused" in done.stderr
+    assert "none of the" in done.stdout
+    assert "connection refused" in openloop.open_run(tmp_path / "run").head(1)[0]["error"]
+    assert "Traceback" not in done.stdout
+
+
+def test_the_machine_is_tested(tmp_path: Path) -> None:
+    done = call("selftest", "--rates", "50,100", "--for", "1s", "--json")
+    found = json.loads(done.stdout)
+    assert [trial["offered_rps"] for trial in found["trials"]] == [50, 100]
+    assert all(trial["completed"] == 1 for trial in found["trials"])
+    assert "1e+06" in call("selftest", "--rates", "50", "--for", "1s", "--require", "1e6", code=1).stderr
+
+
+def test_the_endpoint_says_where_a_port_is_taken() -> None:
+    with endpoint_process("slots") as server:
+        port = server.url.rpartition(":")[2]
+        assert f"cannot listen on 127.0.0.1:{port}" in call("serve", "--port", port, code=2).stderr
+    assert "unknown engine 'slot'" in call("serve", "--engine", "slot", code=2).stderr

@@ -155,7 +155,7 @@ def test_a_host_that_does_not_answer(tmp_path: Path) -> None:
         for each in waiting:
             each.setblocking(False)
             each.connect_ex(full.getsockname())
-        place = Place("x", "", Address(socket.AF_INET, *full.getsockname()))
+        place = Place("x", "", Address(int(socket.AF_INET), *full.getsockname()))
         load = Load(place, Chat("x", "m"), Constant(10), Synthetic(Fixed(5), Fixed(5)), 0.3, timeout_s=0.5, drain_s=2.0)
         rows = rows_of(drive(load, tmp_path / "run"))
         for each in waiting:
@@ -172,9 +172,13 @@ def test_something_that_is_no_web_server(tmp_path: Path) -> None:
                     sock, _ = odd.accept()
                 except OSError:
                     return
-                threading.Thread(
-                    target=lambda s: (s.recv(100), s.sendall(b"SSH-2.0-Odd\r\n\r\n")), args=(sock,)
-                ).start()
+                threading.Thread(target=answer, args=(sock,), daemon=True).start()
+
+        def answer(sock: socket.socket) -> None:
+            with sock:
+                if sock.recv(1000):
+                    sock.sendall(b"SSH-2.0-Odd\r\n\r\n")
+                    time.sleep(0.1)
 
         threading.Thread(target=greet, daemon=True).start()
         place = find(f"http://127.0.0.1:{odd.getsockname()[1]}")

@@ -29,6 +29,10 @@ def few() -> Run:
     return run_of(rows(50))
 
 
+def all_failed() -> Run:
+    return run_of([row(i, due=i / 20, status="error", error="no") for i in range(200)])
+
+
 def dropped() -> Run:
     lost = [row(i, due=10 + i / 1000, sent=None, status="dropped") for i in range(1000, 1004)]
     return run_of([*rows(), *lost])
@@ -60,6 +64,7 @@ def unlabelled() -> Run:
 
 CASES: dict[str, tuple[Callable[[], Run], str, str]] = {
     "few_requests": (few, SLO, "only 50 requests were due in the window; at least 100 are needed"),
+    "nothing_completed": (all_failed, SLO, "none of the 200 requests completed"),
     "client_late": (late_client, SLO, "behind schedule is 60.0 ms, over 10.0% of the tightest bound 500 ms"),
     "arrivals_dropped": (dropped, SLO, "4 of 204 requests could not be sent by the client"),
     "requests_censored": (censored, SLO, "4 of 204 requests were still in flight when the run ended"),

@@ -5,7 +5,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -29,6 +29,13 @@ def ask(server: Served, path: str = "/v1/chat/completions", number: int = 1, **b
     said = {"model": "openloop", "messages": [{"role": "user", "content": "one two three"}], "max_tokens": 4} | body
     request = urllib.request.Request(server.url + path, json.dumps(said).encode(), {"X-Request-Id": str(number)})
     return str(urllib.request.urlopen(request, timeout=10).read(), "utf-8")
+
+
+def refusal(what: Callable[[], Any]) -> tuple[int, str]:
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        what()
+    with caught.value as error:
+        return error.code, json.loads(error.read())["error"]["message"]
 
 
 def test_it_streams_chat(server: Served) -> None:
@@ -83,10 +90,9 @@ def test_requests_beyond_its_slots_wait(server: Served) -> None:
     ],
 )
 def test_it_refuses_in_words(server: Served, path: str, body: dict[str, Any], status: int, sentence: str) -> None:
-    with pytest.raises(urllib.error.HTTPError) as caught:
-        ask(server, path, **body)
-    assert caught.value.code == status
-    assert sentence in json.loads(caught.value.read())["error"]["message"]
+    found, told = refusal(lambda: ask(server, path, **body))
+    assert found == status
+    assert sentence in told
 
 
 def test_it_tells_its_models_and_metrics(server: Served) -> None:
@@ -100,9 +106,7 @@ def test_it_tells_its_models_and_metrics(server: Served) -> None:
 @pytest.mark.parametrize(("fault", "status"), [("error", 500), ("unauthorized", 401), ("overloaded", 503)])
 def test_it_fails_on_command(server: Served, fault: str, status: int) -> None:
     server.behave(fault=fault)
-    with pytest.raises(urllib.error.HTTPError) as caught:
-        ask(server)
-    assert caught.value.code == status
+    assert refusal(lambda: ask(server)) == (status, f"{fault}, as commanded")
     server.behave()
     assert ask(server)
 
@@ -116,9 +120,7 @@ def test_it_cuts_streams_on_command(server: Served) -> None:
 
 
 def test_it_refuses_a_command_that_it_does_not_know(server: Served) -> None:
-    with pytest.raises(urllib.error.HTTPError) as caught:
-        server.behave(falut="cut")
-    assert "falut" in json.loads(caught.value.read())["error"]["message"]
+    assert "falut" in refusal(lambda: server.behave(falut="cut"))[1]
 
 
 def test_a_stall_holds_everything_back() -> None:

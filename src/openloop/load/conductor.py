@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from dataclasses import astuple, dataclass, field
 from datetime import UTC, datetime
@@ -43,6 +43,7 @@ LEAD_NS = 500_000_000  # between the workers' being ready and the first arrival
 FEED_AT_ONCE = 50  # a worker reads what it is fed between two sends
 FLUSH_NS = 1_000_000_000
 FLUSH_ROWS = 5_000
+READ_NS = 5_000_000
 TICK_NS = 50_000_000
 TELL_NS = 500_000_000
 STOLEN_SHARE = 0.01
@@ -110,11 +111,12 @@ class _Conductor:
         self.asks: Iterator[Ask] = load.workload.asks(len(self.due_ns), load.seed)
         self.asked: dict[int, Ask] = {}  # fed to a worker, and not back
         self.fed = 0
+        self.brought: deque[Finished] = deque()
         self.rows: list[Row] = []
         self.statuses: Counter[str] = Counter()
         self.unseen: list[Row] = []
         self.kernel_stamps = self.stamps = self.finished = 0
-        self.notes: list[str] = []
+        self.notes: list[str] = list(load.facts.get("notes", ()))
         self.interrupts = 0
         self.halted_ns: int | None = None
         self.start_ns = 0
@@ -201,8 +203,10 @@ class _Conductor:
             if now - told >= TELL_NS:
                 self._tell(now)
                 told = now
-            hungry = self.fed < len(self.due_ns) and self.start_ns + self.due_ns[self.fed] < now + AHEAD_NS
-            self._listen(now if hungry and self.halted_ns is None else now + TICK_NS)
+            self._read(now + READ_NS)
+            busy = bool(self.brought) or self._hungry(now)
+            self._listen(now if busy else now + TICK_NS)
+        self._read(None)
         self._tell(time.monotonic_ns())
 
     def _listen(self, until_ns: int | None) -> None:
@@ -226,11 +230,15 @@ class _Conductor:
             case ("ready",):
                 worker.ready = True
             case ("done", finished):
-                for each in finished:
-                    self._take(each)
+                self.brought.extend(finished)
             case ("bye",):
                 worker.over = True
                 self.poller.forget(worker.channel.fd)
+
+    def _read(self, until_ns: int | None) -> None:
+        """Read what workers brought, for a while: feeding them comes first."""
+        while self.brought and (until_ns is None or time.monotonic_ns() < until_ns):
+            self._take(self.brought.popleft())
 
     def _take(self, finished: Finished) -> None:
         number = finished[0]
@@ -248,9 +256,15 @@ class _Conductor:
         self.stamps += row.stamps
         self.finished += 1
 
+    def _hungry(self, now: int) -> bool:
+        """Whether something is due soon that no worker has yet."""
+        if self.fed == len(self.due_ns) or self.halted_ns is not None:
+            return False
+        return bool(self.start_ns + self.due_ns[self.fed] < now + AHEAD_NS)
+
     def _feed(self, now: int) -> None:
         """Give workers what is due soon; when all is given, say so, and until when it may take."""
-        if self.fed == len(self.due_ns) or self.halted_ns is not None:
+        if not self._hungry(now):
             return
         shares: list[list[tuple[int, int, bytes]]] = [[] for _ in self.workers]
         most = self.fed + FEED_AT_ONCE * len(self.workers)

@@ -74,7 +74,7 @@ class Framing:
         return False
 
     def _head(self, head: bytes) -> bool:
-        status, headers = read_head(head)
+        status, headers = _read_head(head)
         if status < 200:
             return False  # the real one follows
         self.keep = headers.get("connection", "").lower() != "close" and not head.startswith(b"HTTP/1.0")
@@ -103,7 +103,7 @@ def _length(text: str) -> int:
     return int(text)
 
 
-def read_head(head: bytes) -> tuple[int, dict[str, str]]:
+def _read_head(head: bytes) -> tuple[int, dict[str, str]]:
     """Status and headers, their names in small letters."""
     first, *lines = head.decode("latin-1").split("\r\n")
     match = re.match(r"HTTP/1\.[01] (\d{3})", first)
@@ -125,7 +125,7 @@ class Reply:
             stop = raw.find(b"\r\n\r\n", start)
             if stop < 0:
                 raise WireError("the response ended before its headers did")
-            self.http_status, self.headers = read_head(raw[start:stop])
+            self.http_status, self.headers = _read_head(raw[start:stop])
             start = stop + 4
             if self.http_status >= 200:
                 break

@@ -33,6 +33,7 @@ Finished = tuple[int, str, str, int, int, int, list[bytes], list[int], int]
 CHECK_NS = 100_000_000
 HAND_OVER = 32
 READ_SIZE = 16384
+MOST_TRIES = 5
 NEVER = 1 << 62
 
 
@@ -65,7 +66,7 @@ class _Request:
         self.sent_ns = 0
         self.taken_ns = 0
         self.waited_ns = 0
-        self.tried = False  # once already, on a connection that turned out to be stale
+        self.tried = 0  # on connections that turned out to be stale
         self.blocks: list[bytes] = []
         self.stamps: list[int] = []
         self.kernel = 0
@@ -226,7 +227,7 @@ class _Worker:
         except BlockingIOError:
             sent = 0
         except OSError as error:
-            self._lost(connection, _words(error))
+            self._lost(connection, _words(error.errno))
             return
         if sent < len(data):
             connection.unsent = data[sent:]
@@ -247,7 +248,7 @@ class _Worker:
             sock = socket.socket(self.plan.address.family)
         except OSError as error:  # no more files: those that wait go on waiting for a connection that gets free
             if not self.connections:
-                self._fail_waiting(_words(error))
+                self._fail_waiting(_words(error.errno))
             return False
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -258,7 +259,7 @@ class _Worker:
         self.opening += 1
         code = sock.connect_ex(self.plan.address.where)
         if code not in (0, errno.EINPROGRESS):
-            self._lost(connection, _words(OSError(code, errno.errorcode.get(code, "error"))))
+            self._lost(connection, _words(code))
             return False
         return True
 
@@ -266,7 +267,7 @@ class _Worker:
         if not connection.opened and connection.tls is None:
             code = connection.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
             if code:
-                self._lost(connection, _words(OSError(code)))
+                self._lost(connection, _words(code))
                 return
             self.poller.change(connection.fd, READ)
             if self.tls is not None:
@@ -323,8 +324,8 @@ class _Worker:
             if self.waiting:
                 self._end(self.waiting.popleft(), UNSENT, f"no connection: {why}")
         elif request is not None:
-            if stale and not request.blocks and not request.tried:
-                request.tried = True  # the server closed it before it saw the request: try a fresh one, once
+            if stale and not request.blocks and request.tried < MOST_TRIES:
+                request.tried += 1  # the server closed it before it saw the request
                 self.waiting.appendleft(request)
                 self._open()
             else:
@@ -352,7 +353,7 @@ class _Worker:
         except BlockingIOError:
             return
         except OSError as error:
-            self._lost(connection, _words(error))
+            self._lost(connection, _words(error.errno))
             return
         if not data:
             self._ended_by_server(connection)
@@ -448,8 +449,8 @@ class _Worker:
             self._hand_over()
 
 
-def _words(error: OSError) -> str:
-    return os.strerror(error.errno).lower() if error.errno else str(error)
+def _words(code: int | None) -> str:
+    return os.strerror(code).lower() if code else "unknown error"
 
 
 def work(sock: socket.socket) -> None:

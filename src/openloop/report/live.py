@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections import deque
+from collections import Counter, deque
 from types import TracebackType
 
 import click
@@ -21,6 +21,7 @@ __all__ = ["LiveView", "show_trial", "show_trials_header"]
 
 KEPT = 10_000  # requests that percentiles are taken over
 PLAIN_S = 5.0
+SHOWN_ERRORS = 3
 
 
 class LiveView:
@@ -32,6 +33,7 @@ class LiveView:
         self._quiet = quiet
         self._latest: deque[tuple[float, float, float]] = deque(maxlen=KEPT)  # ttft, tpot, lag
         self._accepted = 0
+        self._errors: Counter[str] = Counter()
         self._shown = 0.0
         self._live: Live | None = None
 
@@ -44,6 +46,8 @@ class LiveView:
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
         if self._live:
             self._live.stop()
+        for error, count in [] if self._quiet else self._errors.most_common(SHOWN_ERRORS):
+            click.echo(f"{count:,} requests: {error}", err=True)
 
     def __call__(self, snapshot: Snapshot) -> None:
         for row in snapshot.finished:
@@ -73,6 +77,8 @@ class LiveView:
         return ", ".join(parts)
 
     def _count(self, row: Row) -> None:
+        if row.outcome.error:
+            self._errors[row.outcome.error] += 1
         if row.sent_ns is None:
             return
         events, tokens = row.event_ns, row.outcome.output_tokens or len(row.event_ns)

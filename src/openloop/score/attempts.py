@@ -45,6 +45,7 @@ class Attempts:
     drafted_tokens: Counts
     accepted_draft_tokens: Counts
     recomputed_tokens: Counts
+    merged_events: Counts
     status: Codes
     quality: Codes
     quality_score: Floats

@@ -31,6 +31,7 @@ TREND_Z = 2.8
 TREND_RATIO = 1.5  # of late to early latency
 TREND_SHARE = 0.1  # of late to early attainment, in points
 ALIKE = 0.5  # correlation of neighbouring slices that is too much
+MERGED_SHARE = 0.01  # of token events, above which it is worth a word
 MIN_SLICES = 8  # it takes to speak of a trend
 
 
@@ -38,6 +39,10 @@ def few_requests(_: Manifest, scope: Scope) -> str | None:
     if scope.n >= MIN_REQUESTS:
         return None
     return f"only {scope.n} requests were due in the window; at least {MIN_REQUESTS} are needed"
+
+
+def nothing_completed(_: Manifest, scope: Scope) -> str | None:
+    return None if scope.deliveries.ok.any() else f"none of the {scope.n:,} requests completed"
 
 
 def client_late(_: Manifest, scope: Scope) -> str | None:
@@ -222,6 +227,7 @@ def _known_label(gate: Gate, scope: Scope) -> Bools | None:
 
 CHECKS: tuple[Callable[[Manifest, Scope], str | None], ...] = (
     few_requests,
+    nothing_completed,
     client_late,
     arrivals_dropped,
     requests_censored,
@@ -278,6 +284,10 @@ def _notes(run: Run, scope: Scope) -> Iterator[str]:
     known_for = scope.run.attempt_cost is not None and np.mean(~np.isnan(deliveries.spending.cost))
     if known_for is not False and known_for < 1 and not scope.run.per_hour:
         yield f"cost is known for {format_share(float(known_for))} of requests: cost per accepted is a lower bound"
+    merged = int(np.maximum(deliveries.of_attempt(scope.run.attempts.merged_events), 0).sum())
+    timed = int(deliveries.delivered.sum())
+    if timed and merged > MERGED_SHARE * timed:
+        yield f"{format_share(merged / timed)} of token events were read together with another: gaps are not known"
     absent = [words for name, words in FACTS.items() if getattr(run.manifest, name) is None]
     if absent:
         yield f"not recorded, so weaker evidence: {', '.join(absent)}"

@@ -288,8 +288,9 @@ class Endpoint:
             if answer.given == 1:
                 self._drips.append((time.monotonic_ns(), answer))
         elif answer.fault == "garbage":
-            self._write(answer, data.replace(b'{"', b'{{"'))
+            self._write(answer, (Voice.STREAM_HEAD if answer.given == 1 else b"") + chunk(b"data: {{garbage\n\n"))
             if answer.given == answer.ask.output_tokens:
+                self._send(connection, Voice.END)
                 self._finish(key, answer)
         elif not half:
             self._write(answer, data)

@@ -1,0 +1,55 @@
+"""Exact moments, and stamps that agree with the clock."""
+
+import socket
+import time
+
+from openloop.clock import READ, WRITE, Poller, Receiver, stolen_s
+
+
+def test_it_wakes_at_the_moment_and_not_before() -> None:
+    poller = Poller()
+    for _ in range(5):
+        moment = time.monotonic_ns() + 3_000_000
+        poller.wait(moment)
+        assert 0 <= time.monotonic_ns() - moment < 20_000_000
+    poller.wait(0)
+    poller.close()
+
+
+def test_it_tells_what_can_be_read_and_written() -> None:
+    poller = Poller()
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        poller.watch(ours.fileno(), READ | WRITE)
+        assert dict(poller.wait(0)) == {ours.fileno(): WRITE}
+        theirs.send(b"x")
+        poller.change(ours.fileno(), READ)
+        assert dict(poller.wait(time.monotonic_ns() + 1_000_000_000)) == {ours.fileno(): READ}
+        poller.forget(ours.fileno())
+        assert poller.wait(time.monotonic_ns() + 1_000_000) in ([], [(poller._timer.fd, READ)])
+    poller.close()
+
+
+def test_a_stamp_says_when_bytes_arrived_and_not_when_they_were_read() -> None:
+    receiver = Receiver()
+    with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()) as ours:
+        theirs, _ = listener.accept()
+        receiver.prepare(ours)
+        with theirs:
+            theirs.send(b"first")  # the kernel may still be getting ready to stamp
+            time.sleep(0.05)
+            receiver.read(ours)
+            before = time.monotonic_ns()
+            theirs.send(b"second")
+            sent = time.monotonic_ns()
+            time.sleep(0.05)
+            receiver.refresh()
+            data, stamp, kernel = receiver.read(ours)
+    assert data == b"second"
+    if kernel:
+        assert before - 100_000 < stamp < sent + 10_000_000
+
+
+def test_stolen_time_never_runs_backwards() -> None:
+    first = stolen_s()
+    assert 0 <= first <= stolen_s()
