@@ -5,7 +5,7 @@ BIN := .venv/bin
 .PHONY: help demo test check format bench docs lock clean
 
 help:
-	@echo "make demo    set up, load a modelled replica until its goodput collapses, score it"
+	@echo "make demo    set up, drive the built-in endpoint until its goodput collapses, score it"
 	@echo "make test    set up, run all tests"
 	@echo "make check   format, lint and types"
 	@echo "make bench   start-up, queues, and speed and memory of the scorer (about 5 minutes, 10 GB of disk)"
@@ -22,12 +22,9 @@ help:
 
 demo: .venv/ready
 	rm -rf demo-output
-	$(BIN)/python examples/load_test.py demo-output
+	$(BIN)/openloop demo -o demo-output
 	@echo
-	$(BIN)/openloop score demo-output/load-450
-	@echo
-	@echo "The collapse as a picture: demo-output/collapse.png"
-	@echo "An overloaded run is not valid, and says why: $(BIN)/openloop score demo-output/load-520"
+	-$(BIN)/openloop score demo-output/stressed
 
 test: .venv/ready
 	$(BIN)/python -m pytest
