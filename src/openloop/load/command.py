@@ -73,7 +73,7 @@ def run_load(
         "notes": (cap,) if connections else (),
     }
     load = Load(place, asked, process, workload, seconds, seed, timeout, drain, workers, connections, facts)
-    return drive(load, out, watch, polite=True)
+    return drive(load, out, watch)
 
 
 def _lengths(flag: str, text: str) -> Any:

@@ -3,6 +3,7 @@
 Nothing here is in a hurry: workers send and stamp, and this process parses, counts and stores behind them.
 """
 
+import contextlib
 import os
 import signal
 import socket
@@ -88,19 +89,18 @@ class _Worker:
     over: bool = False
 
 
-def drive(load: Load, out: str | Path, watch: Callable[[Snapshot], None] | None = None, *, polite: bool = False) -> Run:
+def drive(load: Load, out: str | Path, watch: Callable[[Snapshot], None] | None = None) -> Run:
     """Drive a live endpoint on a schedule and record what its users would have got, into the folder `out`.
 
     An interrupt stops the schedule and leaves a complete run; a second one stops everything at once, and leaves a
-    readable one. A `polite` process lowers its own priority for good, so that workers come first on a busy machine.
+    readable one. `watch` is called from another thread.
     """
-    _Conductor(load, Path(out), watch or (lambda _: None), polite).run()
+    _Conductor(load, Path(out), watch or (lambda _: None)).run()
     return open_run(out)
 
 
 class _Conductor:
-    def __init__(self, load: Load, out: Path, watch: Callable[[Snapshot], None], polite: bool) -> None:
-        self.polite = polite
+    def __init__(self, load: Load, out: Path, watch: Callable[[Snapshot], None]) -> None:
         expected = load.arrivals.expected(load.seconds)
         if expected > MOST_ARRIVALS:
             raise SpecError(f"{expected:,.0f} arrivals are too many for one run, which holds {MOST_ARRIVALS:,}")
@@ -118,6 +118,7 @@ class _Conductor:
         self.kernel_stamps = self.stamps = self.finished = 0
         self.notes: list[str] = list(load.facts.get("notes", ()))
         self.interrupts = 0
+        self.failure: BaseException | None = None
         self.halted_ns: int | None = None
         self.start_ns = 0
         self.stolen_s = 0.0
@@ -129,7 +130,11 @@ class _Conductor:
         before = signal.signal(signal.SIGINT, self._interrupted) if _main_thread() else None
         try:
             self.workers = [self._start(number) for number in range(self.load.workers)]
-            self._conduct()
+            thread = threading.Thread(target=self._conduct_politely)
+            thread.start()
+            thread.join()
+            if self.failure is not None:
+                raise self.failure
             self._close()
         except BaseException:
             self._flush()
@@ -184,12 +189,19 @@ class _Conductor:
         self.poller.watch(channel.fd, READ)
         return _Worker(channel, process, mine)
 
+    def _conduct_politely(self) -> None:
+        """In a thread of its own, whose priority is lowered for good: where processors are few, workers come first."""
+        with contextlib.suppress(AttributeError, OSError):
+            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+        try:
+            self._conduct()
+        except BaseException as error:
+            self.failure = error
+
     def _conduct(self) -> None:
         """Until every worker has said goodbye, or is gone."""
         while not all(worker.ready or worker.over for worker in self.workers):
             self._listen(None)
-        if self.polite and hasattr(os, "SCHED_IDLE"):
-            os.sched_setscheduler(0, os.SCHED_IDLE | os.SCHED_RESET_ON_FORK, os.sched_param(0))
         self.start_ns = time.monotonic_ns() + LEAD_NS
         self.stolen_s = stolen_s()
         flushed = told = self.start_ns

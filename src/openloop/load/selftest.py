@@ -95,7 +95,7 @@ def _try(server: Served, rate: float, seconds: float, workers: int, folder: Path
     target, workload = Chat(place.host, "openloop", place.base), Synthetic(Fixed(20), Fixed(TOKENS))
     load = Load(place, target, Poisson(rate), workload, seconds, workers=workers)
     before, stolen, began = _cpu(), stolen_s(), time.monotonic()
-    run = drive(load, folder, polite=True)
+    run = drive(load, folder)
     used = _cpu() - before
     taken = (stolen_s() - stolen) / (time.monotonic() - began) / (os.cpu_count() or 1)
     return _compare(run, server.truth(), rate, seconds, used, taken)
