@@ -221,8 +221,7 @@ class Endpoint:
         self._key += 1
         number = headers.get("x-request-id", "")
         truth = _Truth(connection.arrived_ns)
-        if number.isdigit():
-            self._truth[int(number)] = truth
+        self._truth[int(number) if number.isdigit() else -self._key] = truth
         fault = self.behaviour.fault if self._random.random() < self.behaviour.share else None
         if self._refused(connection, fault):
             return

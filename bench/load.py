@@ -1,0 +1,152 @@
+"""openloop as a load generator beside its peers: how far from the truth, and at what cost?
+
+    python bench/load.py [--rates 100,300,1000,3000] [--vllm VLLM_PYTHON --tokenizer FOLDER]
+
+One after the other, each tool drives the same endpoint, which notes when each request arrived and each token was
+written. The endpoint has the first core and the tool the last. Printed are the rate and the variation of gaps at the
+endpoint, the p50 and p99 of TTFT as the tool reports them minus the true ones, and the processor time of 1,000 more
+requests: that of a run minus that of a run of one second, so that starting the tool does not count.
+"""
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+import openloop as ol
+from openloop.arrivals import Poisson
+from openloop.clock import stolen_s
+from openloop.distributions import Fixed
+from openloop.load.address import find
+from openloop.load.selftest import ENGINE, TOKENS
+from openloop.load.targets import Chat
+from openloop.serve.process import Served, endpoint_process
+from openloop.workload import Synthetic
+
+PROMPT = 20
+
+
+@dataclass
+class Reported:
+    """What a tool says, in milliseconds."""
+
+    ttft_p50: float
+    ttft_p99: float
+
+
+def openloop(url: str, rate: float, seconds: float) -> Reported:
+    place = find(url)
+    workload = Synthetic(Fixed(PROMPT), Fixed(TOKENS))
+    load = ol.Load(place, Chat(place.host, "openloop", place.base), Poisson(rate), workload, seconds)
+    with tempfile.TemporaryDirectory() as folder:
+        score = ol.score(ol.drive(load, Path(folder) / "run"), "ttft<=1s")
+    assert score.ttft_s is not None
+    assert score.ttft_s.from_sent is not None
+    return Reported(1000 * score.ttft_s.from_sent.p50, 1000 * score.ttft_s.from_sent.p99)
+
+
+def vllm(python: str, tokenizer: str) -> Callable[[str, float, float], Reported]:
+    def run(url: str, rate: float, seconds: float) -> Reported:
+        with tempfile.TemporaryDirectory() as folder:
+            command = [python, "-m", "vllm.entrypoints.cli.main", "bench", "serve", "--backend", "openai-chat"]
+            command += ["--base-url", url, "--endpoint", "/v1/chat/completions", "--model", "openloop"]
+            command += ["--tokenizer", tokenizer, "--dataset-name", "random", "--random-input-len", str(PROMPT)]
+            command += ["--random-output-len", str(TOKENS), "--num-prompts", str(round(rate * seconds))]
+            command += [
+                "--request-rate",
+                str(rate),
+                "--percentile-metrics",
+                "ttft,itl",
+                "--metric-percentiles",
+                "50,99",
+            ]
+            command += [
+                "--save-result",
+                "--result-dir",
+                folder,
+                "--result-filename",
+                "result.json",
+                "--ready-check-timeout-sec",
+                "0",
+            ]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode:
+                raise SystemExit(f"vllm bench failed: {done.stderr[-2000:]}")
+            found = json.loads((Path(folder) / "result.json").read_text())
+        return Reported(found["p50_ttft_ms"], found["p99_ttft_ms"])
+
+    return run
+
+
+def measure(
+    name: str, tool: Callable[[str, float, float], Reported], server: Served, rate: float, seconds: float
+) -> float:
+    """One line; returns processor seconds per 1,000 requests."""
+    started, few = _cost(tool, server, rate, 1.0)[:2]
+    stolen, began = stolen_s(), time.monotonic()
+    cpu, count, reported, truth = _cost(tool, server, rate, seconds)
+    taken = (stolen_s() - stolen) / (time.monotonic() - began) / (os.cpu_count() or 1)
+    each = (cpu - started) / (count - few) * 1000
+    true = np.percentile([(written[0] - arrived) / 1e6 for arrived, written in truth], [50, 99])
+    arrived = np.sort([arrived for arrived, _ in truth])
+    gaps = np.diff(arrived)
+    print(
+        f"{name:<16} {rate:>6g}/s {len(truth) / (np.ptp(arrived) / 1e9):>7.0f}/s {gaps.std() / gaps.mean():>6.2f}"
+        f" {reported.ttft_p50 - true[0]:>10.3f} {reported.ttft_p99 - true[1]:>10.3f} {each:>12.2f} {taken:>8.1%}",
+        flush=True,
+    )
+    return each
+
+
+def _cost(
+    tool: Callable[[str, float, float], Reported], server: Served, rate: float, seconds: float
+) -> tuple[float, int, Reported, list[tuple[int, list[int]]]]:
+    """Processor seconds and requests of a run, what the tool said of it, and what was true."""
+    server.truth()
+    before = _cpu()
+    reported = tool(server.url, rate, seconds)
+    cpu = _cpu() - before
+    truth = [each for each in server.truth().values() if each[1]]
+    return cpu, len(truth), reported, truth
+
+
+def _cpu() -> float:
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(each.ru_utime + each.ru_stime for each in used)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rates", default="100,300,1000,3000")
+    parser.add_argument("--for", dest="seconds", type=float, default=10.0)
+    parser.add_argument("--vllm", help="a Python that can import vllm")
+    parser.add_argument("--tokenizer", help="a folder with a tokenizer, for vllm")
+    parser.add_argument("--most", type=float, default=500.0, help="highest rate to try peers at")
+    arguments = parser.parse_args()
+    tools: dict[str, Callable[[str, float, float], Reported]] = {"openloop": openloop}
+    if arguments.vllm:
+        tools["vllm bench"] = vllm(arguments.vllm, arguments.tokenizer)
+    cores = sorted(os.sched_getaffinity(0))
+    print("tool             offered  arrived     cv  p50 off/ms  p99 off/ms  cpu s/1000   stolen")
+    costs: dict[str, list[float]] = {name: [] for name in tools}
+    with endpoint_process(ENGINE, cores[0]) as server:
+        os.sched_setaffinity(0, {cores[-1]})
+        for rate in map(float, arguments.rates.split(",")):
+            for name, tool in tools.items():
+                if name == "openloop" or rate <= arguments.most:
+                    costs[name].append(measure(name, tool, server, rate, arguments.seconds))
+    for name in list(tools)[1:]:
+        ratio = min(costs[name]) / min(costs["openloop"])
+        print(f"{name}: {ratio:.1f} times the processor time per request, each at its best rate")
+
+
+if __name__ == "__main__":
+    main()
