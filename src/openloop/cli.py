@@ -232,6 +232,11 @@ def queue(
     type=click.IntRange(1),
     help="At most so many, as an experiment: what waits for one counts as late.",
 )
+@click.option(
+    "--closed",
+    type=click.IntRange(1),
+    help="A closed loop of so many users instead of a schedule, to show what it hides.",
+)
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="The same seed, the same requests.")
 @click.option("--price", type=click.FloatRange(0), help="Cost of all that serves, per hour.")
 @click.option("--require", type=SHARE, help="Exit with 1 if attainment is below this share, for example 99%.")

@@ -1,8 +1,10 @@
 """Runs against a real endpoint over real sockets: everything that was due is a row, whatever happens."""
 
+import contextlib
 import os
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -326,3 +328,58 @@ def test_an_interrupt_leaves_a_run(server: Served, tmp_path: Path, interrupts: i
     assert any("interrupted after" in note for note in run.manifest.notes)
     due = Poisson(50.0).times(60.0, stream(0, "arrivals"))
     assert run.num_rows == np.sum(due * 1e9 < run.manifest.window_ns[1])
+
+
+def test_a_closed_loop_hides_a_stall_and_is_not_valid(server: Served, tmp_path: Path) -> None:
+    """Frozen 0.3 s in every 1 s: a third of the time is lost, and only a few requests of five users notice."""
+    load = load_of(server, seconds=4.0, users=5)
+    server.behave(stall_s=0.3, every_s=1.0)
+    run = drive(load, tmp_path / "run")
+    server.behave()
+    run.validate()
+    score = ol.score(run, "ttft<=50ms")
+    assert 100 < score.requests < 400
+    assert {row["status"] for row in rows_of(run)} == {"ok"}
+    assert score.attainment > 0.85  # of requests; of the time, three tenths were lost
+    assert score.client_lag_s is not None
+    assert score.client_lag_s.p99 == 0
+    assert any("a closed loop" in reason for reason in score.reasons)
+
+
+def test_tls_is_spoken_and_certificates_are_checked(tmp_path: Path) -> None:
+    made = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
+    made += ["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1", "-keyout", "key.pem", "-out", "cert.pem"]
+    subprocess.run(made, cwd=tmp_path, check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "cert.pem", tmp_path / "key.pem")
+    answer = (
+        b'{"choices": [{"message": {"content": "hi"}, "finish_reason": "stop"}], "usage": {"completion_tokens": 1}}'
+    )
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(answer)
+    with socket.create_server(("127.0.0.1", 0), backlog=100) as listener:
+
+        def serve() -> None:
+            while True:
+                try:
+                    sock, _ = listener.accept()
+                except OSError:
+                    return
+                threading.Thread(target=talk, args=(sock,), daemon=True).start()
+
+        def talk(sock: socket.socket) -> None:
+            with sock, contextlib.suppress(OSError), context.wrap_socket(sock, server_side=True) as tls:
+                while tls.recv(65536):
+                    tls.sendall(head + answer)
+
+        threading.Thread(target=serve, daemon=True).start()
+        url = f"https://localhost:{listener.getsockname()[1]}"
+        trusted = find(url, str(tmp_path / "cert.pem"))
+        base = Load(
+            trusted, Chat("x", "m", stream=False), Constant(50), Synthetic(Fixed(5), Fixed(5)), 1.0, drain_s=1.0
+        )
+        good = rows_of(drive(base, tmp_path / "good"))
+        insecure = rows_of(drive(replace(base, place=find(url, insecure=True)), tmp_path / "insecure"))
+        bad = rows_of(drive(replace(base, place=find(url)), tmp_path / "bad"))
+    assert Counter(row["status"] for row in good) == Counter(row["status"] for row in insecure) == {"ok": 50}
+    assert {row["status"] for row in bad} == {"error"}
+    assert all("TLS failed: CERTIFICATE_VERIFY_FAILED" in row["error"] for row in bad), bad[0]["error"]

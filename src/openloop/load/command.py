@@ -48,14 +48,15 @@ def run_load(
     drain: float,
     workers: int,
     connections: int | None,
+    closed: int | None,
     seed: int,
     price: float | None,
     slo: str | None = None,
     command: list[str] | None = None,
 ) -> Run:
-    if (arrivals is None) == (rate is None):
+    if sum(each is not None for each in (arrivals, rate, closed)) != 1:
         raise SpecError("say when requests are due: --rate 20 or --arrivals gamma:rate=20,cv=2, and not both")
-    process = read_arrivals(f"poisson:rate={rate!r}" if arrivals is None else arrivals)
+    process = read_arrivals(arrivals or f"poisson:rate={1.0 if rate is None else rate!r}")
     workload = Synthetic(_lengths("--prompt", prompt), _lengths("--output", output))
     place = find(target, ca, insecure=insecure)
     headers = _headers(header)
@@ -72,7 +73,7 @@ def run_load(
         "prices": None if price is None else Prices(per_hour=price),
         "notes": (cap,) if connections else (),
     }
-    load = Load(place, asked, process, workload, seconds, seed, timeout, drain, workers, connections, facts)
+    load = Load(place, asked, process, workload, seconds, seed, timeout, drain, workers, connections, closed, facts)
     return drive(load, out, watch)
 
 

@@ -3,6 +3,7 @@
 Nothing here is in a hurry: workers send and stamp, and this process parses, counts and stores behind them.
 """
 
+import bisect
 import contextlib
 import os
 import signal
@@ -48,6 +49,7 @@ READ_NS = 5_000_000
 TICK_NS = 50_000_000
 TELL_NS = 500_000_000
 STOLEN_SHARE = 0.01
+MOST_IN_CLOSED_LOOP = 1_000_000
 HALT_S = 5.0  # what is in flight has this long after an interrupt
 
 
@@ -65,6 +67,7 @@ class Load:
     drain_s: float = 30.0
     workers: int = 1
     connections: int | None = None  # at most so many, as an experiment
+    users: int | None = None  # a closed loop of so many in place of the schedule, to show what it hides
     facts: dict[str, Any] = field(default_factory=dict)  # for the manifest
 
 
@@ -101,13 +104,9 @@ def drive(load: Load, out: str | Path, watch: Callable[[Snapshot], None] | None 
 
 class _Conductor:
     def __init__(self, load: Load, out: Path, watch: Callable[[Snapshot], None]) -> None:
-        expected = load.arrivals.expected(load.seconds)
-        if expected > MOST_ARRIVALS:
-            raise SpecError(f"{expected:,.0f} arrivals are too many for one run, which holds {MOST_ARRIVALS:,}")
         self.load = load
         self.watch = watch
-        due_s = load.arrivals.times(load.seconds, stream(load.seed, "arrivals"))
-        self.due_ns = np.minimum(np.rint(due_s * 1e9).astype(np.int64), to_ns(load.seconds) - 1).tolist()
+        self.due_ns = _schedule(load)
         self.asks: Iterator[Ask] = load.workload.asks(len(self.due_ns), load.seed)
         self.asked: dict[int, Ask] = {}  # fed to a worker, and not back
         self.fed = 0
@@ -153,22 +152,22 @@ class _Conductor:
         self.interrupts += 1
 
     def _manifest(self) -> Manifest:
-        load, count = self.load, len(self.due_ns)
-        promised = load.arrivals.expected(load.seconds) / load.seconds
-        facts = {
-            "source": "load",
-            "arrivals": str(load.arrivals),
-            "arrivals_cv": load.arrivals.cv,
-            "arrivals_dispersion": load.arrivals.dispersion(load.seconds),
-            "offered_rps": promised if promised > 0 else None,
+        load = self.load
+        facts: dict[str, Any] = {"source": "load", "arrivals": f"closed:users={load.users}"}
+        if not load.users:
+            facts |= {
+                "arrivals": str(load.arrivals),
+                "arrivals_cv": load.arrivals.cv,
+                "arrivals_dispersion": load.arrivals.dispersion(load.seconds),
+                "offered_rps": load.arrivals.expected(load.seconds) / load.seconds,
+            }
+        facts |= {
             "seed": load.seed,
             "workload": str(load.workload),
             "lengths": f"prompt {load.workload.prompt} words, output {load.workload.output} tokens",
             "window_ns": (0, to_ns(load.seconds)),
             "started_at": datetime.now(UTC).isoformat(),
         }
-        if not count:
-            raise SpecError(f"nothing is due in {load.seconds:g} s of {load.arrivals}: raise the rate, or run longer")
         return Manifest(**{**facts, **load.facts})
 
     def _start(self, number: int) -> _Worker:
@@ -181,11 +180,12 @@ class _Conductor:
         channel = Channel(ours)
         load = self.load
         mine = range(number, len(self.due_ns), load.workers)
-        rate = len(mine) / load.seconds
+        rate = len(mine) / load.seconds if not load.users else 0.0
         spare = max(4, min(256, int(rate * 0.1)))
         limit = -(-load.connections // load.workers) if load.connections else 0
         spare = min(spare, limit) if limit else spare
-        channel.send((astuple(load.place.address), to_ns(load.timeout_s), spare, limit))
+        users = -(-load.users // load.workers) if load.users else 0
+        channel.send((astuple(load.place.address), to_ns(load.timeout_s), spare, limit, users))
         self.poller.watch(channel.fd, READ)
         return _Worker(channel, process, mine)
 
@@ -258,6 +258,8 @@ class _Conductor:
         if ask is None:
             return
         load = self.load
+        if load.users:
+            self.due_ns[number] = max(finished[3] - self.start_ns, 0)  # it was due when it was sent
         self._add(read_finished(finished, self.due_ns[number], self.start_ns, ask, load.target, load.timeout_s))
 
     def _add(self, row: Row) -> None:
@@ -272,6 +274,8 @@ class _Conductor:
         """Whether something is due soon that no worker has yet."""
         if self.fed == len(self.due_ns) or self.halted_ns is not None:
             return False
+        if self.load.users:
+            return len(self.asked) < 2 * self.load.users + FEED_AT_ONCE
         return bool(self.start_ns + self.due_ns[self.fed] < now + AHEAD_NS)
 
     def _feed(self, now: int) -> None:
@@ -280,7 +284,7 @@ class _Conductor:
             return
         shares: list[list[tuple[int, int, bytes]]] = [[] for _ in self.workers]
         most = self.fed + FEED_AT_ONCE * len(self.workers)
-        while self.fed < min(len(self.due_ns), most) and self.start_ns + self.due_ns[self.fed] < now + AHEAD_NS:
+        while self.fed < most and self._hungry(now):
             number, ask = self.fed, next(self.asks)
             self.asked[number] = ask
             due = self.start_ns + self.due_ns[number]
@@ -319,9 +323,11 @@ class _Conductor:
             self._add(Row(number, self.due_ns[number], outcome, requested_tokens=ask.output_tokens))
 
     def _stop_if_told(self, now: int) -> None:
-        if self.interrupts and self.halted_ns is None:
+        closed = self.load.users and now >= self.start_ns + to_ns(self.load.seconds)
+        if (self.interrupts or closed) and self.halted_ns is None:
             self.halted_ns = max(now, self.start_ns + 1)
-            self.notes.append(f"interrupted after {(self.halted_ns - self.start_ns) / 1e9:.1f} s")
+            if self.interrupts:
+                self.notes.append(f"interrupted after {(self.halted_ns - self.start_ns) / 1e9:.1f} s")
             for number in [each for each in self.asked if self.start_ns + self.due_ns[each] >= self.halted_ns]:
                 del self.asked[number]  # was not due yet
             for worker in self.workers:
@@ -333,7 +339,9 @@ class _Conductor:
 
     def _tell(self, now: int) -> None:
         seconds = (now - self.start_ns) / 1e9
-        due = int(np.searchsorted(self.due_ns, (self.halted_ns or now) - self.start_ns))
+        due = bisect.bisect_left(self.due_ns, (self.halted_ns or now) - self.start_ns)
+        if self.load.users:
+            due = self.finished + min(len(self.asked), self.load.users)
         self.watch(Snapshot(seconds, due, self.fed, due - self.finished, self.statuses, self.unseen))
         self.unseen = []
 
@@ -345,7 +353,7 @@ class _Conductor:
     def _close(self) -> None:
         """Whatever did not come back was in flight when we stopped watching."""
         stopped = time.monotonic_ns() - self.start_ns
-        for number in sorted(self.asked):
+        for number in [] if self.load.users else sorted(self.asked):
             outcome = Outcome("censored", error="still in flight when the run was stopped")
             self._add(Row(number, self.due_ns[number], outcome, requested_tokens=self.asked[number].output_tokens))
         self._flush()
@@ -366,6 +374,20 @@ class _Conductor:
             if share == 1
             else f"the kernel's for {share:.1%} of reads, else this process's"
         )
+
+
+def _schedule(load: Load) -> list[int]:
+    """When each request is due; in a closed loop, when it may be sent at the earliest."""
+    if load.users:
+        return [0] * MOST_IN_CLOSED_LOOP
+    expected = load.arrivals.expected(load.seconds)
+    if expected > MOST_ARRIVALS:
+        raise SpecError(f"{expected:,.0f} arrivals are too many for one run, which holds {MOST_ARRIVALS:,}")
+    due_s = load.arrivals.times(load.seconds, stream(load.seed, "arrivals"))
+    if not len(due_s):
+        raise SpecError(f"nothing is due in {load.seconds:g} s of {load.arrivals}: raise the rate, or run longer")
+    due: list[int] = np.minimum(np.rint(due_s * 1e9).astype(np.int64), to_ns(load.seconds) - 1).tolist()
+    return due
 
 
 def _main_thread() -> bool:

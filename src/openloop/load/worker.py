@@ -43,6 +43,7 @@ class Plan:
     timeout_ns: int
     spare: int  # connections that are kept open ahead of need
     limit: int = 0  # connections at most; 0: as many as it takes
+    users: int = 0  # of a closed loop, each of whom waits for an answer before asking again; 0: an open one
 
 
 class _Request:
@@ -168,7 +169,7 @@ class _Worker:
                 case ("drain", until_ns):
                     self.stop_ns = until_ns
         self.check_ns = min(self.check_ns, self.stop_ns)
-        self.next_ns = self.pending[0].due_ns if self.pending else NEVER
+        self.next_ns = self._next_ns()
 
     def _hand_over(self) -> None:
         if self.finished:
@@ -191,12 +192,20 @@ class _Worker:
 
     # Sending.
 
+    def _next_ns(self) -> int:
+        """When to send next; where there are users, one of them must be free."""
+        if not self.pending or (self.plan.users and len(self.in_flight) >= self.plan.users):
+            return NEVER
+        return self.pending[0].due_ns
+
     def _dispatch(self) -> None:
         """Send whatever is due; look at the clock after each."""
         now = time.monotonic_ns()
-        while self.pending and self.pending[0].due_ns <= now:
+        while self._next_ns() <= now:
             request = self.pending.popleft()
             request.taken_ns = now
+            if self.plan.users:
+                request.due_ns = now  # a closed loop has no schedule
             self.in_flight[request.number] = request
             self.deadlines.append((request.due_ns + self.plan.timeout_ns, request))
             if self.idle:
@@ -205,7 +214,7 @@ class _Worker:
                 self.waiting.append(request)
                 self._keep_spare()
             now = time.monotonic_ns()
-        self.next_ns = self.pending[0].due_ns if self.pending else NEVER
+        self.next_ns = self._next_ns()
         if len(self.idle) + self.opening < self.plan.spare // 2:
             self._keep_spare()
 
@@ -445,6 +454,9 @@ class _Worker:
                 request.kernel,
             )
         )
+        request.blocks, request.stamps, request.payload = [], [], b""  # a deadline may outlive it
+        if self.plan.users:
+            self.next_ns = self._next_ns()
         if len(self.finished) >= HAND_OVER:
             self._hand_over()
 

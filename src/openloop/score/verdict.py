@@ -45,6 +45,12 @@ def nothing_completed(_: Manifest, scope: Scope) -> str | None:
     return None if scope.deliveries.ok.any() else f"none of the {scope.n:,} requests completed"
 
 
+def closed_loop(manifest: Manifest, _: Scope) -> str | None:
+    if not (manifest.arrivals or "").startswith("closed"):
+        return None
+    return "a closed loop: users waited for answers before they asked again, so a slow server was asked less"
+
+
 def client_late(_: Manifest, scope: Scope) -> str | None:
     bounds = [bound for slo in scope.run.slos for gate in slo.gates if (bound := _bound_from_arrival(gate))]
     if not bounds or not scope.lag_s.n:
@@ -228,6 +234,7 @@ def _known_label(gate: Gate, scope: Scope) -> Bools | None:
 CHECKS: tuple[Callable[[Manifest, Scope], str | None], ...] = (
     few_requests,
     nothing_completed,
+    closed_loop,
     client_late,
     arrivals_dropped,
     requests_censored,
