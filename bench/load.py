@@ -1,6 +1,6 @@
 """openloop as a load generator beside its peers: how far from the truth, and at what cost?
 
-    python bench/load.py [--rates 100,300,1000,3000] [--vllm VLLM_PYTHON --tokenizer FOLDER]
+    python bench/load.py [--rates 100,300] [--k6 K6] [--vllm PYTHON] [--guidellm GUIDELLM] [--tokenizer FOLDER]
 
 One after the other, each tool drives the same endpoint, which notes when each request arrived and each token was
 written. The endpoint has the first core and the tool the last. Printed are the rate and the variation of gaps at the
@@ -86,6 +86,53 @@ def vllm(python: str, tokenizer: str) -> Callable[[str, float, float], Reported]
     return run
 
 
+def k6(program: str) -> Callable[[str, float, float], Reported]:
+    """Constant arrivals, for it has no others; its time to the first byte is that to the first token here."""
+
+    def run(url: str, rate: float, seconds: float) -> Reported:
+        body = {"model": "openloop", "messages": [{"role": "user", "content": "word " * PROMPT}], "max_tokens": TOKENS}
+        scenario = {"executor": "constant-arrival-rate", "rate": rate, "timeUnit": "1s", "duration": f"{seconds:g}s"}
+        scenario |= {"preAllocatedVUs": round(rate), "maxVUs": round(rate * 4)}
+        options = {"scenarios": {"all": scenario}, "summaryTrendStats": ["p(50)", "p(99)"]}
+        script = f"""
+            import http from "k6/http";
+            export const options = {json.dumps(options)};
+            const body = {json.dumps(json.dumps(body | {"stream": True}))};
+            const more = {{headers: {{"Content-Type": "application/json"}}}};
+            export default () => http.post("{url}/v1/chat/completions", body, more);
+        """
+        with tempfile.TemporaryDirectory() as folder:
+            (Path(folder) / "script.js").write_text(script)
+            summary = Path(folder) / "summary.json"
+            command = [program, "run", "--quiet", "--no-usage-report", "--summary-export", str(summary), "script.js"]
+            done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+            if done.returncode:
+                raise SystemExit(f"k6 failed: {done.stderr[-2000:]}")
+            found = json.loads(summary.read_text())["metrics"]["http_req_waiting"]
+        return Reported(found["p(50)"], found["p(99)"])
+
+    return run
+
+
+def guidellm(program: str, tokenizer: str) -> Callable[[str, float, float], Reported]:
+    def run(url: str, rate: float, seconds: float) -> Reported:
+        with tempfile.TemporaryDirectory() as folder:
+            result = Path(folder) / "result.json"
+            command = [program, "run", "--backend", f"kind=openai_http,target={url},model=openloop"]
+            command += ["--profile", f"kind=poisson,rate={rate:g}"]
+            command += ["--constraint", f"kind=max_requests,count={round(rate * seconds)}"]
+            command += ["--tokenizer", f"kind=hf_auto,model={tokenizer}", "--output", f"kind=json,path={result}"]
+            command += ["--data", f"kind=synthetic_text,prompt_tokens={PROMPT},output_tokens={TOKENS}"]
+            done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+            if done.returncode:
+                raise SystemExit(f"guidellm failed: {(done.stdout + done.stderr)[-2000:]}")
+            answered = json.loads(result.read_text())["benchmarks"][0]["requests"]["successful"]
+        times = [each["time_to_first_token_ms"] for each in answered]
+        return Reported(*np.percentile(times, [50, 99]).tolist())
+
+    return run
+
+
 def measure(
     name: str, tool: Callable[[str, float, float], Reported], server: Served, rate: float, seconds: float
 ) -> float:
@@ -128,17 +175,24 @@ def main() -> None:
     parser.add_argument("--rates", default="100,300,1000,3000")
     parser.add_argument("--for", dest="seconds", type=float, default=10.0)
     parser.add_argument("--vllm", help="a Python that can import vllm")
-    parser.add_argument("--tokenizer", help="a folder with a tokenizer, for vllm")
-    parser.add_argument("--most", type=float, default=500.0, help="highest rate to try peers at")
+    parser.add_argument("--k6", help="the program k6")
+    parser.add_argument("--guidellm", help="the program guidellm")
+    parser.add_argument("--tokenizer", help="a folder with a tokenizer, for vllm and guidellm")
+    parser.add_argument("--most", type=float, default=1000.0, help="highest rate to try peers at")
     arguments = parser.parse_args()
     tools: dict[str, Callable[[str, float, float], Reported]] = {"openloop": openloop}
     if arguments.vllm:
         tools["vllm bench"] = vllm(arguments.vllm, arguments.tokenizer)
+    if arguments.k6:
+        tools["k6"] = k6(arguments.k6)
+    if arguments.guidellm:
+        tools["guidellm"] = guidellm(arguments.guidellm, arguments.tokenizer)
     cores = sorted(os.sched_getaffinity(0))
     print("tool             offered  arrived     cv  p50 off/ms  p99 off/ms  cpu s/1000   stolen")
     costs: dict[str, list[float]] = {name: [] for name in tools}
     with endpoint_process(ENGINE, cores[0]) as server:
         os.sched_setaffinity(0, {cores[-1]})
+        openloop(server.url, 50.0, 1.0)  # imports and compiled code: what is loaded once does not count
         for rate in map(float, arguments.rates.split(",")):
             for name, tool in tools.items():
                 if name == "openloop" or rate <= arguments.most:

@@ -281,6 +281,19 @@ def test_a_worker_that_dies_leaves_dropped_rows(server: Served, tmp_path: Path) 
     assert any("a worker died" in note for note in verdict.notes)
 
 
+def test_nothing_that_was_due_disappears_when_all_workers_die(server: Served, tmp_path: Path) -> None:
+    def kill_all(snapshot: Snapshot) -> None:
+        if snapshot.seconds > 0.4:
+            subprocess.run(["pkill", "-KILL", "-P", str(os.getpid()), "-f", "openloop.load.worker"], check=False)
+
+    run = drive(load_of(server, arrivals=Constant(100), seconds=5.0), tmp_path / "run", kill_all)
+    run.validate()
+    counts = Counter(row["status"] for row in rows_of(run))
+    assert sum(counts.values()) == 500
+    assert counts["dropped"] > 400
+    assert counts["ok"] > 5
+
+
 def test_a_stalling_server_looks_as_bad_as_it_is(server: Served, tmp_path: Path) -> None:
     """Frozen 0.2 s in every 1 s: of 100/s a fifth waits, evenly up to the whole stall."""
     load = load_of(server, arrivals=Constant(100), seconds=4.0)

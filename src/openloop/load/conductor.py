@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import astuple, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -312,15 +312,15 @@ class _Conductor:
             return
         worker.over = True
         self.poller.forget(worker.channel.fd)
+        self._read(None)  # what it brought before is not lost
         mine = [number for number in self.asked if number in worker.numbers]
         self.notes.append(f"a worker died, and {len(mine):,} requests with it; those it was to send later are dropped")
-        self._drop(iter(mine))
+        self._drop(mine)
 
-    def _drop(self, numbers: Iterator[int]) -> None:
+    def _drop(self, numbers: Iterable[int]) -> None:
         for number in numbers:
-            ask = self.asked.pop(number)
-            outcome = Outcome("dropped", error="the worker that was to send it died")
-            self._add(Row(number, self.due_ns[number], outcome, requested_tokens=ask.output_tokens))
+            self.asked.pop(number, None)
+            self._add(Row(number, self.due_ns[number], Outcome("dropped", error="the worker that was to send it died")))
 
     def _stop_if_told(self, now: int) -> None:
         closed = self.load.users and now >= self.start_ns + to_ns(self.load.seconds)
@@ -353,6 +353,8 @@ class _Conductor:
     def _close(self) -> None:
         """Whatever did not come back was in flight when we stopped watching."""
         stopped = time.monotonic_ns() - self.start_ns
+        if self.halted_ns is None and not self.load.users:
+            self._drop(range(self.fed, len(self.due_ns)))  # no worker was left to be given them
         for number in [] if self.load.users else sorted(self.asked):
             outcome = Outcome("censored", error="still in flight when the run was stopped")
             self._add(Row(number, self.due_ns[number], outcome, requested_tokens=self.asked[number].output_tokens))
