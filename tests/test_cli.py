@@ -287,7 +287,7 @@ def test_a_key_is_sent_and_never_written(tmp_path: Path, monkeypatch: pytest.Mon
         (["--target", "http://127.0.0.1:9", "--rate", "3"], "does not say which models it has"),
         (["--target", "http://nowhere.invalid", "--rate", "3"], "'nowhere.invalid' cannot be found"),
         (["--target", "ftp://x", "--rate", "3"], "'ftp://x' is no address of a server"),
-        (["--target", "http://x:99999", "--rate", "3"], "has a port that is none"),
+        (["--target", "http://x:99999", "--rate", "3"], "has a port that is none; write http://host:8000"),
         (["--target", "http://127.0.0.1:9", "--rate", "3", "--model", "m", "--prompt", "long"], "--prompt: "),
         (["--target", "http://127.0.0.1:9", "--rate", "3", "--model", "m", "--header", "x"], "--header 'x' is none"),
         (["--target", "http://127.0.0.1:9", "--rate", "3", "--model", "m", "--extra", "{"], "--extra '{' is not JSON"),

@@ -11,7 +11,7 @@ def test_it_wakes_at_the_moment_and_not_before() -> None:
     for _ in range(5):
         moment = time.monotonic_ns() + 3_000_000
         poller.wait(moment)
-        assert 0 <= time.monotonic_ns() - moment < 20_000_000
+        assert 0 <= time.monotonic_ns() - moment < 200_000_000
     poller.wait(0)
     poller.close()
 
@@ -47,7 +47,7 @@ def test_a_stamp_says_when_bytes_arrived_and_not_when_they_were_read() -> None:
             data, stamp, kernel = receiver.read(ours)
     assert data == b"second"
     if kernel:
-        assert before - 100_000 < stamp < sent + 10_000_000
+        assert before - 100_000 < stamp < sent + 40_000_000
 
 
 def test_stolen_time_never_runs_backwards() -> None:

@@ -8,6 +8,7 @@ by an offset that is measured anew all the time.
 import contextlib
 import ctypes
 import os
+import resource
 import select
 import selectors
 import socket
@@ -17,7 +18,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-__all__ = ["READ", "WRITE", "Poller", "Receiver", "stolen_s"]
+__all__ = ["READ", "WRITE", "Poller", "Receiver", "raise_file_limit", "stolen_s"]
 
 READ: Final = 1
 WRITE: Final = 4
@@ -124,6 +125,13 @@ class Poller:
 
 def _selected(mask: int) -> int:
     return bool(mask & READ) * selectors.EVENT_READ | bool(mask & WRITE) * selectors.EVENT_WRITE
+
+
+def raise_file_limit() -> None:
+    """As many sockets at once as this process may have."""
+    with contextlib.suppress(ValueError, OSError):
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def stolen_s() -> float:

@@ -80,8 +80,11 @@ def test_completions_say_text() -> None:
         ((DONE,), "the stream ended without a finish reason"),
         ((), "the stream ended without a finish reason"),
         ((HELLO, b'data: {"error": {"message": "out of memory"}}\n\n', DONE), "an error in the stream: out of memory"),
-        ((HELLO, b"data: {not json}\n\n"), "an event is not JSON: {not json}"),
+        ((HELLO, b"data: {not json}\n\n"), "an event is not JSON that makes sense: {not json}"),
         ((HELLO, b"data: \xff\xfe\n\n"), "an event is not JSON"),
+        ((HELLO, b"data: " + b"[" * 20_000 + b"\n\n"), "an event is not JSON"),
+        ((HELLO, event(usage={"prompt_tokens": 10**23})), "an event is not JSON that makes sense"),
+        ((HELLO, event(usage={"prompt_tokens": -5})), "an event is not JSON that makes sense"),
     ],
 )
 def test_a_stream_that_went_wrong_is_an_error(reads: tuple[bytes, ...], sentence: str) -> None:

@@ -73,6 +73,12 @@ def test_a_connection_that_will_be_closed_is_not_kept(head: bytes) -> None:
     [
         (b"SSH-2.0-OpenSSH_9.2\r\n\r\n", "does not speak HTTP: it said 'SSH-2.0"),
         (HEAD + b"Content-Length: many\r\n\r\n", "'many' is no content-length"),
+        (HEAD + b"Content-Length: \xb2\r\n\r\n", "is no content-length"),
+        (HEAD + b"Content-Length: " + b"9" * 5000 + b"\r\n\r\n", "is no content-length"),
+        (HEAD + b"Transfer-Encoding: chunked\r\n\r\n-6\r\n", "b'-6' is no size of a chunk"),
+        (HEAD + b"Transfer-Encoding: chunked\r\n\r\n+5\r\n", "b'+5' is no size of a chunk"),
+        (HEAD + b"Transfer-Encoding: chunked\r\n\r\n5_0\r\n", "b'5_0' is no size of a chunk"),
+        (b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 20_000, "no end to its headers"),
         (HEAD + b"Transfer-Encoding: chunked\r\n\r\nwhat\r\n", "b'what' is no size of a chunk"),
     ],
 )

@@ -38,11 +38,15 @@ class Place:
 
 def find(url: str, authorities: str = "", *, insecure: bool = False) -> Place:
     """The place of `url`, which is written with or without /v1 at its end."""
-    parts = urlsplit(url if "://" in url else f"http://{url}")
     try:
+        parts = urlsplit(url if "://" in url else f"http://{url}")
         port = parts.port
     except ValueError:
-        raise SpecError(f"{url!r} has a port that is none; write it as http://host:8000") from None
+        raise SpecError(
+            f"{url!r} is no address of a server, or has a port that is none; write http://host:8000"
+        ) from None
+    if not (parts.path.isascii() and parts.path.isprintable()):
+        raise SpecError(f"{url!r} has a path that is not plain ASCII; write it percent-encoded")
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise SpecError(f"{url!r} is no address of a server; write it as http://host:8000")
     tls = parts.scheme == "https"
@@ -57,8 +61,9 @@ def _look_up(host: str, port: int) -> tuple[int, tuple[str, int]]:
     """Of several addresses the first that can be connected to, or else the first: then requests will tell why not."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except OSError as error:
-        raise SpecError(f"{host!r} cannot be found: {error.strerror}; check the name in --target") from None
+    except (OSError, UnicodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is no name of a host"
+        raise SpecError(f"{host!r} cannot be found: {why}; check the name in --target") from None
     for family, kind, _, _, where in found:
         with socket.socket(family, kind) as probe:
             probe.settimeout(1.0)

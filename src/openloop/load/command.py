@@ -60,8 +60,11 @@ def run_load(
     workload = Synthetic(_lengths("--prompt", prompt), _lengths("--output", output))
     place = find(target, ca, insecure=insecure)
     headers = _headers(header)
-    if os.environ.get(key_env):
-        headers["Authorization"] = f"Bearer {os.environ[key_env]}"
+    key = os.environ.get(key_env, "").strip()
+    if key and not (key.isascii() and key.isprintable()):
+        raise SpecError(f"the key in {key_env} has characters that no key has")
+    if key:
+        headers["Authorization"] = f"Bearer {key}"
     name = model or _only_model(place, headers)
     asked = TARGETS[api](place.host, name, place.base, headers, stream, _extra(extra))
     cap = f"an experiment with at most {connections} connections: requests waited for one, and that counts"
@@ -88,7 +91,7 @@ def _headers(given: Sequence[str]) -> dict[str, str]:
     found = {}
     for each in given:
         name, colon, value = each.partition(":")
-        if not colon or not name.strip() or any(letter in each for letter in "\r\n"):
+        if not colon or not name.strip() or not (each.isascii() and each.isprintable()):
             raise SpecError(f"--header {each!r} is none; write it as 'Name: value'")
         found[name.strip()] = value.strip()
     return found
@@ -115,11 +118,11 @@ def _only_model(place: Place, headers: dict[str, str]) -> str:
     try:
         connection.request("GET", f"{place.base}/v1/models", headers={"Host": place.host, **headers})
         found = msgspec.json.decode(connection.getresponse().read())
-        names = [each["id"] for each in found["data"]]
+        names = [str(each["id"]) for each in found["data"]]
     except (OSError, http.client.HTTPException, msgspec.MsgspecError, KeyError, TypeError) as error:
         raise SpecError(f"{place.host} does not say which models it has ({error}); name one with --model") from None
     finally:
         connection.close()
     if len(names) != 1:
         raise SpecError(f"{place.host} has {len(names)} models ({', '.join(names[:5])}); choose one with --model")
-    return str(names[0])
+    return names[0]

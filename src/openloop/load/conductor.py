@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from openloop.arrivals import MOST_ARRIVALS, Arrivals
 from openloop.clock import READ, WRITE, Poller, stolen_s
-from openloop.errors import SpecError
+from openloop.errors import OpenloopError, SpecError
 from openloop.load.address import Place
 from openloop.load.channel import Channel, GoneError
 from openloop.load.rows import Row, batch_of, read_finished
@@ -126,7 +126,8 @@ class _Conductor:
         self.workers: list[_Worker] = []
 
     def run(self) -> None:
-        before = signal.signal(signal.SIGINT, self._interrupted) if _main_thread() else None
+        signals = (signal.SIGINT, signal.SIGTERM) if _main_thread() else ()
+        before = {each: signal.signal(each, self._interrupted) for each in signals}
         try:
             self.workers = [self._start(number) for number in range(self.load.workers)]
             thread = threading.Thread(target=self._conduct_politely)
@@ -136,7 +137,8 @@ class _Conductor:
                 raise self.failure
             self._close()
         except BaseException:
-            self._flush()
+            with contextlib.suppress(OpenloopError):
+                self._flush()
             self.writer.close()
             raise
         finally:
@@ -145,8 +147,8 @@ class _Conductor:
                 worker.process.wait()
                 worker.channel.close()
             self.poller.close()
-            if before is not None:
-                signal.signal(signal.SIGINT, before)
+            for each, handler in before.items():
+                signal.signal(each, handler)
 
     def _interrupted(self, _: int, __: FrameType | None) -> None:
         self.interrupts += 1
@@ -171,20 +173,21 @@ class _Conductor:
         return Manifest(**{**facts, **load.facts})
 
     def _start(self, number: int) -> _Worker:
+        load = self.load
+        limit, users = (_share(each, number, load.workers) for each in (load.connections, load.users))
         ours, theirs = socket.socketpair()
         theirs.set_inheritable(True)
         with theirs:
             process = subprocess.Popen(
-                [sys.executable, "-m", "openloop.load.worker", str(theirs.fileno())], pass_fds=[theirs.fileno()]
+                [sys.executable, "-m", "openloop.load.worker", str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,  # an interrupt at the terminal is for us to hear
             )
         channel = Channel(ours)
-        load = self.load
         mine = range(number, len(self.due_ns), load.workers)
         rate = len(mine) / load.seconds if not load.users else 0.0
         spare = max(4, min(256, int(rate * 0.1)))
-        limit = -(-load.connections // load.workers) if load.connections else 0
         spare = min(spare, limit) if limit else spare
-        users = -(-load.users // load.workers) if load.users else 0
         channel.send((astuple(load.place.address), to_ns(load.timeout_s), spare, limit, users))
         self.poller.watch(channel.fd, READ)
         return _Worker(channel, process, mine)
@@ -317,10 +320,14 @@ class _Conductor:
         self.notes.append(f"a worker died, and {len(mine):,} requests with it; those it was to send later are dropped")
         self._drop(mine)
 
-    def _drop(self, numbers: Iterable[int]) -> None:
+    def _drop(self, numbers: Iterable[int], why: str = "the worker that was to send it died") -> None:
         for number in numbers:
             self.asked.pop(number, None)
-            self._add(Row(number, self.due_ns[number], Outcome("dropped", error="the worker that was to send it died")))
+            self._add(Row(number, self.due_ns[number], Outcome("dropped", error=why)))
+
+    def _due_by(self, moment_ns: int) -> int:
+        """How many were due before."""
+        return bisect.bisect_left(self.due_ns, moment_ns - self.start_ns)
 
     def _stop_if_told(self, now: int) -> None:
         closed = self.load.users and now >= self.start_ns + to_ns(self.load.seconds)
@@ -339,10 +346,14 @@ class _Conductor:
 
     def _tell(self, now: int) -> None:
         seconds = (now - self.start_ns) / 1e9
-        due = bisect.bisect_left(self.due_ns, (self.halted_ns or now) - self.start_ns)
+        due = self._due_by(self.halted_ns or now)
         if self.load.users:
             due = self.finished + min(len(self.asked), self.load.users)
-        self.watch(Snapshot(seconds, due, self.fed, due - self.finished, self.statuses, self.unseen))
+        try:
+            self.watch(Snapshot(seconds, due, self.fed, max(due - self.finished, 0), self.statuses, self.unseen))
+        except Exception as error:  # nobody looks any more: that is no reason to stop measuring
+            self.watch = lambda _: None
+            self.notes.append(f"the display failed ({type(error).__name__}), and the run went on")
         self.unseen = []
 
     def _flush(self) -> None:
@@ -353,8 +364,9 @@ class _Conductor:
     def _close(self) -> None:
         """Whatever did not come back was in flight when we stopped watching."""
         stopped = time.monotonic_ns() - self.start_ns
-        if self.halted_ns is None and not self.load.users:
-            self._drop(range(self.fed, len(self.due_ns)))  # no worker was left to be given them
+        if not self.load.users:
+            end = len(self.due_ns) if self.halted_ns is None else self._due_by(self.halted_ns)
+            self._drop(range(self.fed, end), "it was due before any worker had it")
         for number in [] if self.load.users else sorted(self.asked):
             outcome = Outcome("censored", error="still in flight when the run was stopped")
             self._add(Row(number, self.due_ns[number], outcome, requested_tokens=self.asked[number].output_tokens))
@@ -376,6 +388,15 @@ class _Conductor:
             if share == 1
             else f"the kernel's for {share:.1%} of reads, else this process's"
         )
+
+
+def _share(total: int | None, number: int, workers: int) -> int:
+    """Of a limit that workers have together; 0: there is none."""
+    if not total:
+        return 0
+    if total < workers:
+        raise SpecError(f"{total} cannot be shared by {workers} workers; use as few workers")
+    return total // workers + (number < total % workers)
 
 
 def _schedule(load: Load) -> list[int]:

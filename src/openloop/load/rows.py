@@ -65,6 +65,8 @@ def _outcome(fate: str, why: str, blocks: list[bytes], stamps: list[int], target
             found = target.decode(Reply(blocks, stamps))
         except WireError as error:
             found = Outcome("error", error=str(error))
+        except Exception as error:  # whatever a server sends costs its own request and no other
+            found = Outcome("error", error=f"the reply cannot be read: {type(error).__name__}: {error}"[:300])
     if fate == CENSORED:
         found.status, found.error = "censored", "still in flight when the run ended"
     elif fate == BROKEN:

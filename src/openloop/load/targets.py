@@ -1,7 +1,7 @@
 """Whom to ask: a target turns what is asked into bytes, and the bytes that came back into what a user got."""
 
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
 import msgspec
 
@@ -54,14 +54,17 @@ class _Choice(msgspec.Struct):
     finish_reason: str | None = None
 
 
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
+
+
 class _Details(msgspec.Struct):
-    cached_tokens: int | None = None
-    reasoning_tokens: int | None = None
+    cached_tokens: Count | None = None
+    reasoning_tokens: Count | None = None
 
 
 class _Usage(msgspec.Struct):
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
+    prompt_tokens: Count | None = None
+    completion_tokens: Count | None = None
     prompt_tokens_details: _Details | None = None
     completion_tokens_details: _Details | None = None
 
@@ -145,8 +148,8 @@ def _read_stream(reply: Reply, found: Outcome) -> None:
             break
         try:
             said = _DECODER.decode(data)
-        except (msgspec.MsgspecError, UnicodeDecodeError):
-            _fail(found, f"an event is not JSON: {_short(data)}")
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            _fail(found, f"an event is not JSON that makes sense: {_short(data)}")
             return
         if said.error is not None:
             _fail(found, f"an error in the stream: {_message(data)}")
@@ -170,8 +173,8 @@ def _read_stream(reply: Reply, found: Outcome) -> None:
 def _read_whole(reply: Reply, found: Outcome) -> None:
     try:
         said = _DECODER.decode(reply.body)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
-        _fail(found, f"the answer is not JSON: {_short(reply.body)}")
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        _fail(found, f"the answer is not JSON that makes sense: {_short(reply.body)}")
         return
     if said.error is not None:
         _fail(found, _message(reply.body))
@@ -200,7 +203,7 @@ def _message(body: bytes) -> str:
     """What a server says is wrong, from wherever it puts it."""
     try:
         said = msgspec.json.decode(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return _short(body)
     for key in ("error", "message", "detail"):
         if isinstance(said, dict) and key in said:

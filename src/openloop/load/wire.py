@@ -12,7 +12,7 @@ class WireError(Exception):
 
 
 _HEAD, _LENGTH, _SIZE, _CHUNK, _TRAILER, _UNTIL_CLOSE = range(6)
-LONGEST_HEAD = 1 << 20
+LONGEST_HEAD = 1 << 16
 
 
 class Framing:
@@ -77,28 +77,32 @@ class Framing:
         status, headers = _read_head(head)
         if status < 200:
             return False  # the real one follows
-        self.keep = headers.get("connection", "").lower() != "close" and not head.startswith(b"HTTP/1.0")
+        named = [each.strip() for each in headers.get("connection", "").lower().split(",")]
+        self.keep = "close" not in named and not head.startswith(b"HTTP/1.0")
+        if status in (204, 304):
+            return True
         if "chunked" in headers.get("transfer-encoding", "").lower():
             self._state = _SIZE
         elif "content-length" in headers:
             self._state, self._left = _LENGTH, _length(headers["content-length"])
             return self._left == 0
-        elif status in (204, 304):
-            return True
         else:
             self._state, self.keep = _UNTIL_CLOSE, False
         return False
 
 
 def _chunk_size(line: bytes) -> int:
+    size = line if b";" not in line else line.partition(b";")[0].strip()
+    if not size.isalnum() or len(size) > 15:  # int() would take signs, spaces and underscores as well
+        raise WireError(f"the response is broken: {line[:40]!r} is no size of a chunk")
     try:
-        return int(line if b";" not in line else line.partition(b";")[0], 16)
+        return int(size, 16)
     except ValueError:
         raise WireError(f"the response is broken: {line[:40]!r} is no size of a chunk") from None
 
 
 def _length(text: str) -> int:
-    if not text.isdigit():
+    if not (text.isascii() and text.isdigit() and len(text) <= 18):
         raise WireError(f"the response is broken: {text[:40]!r} is no content-length")
     return int(text)
 
@@ -130,10 +134,15 @@ class Reply:
             if self.http_status >= 200:
                 break
         chunked = "chunked" in self.headers.get("transfer-encoding", "").lower()
-        spans = list(_chunks(raw, start)) if chunked else [(start, len(raw))]
+        spans = _chunks(raw, start) if chunked else [(start, self._end(start, len(raw)))]
         self.body = b"".join([raw[a:b] for a, b in spans])
         self._raw_starts = [a for a, _ in spans]
         self._body_starts = [0, *accumulate(b - a for a, b in spans)]
+
+    def _end(self, start: int, size: int) -> int:
+        """Of a body that is not in chunks: what follows its length is not part of it."""
+        length = self.headers.get("content-length")
+        return size if length is None else min(start + _length(length), size)
 
     @property
     def first_ns(self) -> int:

@@ -17,7 +17,7 @@ import time
 from collections import deque
 from dataclasses import dataclass, field
 
-from openloop.clock import READ, WRITE, Poller, Receiver
+from openloop.clock import READ, WRITE, Poller, Receiver, raise_file_limit
 from openloop.load.address import Address, tls_context
 from openloop.load.channel import Channel, GoneError
 from openloop.load.wire import Framing, WireError
@@ -34,6 +34,9 @@ CHECK_NS = 100_000_000
 HAND_OVER = 32
 READ_SIZE = 16384
 MOST_TRIES = 5
+STALE_NS = 10_000_000
+LONGEST_PAUSE_NS = 5_000_000_000
+CLOSED = "the server closed the connection"
 NEVER = 1 << 62
 
 
@@ -74,13 +77,31 @@ class _Request:
 
 
 class _Connection:
-    __slots__ = ("fd", "framing", "inside", "opened", "outside", "request", "sock", "tls", "unsent", "used")
+    __slots__ = (
+        "begun_ns",
+        "fd",
+        "framing",
+        "inside",
+        "opened",
+        "outside",
+        "reach_ns",
+        "request",
+        "rested",
+        "sent_ns",
+        "sock",
+        "tls",
+        "unsent",
+        "used",
+    )
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
         self.fd = sock.fileno()
         self.opened = False
         self.used = False  # has carried a response before
+        self.rested = False  # has waited for a request
+        self.begun_ns = self.sent_ns = 0
+        self.reach_ns = 0  # a server that had closed it is heard from in this time
         self.request: _Request | None = None
         self.framing = Framing()
         self.unsent = b""
@@ -107,6 +128,7 @@ class _Worker:
         self.in_flight: dict[int, _Request] = {}
         self.finished: list[Finished] = []
         self.check_ns = 0
+        self.spare_ns = self.pause_ns = 0  # no spare connections before, and for how long not
         self.next_ns = NEVER
         self.stop_ns = NEVER
         self.fed = False  # no more requests will come
@@ -126,10 +148,14 @@ class _Worker:
                 if connection is None:
                     if fd == self.channel.fd:
                         self._hear(mask)
-                elif mask & WRITE:
-                    self._writable(connection)
                 else:
-                    self._readable(connection)
+                    try:
+                        if mask & WRITE:
+                            self._writable(connection)
+                        else:
+                            self._readable(connection)
+                    except Exception as error:  # whatever a server sends costs its own request and no other
+                        self._lost(connection, f"{type(error).__name__}: {error}")
                 if time.monotonic_ns() >= self.next_ns:
                     self._dispatch()
         self._hand_over()
@@ -148,6 +174,10 @@ class _Worker:
             self.pending.clear()
             self.fed = True
         self._hand_over()
+        while self.waiting and self.waiting[0].number not in self.in_flight:
+            self.waiting.popleft()
+        if not self.fed or self.waiting:
+            self._keep_spare()
         deadline = self.deadlines[0][0] if self.deadlines else NEVER
         self.check_ns = min(now + CHECK_NS, self.stop_ns, deadline)
 
@@ -222,15 +252,25 @@ class _Worker:
         connection.request = request
         connection.framing = Framing()
         payload = request.payload
-        if connection.tls is not None:
-            connection.tls.write(payload)
-            payload = connection.outside.read()  # type: ignore[union-attr]
-        if not request.sent_ns:
-            request.sent_ns = time.monotonic_ns()
-            request.waited_ns = request.sent_ns - request.taken_ns if not connection.used else 0
+        now = connection.sent_ns = time.monotonic_ns()
+        if request.sent_ns:
+            request.waited_ns += now - request.sent_ns  # lost on a connection that turned out to be stale
+        else:
+            request.sent_ns = now
+            request.waited_ns = now - request.taken_ns
+        if connection.tls is not None and connection.outside is not None:
+            try:
+                connection.tls.write(payload)
+            except ssl.SSLError as error:
+                self._lost(connection, f"TLS failed: {error.reason or error}")
+                return
+            payload = connection.outside.read()
         self._put(connection, payload)
 
     def _put(self, connection: _Connection, data: bytes) -> None:
+        if connection.unsent:
+            connection.unsent += data
+            return
         try:
             sent = connection.sock.send(data)
         except BlockingIOError:
@@ -246,7 +286,8 @@ class _Worker:
 
     def _keep_spare(self) -> None:
         """Open as many connections as are wanted now and soon."""
-        wanted = len(self.waiting) + self.plan.spare - len(self.idle) - self.opening
+        spare = self.plan.spare if time.monotonic_ns() >= self.spare_ns else 0
+        wanted = len(self.waiting) + spare - len(self.idle) - self.opening
         room = self.plan.limit - len(self.connections) if self.plan.limit else wanted
         for _ in range(min(wanted, room)):
             if not self._open():
@@ -263,6 +304,7 @@ class _Worker:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.receiver.prepare(sock)
         connection = _Connection(sock)
+        connection.begun_ns = time.monotonic_ns()
         self.connections[connection.fd] = connection
         self.poller.watch(connection.fd, READ | WRITE)
         self.opening += 1
@@ -312,6 +354,8 @@ class _Worker:
     def _opened(self, connection: _Connection) -> None:
         connection.opened = True
         self.opening -= 1
+        now = time.monotonic_ns()
+        connection.reach_ns = max(2 * (now - connection.begun_ns), STALE_NS)
         self._free(connection)
 
     def _free(self, connection: _Connection) -> None:
@@ -322,31 +366,49 @@ class _Worker:
             if request.number in self.in_flight:
                 self._send(connection, request)
                 return
+        connection.rested = True
         self.idle.append(connection)
 
     def _lost(self, connection: _Connection, why: str) -> None:
         """A connection is gone: with the request that it carried, or that waited for it."""
-        request, stale = connection.request, connection.used
-        opening = not connection.opened
+        request, opening = connection.request, not connection.opened
+        if self.connections.get(connection.fd) is not connection:
+            return
         self._close(connection)
+        now = time.monotonic_ns()
+        if not connection.used and request is None:  # a server that takes no spare connections is not to be flooded
+            self.pause_ns = min(max(2 * self.pause_ns, CHECK_NS), LONGEST_PAUSE_NS)
+            self.spare_ns = now + self.pause_ns
         if opening:
-            if self.waiting:
+            if len(self.waiting) > self.opening:  # nobody else is on the way to it
                 self._end(self.waiting.popleft(), UNSENT, f"no connection: {why}")
-        elif request is not None:
-            if stale and not request.blocks and request.tried < MOST_TRIES:
-                request.tried += 1  # the server closed it before it saw the request
-                self.waiting.appendleft(request)
-                self._open()
-            else:
-                self._end(request, BROKEN, why)
+        elif request is None:
+            return
+        elif self._stale(connection, request, now):
+            request.tried += 1
+            self.waiting.appendleft(request)
+            self._open()
+        else:
+            self._end(request, BROKEN, why)
+
+    def _stale(self, connection: _Connection, request: _Request, now: int) -> bool:
+        """Whether the server had closed a resting connection before the request reached it.
+
+        It did if the loss shows so soon after sending that the server cannot have worked on it.
+        """
+        soon = now - connection.sent_ns <= connection.reach_ns
+        return connection.rested and soon and not request.blocks and request.tried < MOST_TRIES
 
     def _fail_waiting(self, why: str) -> None:
         while self.waiting:
             self._end(self.waiting.popleft(), UNSENT, f"no connection: {why}")
 
     def _close(self, connection: _Connection) -> None:
-        if self.connections.pop(connection.fd, None) is None:
+        if self.connections.get(connection.fd) is not connection:
             return
+        del self.connections[connection.fd]
+        if self.waiting:
+            self.check_ns = 0  # there may be room for another
         if not connection.opened:
             self.opening -= 1
         elif connection.request is None and connection in self.idle:
@@ -367,11 +429,16 @@ class _Worker:
         if not data:
             self._ended_by_server(connection)
             return
-        if connection.tls is not None:
-            plain = self._decrypt(connection, data)
-            if not plain:
-                return
-            data = plain
+        if connection.tls is None:
+            self._received(connection, data, stamp, kernel)
+            return
+        plain, over = self._decrypt(connection, data)
+        if plain:
+            self._received(connection, plain, stamp, kernel)
+        if over is not None and self.connections.get(connection.fd) is connection:
+            self._ended_by_server(connection, over)
+
+    def _received(self, connection: _Connection, data: bytes, stamp: int, kernel: bool) -> None:
         request = connection.request
         if request is None:  # nobody asked: whatever it is, the connection is of no use any more
             self._close(connection)
@@ -388,43 +455,45 @@ class _Worker:
         if whole:
             self._complete(connection, request)
 
-    def _decrypt(self, connection: _Connection, data: bytes) -> bytes:
+    def _decrypt(self, connection: _Connection, data: bytes) -> tuple[bytes, str | None]:
+        """What it says, and why it will say no more, if so."""
         assert connection.tls is not None
         assert connection.inside is not None
         connection.inside.write(data)
         if not connection.opened:
             self._shake_hands(connection)
             if not connection.opened or connection.fd not in self.connections:
-                return b""
-        plain = []
+                return b"", None
+        plain: list[bytes] = []
+        over: str | None = None
         try:
             while piece := connection.tls.read(65536):
                 plain.append(piece)
+            over = CLOSED
         except ssl.SSLWantReadError:
             pass
+        except ssl.SSLZeroReturnError:
+            over = CLOSED
         except ssl.SSLError as error:
-            self._lost(connection, f"TLS failed: {error.reason or error}")
-        return b"".join(plain)
+            over = f"TLS failed: {error.reason or error}"
+        return b"".join(plain), over
 
-    def _ended_by_server(self, connection: _Connection) -> None:
+    def _ended_by_server(self, connection: _Connection, why: str = CLOSED) -> None:
         request = connection.request
-        if request is not None and connection.framing.until_close:
+        if request is not None and connection.framing.until_close and why == CLOSED:
             self._close(connection)
             self._end(request, DONE, "")
         else:
-            self._lost(connection, "the server closed the connection")
-            if connection.opened and request is None and len(self.idle) < self.plan.spare // 2 and not self.fed:
-                self._keep_spare()
+            self._lost(connection, why)
 
     def _complete(self, connection: _Connection, request: _Request) -> None:
         self._end(request, DONE, "")
         connection.used = True
-        if connection.framing.keep:
+        self.pause_ns = 0
+        if connection.framing.keep and not connection.unsent:
             self._free(connection)
         else:
             self._close(connection)
-            if self.waiting:
-                self._keep_spare()
 
     # Ends.
 
@@ -469,6 +538,7 @@ def work(sock: socket.socket) -> None:
     """The body of a worker process: the first message is its plan."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the conductor decides what an interrupt means
     gc.disable()  # nothing here makes cycles, and a collection would hold up everything
+    raise_file_limit()
     channel = Channel(sock)
     with contextlib.suppress(GoneError):
         select.select([sock], [], [])

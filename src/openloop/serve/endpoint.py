@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from openloop.clock import READ, WRITE, Poller, Receiver
+from openloop.clock import READ, WRITE, Poller, Receiver, raise_file_limit
 from openloop.errors import SpecError
 from openloop.serve.answers import Ask, Voice, chunk, read_ask, respond
 from openloop.serve.behaviour import Behaviour
@@ -63,6 +63,7 @@ class Endpoint:
     def __init__(
         self, engine: EngineSpec, model: str = "openloop", host: str = "127.0.0.1", port: int = 0, seed: int = 0
     ) -> None:
+        raise_file_limit()
         self.behaviour = Behaviour()
         self._engine: Engine = engine.start(seed)
         self._voice = Voice(model)
@@ -134,7 +135,9 @@ class Endpoint:
         return min(moments, default=None)
 
     def _accept(self) -> None:
-        with contextlib.suppress(BlockingIOError):
+        with contextlib.suppress(
+            OSError
+        ):  # nobody is waiting, or there are no more files: those who wait go on waiting
             while True:
                 sock, _ = self._listener.accept()
                 sock.setblocking(False)
@@ -167,7 +170,7 @@ class Endpoint:
                 name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines[1:])
             }
             length = headers.get("content-length", "0")
-            if not length.isdigit() or int(length) > LARGEST_REQUEST:
+            if not (length.isascii() and length.isdigit() and len(length) < 18) or int(length) > LARGEST_REQUEST:
                 self._send(connection, self._voice.refuse(413, "a request is at most 64 MiB, and says its length"))
                 self._close_after(connection)
                 return
@@ -221,7 +224,8 @@ class Endpoint:
         self._key += 1
         number = headers.get("x-request-id", "")
         truth = _Truth(connection.arrived_ns)
-        self._truth[int(number) if number.isdigit() else -self._key] = truth
+        known = number.isascii() and number.isdigit() and len(number) < 18
+        self._truth[int(number) if known else -self._key] = truth
         fault = self.behaviour.fault if self._random.random() < self.behaviour.share else None
         if self._refused(connection, fault):
             return
