@@ -14,6 +14,7 @@ from openloop.arrivals import Constant
 from openloop.distributions import Distribution, Lognormal, Straggling
 from openloop.report.chart import Chart
 from openloop.sim import Fcfs
+from openloop.sim.theory import concurrency
 
 RATE = 5000.0
 SECONDS = 40.0  # 200,000 requests
@@ -43,7 +44,7 @@ def main(folder: Path | None) -> None:
     print("Little's law L = lambda * W")
     print(f" throughput lambda = {with_one.throughput_rps:8.0f} req/s")
     print(f" mean latency W = {slow.mean * 1000:8.1f} ms")
-    print(f" concurrency L = {with_one.throughput_rps * slow.mean:8.1f} requests in flight")
+    print(f" concurrency L = {concurrency(with_one.throughput_rps, slow.mean):8.1f} requests in flight")
     print(f" measured in the run = {with_one.little.L_measured:8.1f}")
     if folder:
         chart = Chart("One slow worker: the median does not notice, the p99 does", "Latency (ms)", "Requests")

@@ -165,61 +165,8 @@ def test_a_host_that_does_not_answer(tmp_path: Path) -> None:
     assert {(row["status"], row["sent_ns"]) for row in rows} == {("timeout", None)}
 
 
-def test_something_that_is_no_web_server(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as odd:
-
-        def greet() -> None:
-            while True:
-                try:
-                    sock, _ = odd.accept()
-                except OSError:
-                    return
-                threading.Thread(target=answer, args=(sock,), daemon=True).start()
-
-        def answer(sock: socket.socket) -> None:
-            with sock:
-                if sock.recv(1000):
-                    sock.sendall(b"SSH-2.0-Odd\r\n\r\n")
-                    time.sleep(0.1)
-
-        threading.Thread(target=greet, daemon=True).start()
-        place = find(f"http://127.0.0.1:{odd.getsockname()[1]}")
-        load = Load(place, Chat("x", "m"), Constant(10), Synthetic(Fixed(5), Fixed(5)), 0.3, drain_s=1.0)
-        rows = rows_of(drive(load, tmp_path / "run"))
-    assert {row["status"] for row in rows} == {"error"}
-    assert all("does not speak HTTP: it said 'SSH-2.0-Odd'" in row["error"] for row in rows)
-
-
-def test_a_stale_connection_is_replaced_without_a_failed_request(tmp_path: Path) -> None:
-    """A server that closes every connection right after its answer, though it promised to keep it."""
-    answer = (
-        b'{"choices": [{"message": {"content": "hi"}, "finish_reason": "stop"}], "usage": {"completion_tokens": 1}}'
-    )
-    response = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(answer) + answer
-    with socket.create_server(("127.0.0.1", 0), backlog=100) as short:
-
-        def serve() -> None:
-            while True:
-                try:
-                    sock, _ = short.accept()
-                except OSError:
-                    return
-                threading.Thread(target=answer_once, args=(sock,), daemon=True).start()
-
-        def answer_once(sock: socket.socket) -> None:
-            with sock:
-                if sock.recv(65536):
-                    sock.sendall(response)
-
-        threading.Thread(target=serve, daemon=True).start()
-        place = find(f"http://127.0.0.1:{short.getsockname()[1]}")
-        load = Load(place, Chat("x", "m", stream=False), Constant(200), Synthetic(Fixed(5), Fixed(5)), 1.0, drain_s=1.0)
-        rows = rows_of(drive(load, tmp_path / "run"))
-    assert Counter(row["status"] for row in rows) == {"ok": 200}
-
-
-def answering(answers: list[bytes], seen: list[int], *, wait_s: float = 0.0) -> socket.socket:
-    """A server that gives these answers in turn, one to a connection's each request, and then closes."""
+def answering(answers: list[bytes], seen: list[int], *, wait_s: float = 0.0, once: bool = False) -> socket.socket:
+    """A server that gives these answers in turn; after an empty one, or after any if `once`, it closes."""
     listener = socket.create_server(("127.0.0.1", 0), backlog=1000)
 
     def serve() -> None:
@@ -228,7 +175,6 @@ def answering(answers: list[bytes], seen: list[int], *, wait_s: float = 0.0) -> 
                 sock, _ = listener.accept()
             except OSError:
                 return
-            seen[1] += 1
             threading.Thread(target=talk, args=(sock,), daemon=True).start()
 
     def talk(sock: socket.socket) -> None:
@@ -240,6 +186,8 @@ def answering(answers: list[bytes], seen: list[int], *, wait_s: float = 0.0) -> 
                 if not answer:
                     return
                 sock.sendall(answer)
+                if once:
+                    return
 
     threading.Thread(target=serve, daemon=True).start()
     return listener
@@ -258,6 +206,18 @@ def driven(listener: socket.socket, folder: Path, **more: Any) -> list[dict[str,
     return rows_of(run)
 
 
+def test_something_that_is_no_web_server(tmp_path: Path) -> None:
+    rows = driven(answering([b"SSH-2.0-Odd\r\n\r\n"], [0]), tmp_path / "run")
+    assert {row["status"] for row in rows} == {"error"}
+    assert all("does not speak HTTP: it said 'SSH-2.0-Odd'" in row["error"] for row in rows)
+
+
+def test_a_stale_connection_is_replaced_without_a_failed_request(tmp_path: Path) -> None:
+    """A server that closes every connection right after its answer, though it promised to keep it."""
+    rows = driven(answering([OK], [0], once=True), tmp_path / "run", arrivals=Constant(200))
+    assert Counter(row["status"] for row in rows) == {"ok": 200}
+
+
 @pytest.mark.parametrize(
     "poison",
     [
@@ -268,14 +228,14 @@ def driven(listener: socket.socket, folder: Path, **more: Any) -> list[dict[str,
     ],
 )
 def test_a_poisonous_answer_costs_its_own_request_and_no_other(poison: bytes, tmp_path: Path) -> None:
-    rows = driven(answering([OK, OK, poison], [0, 0]), tmp_path / "run")
+    rows = driven(answering([OK, OK, poison], [0]), tmp_path / "run")
     counts = Counter(row["status"] for row in rows)
     assert set(counts) == {"ok", "error"}
     assert counts["error"] == pytest.approx(50 / 3, abs=3)
 
 
 def test_a_server_that_fails_after_a_while_is_not_asked_again(tmp_path: Path) -> None:
-    seen = [0, 0]
+    seen = [0]
     rows = driven(answering([OK, OK, b""], seen, wait_s=0.05), tmp_path / "run")
     counts = Counter(row["status"] for row in rows)
     assert seen[0] == 50

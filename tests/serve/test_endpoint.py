@@ -118,6 +118,14 @@ def test_it_cuts_streams_on_command(server: Served) -> None:
     assert "it broke, as commanded" in ask(server, stream=True)
 
 
+def test_it_slows_down_on_command(server: Served) -> None:
+    server.behave(slowness=5.0)
+    ask(server, number=7, stream=True)
+    [(arrived, written)] = server.truth().values()
+    assert (written[0] - arrived) / 1e6 >= 15.0
+    assert (written[3] - written[0]) / 1e6 >= 130.0
+
+
 def test_it_refuses_a_command_that_it_does_not_know(server: Served) -> None:
     assert "falut" in refusal(lambda: server.behave(falut="cut"))[1]
 

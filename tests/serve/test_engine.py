@@ -29,6 +29,15 @@ def test_the_next_takes_the_slot_when_it_is_free_and_not_when_it_is_noticed() ->
     assert engine.advance(1000 * MS) == [1, 1, 2, 2]
 
 
+def test_a_slow_engine_takes_longer_over_everything() -> None:
+    engine = Slots(count=1, prefill=0.002, gap=Fixed(0.010)).start()
+    engine.slowness = 3.0
+    engine.submit(1, prompt_tokens=5, output_tokens=2, now_ns=0)
+    assert engine.next_ns() == 30 * MS
+    engine.advance(30 * MS)
+    assert engine.next_ns() == 60 * MS
+
+
 def test_a_request_that_is_given_up_frees_its_slot() -> None:
     engine = Slots(count=1, prefill=0.0, overhead=0.005, gap=Fixed(0.010)).start()
     for key in (1, 2, 3):

@@ -77,7 +77,6 @@ class Snapshot:
 
     seconds: float = 0.0
     due: int = 0
-    sent: int = 0
     in_flight: int = 0
     statuses: "Counter[str]" = field(default_factory=Counter)
     finished: list[Row] = field(default_factory=list)  # since the snapshot before
@@ -350,7 +349,7 @@ class _Conductor:
         if self.load.users:
             due = self.finished + min(len(self.asked), self.load.users)
         try:
-            self.watch(Snapshot(seconds, due, self.fed, max(due - self.finished, 0), self.statuses, self.unseen))
+            self.watch(Snapshot(seconds, due, max(due - self.finished, 0), self.statuses, self.unseen))
         except Exception as error:  # nobody looks any more: that is no reason to stop measuring
             self.watch = lambda _: None
             self.notes.append(f"the display failed ({type(error).__name__}), and the run went on")

@@ -1,5 +1,6 @@
 """Whom to ask: a target turns what is asked into bytes, and the bytes that came back into what a user got."""
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Protocol
 
@@ -81,7 +82,7 @@ _DECODER = msgspec.json.Decoder(_Said)
 
 
 @dataclass(frozen=True)
-class _OpenAI:
+class _OpenAI(ABC):
     """What the two OpenAI dialects have in common."""
 
     host: str
@@ -100,8 +101,9 @@ class _OpenAI:
         headers = {**self.headers, "X-Request-Id": str(number)}
         return encode_post(self.base + self.path, self.host, headers, msgspec.json.encode(body | self.extra))
 
+    @abstractmethod
     def said(self, ask: Ask) -> dict[str, Any]:
-        raise NotImplementedError
+        """The part of the body that holds the prompt."""
 
     def decode(self, reply: Reply) -> Outcome:
         found = Outcome(http_status=reply.http_status, first_any_ns=reply.first_ns)

@@ -29,7 +29,7 @@ class Behaviour(Strict, frozen=True):
     share: Share = 1.0
     stall_s: Seconds = 0.0  # everything that is sent stands still so long
     every_s: Seconds = 10.0  # at the start of each stretch of this length
-    slowness: Annotated[float, msgspec.Meta(gt=0, le=1000)] = 1.0  # prompts and outputs count this many times
+    slowness: Annotated[float, msgspec.Meta(gt=0, le=1000)] = 1.0  # everything takes this many times as long
     early_role: bool = False  # the event that names the role comes with the request, long before a token
 
     def stalled_until(self, now_ns: int, since_ns: int) -> int:

@@ -208,6 +208,7 @@ class Endpoint:
             self.behaviour = msgspec.json.decode(body, type=Behaviour)
         except msgspec.MsgspecError as error:
             return self._voice.refuse(400, str(error))
+        self._engine.slowness = self.behaviour.slowness
         self._since_ns = time.monotonic_ns()
         return respond(200, msgspec.json.encode(self.behaviour))
 
@@ -234,9 +235,7 @@ class Endpoint:
         if ask.stream and chat and self.behaviour.early_role and fault is None:
             self._send(connection, Voice.STREAM_HEAD + self._voice.role)
         if fault != "hang":
-            times = self.behaviour.slowness
-            prompt, output = round(ask.prompt_tokens * times), round(ask.output_tokens)
-            self._engine.submit(self._key, prompt, output, time.monotonic_ns())
+            self._engine.submit(self._key, ask.prompt_tokens, ask.output_tokens, time.monotonic_ns())
 
     def _refused(self, connection: _Connection, fault: str | None) -> bool:
         """Faults that come in place of an answer."""
@@ -289,7 +288,7 @@ class Endpoint:
         if answer.fault == "drip":
             answer.dripping += data
             if answer.given == 1:
-                self._drips.append((time.monotonic_ns(), answer))
+                self._drips.insert(0, (time.monotonic_ns(), answer))
         elif answer.fault == "garbage":
             self._write(answer, (Voice.STREAM_HEAD if answer.given == 1 else b"") + chunk(b"data: {{garbage\n\n"))
             if answer.given == answer.ask.output_tokens:
@@ -325,7 +324,8 @@ class Endpoint:
     def _finish(self, key: int, answer: _Answer) -> None:
         self._served += 1
         self._answers.pop(key, None)
-        self._engine.cancel(key)
+        if answer.given < answer.ask.output_tokens:
+            self._engine.cancel(key)
         connection = answer.connection
         connection.answering = None
         if connection.fd in self._connections:

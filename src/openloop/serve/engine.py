@@ -17,6 +17,8 @@ __all__ = ["ENGINES", "Engine", "EngineSpec", "Slots", "SlotsEngine", "read_engi
 class Engine(Protocol):
     """Requests in; at each moment that it names, the requests that have a token."""
 
+    slowness: float  # what begins now takes this many times as long
+
     @property
     def running(self) -> int: ...
 
@@ -57,6 +59,7 @@ class Slots(Term):
 
 class SlotsEngine:
     def __init__(self, spec: Slots, seed: int) -> None:
+        self.slowness = 1.0
         self._spec = spec
         self._rng = np.random.default_rng(seed)
         self._waiting: deque[tuple[int, int, int]] = deque()
@@ -98,7 +101,7 @@ class SlotsEngine:
                 found.append(key)
             if left > 1:
                 self._left[key] = left - 1
-                self._push(when + to_ns(self._gap()), key)
+                self._push(when + to_ns(self._gap() * self.slowness), key)
                 continue
             del self._left[key]
             if self._waiting:
@@ -107,7 +110,8 @@ class SlotsEngine:
 
     def _begin(self, key: int, prompt_tokens: int, output_tokens: int, at_ns: int) -> None:
         self._left[key] = output_tokens
-        self._push(at_ns + to_ns(self._spec.overhead + self._spec.prefill * prompt_tokens), key)
+        reading = self._spec.overhead + self._spec.prefill * prompt_tokens
+        self._push(at_ns + to_ns(reading * self.slowness), key)
 
     def _push(self, when: int, key: int) -> None:
         self._order += 1
