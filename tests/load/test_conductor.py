@@ -234,6 +234,35 @@ def test_a_poisonous_answer_costs_its_own_request_and_no_other(poison: bytes, tm
     assert counts["error"] == pytest.approx(50 / 3, abs=3)
 
 
+def test_a_connection_that_a_balancer_forgot_costs_no_request(tmp_path: Path) -> None:
+    """Whatever rested for 0.15 s is closed as soon as it is used: only asking again on a fresh one helps."""
+    forgetful = socket.create_server(("127.0.0.1", 0), backlog=1000)
+    forgotten = [0]
+
+    def serve() -> None:
+        while True:
+            try:
+                sock, _ = forgetful.accept()
+            except OSError:
+                return
+            threading.Thread(target=talk, args=(sock,), daemon=True).start()
+
+    def talk(sock: socket.socket) -> None:
+        with sock, contextlib.suppress(OSError):
+            began = time.monotonic()
+            while sock.recv(1 << 20):
+                if time.monotonic() - began > 0.15:
+                    forgotten[0] += 1
+                    return
+                sock.sendall(OK)
+                began = time.monotonic()
+
+    threading.Thread(target=serve, daemon=True).start()
+    rows = driven(forgetful, tmp_path / "run", arrivals=Constant(4), seconds=2.0)
+    assert forgotten[0] > 0
+    assert {row["status"] for row in rows} == {"ok"}
+
+
 def test_a_server_that_fails_after_a_while_is_not_asked_again(tmp_path: Path) -> None:
     seen = [0]
     rows = driven(answering([OK, OK, b""], seen, wait_s=0.05), tmp_path / "run")
