@@ -33,6 +33,8 @@ _STAMP: Final = struct.Struct("qq")
 class Receiver:
     """Reads sockets, and says when what it read had arrived."""
 
+    exact = sys.platform == "linux"  # by the kernel
+
     def __init__(self) -> None:
         self._offset = 0
         self.refresh()
@@ -40,7 +42,7 @@ class Receiver:
     @staticmethod
     def prepare(sock: socket.socket) -> None:
         """Ask the kernel to stamp what this socket receives, where it can."""
-        if sys.platform == "linux":
+        if Receiver.exact:
             with contextlib.suppress(OSError):
                 sock.setsockopt(socket.SOL_SOCKET, _TIMESTAMPNS, 1)
 
@@ -73,7 +75,9 @@ class Poller:
         if self._exact:
             self._epoll = select.epoll()
             self._timer = _Timer()
-            self._epoll.register(self._timer.fd, READ | select.EPOLLET)  # told once: nobody has to read it
+            self._pause = select.epoll()
+            for each in (self._epoll, self._pause):
+                each.register(self._timer.fd, READ | select.EPOLLET)  # told once: nobody has to read it
         else:
             self._selector = selectors.DefaultSelector()
 
@@ -107,9 +111,16 @@ class Poller:
         self._timer.set(until_ns)
         return self._epoll.poll()
 
+    def rest(self, until_ns: int) -> None:
+        """Wait for the moment and for nothing else, where that can be told exactly."""
+        if self._exact and until_ns > time.monotonic_ns():
+            self._timer.set(until_ns)
+            self._pause.poll()
+
     def close(self) -> None:
         if self._exact:
             self._epoll.close()
+            self._pause.close()
             self._timer.close()
         else:
             self._selector.close()

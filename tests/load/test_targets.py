@@ -127,7 +127,7 @@ def test_an_answer_at_once_is_one_delivery_of_all_its_tokens() -> None:
 
 def test_a_request_says_what_is_asked() -> None:
     target = Chat("h", "m", "/base", {"Authorization": "Bearer x"}, extra={"ignore_eos": True})
-    head, _, body = target.encode(Ask("hello", 9), 4).partition(b"\r\n\r\n")
+    head, _, body = target.encode(Ask((("user", "hello"),), 9), 4).partition(b"\r\n\r\n")
     assert head.startswith(b"POST /base/v1/chat/completions HTTP/1.1\r\nHost: h\r\n")
     assert b"Authorization: Bearer x" in head
     assert b"X-Request-Id: 4" in head

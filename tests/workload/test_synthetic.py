@@ -8,7 +8,7 @@ from openloop.workload import Synthetic
 
 def test_lengths_are_as_asked() -> None:
     asks = list(Synthetic(Uniform(5, 50), Fixed(9)).asks(2000, seed=1))
-    lengths = Counter(len(ask.prompt.split()) for ask in asks)
+    lengths = Counter(len(ask.text.split()) for ask in asks)
     assert min(lengths) == 5
     assert max(lengths) == 50
     assert {ask.output_tokens for ask in asks} == {9}
@@ -24,4 +24,4 @@ def test_the_same_seed_asks_the_same_however_many_are_asked() -> None:
 def test_no_two_prompts_begin_alike() -> None:
     """A cache of prefixes must not be measured by accident."""
     asks = list(Synthetic(Fixed(3), Fixed(1)).asks(3000, seed=0))
-    assert len({ask.prompt.split()[0] for ask in asks}) == 3000
+    assert len({ask.text.split()[0] for ask in asks}) == 3000

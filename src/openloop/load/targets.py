@@ -95,11 +95,15 @@ class _OpenAI(ABC):
     path = ""
 
     def encode(self, ask: Ask, number: int) -> bytes:
-        body = {"model": self.model, **self.said(ask), "max_tokens": ask.output_tokens, "stream": self.stream}
+        body = {"model": self.model, **self.said(ask), "stream": self.stream}
+        if ask.output_tokens is not None:
+            body["max_tokens"] = ask.output_tokens
         if self.stream:
             body["stream_options"] = {"include_usage": True}
         headers = {**self.headers, "X-Request-Id": str(number)}
-        return encode_post(self.base + self.path, self.host, headers, msgspec.json.encode(body | self.extra))
+        return encode_post(
+            self.base + self.path, self.host, headers, msgspec.json.encode(body | self.extra | (ask.body or {}))
+        )
 
     @abstractmethod
     def said(self, ask: Ask) -> dict[str, Any]:
@@ -127,7 +131,7 @@ class Chat(_OpenAI):
     path = "/v1/chat/completions"
 
     def said(self, ask: Ask) -> dict[str, Any]:
-        return {"messages": [{"role": "user", "content": ask.prompt}]}
+        return {"messages": [{"role": role, "content": text} for role, text in ask.messages]}
 
 
 class Completions(_OpenAI):
@@ -136,7 +140,7 @@ class Completions(_OpenAI):
     path = "/v1/completions"
 
     def said(self, ask: Ask) -> dict[str, Any]:
-        return {"prompt": ask.prompt}
+        return {"prompt": ask.text}
 
 
 TARGETS: dict[str, type[_OpenAI]] = {"chat": Chat, "completions": Completions}

@@ -33,6 +33,7 @@ Finished = tuple[int, str, str, int, int, int, list[bytes], list[int], int]
 CHECK_NS = 100_000_000
 HAND_OVER = 32
 READ_SIZE = 16384
+GRAIN_NS = 500_000  # the kernel stamps what arrives, so a crowd of tokens can be read this much later, together
 MOST_TRIES = 5
 STALE_NS = 10_000_000
 LONGEST_PAUSE_NS = 5_000_000_000
@@ -131,6 +132,9 @@ class _Worker:
         self.spare_ns = self.pause_ns = 0  # no spare connections before, and for how long not
         self.next_ns = NEVER
         self.stop_ns = NEVER
+        self.may_rest = self.receiver.exact and not (self.plan.users or self.plan.limit)  # where nobody waits for reads
+        self.crowded = False
+        self.woken_ns = 0
         self.fed = False  # no more requests will come
         self.poller.watch(self.channel.fd, READ)
 
@@ -143,7 +147,7 @@ class _Worker:
                 self._dispatch()
             if now >= self.check_ns:
                 self._look_at_clock(now)
-            for fd, mask in self.poller.wait(min(self.next_ns, self.check_ns)):
+            for fd, mask in self._wait(min(self.next_ns, self.check_ns)):
                 connection = self.connections.get(fd)
                 if connection is None:
                     if fd == self.channel.fd:
@@ -160,6 +164,16 @@ class _Worker:
                     self._dispatch()
         self._hand_over()
         self._say_goodbye()
+
+    def _wait(self, until_ns: int) -> list[tuple[int, int]]:
+        """What can be read; where much is, not before there is more of it, for being woken is what costs most."""
+        if self.crowded:
+            self.poller.rest(min(until_ns, self.woken_ns + GRAIN_NS))
+        ready = self.poller.wait(until_ns)
+        now = time.monotonic_ns()
+        self.crowded = self.may_rest and now - self.woken_ns < 2 * GRAIN_NS
+        self.woken_ns = now
+        return ready
 
     def _look_at_clock(self, now: int) -> None:
         """What else is to be done at its time: give up on requests, stop, hand over what is finished."""

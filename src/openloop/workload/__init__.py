@@ -1,5 +1,6 @@
 """What is asked."""
 
-from openloop.workload.synthetic import Ask, Synthetic
+from openloop.workload.ask import Ask
+from openloop.workload.synthetic import Synthetic
 
 __all__ = ["Ask", "Synthetic"]

@@ -7,8 +7,9 @@ import numpy as np
 
 from openloop.distributions import Distribution
 from openloop.seeds import stream
+from openloop.workload.ask import Ask
 
-__all__ = ["Ask", "Synthetic"]
+__all__ = ["Synthetic"]
 
 # fmt: off
 WORDS = [
@@ -20,15 +21,6 @@ WORDS = [
 ]
 # fmt: on
 BLOCK = 512  # requests whose lengths and words are drawn together
-
-
-@dataclass(frozen=True, slots=True)
-class Ask:
-    """What one request asks for."""
-
-    prompt: str
-    output_tokens: int
-    workload_class: str | None = None
 
 
 @dataclass(frozen=True)
@@ -48,7 +40,8 @@ class Synthetic:
             )
             for number, (words, output) in enumerate(zip(prompts, outputs, strict=True), start=first):
                 chosen = rng.integers(0, len(WORDS), words)
-                yield Ask(f"{number} " + " ".join([WORDS[i] for i in chosen[1:].tolist()]), int(output))
+                text = f"{number} " + " ".join([WORDS[i] for i in chosen[1:].tolist()])
+                yield Ask((("user", text),), int(output))
 
     def __str__(self) -> str:
         return f"synthetic words, prompt {self.prompt}, output {self.output}"
