@@ -99,7 +99,8 @@ class Endpoint:
     def stop(self) -> None:
         """From any thread."""
         self._stopping = True
-        self._waker.send(b"!")
+        with contextlib.suppress(OSError):  # it may have noticed by itself, and be gone
+            self._waker.send(b"!")
 
     def run(self) -> None:
         refreshed = 0
