@@ -29,7 +29,7 @@ from openloop.load.address import find
 from openloop.load.selftest import ENGINE, TOKENS
 from openloop.load.targets import Chat
 from openloop.serve.process import Served, endpoint_process
-from openloop.workload import Synthetic
+from openloop.workload import Synthetic, Workload
 
 PROMPT = 20
 
@@ -44,8 +44,8 @@ class Reported:
 
 def openloop(url: str, rate: float, seconds: float) -> Reported:
     place = find(url)
-    workload = Synthetic(Fixed(PROMPT), Fixed(TOKENS))
-    load = ol.Load(place, Chat(place.host, "openloop", place.base), Poisson(rate), workload, seconds)
+    workload = Workload.of(Synthetic(Fixed(PROMPT), Fixed(TOKENS)))
+    load = ol.Load([(place, Chat(place.host, "openloop", place.base))], workload, Poisson(rate), seconds)
     with tempfile.TemporaryDirectory() as folder:
         score = ol.score(ol.drive(load, Path(folder) / "run"), "ttft<=1s")
     assert score.ttft_s is not None

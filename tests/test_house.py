@@ -20,7 +20,7 @@ HOME = ROOT.parent.parent
 # A module imports only from rooms further left.
 LEVELS = [
     ["errors", "units", "spec", "terms", "seeds", "clock", "records"],
-    ["slo", "distributions", "arrivals", "workload", "routing", "quality"],
+    ["slo", "distributions", "arrivals", "persistence", "workload", "routing", "quality"],
     ["load", "sim", "proxy", "importers", "serve"],
     ["score"],
     ["frontier"],

@@ -202,74 +202,210 @@ def queue(
         _tell_score(score_run(run, slo), as_json)
 
 
+def _keyed(key: str) -> Any:
+    """A flag that sets a key of the scenario; one that is not given leaves it as it is."""
+
+    def take(ctx: click.Context, _: click.Parameter, value: Any) -> None:
+        if value is not None and value != ():
+            ctx.ensure_object(dict)[key] = value
+
+    return take
+
+
+def scenario_option(flag: str, key: str, *names: str, **how: Any) -> Any:
+    return click.option(flag, *names, callback=_keyed(key), expose_value=False, default=None, **how)
+
+
+SCENARIO = [
+    scenario_option(
+        "--target",
+        "target.url",
+        multiple=True,
+        help="The server, for example http://localhost:8000; /v1 may follow. Given again: asked in turn.",
+    ),
+    scenario_option("--model", "target.model", help="Name of the model; by default the one that the server has."),
+    scenario_option("--slo", "slo", help="Gates, a preset or a YAML file; the run is scored against it at the end."),
+    scenario_option("--rate", "rate", type=RATE, help="Short for --arrivals poisson:rate=RATE."),
+    scenario_option("--arrivals", "arrivals", help="When users come, for example gamma:rate=12,cv=2."),
+    scenario_option("--for", "for", type=DURATION, help="How long they come.  [default: 60s]"),
+    scenario_option("--workload", "workload", help="What is asked, for example sessions:turns=5,think=8s."),
+    scenario_option("--prompt", "prompt", help="Tokens in a prompt: a number or a distribution.  [default: 128]"),
+    scenario_option("--output", "output", help="Tokens to ask for: a number or a distribution.  [default: 64]"),
+    scenario_option("--tokenizer", "tokenizer", help="Folder with tokenizer.json: prompts of exactly so many tokens."),
+    scenario_option("--tokens-per-word", "tokens_per_word", type=float, help="Instead of asking the server."),
+    scenario_option(
+        "--api",
+        "target.api",
+        help="chat, completions, responses, messages, embeddings, http or python.  [default: chat]",
+    ),
+    scenario_option(
+        "--stream/--no-stream", "target.stream", help="Ask for tokens as they come, or all at once.  [default: stream]"
+    ),
+    scenario_option("--extra", "extra", help="JSON to add to every request, for example '{\"ignore_eos\": true}'."),
+    scenario_option("--template", "target.template", help="File of the body, with --api http."),
+    scenario_option("--method", "target.method", help="Of HTTP, with --api http.  [default: POST]"),
+    scenario_option(
+        "--header", "header", multiple=True, help="A header for every request, as 'Name: value'; may be given again."
+    ),
+    scenario_option(
+        "--key-env", "target.key_env", help="Variable that holds the key.  [default: OPENAI_API_KEY, or as the API has it]"
+    ),
+    scenario_option("--ca", "target.ca", help="File of certificates to trust besides the system's."),
+    scenario_option("--insecure", "target.insecure", is_flag=True, flag_value=True, help="Check no certificate."),
+    scenario_option("--replica-header", "target.replica_header", help="Response header that says who served."),
+    scenario_option(
+        "--metrics/--no-metrics", "target.metrics", help="Scrape /metrics of the servers meanwhile.  [default: metrics]"
+    ),
+    scenario_option("--timeout", "timeout", type=DURATION, help="Give up on a request after this.  [default: 120s]"),
+    scenario_option("--drain", "drain", type=DURATION, help="Wait so long for what is in flight.  [default: 30s]"),
+    scenario_option("--retry", "retry", help="Ask again: how many times, or retry:most=2,on=429+503,budget=20%."),
+    scenario_option("--hedge", "hedge", help="Ask somebody else as well: after what, as 500ms, p95 or hedge:after=p95."),
+    scenario_option("--workers", "workers", type=click.IntRange(1, 64), help="Processes that send.  [default: 1]"),
+    scenario_option(
+        "--connections",
+        "connections",
+        type=click.IntRange(1),
+        help="At most so many, as an experiment: what waits for one counts as late.",
+    ),
+    scenario_option(
+        "--closed",
+        "closed",
+        type=click.IntRange(1),
+        help="A closed loop of so many users instead of a schedule, to show what it hides.",
+    ),
+    scenario_option("--max-requests", "limits.requests", type=click.IntRange(1), help="Stop after so many."),
+    scenario_option("--max-spend", "limits.spend", type=click.FloatRange(0), help="Stop when this is spent."),
+    scenario_option("--seed", "seed", type=click.IntRange(0), help="The same seed, the same requests.  [default: 0]"),
+    scenario_option("--price", "prices.per_hour", type=click.FloatRange(0), help="Cost of all that serves, per hour."),
+]
+
+
+def scenario_options(command: Any) -> Any:
+    for option in reversed(SCENARIO):
+        command = option(command)
+    return command
+
+
 @cli.command()
-@click.option("--target", required=True, help="The server, for example http://localhost:8000; /v1 may follow.")
-@click.option("--model", help="Name of the model; by default the one that the server has.")
-@click.option("--slo", help="Gates, a preset or a YAML file; the run is scored against it at the end.")
-@click.option("--rate", type=RATE, help="Short for --arrivals poisson:rate=RATE.")
-@click.option("--arrivals", help="When requests are due, for example gamma:rate=12,cv=2.")
-@click.option("--for", "seconds", type=DURATION, default="60s", show_default=True, help="How long requests arrive.")
-@click.option("--prompt", default="128", show_default=True, help="Words in a prompt: a number or a distribution.")
-@click.option("--output", default="64", show_default=True, help="Tokens to ask for: a number or a distribution.")
-@click.option("--api", type=click.Choice(["chat", "completions"]), default="chat", show_default=True, help="Dialect.")
-@click.option(
-    "--stream/--no-stream", default=True, show_default=True, help="Ask for tokens as they come, or all at once."
-)
-@click.option("--extra", help="JSON to add to every request, for example '{\"ignore_eos\": true}'.")
-@click.option("--header", multiple=True, help="A header for every request, as 'Name: value'; may be given again.")
-@click.option(
-    "--key-env", default="OPENAI_API_KEY", show_default=True, help="Variable that holds the key, if there is one."
-)
-@click.option("--ca", default="", help="File of certificates to trust besides the system's.")
-@click.option("--insecure", is_flag=True, help="Do not check the server's certificate.")
-@click.option(
-    "--timeout", type=DURATION, default="120s", show_default=True, help="Give up on a request after this long."
-)
-@click.option("--drain", type=DURATION, default="30s", show_default=True, help="Wait this long for what is in flight.")
-@click.option("--workers", type=click.IntRange(1, 64), default=1, show_default=True, help="Processes that send.")
-@click.option(
-    "--connections",
-    type=click.IntRange(1),
-    help="At most so many, as an experiment: what waits for one counts as late.",
-)
-@click.option(
-    "--closed",
-    type=click.IntRange(1),
-    help="A closed loop of so many users instead of a schedule, to show what it hides.",
-)
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="The same seed, the same requests.")
-@click.option("--price", type=click.FloatRange(0), help="Cost of all that serves, per hour.")
+@click.argument("scenario", required=False, type=click.Path(path_type=Path))
+@scenario_options
 @click.option("--require", type=SHARE, help="Exit with 1 if attainment is below this share, for example 99%.")
 @click.option(
     "-o", "--out", type=click.Path(path_type=Path), help="Folder for the run; by default one named by the time."
 )
 @JSON
-def run(out: Path | None, slo: str | None, require: float | None, as_json: bool, **how: Any) -> None:
+@click.pass_context
+def run(ctx: click.Context, scenario: Path | None, out: Path | None, require: float | None, as_json: bool) -> None:
     """Drive a live server open-loop, record every token, and score what its users would have got.
 
     Requests are sent when the schedule says, however slow the server is, and latency counts from then. The run is
     written as it goes: Ctrl-C stops sending, waits a moment for what is in flight and leaves a complete run; a second
-    one stops at once.
+    one stops at once. SCENARIO is a YAML file with all of it (`openloop init` writes one); flags change single values.
 
     \b
     Examples:
       openloop run --target http://localhost:8000 --rate 20 --for 2m --slo "ttft<=500ms, tpot<=40ms" -o run/
       openloop run --target http://localhost:8000 --arrivals gamma:rate=8,cv=2 --prompt "uniform(100,800)"
+      openloop run scenario.yaml --rate 30
     """
-    from openloop.load.command import default_folder, run_load
+    from openloop.load.scenario import default_folder, read_scenario, run_scenario
     from openloop.report.live import LiveView
     from openloop.score import score as score_run
-    from openloop.slo import read_slo
 
-    objectives = read_slo(slo) if slo else None
-    with LiveView(how["seconds"], objectives, quiet=as_json) as view:
-        done = run_load(out or default_folder(), view, slo=slo, command=["openloop", *sys.argv[1:]], **how)
+    given = read_scenario(scenario, ctx.obj)
+    objectives = given.objectives()
+    with LiveView(given.horizon_s, objectives, quiet=as_json) as view:
+        done = run_scenario(given, out or default_folder(), view, ["openloop", *sys.argv[1:]])
     if not as_json:
         click.echo(f"the run is in {done.path}")
-    if slo is None:
+    if objectives is None:
         _tell_run(done, 5, as_json)
     else:
-        _tell_score(score_run(done, slo), as_json, require)
+        _tell_score(score_run(done, objectives), as_json, require)
+
+
+@cli.command()
+@click.argument("scenario", default="openloop.yaml", type=click.Path(path_type=Path))
+def init(scenario: Path) -> None:
+    """Write a scenario to start from, with comments, to SCENARIO (by default openloop.yaml)."""
+    from openloop.load.scenario import STARTER
+
+    if scenario.exists():
+        raise click.UsageError(f"{scenario} is there already; choose another name")
+    scenario.write_text(STARTER, encoding="utf-8")
+    click.echo(f"{scenario} is written: change target and workload, then openloop validate {scenario}")
+
+
+@cli.command()
+@click.argument("scenario", type=click.Path(path_type=Path))
+@scenario_options
+@click.pass_context
+def validate(ctx: click.Context, scenario: Path) -> None:
+    """Check SCENARIO without asking anybody: its keys, its terms, its files, and what would be sent."""
+    from openloop.load.scenario import read_scenario
+    from openloop.report.workload import show_workload
+    from openloop.workload import describe as describe_demand
+
+    given = read_scenario(scenario, ctx.obj)
+    demand = given.read_workload().demand(given.read_arrivals(), given.horizon_s, given.seed)
+    show_workload(str(given.read_workload()), describe_demand(demand, given.horizon_s), demand)
+    click.echo(f"{scenario} can be run: openloop run {scenario}")
+
+
+@cli.group()
+def workload() -> None:
+    """Look at what would be asked."""
+
+
+@workload.command()
+@click.argument("spec")
+@click.option("--arrivals", help="When users come, for example gamma:rate=12,cv=2.")
+@click.option("--rate", type=RATE, help="Short for --arrivals poisson:rate=RATE.")
+@click.option("--for", "seconds", type=DURATION, default="10m", show_default=True, help="How long they come.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="The same seed, the same requests.")
+@click.option("-o", "--out", type=click.Path(path_type=Path), help="Also draw it, into this file (.svg or .png).")
+@JSON
+def describe(
+    spec: str,
+    arrivals: str | None,
+    rate: float | None,
+    seconds: float,
+    seed: int,
+    out: Path | None,
+    as_json: bool,
+) -> None:
+    """Show the lengths, the reuse and the arrivals of SPEC before anything is sent.
+
+    SPEC is a workload (`synthetic:prompt=500,output=64`) or a scenario file. Reuse is the share of prompt tokens that
+    a prefix cache without limits would know.
+
+    \b
+    Examples:
+      openloop workload describe "synthetic:prompt=lognormal(median=500,sigma=0.8),output=64" --rate 20
+      openloop workload describe "trace:mooncake.jsonl,speed=2" --for 1h -o trace.svg
+      openloop workload describe scenario.yaml
+    """
+    from openloop.arrivals import read_arrivals
+    from openloop.load.scenario import read_scenario
+    from openloop.report.workload import draw_workload, show_workload
+    from openloop.spec import plain
+    from openloop.workload import Workload, read_source
+    from openloop.workload import describe as describe_demand
+
+    process = f"poisson:rate={rate!r}" if rate is not None else arrivals
+    if spec.endswith((".yaml", ".yml")):
+        given = read_scenario(Path(spec), {"arrivals": process} if process else {})
+        asked, process, seconds, seed = given.read_workload(), given.arrivals, given.horizon_s, given.seed
+    else:
+        asked = Workload.of(read_source(spec))
+    demand = asked.demand(None if process is None else read_arrivals(process), seconds, seed)
+    found = describe_demand(demand, seconds)
+    if as_json:
+        click.echo(json.dumps(plain(found), indent=2, allow_nan=False))
+    else:
+        show_workload(str(asked), found, demand)
+    if out:
+        draw_workload(str(asked), demand, seconds, out)
 
 
 @cli.command()

@@ -13,7 +13,7 @@ from openloop.load.targets import Chat
 from openloop.report.chart import Chart
 from openloop.score import Score, score
 from openloop.serve.process import endpoint_process
-from openloop.workload import Synthetic
+from openloop.workload import Synthetic, Workload
 
 __all__ = ["demo"]
 
@@ -35,11 +35,11 @@ def demo(out: Path, seconds: float = SECONDS) -> None:
     scores: dict[float, Score] = {}
     with endpoint_process(ENGINE) as server:
         place = find(server.url)
-        target, workload = Chat(place.host, "openloop", place.base), Synthetic(Fixed(50), Fixed(32))
+        target, workload = Chat(place.host, "openloop", place.base), Workload.of(Synthetic(Fixed(50), Fixed(32)))
         for seed, (name, share) in enumerate(LOADS.items()):
             rate = share * CAPACITY_RPS
             facts = {"slo": SLO, "target": server.url, "model": "openloop", "engine": "openloop serve"}
-            load = Load(place, target, Poisson(rate), workload, seconds, seed, drain_s=4.0, facts=facts)
+            load = Load([(place, target)], workload, Poisson(rate), seconds, seed, drain_s=4.0, facts=facts)
             found = score(drive(load, out / name))
             scores[rate] = found
             ttft = found.ttft_s

@@ -5,6 +5,7 @@ The same distributions serve for times (`exponential(2ms)`) and for lengths (`lo
 
 import math
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -12,19 +13,24 @@ from numpy.typing import NDArray
 
 from openloop.errors import SpecError
 from openloop.terms import NUMBER, SECONDS, SHARE, VALUE, Codec, InContext, Term, param, read_term, write_term
+from openloop.units import check_number, parse_number
 
 __all__ = [
     "DISTRIBUTIONS",
     "LENGTHS",
     "TIMES",
     "Distribution",
+    "Empirical",
     "Exponential",
     "Fixed",
     "Gamma",
+    "Histogram",
     "Lognormal",
+    "Normal",
     "Pareto",
     "Straggling",
     "Uniform",
+    "Weighted",
     "read_distribution",
 ]
 
@@ -123,6 +129,34 @@ class Lognormal(Term):
 
 
 @dataclass(frozen=True)
+class Normal(Term):
+    """The bell; what would be below zero is zero, which the mean and the variation count."""
+
+    name = "normal"
+    center: float = param(VALUE)
+    sd: float = param(VALUE, above=0.0)
+
+    def draw(self, n: int, rng: np.random.Generator) -> Floats:
+        return np.maximum(rng.normal(self.center, self.sd, n), 0.0)
+
+    def _positive(self) -> tuple[float, float]:
+        """The chance of being above zero, and the height of the bell there."""
+        z = self.center / self.sd
+        return (1 + math.erf(z / math.sqrt(2))) / 2, math.exp(-(z**2) / 2) / math.sqrt(2 * math.pi)
+
+    @property
+    def mean(self) -> float:
+        chance, height = self._positive()
+        return self.center * chance + self.sd * height
+
+    @property
+    def cv(self) -> float:
+        chance, height = self._positive()
+        square = (self.center**2 + self.sd**2) * chance + self.center * self.sd * height
+        return math.sqrt(max(square / self.mean**2 - 1, 0.0))
+
+
+@dataclass(frozen=True)
 class Gamma(Term):
     """Between regular (`cv` below 1) and bursty (above)."""
 
@@ -205,5 +239,104 @@ class Straggling(Term):
         return math.sqrt((1 + self.base.cv**2) * scale * (self.base.mean / self.mean) ** 2 - 1) if self.mean else 0.0
 
 
-_KINDS: tuple[type[Term], ...] = (Fixed, Exponential, Uniform, Lognormal, Gamma, Pareto, Straggling)
+@dataclass(frozen=True)
+class Weighted:
+    """A value and how often it is seen, in any unit."""
+
+    value: float
+    weight: float
+
+    def __post_init__(self) -> None:
+        check_number("a value", self.value, 0.0, 1e12)
+        check_number("a weight", self.weight, 0.0, 1e12)
+
+
+def _weighted(value: Codec) -> Codec:
+    def read(text: str) -> Weighted:
+        each, at, weight = text.partition("@")
+        if not at:
+            raise SpecError(f"{text!r} is no value with a weight; write it as 500@3")
+        return Weighted(value.read(each), parse_number(weight))
+
+    return Codec(read, lambda each: f"{value.write(each.value)}@{NUMBER.write(each.weight)}")
+
+
+@dataclass(frozen=True)
+class Histogram(Term):
+    """Values with weights: `histogram(100@5,500@3,2000@1)`."""
+
+    name = "histogram"
+    values: tuple[Weighted, ...] = param(InContext(_weighted), rest=True)
+
+    def __post_init__(self) -> None:
+        if not sum(each.weight for each in self.values) > 0:
+            raise SpecError("histogram: no value has a weight above zero")
+
+    def _table(self) -> tuple[Floats, Floats]:
+        weights = np.array([each.weight for each in self.values])
+        return np.array([each.value for each in self.values]), weights / weights.sum()
+
+    def draw(self, n: int, rng: np.random.Generator) -> Floats:
+        values, shares = self._table()
+        return rng.choice(values, n, p=shares)
+
+    @property
+    def mean(self) -> float:
+        values, shares = self._table()
+        return float(values @ shares)
+
+    @property
+    def cv(self) -> float:
+        values, shares = self._table()
+        return math.sqrt(max(float(values**2 @ shares) / self.mean**2 - 1, 0.0)) if self.mean else 0.0
+
+
+@dataclass(frozen=True)
+class Empirical(Term):
+    """Values of a file, one to a line, each maybe with how often it was seen: `500` or `500 3`."""
+
+    name = "empirical"
+    path: str = param(Codec(str, str))
+
+    def __post_init__(self) -> None:
+        self._histogram()
+
+    def _histogram(self) -> Histogram:
+        try:
+            lines = Path(self.path).read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise SpecError(f"{self.path} cannot be read: {getattr(error, 'strerror', 'it is not text')}") from None
+        found = []
+        for number, line in enumerate(lines, start=1):
+            parts = line.replace(",", " ").split()
+            try:
+                found += [Weighted(*map(float, [*parts, "1"][:2]))] if parts else []
+            except (ValueError, SpecError):
+                raise SpecError(f"{self.path}, line {number}: {line[:40]!r} is no value, or value and weight") from None
+        return Histogram(tuple(found))
+
+    def draw(self, n: int, rng: np.random.Generator) -> Floats:
+        return self._histogram().draw(n, rng)
+
+    @property
+    def mean(self) -> float:
+        return self._histogram().mean
+
+    @property
+    def cv(self) -> float:
+        return self._histogram().cv
+
+
+_KINDS: tuple[type[Term], ...] = (
+    Fixed,
+    Exponential,
+    Uniform,
+    Normal,
+    Lognormal,
+    Gamma,
+    Pareto,
+    Straggling,
+    Histogram,
+    Empirical,
+)
 DISTRIBUTIONS = {kind.name: kind for kind in _KINDS}

@@ -5,6 +5,7 @@ Nothing here is in a hurry: workers send and stamp, and this process parses, cou
 
 import bisect
 import contextlib
+import heapq
 import os
 import signal
 import socket
@@ -13,8 +14,8 @@ import sys
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import astuple, dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import astuple, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
@@ -23,22 +24,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from openloop.arrivals import MOST_ARRIVALS, Arrivals
+from openloop.arrivals import Arrivals, Constant
 from openloop.clock import READ, WRITE, Poller, stolen_s
 from openloop.errors import OpenloopError, SpecError
 from openloop.load.address import Place
 from openloop.load.channel import Channel, GoneError
 from openloop.load.rows import Row, batch_of, read_finished
 from openloop.load.targets import Outcome, Target
-from openloop.load.worker import Finished
-from openloop.records import Manifest, Run, RunWriter, open_run
+from openloop.load.worker import NEVER, Asked, Finished
+from openloop.persistence import MOST_TRIES, Hedge, Retry
+from openloop.records import Manifest, Prices, Run, RunWriter, open_run
 from openloop.seeds import stream
 from openloop.units import to_ns
-from openloop.workload import Ask, Synthetic
+from openloop.workload import Ask, Demand, Prompts, Scale, Words, Workload
 
 __all__ = ["Load", "Snapshot", "drive"]
 
-Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 
 AHEAD_NS = 2_000_000_000  # requests are with their worker this long before they are due
 LEAD_NS = 500_000_000  # between the workers' being ready and the first arrival
@@ -50,6 +52,9 @@ TICK_NS = 50_000_000
 TELL_NS = 500_000_000
 STOLEN_SHARE = 0.01
 MOST_IN_CLOSED_LOOP = 1_000_000
+TICKETS = 2 * MOST_TRIES + 4  # of attempts at one request, copies included
+REMEMBERED = 1000
+ENOUGH = 100  # answers to know a percentile by
 HALT_S = 5.0  # what is in flight has this long after an interrupt
 
 
@@ -57,17 +62,23 @@ HALT_S = 5.0  # what is in flight has this long after an interrupt
 class Load:
     """Everything that a run is made of."""
 
-    place: Place
-    target: Target
-    arrivals: Arrivals
-    workload: Synthetic
+    sites: Sequence[tuple[Place, Target]]  # asked in turn
+    workload: Workload
+    arrivals: Arrivals | None  # of users; None: the workload says when it is due
     seconds: float
     seed: int = 0
+    words: Words | None = None  # that prompts are made of
     timeout_s: float = 120.0
     drain_s: float = 30.0
     workers: int = 1
     connections: int | None = None  # at most so many, as an experiment
     users: int | None = None  # a closed loop of so many in place of the schedule, to show what it hides
+    retry: Retry | None = None
+    hedge: Hedge | None = None
+    most_requests: int | None = None
+    most_spend: float | None = None
+    replica_header: str | None = None  # of responses: says who served
+    metrics: bool = False  # scrape those of the servers
     facts: dict[str, Any] = field(default_factory=dict)  # for the manifest
 
 
@@ -101,20 +112,41 @@ def drive(load: Load, out: str | Path, watch: Callable[[Snapshot], None] | None 
     return open_run(out)
 
 
+@dataclass(slots=True)
+class _Request:
+    """One that was given to a worker, and is not settled."""
+
+    ask: Ask
+    tries: int = 1
+
+
 class _Conductor:
     def __init__(self, load: Load, out: Path, watch: Callable[[Snapshot], None]) -> None:
-        self.load = load
         self.watch = watch
-        self.due_ns = _schedule(load)
-        self.asks: Iterator[Ask] = load.workload.asks(len(self.due_ns), load.seed)
-        self.asked: dict[int, Ask] = {}  # fed to a worker, and not back
-        self.fed = 0
+        self.demand = _demand(load)
+        if self.demand.with_answers:
+            load = replace(load, sites=[(place, replace(target, keep_text=True)) for place, target in load.sites])
+        self.load = load
+        self.prompts = Prompts(self.demand, load.words or Words(load.seed))
+        self.due_ns = _due_ns(load, self.demand)
+        self.scheduled = bisect.bisect_left(self.due_ns, NEVER)  # the others follow from answers
+        self.followers = _followers(self.demand)
+        self.later: list[tuple[int, int]] = []  # a heap: attempts and turns that an answer has brought about
+        self.later_due: list[int] = []  # when those turns are due, in order
+        self.asked: dict[int, _Request] = {}  # with a worker, or to be tried again
+        self.rng = stream(load.seed, "retries")
+        self.begun: deque[int] = deque(maxlen=REMEMBERED)  # how long until answers began
+        self.fed = 0  # of the schedule
+        self.given = 0  # requests that a worker has or had
+        self.retries = 0
+        self.spent = 0.0
+        self.ended = False  # the workers know that nothing more will come
         self.brought: deque[Finished] = deque()
         self.rows: list[Row] = []
         self.statuses: Counter[str] = Counter()
         self.unseen: list[Row] = []
-        self.kernel_stamps = self.stamps = self.finished = 0
-        self.notes: list[str] = list(load.facts.get("notes", ()))
+        self.kernel_stamps = self.stamps = self.settled = 0
+        self.notes: list[str] = [*load.facts.get("notes", ()), *self.demand.notes]
         self.interrupts = 0
         self.failure: BaseException | None = None
         self.halted_ns: int | None = None
@@ -153,19 +185,26 @@ class _Conductor:
         self.interrupts += 1
 
     def _manifest(self) -> Manifest:
-        load = self.load
+        load, demand = self.load, self.demand
         facts: dict[str, Any] = {"source": "load", "arrivals": f"closed:users={load.users}"}
         if not load.users:
+            facts["arrivals"] = "as recorded" if load.arrivals is None else str(load.arrivals)
+            facts["arrivals_dispersion"] = 0.0
+            if not self.followers:
+                facts["offered_rps"] = self.scheduled / load.seconds
+        if load.arrivals is not None and not load.users and not self.followers:
             facts |= {
-                "arrivals": str(load.arrivals),
                 "arrivals_cv": load.arrivals.cv,
                 "arrivals_dispersion": load.arrivals.dispersion(load.seconds),
                 "offered_rps": load.arrivals.expected(load.seconds) / load.seconds,
             }
+        prompts, outputs = demand.prompt_tokens, demand.output_tokens
         facts |= {
             "seed": load.seed,
             "workload": str(load.workload),
-            "lengths": f"prompt {load.workload.prompt} words, output {load.workload.output} tokens",
+            "lengths": f"prompt {_spread(prompts)}, output {_spread(outputs)} tokens{_made_of(load.words)}",
+            "retry_policy": "; ".join(str(each) for each in (load.retry, load.hedge) if each) or None,
+            "replicas": len(load.sites) if len(load.sites) > 1 else None,
             "window_ns": (0, to_ns(load.seconds)),
             "started_at": datetime.now(UTC).isoformat(),
         }
@@ -184,10 +223,14 @@ class _Conductor:
             )
         channel = Channel(ours)
         mine = range(number, len(self.due_ns), load.workers)
-        rate = len(mine) / load.seconds if not load.users else 0.0
+        rate = len(mine) / load.seconds / len(load.sites) if not load.users else 0.0
         spare = max(4, min(256, int(rate * 0.1)))
         spare = min(spare, limit) if limit else spare
-        channel.send((astuple(load.place.address), to_ns(load.timeout_s), spare, limit, users))
+        addresses = [astuple(place.address) for place, _ in load.sites]
+        eager = bool(self.followers or load.retry)
+        hedge = load.hedge.after.seconds if load.hedge else None
+        share = load.hedge.budget if load.hedge else 0.0
+        channel.send((addresses, to_ns(load.timeout_s), spare, limit, users, eager, to_ns(hedge or 0.0), share))
         self.poller.watch(channel.fd, READ)
         return _Worker(channel, process, mine)
 
@@ -207,6 +250,8 @@ class _Conductor:
         self.start_ns = time.monotonic_ns() + LEAD_NS
         self.stolen_s = stolen_s()
         flushed = told = self.start_ns
+        for worker in self.workers:
+            self._send(worker, ("drain", self.start_ns + to_ns(self.load.seconds + self.load.drain_s)))
         while not all(worker.over for worker in self.workers):
             now = time.monotonic_ns()
             self._feed(now)
@@ -216,6 +261,7 @@ class _Conductor:
                 flushed = now
             if now - told >= TELL_NS:
                 self._tell(now)
+                self._tell_when_late()
                 told = now
             self._read(now + READ_NS)
             busy = bool(self.brought) or self._hungry(now)
@@ -255,14 +301,62 @@ class _Conductor:
             self._take(self.brought.popleft())
 
     def _take(self, finished: Finished) -> None:
-        number = finished[0]
-        ask = self.asked.pop(number, None)
-        if ask is None:
+        number, attempt = divmod(finished[0], TICKETS)
+        request = self.asked.get(number)
+        if request is None:
             return
         load = self.load
         if load.users:
             self.due_ns[number] = max(finished[3] - self.start_ns, 0)  # it was due when it was sent
-        self._add(read_finished(finished, self.due_ns[number], self.start_ns, ask, load.target, load.timeout_s))
+        where = self._where(number, attempt)
+        place, target = load.sites[where]
+        row = Row(number, self.due_ns[number], Outcome(), attempt, self._kind(attempt), request.ask)
+        row.replica = place.host if len(load.sites) > 1 else None
+        read_finished(row, finished, self.start_ns, target, load.timeout_s, load.replica_header)
+        self._add(row)
+        if row.outcome.status == "ok" and row.event_ns:
+            self.begun.append(row.event_ns[0] - row.due_ns)
+        if not finished[-1] and row.outcome.status != "cancelled":
+            self._settle(number, request, row)
+
+    def _settle(self, number: int, request: _Request, row: Row) -> None:
+        """All copies of this attempt are back: try again, go on with the conversation, or leave it at that."""
+        retry, outcome, now = self.load.retry, row.outcome, time.monotonic_ns()
+        if (
+            retry is not None
+            and self.halted_ns is None
+            and request.tries <= retry.most
+            and retry.applies(outcome.status, outcome.http_status)
+            and retry.affords(self.retries, self.given)
+        ):
+            wait = to_ns(retry.wait_s(request.tries, self.rng))
+            request.tries += 1
+            self.retries += 1
+            heapq.heappush(self.later, ((row.ended_ns or now - self.start_ns) + wait, number))
+            return
+        del self.asked[number]
+        self.settled += 1
+        follower = self.followers.get(number)
+        if follower is None or outcome.status != "ok" or self.halted_ns is not None:
+            self.prompts.over(number)
+            return
+        assert self.demand.think_s is not None
+        due = (row.ended_ns or 0) + to_ns(float(self.demand.think_s[follower]))
+        if due >= to_ns(self.load.seconds):
+            self.prompts.over(number)
+            return
+        self.prompts.answered(number, outcome.text)
+        self.due_ns[follower] = due
+        bisect.insort(self.later_due, due)
+        heapq.heappush(self.later, (due, follower))
+
+    def _kind(self, attempt: int) -> str:
+        if self.load.hedge is not None:
+            return "hedge" if attempt % 2 else "retry" if attempt else "first"
+        return "retry" if attempt else "first"
+
+    def _where(self, number: int, attempt: int) -> int:
+        return (number + attempt) % len(self.load.sites)
 
     def _add(self, row: Row) -> None:
         self.rows.append(row)
@@ -270,36 +364,81 @@ class _Conductor:
         self.statuses[row.outcome.status] += 1
         self.kernel_stamps += row.kernel_stamps
         self.stamps += row.stamps
-        self.finished += 1
+        prices: Prices | None = self.load.facts.get("prices")
+        if prices is not None and prices.by_use:
+            outcome = row.outcome
+            self.spent += prices.of(outcome.prompt_tokens, outcome.cached_tokens, outcome.output_tokens)
+
+    def _next_due(self) -> int:
+        """When the next that no worker has yet is due."""
+        scheduled = self.due_ns[self.fed] if self.fed < self.scheduled else NEVER
+        return min(scheduled, self.later[0][0]) if self.later else scheduled
 
     def _hungry(self, now: int) -> bool:
         """Whether something is due soon that no worker has yet."""
-        if self.fed == len(self.due_ns) or self.halted_ns is not None:
+        if self.halted_ns is not None:
             return False
         if self.load.users:
-            return len(self.asked) < 2 * self.load.users + FEED_AT_ONCE
-        return bool(self.start_ns + self.due_ns[self.fed] < now + AHEAD_NS)
+            return self.fed < self.scheduled and len(self.asked) < 2 * self.load.users + FEED_AT_ONCE
+        return self.start_ns + self._next_due() < now + AHEAD_NS
 
     def _feed(self, now: int) -> None:
-        """Give workers what is due soon; when all is given, say so, and until when it may take."""
-        if not self._hungry(now):
-            return
-        shares: list[list[tuple[int, int, bytes]]] = [[] for _ in self.workers]
-        most = self.fed + FEED_AT_ONCE * len(self.workers)
-        while self.fed < most and self._hungry(now):
-            number, ask = self.fed, next(self.asks)
-            self.asked[number] = ask
-            due = self.start_ns + self.due_ns[number]
-            shares[number % len(self.workers)].append((number, due, self.load.target.encode(ask, number)))
-            self.fed += 1
-        end = self.fed == len(self.due_ns)
-        until = self.start_ns + to_ns(self.load.seconds + self.load.drain_s)
+        """Give workers what is due soon; when nothing more can come, say so."""
+        shares: list[list[Asked]] = [[] for _ in self.workers]
+        most = FEED_AT_ONCE * len(self.workers)
+        while most and self._hungry(now):
+            most -= 1
+            due, number = self._next()
+            if self._beyond_limit(number):
+                self._halt(now, self.start_ns + due, f"stopped after {self.given:,} requests, as was asked for")
+                break
+            shares[number % len(self.workers)].append(self._asked(number, due))
         for worker, share in zip(self.workers, shares, strict=True):
             if worker.over:
-                self._drop(number for number, _, _ in share)
-                continue
-            messages = ([("ask", share)] if share else []) + ([("drain", until), ("end",)] if end else [])
-            self._send(worker, *messages)
+                self._drop(ticket // TICKETS for ticket, *_ in share)
+            elif share:
+                self._send(worker, ("ask", share))
+        settled = not (self.asked if self.followers or self.load.retry else ())
+        if not self.ended and settled and self._next_due() == NEVER:
+            self.ended = True
+            for worker in self.workers:
+                if not worker.over:
+                    self._send(worker, ("end",))
+
+    def _next(self) -> tuple[int, int]:
+        scheduled = self.due_ns[self.fed] if self.fed < self.scheduled else NEVER
+        if self.later and self.later[0][0] < scheduled:
+            return heapq.heappop(self.later)
+        self.fed += 1
+        return scheduled, self.fed - 1
+
+    def _beyond_limit(self, number: int) -> bool:
+        most = self.load.most_requests
+        return most is not None and number not in self.asked and self.given >= most
+
+    def _asked(self, number: int, due: int) -> Asked:
+        """What a worker is told: an attempt at a request, and a copy of it for the case that it is late."""
+        request = self.asked.get(number)
+        if request is None:
+            request = self.asked[number] = _Request(self.prompts.ask(number))
+            self.given += 1
+        step = 1 if self.load.hedge is None else 2
+        attempt = (request.tries - 1) * step
+        where, elsewhere = self._where(number, attempt), self._where(number, attempt + 1)
+        payload = self.load.sites[where][1].encode(request.ask, number)
+        copy = b""
+        if self.load.hedge is not None:
+            copy = payload if where == elsewhere else self.load.sites[elsewhere][1].encode(request.ask, number)
+        return number * TICKETS + attempt, self.start_ns + due, where, payload, elsewhere, copy
+
+    def _tell_when_late(self) -> None:
+        """After how long a copy is to be sent, where that is a percentile of how long answers have taken so far."""
+        hedge = self.load.hedge
+        if hedge is not None and hedge.after.percentile is not None and len(self.begun) >= ENOUGH:
+            after = int(np.percentile(np.array(self.begun), hedge.after.percentile))
+            for worker in self.workers:
+                if not worker.over:
+                    self._send(worker, ("hedge", max(after, 1)))
 
     def _send(self, worker: _Worker, *messages: Any) -> None:
         try:
@@ -317,39 +456,62 @@ class _Conductor:
         self._read(None)  # what it brought before is not lost
         mine = [number for number in self.asked if number in worker.numbers]
         self.notes.append(f"a worker died, and {len(mine):,} requests with it; those it was to send later are dropped")
+        waiting = set(mine)
+        self.later = sorted(each for each in self.later if each[1] not in waiting)
         self._drop(mine)
 
     def _drop(self, numbers: Iterable[int], why: str = "the worker that was to send it died") -> None:
         for number in numbers:
-            self.asked.pop(number, None)
-            self._add(Row(number, self.due_ns[number], Outcome("dropped", error=why)))
+            request = self.asked.pop(number, None)
+            self.settled += 1
+            if request is None or request.tries == 1:  # else what became of it is known already
+                self._add(Row(number, self.due_ns[number], Outcome("dropped", error=why)))
+
+    def _scheduled_by(self, moment_ns: int) -> int:
+        return bisect.bisect_left(self.due_ns, moment_ns - self.start_ns, 0, self.scheduled)
 
     def _due_by(self, moment_ns: int) -> int:
         """How many were due before."""
-        return bisect.bisect_left(self.due_ns, moment_ns - self.start_ns)
+        at = moment_ns - self.start_ns
+        return self._scheduled_by(moment_ns) + bisect.bisect_left(self.later_due, at)
 
     def _stop_if_told(self, now: int) -> None:
-        closed = self.load.users and now >= self.start_ns + to_ns(self.load.seconds)
-        if (self.interrupts or closed) and self.halted_ns is None:
-            self.halted_ns = max(now, self.start_ns + 1)
-            if self.interrupts:
-                self.notes.append(f"interrupted after {(self.halted_ns - self.start_ns) / 1e9:.1f} s")
-            for number in [each for each in self.asked if self.start_ns + self.due_ns[each] >= self.halted_ns]:
-                del self.asked[number]  # was not due yet
-            for worker in self.workers:
-                if not worker.over:
-                    self._send(worker, ("halt", now + to_ns(HALT_S)))
+        if self.interrupts:
+            self._halt(now, now, f"interrupted after {(now - self.start_ns) / 1e9:.1f} s", HALT_S)
+        elif self.load.users and now >= self.start_ns + to_ns(self.load.seconds):
+            self._halt(now, now, None, HALT_S)
+        elif self.load.most_spend is not None and self._spent(now) >= self.load.most_spend:
+            self._halt(now, now, f"stopped when {self._spent(now):.4g} was spent, of {self.load.most_spend:g} allowed")
         if self.interrupts > 1:
             for worker in self.workers:
                 worker.over = True
+
+    def _spent(self, now: int) -> float:
+        prices: Prices | None = self.load.facts.get("prices")
+        hourly = prices.per_hour * max(now - self.start_ns, 0) / 3.6e12 if prices else 0.0
+        return self.spent + hourly
+
+    def _halt(self, now: int, due_ns: int, why: str | None, patience_s: float | None = None) -> None:
+        """Nothing is due from this moment on; what is in flight has a while to end."""
+        if self.halted_ns is not None:
+            return
+        self.halted_ns = max(due_ns, self.start_ns + 1)
+        if why:
+            self.notes.append(why)
+        for number in [each for each in self.asked if self.start_ns + self.due_ns[each] >= self.halted_ns]:
+            del self.asked[number]  # was not due yet
+        until = max(now, due_ns) + to_ns(self.load.drain_s if patience_s is None else patience_s)
+        for worker in self.workers:
+            if not worker.over:
+                self._send(worker, ("halt", self.halted_ns, until))
 
     def _tell(self, now: int) -> None:
         seconds = (now - self.start_ns) / 1e9
         due = self._due_by(self.halted_ns or now)
         if self.load.users:
-            due = self.finished + min(len(self.asked), self.load.users)
+            due = self.settled + min(len(self.asked), self.load.users)
         try:
-            self.watch(Snapshot(seconds, due, max(due - self.finished, 0), self.statuses, self.unseen))
+            self.watch(Snapshot(seconds, due, max(due - self.settled, 0), self.statuses, self.unseen))
         except Exception as error:  # nobody looks any more: that is no reason to stop measuring
             self.watch = lambda _: None
             self.notes.append(f"the display failed ({type(error).__name__}), and the run went on")
@@ -364,11 +526,13 @@ class _Conductor:
         """Whatever did not come back was in flight when we stopped watching."""
         stopped = time.monotonic_ns() - self.start_ns
         if not self.load.users:
-            end = len(self.due_ns) if self.halted_ns is None else self._due_by(self.halted_ns)
+            end = self.scheduled if self.halted_ns is None else self._scheduled_by(self.halted_ns)
             self._drop(range(self.fed, end), "it was due before any worker had it")
         for number in [] if self.load.users else sorted(self.asked):
-            outcome = Outcome("censored", error="still in flight when the run was stopped")
-            self._add(Row(number, self.due_ns[number], outcome, requested_tokens=self.asked[number].output_tokens))
+            request = self.asked[number]
+            if request.tries == 1:  # else what became of it is known already
+                outcome = Outcome("censored", error="still in flight when the run was stopped")
+                self._add(Row(number, self.due_ns[number], outcome, ask=request.ask))
         self._flush()
         end = to_ns(self.load.seconds) if self.halted_ns is None else self.halted_ns - self.start_ns
         stolen = stolen_s() - self.stolen_s
@@ -398,18 +562,40 @@ def _share(total: int | None, number: int, workers: int) -> int:
     return total // workers + (number < total % workers)
 
 
-def _schedule(load: Load) -> list[int]:
-    """When each request is due; in a closed loop, when it may be sent at the earliest."""
+def _demand(load: Load) -> Demand:
+    if not load.users:
+        return load.workload.demand(load.arrivals, load.seconds, load.seed)
+    found = load.workload.demand(Constant(MOST_IN_CLOSED_LOOP / load.seconds), load.seconds, load.seed)
+    if found.with_answers:
+        raise SpecError("a closed loop has no conversations; use a schedule, or a workload without turns")
+    return found
+
+
+def _due_ns(load: Load, demand: Demand) -> list[int]:
+    """When each request is due: NEVER where that follows from an answer; in a closed loop, at the earliest."""
     if load.users:
-        return [0] * MOST_IN_CLOSED_LOOP
-    expected = load.arrivals.expected(load.seconds)
-    if expected > MOST_ARRIVALS:
-        raise SpecError(f"{expected:,.0f} arrivals are too many for one run, which holds {MOST_ARRIVALS:,}")
-    due_s = load.arrivals.times(load.seconds, stream(load.seed, "arrivals"))
-    if not len(due_s):
-        raise SpecError(f"nothing is due in {load.seconds:g} s of {load.arrivals}: raise the rate, or run longer")
-    due: list[int] = np.minimum(np.rint(due_s * 1e9).astype(np.int64), to_ns(load.seconds) - 1).tolist()
+        return [0] * len(demand)
+    known = np.minimum(np.rint(np.nan_to_num(demand.due_s) * 1e9).astype(np.int64), to_ns(load.seconds) - 1)
+    due: list[int] = np.where(np.isnan(demand.due_s), NEVER, known).tolist()
     return due
+
+
+def _followers(demand: Demand) -> dict[int, int]:
+    """The next turn after each request."""
+    before = () if demand.after is None else demand.after.tolist()
+    return {each: number for number, each in enumerate(before) if each >= 0}
+
+
+def _made_of(words: Words | None) -> str:
+    scale = words.scale if words else Scale()
+    if (scale.per_word, scale.overhead) == (1.0, 0.0):
+        return ""
+    return f"; a prompt is words of {scale.per_word:.4g} tokens and {scale.overhead:.3g} more"
+
+
+def _spread(tokens: Ints) -> str:
+    low, mid, high = np.percentile(tokens, [10, 50, 90])
+    return f"mean {tokens.mean():.0f} (p10 {low:.0f}, p50 {mid:.0f}, p90 {high:.0f})" if low < high else f"{mid:.0f}"
 
 
 def _main_thread() -> bool:

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from openloop.load.targets import Outcome, Target
 from openloop.load.wire import Reply, WireError
-from openloop.load.worker import BROKEN, CENSORED, DONE, UNSENT, Finished
+from openloop.load.worker import BROKEN, CANCELLED, CENSORED, TIMEOUT, UNSENT, Finished
 from openloop.records import make_batch, make_lists
 from openloop.workload import Ask
 
@@ -22,21 +22,27 @@ class Row:
     number: int
     due_ns: int
     outcome: Outcome
+    attempt: int = 0
+    kind: str = "first"
+    ask: Ask | None = None
+    replica: str | None = None
     sent_ns: int | None = None
     ended_ns: int | None = None
     connect_ns: int | None = None
-    requested_tokens: int | None = None
     kernel_stamps: int = 0
     stamps: int = 0
     event_ns: list[int] = field(default_factory=list)
-    workload_class: str | None = None
 
 
-def read_finished(finished: Finished, due_ns: int, start_ns: int, ask: Ask, target: Target, timeout_s: float) -> Row:
-    """What became of a request, read off the bytes that came back."""
-    number, fate, why, sent, waited, ended, blocks, stamps, kernel = finished
-    outcome = _outcome(fate, why, blocks, stamps, target, timeout_s)
-    row = Row(number, due_ns, outcome, requested_tokens=ask.output_tokens, workload_class=ask.workload_class)
+def read_finished(
+    row: Row, finished: Finished, start_ns: int, target: Target, timeout_s: float, replica_header: str | None = None
+) -> None:
+    """Fill in what became of a request, read off the bytes that came back."""
+    _, fate, why, sent, waited, ended, blocks, stamps, kernel, _ = finished
+    reply, outcome = _outcome(fate, why, blocks, stamps, target, timeout_s)
+    due_ns, row.outcome = row.due_ns, outcome
+    if reply is not None and replica_header is not None:
+        row.replica = reply.headers.get(replica_header.lower(), row.replica)
     row.kernel_stamps, row.stamps = kernel, len(stamps)
     if sent:
         row.sent_ns, row.connect_ns = max(sent - start_ns, due_ns), waited
@@ -53,29 +59,31 @@ def read_finished(finished: Finished, due_ns: int, start_ns: int, ask: Ask, targ
         row.ended_ns = max(latest, ended - start_ns)
     if outcome.first_any_ns is not None:
         outcome.first_any_ns = max(outcome.first_any_ns - start_ns, row.sent_ns or due_ns)
-    return row
 
 
-def _outcome(fate: str, why: str, blocks: list[bytes], stamps: list[int], target: Target, timeout_s: float) -> Outcome:
-    if fate == UNSENT:
-        return Outcome("error", error=why)
-    found = Outcome()
+def _outcome(
+    fate: str, why: str, blocks: list[bytes], stamps: list[int], target: Target, timeout_s: float
+) -> tuple[Reply | None, Outcome]:
+    reply, found = None, Outcome("error", error=why) if fate == UNSENT else Outcome()
     if blocks:
         try:
-            found = target.decode(Reply(blocks, stamps))
+            reply = Reply(blocks, stamps)
+            found = target.decode(reply)
         except WireError as error:
             found = Outcome("error", error=str(error))
         except Exception as error:  # whatever a server sends costs its own request and no other
             found = Outcome("error", error=f"the reply cannot be read: {type(error).__name__}: {error}"[:300])
     if fate == CENSORED:
         found.status, found.error = "censored", "still in flight when the run ended"
+    elif fate == CANCELLED:
+        found.status, found.error = "cancelled", "a copy of it was answered first"
     elif fate == BROKEN:
         what = "the stream was cut" if found.event_ns else "there was no answer"
         found.status, found.error = "error", f"{what}: {why}"
-    elif fate != DONE:
+    elif fate == TIMEOUT:
         what = f"after {len(found.event_ns)} events" if found.event_ns else "without a token"
         found.status, found.error = "timeout", f"gave up after {timeout_s:g} s, {what}"
-    return found
+    return reply, found
 
 
 def batch_of(rows: list[Row]) -> pa.RecordBatch:
@@ -88,13 +96,16 @@ def batch_of(rows: list[Row]) -> pa.RecordBatch:
         for each in fields(Outcome)
         if each.name != "event_ns"
     }
-    own = ("sent_ns", "ended_ns", "connect_ns", "requested_tokens", "workload_class")
+    own = ("attempt", "kind", "replica", "sent_ns", "ended_ns", "connect_ns")
+    asked = ("workload_class", "tenant", "session_id", "turn")
     return make_batch(
         {
             "request_id": [row.number for row in rows],
             "scheduled_ns": [row.due_ns for row in rows],
             "event_ns": make_lists("event_ns", flat, lengths),
+            "requested_tokens": [row.ask and row.ask.output_tokens for row in rows],
             **{name: [getattr(row, name) for row in rows] for name in own},
+            **{name: [row.ask and getattr(row.ask, name) for row in rows] for name in asked},
             **told,
         }
     )

@@ -19,7 +19,7 @@ from openloop.load.conductor import Load, drive
 from openloop.load.targets import Chat
 from openloop.records import MISSING, Run, ints
 from openloop.serve.process import Served, endpoint_process
-from openloop.workload import Synthetic
+from openloop.workload import Synthetic, Workload
 
 __all__ = ["Error", "Trial", "selftest"]
 
@@ -92,8 +92,8 @@ def selftest(
 
 def _try(server: Served, rate: float, seconds: float, workers: int, folder: Path) -> Trial:
     place = find(server.url)
-    target, workload = Chat(place.host, "openloop", place.base), Synthetic(Fixed(20), Fixed(TOKENS))
-    load = Load(place, target, Poisson(rate), workload, seconds, workers=workers)
+    target, workload = Chat(place.host, "openloop", place.base), Workload.of(Synthetic(Fixed(20), Fixed(TOKENS)))
+    load = Load([(place, target)], workload, Poisson(rate), seconds, workers=workers)
     before, stolen, began = _cpu(), stolen_s(), time.monotonic()
     run = drive(load, folder)
     used = _cpu() - before

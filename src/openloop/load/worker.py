@@ -7,6 +7,7 @@ a crowd of tokens does not hold up a send. Times are nanoseconds of the monotoni
 import contextlib
 import errno
 import gc
+import heapq
 import os
 import select
 import signal
@@ -15,6 +16,7 @@ import ssl
 import sys
 import time
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from openloop.clock import READ, WRITE, Poller, Receiver, raise_file_limit
@@ -22,14 +24,20 @@ from openloop.load.address import Address, tls_context
 from openloop.load.channel import Channel, GoneError
 from openloop.load.wire import Framing, WireError
 
-__all__ = ["BROKEN", "CENSORED", "DONE", "TIMEOUT", "UNSENT", "Finished", "Plan", "work"]
+__all__ = ["BROKEN", "CANCELLED", "CENSORED", "DONE", "TIMEOUT", "UNSENT", "Asked", "Finished", "Plan", "work"]
 
 # How a request went, as the worker sees it.
-DONE, BROKEN, TIMEOUT, CENSORED, UNSENT = "done", "broken", "timeout", "censored", "unsent"
+DONE, BROKEN, TIMEOUT, CENSORED, UNSENT, CANCELLED = "done", "broken", "timeout", "censored", "unsent", "cancelled"
 
-# number, fate, error, sent_ns, waited_ns (for a connection), ended_ns, blocks, stamps, how many stamps are the kernel's
-Finished = tuple[int, str, str, int, int, int, list[bytes], list[int], int]
+# What it is to send: ticket, due_ns, at which address, bytes; and, for the case that its answer is late, where else and
+# what (b"": nothing). That copy has the next ticket.
+Asked = tuple[int, int, int, bytes, int, bytes]
 
+# ticket, fate, error, sent_ns, waited_ns (for a connection), ended_ns, blocks, stamps, how many stamps are the
+# kernel's, whether a copy of it is still on its way
+Finished = tuple[int, str, str, int, int, int, list[bytes], list[int], int, bool]
+
+FREE_COPIES = 10  # whatever the share
 CHECK_NS = 100_000_000
 HAND_OVER = 32
 READ_SIZE = 16384
@@ -43,31 +51,42 @@ NEVER = 1 << 62
 
 @dataclass(frozen=True)
 class Plan:
-    address: Address
+    addresses: list[Address]
     timeout_ns: int
-    spare: int  # connections that are kept open ahead of need
-    limit: int = 0  # connections at most; 0: as many as it takes
+    spare: int  # connections to each that are kept open ahead of need
+    limit: int = 0  # connections to each at most; 0: as many as it takes
     users: int = 0  # of a closed loop, each of whom waits for an answer before asking again; 0: an open one
+    eager: bool = False  # something may follow from each answer: tell of it at once
+    hedge_ns: int = 0  # send a copy where there is no answer after this long; 0: not yet
+    hedge_share: float = 0.0  # of requests, at most
 
 
 class _Request:
     __slots__ = (
         "blocks",
+        "connection",
+        "copy",
         "due_ns",
         "kernel",
-        "number",
         "payload",
+        "pool",
         "sent_ns",
         "stamps",
         "taken_ns",
+        "ticket",
         "tried",
+        "twin",
         "waited_ns",
     )
 
-    def __init__(self, number: int, due_ns: int, payload: bytes) -> None:
-        self.number = number
+    def __init__(self, ticket: int, due_ns: int, pool: "_Pool", payload: bytes) -> None:
+        self.ticket = ticket
         self.due_ns = due_ns
+        self.pool = pool
         self.payload = payload
+        self.copy: tuple[_Pool, bytes] | None = None  # to be sent if this one is late to answer
+        self.twin: _Request | None = None  # the copy, or what it is a copy of
+        self.connection: _Connection | None = None
         self.sent_ns = 0
         self.taken_ns = 0
         self.waited_ns = 0
@@ -75,6 +94,20 @@ class _Request:
         self.blocks: list[bytes] = []
         self.stamps: list[int] = []
         self.kernel = 0
+
+
+class _Pool:
+    """The connections to one address, and who waits for one."""
+
+    __slots__ = ("address", "count", "idle", "opening", "pause_ns", "spare_ns", "tls", "waiting")
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+        self.tls = tls_context(address)
+        self.idle: list[_Connection] = []
+        self.waiting: deque[_Request] = deque()  # due, and without a connection
+        self.count = self.opening = 0
+        self.spare_ns = self.pause_ns = 0  # no spare connections before, and for how long not
 
 
 class _Connection:
@@ -85,6 +118,7 @@ class _Connection:
         "inside",
         "opened",
         "outside",
+        "pool",
         "reach_ns",
         "request",
         "rested",
@@ -95,8 +129,9 @@ class _Connection:
         "used",
     )
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket, pool: _Pool) -> None:
         self.sock = sock
+        self.pool = pool
         self.fd = sock.fileno()
         self.opened = False
         self.used = False  # has carried a response before
@@ -119,17 +154,16 @@ class _Worker:
     receiver: Receiver = field(default_factory=Receiver)
 
     def __post_init__(self) -> None:
-        self.tls = tls_context(self.plan.address)
-        self.pending: deque[_Request] = deque()  # not due yet, in order
-        self.waiting: deque[_Request] = deque()  # due, and without a connection
-        self.idle: list[_Connection] = []
+        self.pools = [_Pool(address) for address in self.plan.addresses]
+        self.pending: list[tuple[int, int, _Request]] = []  # not due yet: a heap
         self.connections: dict[int, _Connection] = {}
-        self.opening = 0
-        self.deadlines: deque[tuple[int, _Request]] = deque()
+        self.deadlines: list[tuple[int, int, _Request]] = []  # a heap: when to give up on each
+        self.late: list[tuple[int, int, _Request]] = []  # a heap: when a copy of each is to be sent
+        self.hedge_ns = self.plan.hedge_ns
+        self.sent = self.copied = 0
         self.in_flight: dict[int, _Request] = {}
         self.finished: list[Finished] = []
         self.check_ns = 0
-        self.spare_ns = self.pause_ns = 0  # no spare connections before, and for how long not
         self.next_ns = NEVER
         self.stop_ns = NEVER
         self.may_rest = self.receiver.exact and not (self.plan.users or self.plan.limit)  # where nobody waits for reads
@@ -139,7 +173,8 @@ class _Worker:
         self.poller.watch(self.channel.fd, READ)
 
     def run(self) -> None:
-        self._keep_spare()
+        for pool in self.pools:
+            self._keep_spare(pool)
         self.channel.send(("ready",))
         while not (self.fed and not self.pending and not self.in_flight):
             now = time.monotonic_ns()
@@ -176,24 +211,33 @@ class _Worker:
         return ready
 
     def _look_at_clock(self, now: int) -> None:
-        """What else is to be done at its time: give up on requests, stop, hand over what is finished."""
+        """What else is to be done at its time: give up on requests, copy them, stop, hand over what is finished."""
         self.receiver.refresh()
-        while self.deadlines and (self.deadlines[0][0] <= now or self.deadlines[0][1].number not in self.in_flight):
-            _, request = self.deadlines.popleft()
-            if request.number in self.in_flight:
-                self._give_up(request, TIMEOUT, now)
+        for request in self._passed(self.deadlines, now):
+            self._give_up(request, TIMEOUT, now)
+        for request in self._passed(self.late, now):
+            if not request.blocks and self.copied < self.plan.hedge_share * self.sent + FREE_COPIES:
+                self._send_copy(request)
         if now >= self.stop_ns:
             for request in list(self.in_flight.values()):
                 self._give_up(request, CENSORED, 0)
             self.pending.clear()
             self.fed = True
         self._hand_over()
-        while self.waiting and self.waiting[0].number not in self.in_flight:
-            self.waiting.popleft()
-        if not self.fed or self.waiting:
-            self._keep_spare()
-        deadline = self.deadlines[0][0] if self.deadlines else NEVER
-        self.check_ns = min(now + CHECK_NS, self.stop_ns, deadline)
+        for pool in self.pools:
+            while pool.waiting and pool.waiting[0].ticket not in self.in_flight:
+                pool.waiting.popleft()
+            if not self.fed or pool.waiting:
+                self._keep_spare(pool)
+        soonest = [each[0][0] for each in (self.deadlines, self.late) if each]
+        self.check_ns = min(now + CHECK_NS, self.stop_ns, *soonest)
+
+    def _passed(self, moments: list[tuple[int, int, _Request]], now: int) -> Iterator[_Request]:
+        """Whose moment has come while they are in flight."""
+        while moments and (moments[0][0] <= now or moments[0][1] not in self.in_flight):
+            _, ticket, request = heapq.heappop(moments)
+            if ticket in self.in_flight:
+                yield request
 
     # Messages from the conductor.
 
@@ -203,17 +247,26 @@ class _Worker:
         for message in self.channel.receive():
             match message:
                 case ("ask", asks):
-                    self.pending.extend(_Request(*ask) for ask in asks)
+                    for ask in asks:
+                        self._take(*ask)
+                case ("hedge", after_ns):
+                    self.hedge_ns = after_ns
                 case ("end",):
                     self.fed = True
-                case ("halt", until_ns):  # nothing more is sent, and what is in flight has until then
-                    self.pending.clear()
+                case ("halt", from_ns, until_ns):  # nothing that is due from then on is sent
+                    self.pending = sorted(each for each in self.pending if each[0] < from_ns)
                     self.fed = True
                     self.stop_ns = until_ns
                 case ("drain", until_ns):
                     self.stop_ns = until_ns
         self.check_ns = min(self.check_ns, self.stop_ns)
         self.next_ns = self._next_ns()
+
+    def _take(self, ticket: int, due_ns: int, where: int, payload: bytes, elsewhere: int, copy: bytes) -> None:
+        request = _Request(ticket, due_ns, self.pools[where], payload)
+        if copy:
+            request.copy = (self.pools[elsewhere], copy)
+        heapq.heappush(self.pending, (due_ns, ticket, request))
 
     def _hand_over(self) -> None:
         if self.finished:
@@ -240,30 +293,47 @@ class _Worker:
         """When to send next; where there are users, one of them must be free."""
         if not self.pending or (self.plan.users and len(self.in_flight) >= self.plan.users):
             return NEVER
-        return self.pending[0].due_ns
+        return self.pending[0][0]
 
     def _dispatch(self) -> None:
         """Send whatever is due; look at the clock after each."""
         now = time.monotonic_ns()
         while self._next_ns() <= now:
-            request = self.pending.popleft()
-            request.taken_ns = now
+            _, _, request = heapq.heappop(self.pending)
             if self.plan.users:
                 request.due_ns = now  # a closed loop has no schedule
-            self.in_flight[request.number] = request
-            self.deadlines.append((request.due_ns + self.plan.timeout_ns, request))
-            if self.idle:
-                self._send(self.idle.pop(), request)
-            else:
-                self.waiting.append(request)
-                self._keep_spare()
+            self._begin(request, now)
+            self.sent += 1
+            if request.copy and self.hedge_ns:
+                heapq.heappush(self.late, (request.due_ns + self.hedge_ns, request.ticket, request))
+                self.check_ns = min(self.check_ns, self.late[0][0])
             now = time.monotonic_ns()
         self.next_ns = self._next_ns()
-        if len(self.idle) + self.opening < self.plan.spare // 2:
-            self._keep_spare()
+
+    def _begin(self, request: _Request, now: int) -> None:
+        pool = request.pool
+        request.taken_ns = now
+        self.in_flight[request.ticket] = request
+        heapq.heappush(self.deadlines, (request.due_ns + self.plan.timeout_ns, request.ticket, request))
+        if pool.idle:
+            self._send(pool.idle.pop(), request)
+        else:
+            pool.waiting.append(request)
+            self._keep_spare(pool)
+        if len(pool.idle) + pool.opening < self.plan.spare // 2:
+            self._keep_spare(pool)
+
+    def _send_copy(self, request: _Request) -> None:
+        """The same again, elsewhere: whichever answers first is kept."""
+        assert request.copy is not None
+        pool, payload = request.copy
+        twin = _Request(request.ticket + 1, request.due_ns, pool, payload)
+        request.twin, twin.twin = twin, request
+        self.copied += 1
+        self._begin(twin, time.monotonic_ns())
 
     def _send(self, connection: _Connection, request: _Request) -> None:
-        connection.request = request
+        connection.request, request.connection = request, connection
         connection.framing = Framing()
         payload = request.payload
         now = connection.sent_ns = time.monotonic_ns()
@@ -298,31 +368,32 @@ class _Worker:
 
     # Connections.
 
-    def _keep_spare(self) -> None:
+    def _keep_spare(self, pool: _Pool) -> None:
         """Open as many connections as are wanted now and soon."""
-        spare = self.plan.spare if time.monotonic_ns() >= self.spare_ns else 0
-        wanted = len(self.waiting) + spare - len(self.idle) - self.opening
-        room = self.plan.limit - len(self.connections) if self.plan.limit else wanted
+        spare = self.plan.spare if time.monotonic_ns() >= pool.spare_ns else 0
+        wanted = len(pool.waiting) + spare - len(pool.idle) - pool.opening
+        room = self.plan.limit - pool.count if self.plan.limit else wanted
         for _ in range(min(wanted, room)):
-            if not self._open():
+            if not self._open(pool):
                 return
 
-    def _open(self) -> bool:
+    def _open(self, pool: _Pool) -> bool:
         try:
-            sock = socket.socket(self.plan.address.family)
+            sock = socket.socket(pool.address.family)
         except OSError as error:  # no more files: those that wait go on waiting for a connection that gets free
-            if not self.connections:
-                self._fail_waiting(_words(error.errno))
+            if not pool.count:
+                self._fail_waiting(pool, _words(error.errno))
             return False
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.receiver.prepare(sock)
-        connection = _Connection(sock)
+        connection = _Connection(sock, pool)
         connection.begun_ns = time.monotonic_ns()
         self.connections[connection.fd] = connection
         self.poller.watch(connection.fd, READ | WRITE)
-        self.opening += 1
-        code = sock.connect_ex(self.plan.address.where)
+        pool.opening += 1
+        pool.count += 1
+        code = sock.connect_ex(pool.address.where)
         if code not in (0, errno.EINPROGRESS):
             self._lost(connection, _words(code))
             return False
@@ -335,10 +406,11 @@ class _Worker:
                 self._lost(connection, _words(code))
                 return
             self.poller.change(connection.fd, READ)
-            if self.tls is not None:
+            pool = connection.pool
+            if pool.tls is not None:
                 connection.inside, connection.outside = ssl.MemoryBIO(), ssl.MemoryBIO()
-                connection.tls = self.tls.wrap_bio(
-                    connection.inside, connection.outside, server_hostname=self.plan.address.name
+                connection.tls = pool.tls.wrap_bio(
+                    connection.inside, connection.outside, server_hostname=pool.address.name
                 )
                 self._shake_hands(connection)
             else:
@@ -367,7 +439,7 @@ class _Worker:
 
     def _opened(self, connection: _Connection) -> None:
         connection.opened = True
-        self.opening -= 1
+        connection.pool.opening -= 1
         now = time.monotonic_ns()
         connection.reach_ns = max(2 * (now - connection.begun_ns), STALE_NS)
         self._free(connection)
@@ -375,33 +447,35 @@ class _Worker:
     def _free(self, connection: _Connection) -> None:
         """It may carry the next request."""
         connection.request = None
-        while self.waiting:
-            request = self.waiting.popleft()
-            if request.number in self.in_flight:
+        pool = connection.pool
+        while pool.waiting:
+            request = pool.waiting.popleft()
+            if request.ticket in self.in_flight:
                 self._send(connection, request)
                 return
         connection.rested = True
-        self.idle.append(connection)
+        pool.idle.append(connection)
 
     def _lost(self, connection: _Connection, why: str) -> None:
         """A connection is gone: with the request that it carried, or that waited for it."""
-        request, opening = connection.request, not connection.opened
+        request, pool, opening = connection.request, connection.pool, not connection.opened
         if self.connections.get(connection.fd) is not connection:
             return
         self._close(connection)
         now = time.monotonic_ns()
         if not connection.used and request is None:  # a server that takes no spare connections is not to be flooded
-            self.pause_ns = min(max(2 * self.pause_ns, CHECK_NS), LONGEST_PAUSE_NS)
-            self.spare_ns = now + self.pause_ns
+            pool.pause_ns = min(max(2 * pool.pause_ns, CHECK_NS), LONGEST_PAUSE_NS)
+            pool.spare_ns = now + pool.pause_ns
         if opening:
-            if len(self.waiting) > self.opening:  # nobody else is on the way to it
-                self._end(self.waiting.popleft(), UNSENT, f"no connection: {why}")
+            if len(pool.waiting) > pool.opening:  # nobody else is on the way to it
+                self._end(pool.waiting.popleft(), UNSENT, f"no connection: {why}")
         elif request is None:
             return
         elif self._stale(connection, request, now):
             request.tried += 1
-            self.waiting.appendleft(request)
-            self._open()
+            request.connection = None
+            pool.waiting.appendleft(request)
+            self._open(pool)
         else:
             self._end(request, BROKEN, why)
 
@@ -413,20 +487,22 @@ class _Worker:
         soon = now - connection.sent_ns <= connection.reach_ns
         return connection.rested and soon and not request.blocks and request.tried < MOST_TRIES
 
-    def _fail_waiting(self, why: str) -> None:
-        while self.waiting:
-            self._end(self.waiting.popleft(), UNSENT, f"no connection: {why}")
+    def _fail_waiting(self, pool: _Pool, why: str) -> None:
+        while pool.waiting:
+            self._end(pool.waiting.popleft(), UNSENT, f"no connection: {why}")
 
     def _close(self, connection: _Connection) -> None:
         if self.connections.get(connection.fd) is not connection:
             return
         del self.connections[connection.fd]
-        if self.waiting:
+        pool = connection.pool
+        pool.count -= 1
+        if pool.waiting:
             self.check_ns = 0  # there may be room for another
         if not connection.opened:
-            self.opening -= 1
-        elif connection.request is None and connection in self.idle:
-            self.idle.remove(connection)
+            pool.opening -= 1
+        elif connection.request is None and connection in pool.idle:
+            pool.idle.remove(connection)
         self.poller.forget(connection.fd)
         connection.sock.close()
 
@@ -457,6 +533,8 @@ class _Worker:
         if request is None:  # nobody asked: whatever it is, the connection is of no use any more
             self._close(connection)
             return
+        if request.twin is not None and not request.blocks and data[9:10] == b"2":  # as in HTTP/1.1 200
+            self._give_up(request.twin, CANCELLED, time.monotonic_ns())
         request.blocks.append(data)
         request.stamps.append(stamp)
         request.kernel += kernel
@@ -503,7 +581,7 @@ class _Worker:
     def _complete(self, connection: _Connection, request: _Request) -> None:
         self._end(request, DONE, "")
         connection.used = True
-        self.pause_ns = 0
+        connection.pool.pause_ns = 0
         if connection.framing.keep and not connection.unsent:
             self._free(connection)
         else:
@@ -513,20 +591,18 @@ class _Worker:
 
     def _give_up(self, request: _Request, fate: str, ended_ns: int) -> None:
         """Stop listening; the connection goes, for its answer may still come."""
-        for connection in self.connections.values():
-            if connection.request is request:
-                self._close(connection)
-                break
+        if request.connection is not None:
+            self._close(request.connection)
         self._end(request, fate, "", ended_ns)
 
     def _end(self, request: _Request, fate: str, why: str, ended_ns: int | None = None) -> None:
-        if self.in_flight.pop(request.number, None) is None:
+        if self.in_flight.pop(request.ticket, None) is None:
             return
         if ended_ns is None:
             ended_ns = request.stamps[-1] if fate == DONE else time.monotonic_ns()
         self.finished.append(
             (
-                request.number,
+                request.ticket,
                 fate,
                 why,
                 request.sent_ns,
@@ -535,12 +611,14 @@ class _Worker:
                 request.blocks,
                 request.stamps,
                 request.kernel,
+                request.twin is not None and request.twin.ticket in self.in_flight,
             )
         )
         request.blocks, request.stamps, request.payload = [], [], b""  # a deadline may outlive it
+        request.copy = request.twin = request.connection = None
         if self.plan.users:
             self.next_ns = self._next_ns()
-        if len(self.finished) >= HAND_OVER:
+        if len(self.finished) >= HAND_OVER or self.plan.eager:
             self._hand_over()
 
 
@@ -556,8 +634,8 @@ def work(sock: socket.socket) -> None:
     channel = Channel(sock)
     with contextlib.suppress(GoneError):
         select.select([sock], [], [])
-        for address, *plan in channel.receive():
-            _Worker(Plan(Address(*address), *plan), channel).run()
+        for addresses, *plan in channel.receive():
+            _Worker(Plan([Address(*each) for each in addresses], *plan), channel).run()
             return
 
 

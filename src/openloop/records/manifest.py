@@ -44,6 +44,14 @@ class Prices(Strict, frozen=True):
         """Whether requests or tokens have a price of their own."""
         return any(getattr(self, name) for name in self.__struct_fields__ if name != "per_hour")
 
+    def of(self, prompt_tokens: int | None, cached_tokens: int | None, output_tokens: int | None) -> float:
+        """Of one attempt, apart from the time of what served it."""
+        prompt, cached, output = prompt_tokens or 0, cached_tokens or 0, output_tokens or 0
+        per_cached = self.per_million_cached_tokens
+        cheap = cached if per_cached is not None else 0
+        tokens = (prompt - cheap) * self.per_million_input_tokens + cheap * (per_cached or 0.0)
+        return self.per_request + (tokens + output * self.per_million_output_tokens) / 1e6
+
 
 class Manifest(Strict, frozen=True):
     source: str  # which producer: load, sim, proxy, import, example, ...

@@ -4,7 +4,6 @@ Models are pure. `rng` gives the service times, drawn in the order of arrival.
 """
 
 import math
-import re
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -13,9 +12,9 @@ from numpy.typing import NDArray
 
 from openloop.distributions import LENGTHS, TIMES, Distribution
 from openloop.errors import SpecError
+from openloop.persistence import AFTER, After
 from openloop.sim.recursions import hedged_ends, multi_server, shared_clock, single_server, static_batches
-from openloop.terms import COUNT, NUMBER, SECONDS, SHARE, Codec, Term, param, read_term
-from openloop.units import LONGEST_S, check_number, parse_seconds, write_seconds
+from openloop.terms import COUNT, SECONDS, SHARE, Codec, Term, param, read_term
 
 __all__ = [
     "QUEUES",
@@ -186,36 +185,6 @@ class FanOut(Term):
         for _ in range(self.n):
             slowest = np.maximum(slowest, backend.serve(due_s, rng).ended_s)
         return Served(due_s, slowest)
-
-
-@dataclass(frozen=True)
-class After:
-    """When a second copy is sent: after so many seconds, or after a percentile of what first copies take."""
-
-    seconds: float | None = None
-    percentile: float | None = None
-
-    def __post_init__(self) -> None:
-        if (self.seconds is None) == (self.percentile is None):
-            raise SpecError("hedged: after is either a time, such as 20ms, or a percentile, such as p95")
-        check_number("hedged: after", self.seconds or 0.0, 0.0, LONGEST_S)
-        check_number("hedged: after", self.percentile or 0.0, 0.0, 100.0)
-
-
-def _read_after(text: str) -> After:
-    percentile = re.fullmatch(r"[pP]([0-9]+(\.[0-9]+)?)", text)
-    if percentile is None:
-        return After(seconds=parse_seconds(text))
-    if float(percentile[1]) > 100:
-        raise SpecError(f"{text!r} is no percentile; write p95, or a time such as 20ms")
-    return After(percentile=float(percentile[1]))
-
-
-def _write_after(after: After) -> str:
-    return write_seconds(after.seconds) if after.seconds is not None else f"p{NUMBER.write(after.percentile)}"
-
-
-AFTER = Codec(_read_after, _write_after)
 
 
 @dataclass(frozen=True)

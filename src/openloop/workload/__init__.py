@@ -1,6 +1,26 @@
-"""What is asked."""
+"""What is asked: how much, of whom, with what in common, and in which words."""
 
 from openloop.workload.ask import Ask
-from openloop.workload.synthetic import Synthetic
+from openloop.workload.demand import Demand
+from openloop.workload.describe import Description, describe, known_tokens
+from openloop.workload.mix import SOURCES, Workload, read_source
+from openloop.workload.prompts import Prompts
+from openloop.workload.synthetic import Sessions, Synthetic
+from openloop.workload.words import Scale, Words, word_tokens
 
-__all__ = ["Ask", "Synthetic"]
+__all__ = [
+    "SOURCES",
+    "Ask",
+    "Demand",
+    "Description",
+    "Prompts",
+    "Scale",
+    "Sessions",
+    "Synthetic",
+    "Words",
+    "Workload",
+    "describe",
+    "known_tokens",
+    "read_source",
+    "word_tokens",
+]

@@ -1,47 +1,102 @@
-"""Prompts of given lengths, made of words."""
+"""Requests of given lengths: alone, with prefixes that many share, or as conversations that grow."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
-from openloop.distributions import Distribution
-from openloop.seeds import stream
-from openloop.workload.ask import Ask
+from openloop.distributions import LENGTHS, TIMES, Distribution, Fixed
+from openloop.errors import SpecError
+from openloop.terms import COUNT, NUMBER, SHARE, Term, param
+from openloop.workload.demand import ASSISTANT, SYSTEM, USER, Demand, Floats, Ints, Pieces, one_piece
+from openloop.workload.source import whole
 
-__all__ = ["Synthetic"]
+__all__ = ["Sessions", "Synthetic"]
 
-# fmt: off
-WORDS = [
-    "able", "above", "across", "action", "again", "along", "amount", "animal", "answer", "area", "around", "base",
-    "bear", "bed", "before", "began", "better", "bird", "black", "blue", "boat", "body", "book", "bring", "build",
-    "busy", "call", "care", "carry", "cause", "chance", "change", "check", "circle", "city", "class", "clear", "close",
-    "cold", "color", "common", "correct", "country", "cover", "cross", "dark", "day", "deep", "direct", "door", "draw",
-    "dream", "drive", "early", "earth", "east", "end", "enough", "every", "eye", "face", "fact", "farm", "fast",
-]
-# fmt: on
-BLOCK = 512  # requests whose lengths and words are drawn together
+MOST_PIECES = 100_000_000
 
 
 @dataclass(frozen=True)
-class Synthetic:
-    """Words drawn anew for every request, so that no prefix is ever seen twice."""
+class Synthetic(Term):
+    """Lengths drawn for each request. A share of them begins with one of a few prefixes, the first the most often
+    where there is a `skew` (Zipf's law); the rest of a prompt is its own."""
 
-    prompt: Distribution  # words
-    output: Distribution  # tokens
+    name = "synthetic"
+    prompt: Distribution = param(LENGTHS, Fixed(128))
+    output: Distribution = param(LENGTHS, Fixed(64))
+    prefixes: int = param(COUNT, 1)
+    prefix: Distribution = param(LENGTHS, Fixed(0))
+    reuse: float = param(SHARE, 1.0)
+    skew: float = param(NUMBER, 0.0, most=10.0)
+    timed = False
 
-    def asks(self, count: int, seed: int) -> Iterator[Ask]:
-        """One for each request in its order, the same for the same seed; made in blocks, for requests to come."""
-        rng = stream(seed, "workload")
-        for first in range(0, count, BLOCK):
-            size = min(BLOCK, count - first)
-            prompts, outputs = (
-                np.maximum(np.rint(each.draw(BLOCK, rng)), 1).astype(int)[:size] for each in (self.prompt, self.output)
-            )
-            for number, (words, output) in enumerate(zip(prompts, outputs, strict=True), start=first):
-                chosen = rng.integers(0, len(WORDS), words)
-                text = f"{number} " + " ".join([WORDS[i] for i in chosen[1:].tolist()])
-                yield Ask((("user", text),), int(output))
+    def demand(self, starts_s: Floats | None, horizon_s: float, rng: np.random.Generator) -> Demand:
+        assert starts_s is not None
+        count = len(starts_s)
+        prompts, outputs = whole(self.prompt, count, rng), whole(self.output, count, rng)
+        own = one_piece(prompts)
+        shared = whole(self.prefix, self.prefixes, rng, least=0)
+        if not shared.any():
+            return Demand(starts_s, own, outputs)
+        weights = np.arange(1.0, self.prefixes + 1) ** -self.skew
+        chosen = rng.choice(self.prefixes, count, p=weights / weights.sum())
+        chosen = np.where(rng.random(count) < self.reuse, chosen, -1)
+        return Demand(starts_s, _prefixed(chosen, shared, own), outputs)
 
-    def __str__(self) -> str:
-        return f"synthetic words, prompt {self.prompt}, output {self.output}"
+
+def _prefixed(chosen: Ints, shared: Ints, own: Pieces) -> Pieces:
+    """Each prompt after the prefix that was chosen for it; -1: none."""
+    has = (chosen >= 0) & (shared[chosen] > 0)
+    starts = np.concatenate([[0], np.cumsum(1 + has)])
+    identity = np.insert(own.identity, np.flatnonzero(has), chosen[has])
+    tokens = np.insert(own.tokens, np.flatnonzero(has), shared[chosen[has]])
+    return Pieces(starts, identity, tokens, np.zeros(len(tokens), np.int8))
+
+
+@dataclass(frozen=True)
+class Sessions(Term):
+    """Conversations. Each turn repeats all that was said before it and comes some time after the last answer: only
+    the first ones are on a schedule. `system` is a prompt that all conversations begin with."""
+
+    name = "sessions"
+    turns: Distribution = param(LENGTHS, Fixed(5))
+    think: Distribution = param(TIMES, Fixed(5.0))
+    prompt: Distribution = param(LENGTHS, Fixed(128))
+    output: Distribution = param(LENGTHS, Fixed(64))
+    system: int | None = param(COUNT, None)
+    timed = False
+
+    def demand(self, starts_s: Floats | None, horizon_s: float, rng: np.random.Generator) -> Demand:
+        assert starts_s is not None
+        turns = whole(self.turns, len(starts_s), rng)
+        count = int(turns.sum())
+        if turns @ (turns + 1) > MOST_PIECES:
+            raise SpecError(f"sessions: {count:,} turns that repeat all before them are too much; have fewer of them")
+        session = np.repeat(np.arange(len(turns)), turns)
+        firsts = np.concatenate([[0], np.cumsum(turns)[:-1]])
+        turn = np.arange(count) - np.repeat(firsts, turns)
+        asked, answered = whole(self.prompt, count, rng), whole(self.output, count, rng)
+        think = self.think.draw(count, rng)
+        due = np.where(turn == 0, starts_s[session], np.nan)
+        return Demand(
+            due,
+            _conversations(firsts[session], turn, asked, answered, self.system or 0),
+            answered,
+            after=np.where(turn == 0, -1, np.arange(count) - 1),
+            think_s=np.where(turn == 0, np.nan, think),
+            session=session,
+            turn=turn,
+        ).in_order()
+
+
+def _conversations(first: Ints, turn: Ints, asked: Ints, answered: Ints, system: int) -> Pieces:
+    """Of each turn: the system prompt, then questions and answers up to its own question."""
+    extra = int(system > 0)
+    lengths = extra + 2 * turn + 1
+    starts = np.concatenate([[0], np.cumsum(lengths)])
+    owner = np.repeat(np.arange(len(turn)), lengths)
+    place = np.arange(starts[-1]) - starts[owner] - extra  # -1: the system prompt
+    source = first[owner] + np.maximum(place, 0) // 2
+    answer = place % 2 == 1
+    tokens = np.where(place < 0, system, np.where(answer, answered[source], asked[source]))
+    role = np.where(place < 0, SYSTEM, np.where(answer, ASSISTANT, USER)).astype(np.int8)
+    return Pieces(starts, np.where(place < 0, 0, 1 + 2 * source + answer), tokens, role)

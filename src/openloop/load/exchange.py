@@ -1,0 +1,65 @@
+"""One request outside of a run, to learn what must be known before it: which models there are, how tokens are counted."""
+
+import socket
+import ssl
+
+import msgspec
+
+from openloop.errors import SpecError
+from openloop.load.address import Place, tls_context
+from openloop.load.targets import Outcome, Target
+from openloop.load.wire import Framing, Reply, WireError
+from openloop.workload import Ask, Scale, Words
+
+__all__ = ["exchange", "measure_scale", "only_model"]
+
+PATIENCE_S = 10.0
+SHORT, LONG = 8, 136  # words of the prompts that tokens are counted by
+PROBE = -(1 << 40)  # identities that no request of a run has
+
+
+def exchange(place: Place, request: bytes, patience_s: float = PATIENCE_S) -> Reply:
+    """Send, and wait for the whole answer."""
+    address, context = place.address, tls_context(place.address)
+    framing, blocks = Framing(), []
+    with socket.create_connection(address.where, timeout=patience_s) as plain:
+        sock = context.wrap_socket(plain, server_hostname=address.name) if context else plain
+        sock.sendall(request)
+        while data := sock.recv(65536):
+            blocks.append(data)
+            if framing.feed(data):
+                break
+    return Reply(blocks, [0] * len(blocks))
+
+
+def only_model(place: Place, headers: dict[str, str]) -> str:
+    """The model of a server that has one."""
+    lines = [f"GET {place.base}/v1/models HTTP/1.1", f"Host: {place.host}", "Connection: close"]
+    lines += [f"{name}: {value}" for name, value in headers.items()]
+    try:
+        reply = exchange(place, "\r\n".join([*lines, "", ""]).encode("latin-1"))
+        names = [str(each["id"]) for each in msgspec.json.decode(reply.body)["data"]]
+    except (OSError, WireError, msgspec.MsgspecError, KeyError, TypeError) as error:
+        raise SpecError(f"{place.host} does not say which models it has ({error}); name one with --model") from None
+    if len(names) != 1:
+        raise SpecError(f"{place.host} has {len(names)} models ({', '.join(names[:5])}); choose one with --model")
+    return names[0]
+
+
+def measure_scale(place: Place, target: Target, words: Words) -> Scale | str:
+    """How the server counts the tokens of a prompt, by two short requests; or why that is not known."""
+    counted = []
+    for size in (SHORT, LONG):
+        ask = Ask((("user", words.text_of(PROBE - size, size)),), 1)
+        try:
+            found: Outcome = target.decode(exchange(place, target.encode(ask, size)))
+        except (OSError, ssl.SSLError, WireError) as error:
+            return f"it cannot be asked ({error})"
+        if found.prompt_tokens is None:
+            return found.error or "it does not tell"
+        counted.append(found.prompt_tokens)
+    short, long = counted
+    per_word = (long - short) / (LONG - SHORT)
+    if not per_word > 0:
+        return f"it counts {short} tokens in {SHORT} words and {long} in {LONG}"
+    return Scale(per_word, max(short - SHORT * per_word, 0.0))

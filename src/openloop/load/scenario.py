@@ -1,0 +1,353 @@
+"""Everything that a run is made of, as a user writes it: one YAML file, or the flags of a command, or both."""
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from openloop.arrivals import Arrivals, read_arrivals
+from openloop.distributions import Distribution, read_distribution
+from openloop.errors import SpecError
+from openloop.load.address import Place, find
+from openloop.load.conductor import Load, Snapshot, drive
+from openloop.load.exchange import measure_scale, only_model
+from openloop.load.targets import TARGETS, Target
+from openloop.persistence import read_hedge, read_retry
+from openloop.records import Prices, Run, Warmth
+from openloop.slo import Objectives, read_slo
+from openloop.spec import Strict, convert, read_yaml, suggest
+from openloop.terms import NUMBER
+from openloop.units import parse_seconds, parse_share
+from openloop.workload import Scale, Synthetic, Words, Workload, read_source, word_tokens
+from openloop.workload.mix import Class
+
+__all__ = ["STARTER", "Scenario", "default_folder", "read_scenario", "run_scenario"]
+
+
+class TargetSpec(Strict, frozen=True):
+    url: str | list[str] = ""  # several: asked in turn
+    api: str = "chat"
+    model: str | None = None  # null: the one that the server has
+    stream: bool = True
+    headers: dict[str, str] = {}
+    key_env: str | None = None  # the variable that holds the key; null: the usual one of the API
+    ca: str = ""  # file of certificates to trust besides the system's
+    insecure: bool = False
+    extra: dict[str, Any] = {}  # more for the body of every request
+    template: str | None = None  # api http: file of the body
+    method: str = "POST"  # api http
+    replica_header: str | None = None  # of responses: says who served
+    metrics: bool = True  # scrape /metrics during the run
+
+
+class ClassSpec(Strict, frozen=True, rename={"name": "class"}):
+    name: str
+    share: str | float
+    source: str
+    slo: Any = None
+
+
+class Limits(Strict, frozen=True):
+    requests: int | None = None
+    spend: float | None = None
+
+
+class Facts(Strict, frozen=True):
+    """What is known of the system and cannot be measured from outside."""
+
+    engine: str | None = None
+    engine_version: str | None = None
+    engine_flags: str | None = None
+    model_revision: str | None = None
+    quantization: str | None = None
+    hardware: str | None = None
+    replicas: int | None = None
+    cache_warmth: Warmth | None = None
+
+
+class Scenario(Strict, frozen=True, rename={"seconds": "for"}):
+    target: TargetSpec = TargetSpec()
+    workload: str | list[ClassSpec] = "synthetic:prompt=128,output=64"
+    tokenizer: str | None = None  # folder; prompts then have exactly the tokens that are asked for
+    tokens_per_word: float | None = None  # null: asked of the server
+    arrivals: str | None = None  # null: as the workload says
+    seconds: str | float = "60s"
+    seed: int = 0
+    slo: Any = None
+    prices: Prices | None = None
+    retry: str | None = None
+    hedge: str | None = None
+    limits: Limits = Limits()
+    timeout: str | float = "120s"
+    drain: str | float = "30s"
+    workers: int = 1
+    connections: int | None = None
+    closed: int | None = None
+    facts: Facts = Facts()
+
+    @property
+    def horizon_s(self) -> float:
+        return _seconds(self.seconds, "for")
+
+    def read_workload(self) -> Workload:
+        if isinstance(self.workload, str):
+            return Workload.of(read_source(self.workload))
+        shares = [each.share if isinstance(each.share, float) else parse_share(each.share) for each in self.workload]
+        names = [each.name for each in self.workload]
+        if len(set(names)) < len(names):
+            raise SpecError(f"two classes of the workload have the same name: {', '.join(names)}")
+        pairs = zip(self.workload, shares, strict=True)
+        return Workload(tuple(Class(each.name, share, read_source(each.source)) for each, share in pairs))
+
+    def read_arrivals(self) -> Arrivals | None:
+        return None if self.arrivals is None else read_arrivals(self.arrivals)
+
+    def whole_slo(self) -> Any:
+        """With that of each class."""
+        classes = {} if isinstance(self.workload, str) else {each.name: each.slo for each in self.workload if each.slo}
+        if not classes:
+            return self.slo
+        if isinstance(self.slo, Mapping):
+            given = self.slo.get("classes") or {}
+            return {**self.slo, "classes": {**classes, **given}}
+        return {"default": self.slo, "classes": classes}
+
+    def objectives(self) -> Objectives | None:
+        slo = self.whole_slo()
+        return None if slo is None else read_slo(slo)
+
+
+def read_scenario(path: Path | None, flags: Mapping[str, Any] | None = None) -> Scenario:
+    """A file, and what flags change of it: their names are keys, with a dot where one is inside another."""
+    raw = {} if path is None else read_yaml(path)
+    if raw is None:
+        raw = {}
+    if not isinstance(raw, dict):
+        raise SpecError(f"{path} holds no keys; `openloop init` writes a file to start from")
+    for name, value in _spelt_out(raw, dict(flags or {})).items():
+        _put(raw, name, value)
+    found = convert(raw, Scenario, str(path) if path else "the flags")
+    _check(found)
+    return found
+
+
+def _spelt_out(raw: Mapping[str, Any], flags: dict[str, Any]) -> dict[str, Any]:
+    """Short flags as the keys that they stand for."""
+    if "rate" in flags:
+        if "arrivals" in flags:
+            raise SpecError("--rate is short for --arrivals poisson:rate=...; give one of them")
+        flags["arrivals"] = f"poisson:rate={flags.pop('rate')!r}"
+    urls = flags.get("target.url")
+    if urls is not None and not isinstance(urls, str):
+        flags["target.url"] = urls[0] if len(urls) == 1 else list(urls)
+    if "extra" in flags:
+        flags["target.extra"] = _json_object("--extra", flags.pop("extra"))
+    if "header" in flags:
+        given = [each.partition(":") for each in flags.pop("header")]
+        for name, colon, value in given:
+            if not colon or not name.strip():
+                raise SpecError(f"--header {name + colon + value!r} is none; write it as 'Name: value'")
+        flags["target.headers"] = {name.strip(): value.strip() for name, _, value in given}
+    lengths = {name: _lengths(name, flags.pop(name)) for name in ("prompt", "output") if name in flags}
+    if lengths:
+        source = read_source(str(flags.get("workload", raw.get("workload", "synthetic"))))
+        if not isinstance(source, Synthetic):
+            raise SpecError(f"--prompt and --output are for synthetic requests; {source} has lengths of its own")
+        flags["workload"] = str(replace(source, **lengths))
+    return flags
+
+
+def _lengths(name: str, text: str) -> Distribution:
+    try:
+        return read_distribution(text, NUMBER)
+    except SpecError as error:
+        raise SpecError(f"--{name}: {error}") from None
+
+
+def _json_object(flag: str, text: str) -> dict[str, Any]:
+    try:
+        found = msgspec.json.decode(text)
+    except msgspec.MsgspecError as error:
+        raise SpecError(f"{flag} {text!r} is not JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise SpecError(f'{flag} {text!r} is no JSON object, such as {{"ignore_eos": true}}')
+    return found
+
+
+def _put(raw: dict[str, Any], name: str, value: Any) -> None:
+    first, _, rest = name.partition(".")
+    if rest:
+        inner = raw.setdefault(first, {})
+        if not isinstance(inner, dict):
+            raise SpecError(f"{first} is {inner!r}; it holds keys of its own, such as {rest}")
+        _put(inner, rest, value)
+    else:
+        raw[first] = value
+
+
+def _check(scenario: Scenario) -> None:
+    """What can be wrong before anybody is asked; whatever reads it says so."""
+    if not scenario.target.url:
+        raise SpecError("say whom to ask: --target http://localhost:8000, or target: {url: ...} in the file")
+    if scenario.target.api not in TARGETS:
+        raise SpecError(f"unknown api {scenario.target.api!r}{suggest(scenario.target.api, TARGETS)}")
+    for name, least in (("workers", 1), ("connections", 1), ("closed", 1), ("seed", 0)):
+        value = getattr(scenario, name)
+        if value is not None and value < least:
+            raise SpecError(f"{name} is {value}; it is at least {least}")
+    if not scenario.horizon_s > 0:
+        raise SpecError(f"for is {scenario.seconds}; a run takes some time, such as 60s")
+    workload, arrivals = scenario.read_workload(), scenario.read_arrivals()
+    if scenario.closed is None and arrivals is None and not workload.timed:
+        raise SpecError("say when requests are due: --rate 20, or --arrivals gamma:rate=20,cv=2")
+    if scenario.closed is not None and arrivals is not None:
+        raise SpecError("a closed loop has no arrivals: leave out --rate and --arrivals, or --closed")
+    if scenario.limits.spend is not None and scenario.prices is None:
+        raise SpecError("a limit on what is spent needs prices: give --price, or prices in the file")
+    if scenario.tokens_per_word is not None and not 0.01 <= scenario.tokens_per_word <= 100:
+        raise SpecError(f"tokens_per_word is {scenario.tokens_per_word}; a word has about 1.3")
+    for text, read in ((scenario.retry, read_retry), (scenario.hedge, read_hedge)):
+        if text is not None:
+            read(str(text))
+    _seconds(scenario.timeout, "timeout")
+    _seconds(scenario.drain, "drain")
+    scenario.objectives()
+
+
+def _seconds(value: str | float, name: str) -> float:
+    try:
+        return parse_seconds(value) if isinstance(value, str) else float(value)
+    except SpecError as error:
+        raise SpecError(f"{name}: {error}") from None
+
+
+def default_folder() -> Path:
+    return Path(time.strftime("openloop-run-%Y%m%d-%H%M%S"))
+
+
+def run_scenario(
+    scenario: Scenario,
+    out: Path,
+    watch: Callable[[Snapshot], None] | None = None,
+    command: list[str] | None = None,
+) -> Run:
+    """Drive what the scenario names, as it says, into the folder `out`."""
+    return drive(_load(scenario, command), out, watch)
+
+
+def _load(scenario: Scenario, command: list[str] | None) -> Load:
+    spec = scenario.target
+    urls = spec.url if isinstance(spec.url, list) else [spec.url]
+    sites = _sites(spec, urls)
+    words, told = _words(scenario, *sites[0])
+    cap = f"an experiment with at most {scenario.connections} connections: requests waited for one, and that counts"
+    facts = {
+        "target": ", ".join(urls),
+        "model": getattr(sites[0][1], "model", None),
+        "command": command,
+        "slo": scenario.whole_slo(),
+        "prices": scenario.prices,
+        "notes": (*([cap] if scenario.connections else []), *told),
+        **{name: value for name in Facts.__struct_fields__ if (value := getattr(scenario.facts, name)) is not None},
+    }
+    return Load(
+        sites,
+        scenario.read_workload(),
+        scenario.read_arrivals(),
+        scenario.horizon_s,
+        scenario.seed,
+        words,
+        _seconds(scenario.timeout, "timeout"),
+        _seconds(scenario.drain, "drain"),
+        scenario.workers,
+        scenario.connections,
+        scenario.closed,
+        None if scenario.retry is None else read_retry(str(scenario.retry)),
+        None if scenario.hedge is None else read_hedge(str(scenario.hedge)),
+        scenario.limits.requests,
+        scenario.limits.spend,
+        spec.replica_header,
+        spec.metrics,
+        facts,
+    )
+
+
+def _sites(spec: TargetSpec, urls: list[str]) -> list[tuple[Place, Target]]:
+    headers = _headers(spec.headers)
+    kind = TARGETS[spec.api]
+    env = spec.key_env or kind.key_env
+    key = os.environ.get(env, "").strip()
+    if key and not (key.isascii() and key.isprintable()):
+        raise SpecError(f"the key in {env} has characters that no key has")
+    if key:
+        headers |= kind.key_headers(key)
+    places = [find(url, spec.ca, insecure=spec.insecure) for url in urls]
+    model = spec.model or (only_model(places[0], headers) if kind.named else "")
+    return [(place, kind(place.host, model, place.base, headers, spec.stream, spec.extra)) for place in places]
+
+
+def _headers(given: Mapping[str, str]) -> dict[str, str]:
+    for name, value in given.items():
+        line = f"{name}: {value}"
+        if not name.strip() or ":" in name or not (line.isascii() and line.isprintable()):
+            raise SpecError(f"the header {line!r} is none; write it as 'Name: value'")
+    return dict(given)
+
+
+def _words(scenario: Scenario, place: Place, target: Target) -> tuple[Words, list[str]]:
+    """What prompts are made of, and what is not known of them."""
+    vocabulary, scale = word_tokens(scenario.tokenizer) if scenario.tokenizer else (None, Scale())
+    words = Words(scenario.seed, scale, vocabulary)
+    if scenario.tokens_per_word is not None:
+        return Words(scenario.seed, Scale(scenario.tokens_per_word), vocabulary), []
+    found = measure_scale(place, target, words)
+    if isinstance(found, Scale):
+        exact = Scale(scale.per_word, found.overhead) if vocabulary else found
+        return Words(scenario.seed, exact, vocabulary), []
+    if vocabulary:
+        return words, []
+    return words, [f"how the server counts tokens is not known: {found}; a word of a prompt was taken for one token"]
+
+
+STARTER = """\
+# A run of openloop. `openloop validate FILE` checks it, `openloop run FILE` runs it; flags change single values.
+# What is commented out shows what else there is.
+
+target:
+  url: http://localhost:8000        # several, asked in turn: [http://a:8000, http://b:8000]
+  api: chat                         # completions, responses, messages, embeddings, http, python
+  # model: my-model                 # by default the one that the server has
+  # extra: {ignore_eos: true}       # more for the body of every request
+  # headers: {X-Team: search}
+  # key_env: OPENAI_API_KEY         # the variable that holds the key; keys are never written down
+  # replica_header: x-served-by     # a response header that says who served
+
+# What is asked: lengths in tokens.
+workload: "synthetic:prompt=lognormal(median=500,sigma=0.8),output=uniform(50,200)"
+# workload: "synthetic:prompt=200,output=100,prefixes=20,prefix=1500,reuse=80%"  # shared prefixes
+# workload: "sessions:turns=5,think=exponential(8s),prompt=80,output=150"        # conversations
+# workload: "corpus:prompts.jsonl"
+# workload: "trace:mooncake.jsonl,speed=2,start=10m"                             # leave arrivals out then
+# workload:                                                                      # classes, each with its SLO
+#   - {class: chat, share: 80%, source: "synthetic:prompt=300,output=150", slo: "ttft<=500ms, tpot<=40ms"}
+#   - {class: documents, share: 20%, source: "synthetic:prompt=6000,output=300", slo: "ttft<=5s, tpot<=80ms"}
+# tokenizer: path/to/model          # a folder with tokenizer.json: prompts of exactly so many tokens
+
+# When users come: constant, poisson, gamma, weibull, onoff, ramp, piecewise, sine, replay.
+arrivals: "poisson:rate=4"
+for: 60s
+seed: 0
+
+# What they accept.
+slo: "ttft<=500ms, tpot<=40ms"
+
+# prices: {per_hour: 3.0}           # or per_million_input_tokens, per_million_output_tokens, per_request
+# retry: "retry:most=2,on=429+503+timeout,budget=20%"
+# hedge: "hedge:after=p95,budget=5%"
+# limits: {requests: 10000, spend: 5.0}
+# facts: {engine: vllm, hardware: 1x H100, cache_warmth: warm-model cold-cache}
+"""

@@ -1,0 +1,121 @@
+"""A workload before it is sent: a table and a picture for the terminal, and a figure."""
+
+from pathlib import Path
+
+import click
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from openloop.errors import SpecError, StorageError
+from openloop.report.chart import COLORS, STYLE
+from openloop.units import format_rate, format_seconds
+from openloop.workload import Demand, Description, known_tokens
+
+__all__ = ["draw_workload", "show_workload"]
+
+BARS = " ▁▂▃▄▅▆▇█"
+WIDTH = 60
+LETTERS = 110  # of a title
+
+
+def show_workload(name: str, found: Description, demand: Demand) -> None:
+    click.echo(name)
+    click.echo()
+    follow = found.requests - found.scheduled
+    rows = [
+        ("requests", f"{found.requests:,}" + (f", of which {follow:,} follow from answers" if follow else "")),
+        ("arrivals", _arrivals(found)),
+        ("reuse", f"{found.reuse:.1%} of prompt tokens were seen before, by a cache without limits"),
+    ]
+    if found.sessions:
+        rows.append(("sessions", f"{found.sessions:,}, {found.requests / found.sessions:.1f} turns each"))
+    if found.classes:
+        rows.append(("classes", ", ".join(f"{each} {count / found.requests:.1%}" for each, count in found.classes.items())))
+    if found.tenants:
+        rows.append(("tenants", f"{found.tenants:,}"))
+    for label, text in [*rows, *(("note", note) for note in found.notes)]:
+        click.echo(f"{label:<10} {text}")
+    click.echo()
+    names = ["mean", "p1", "p10", "p50", "p90", "p99", "max"]
+    click.echo(f"{'tokens':<10}" + "".join(f"{each:>9}" for each in names))
+    for label, values in (("prompt", found.prompt_tokens), ("output", found.output_tokens)):
+        click.echo(f"{label:<10}" + "".join(f"{values[each]:>9,.0f}" for each in names))
+    click.echo()
+    for label, tokens in (("prompt", demand.prompt_tokens), ("output", demand.output_tokens)):
+        click.echo(_picture(label, tokens))
+    due = demand.due_s[~np.isnan(demand.due_s)]
+    counts, _ = np.histogram(due, WIDTH, (0.0, found.span_s))
+    step = found.span_s / WIDTH
+    click.echo(f"{'arrivals':<10}|{_bars(counts)}| 0 to {format_seconds(found.span_s)}, most {counts.max() / step:.3g}/s")
+
+
+def _arrivals(found: Description) -> str:
+    over = f"{format_rate(found.rate)} over {format_seconds(found.span_s)}"
+    return f"{over}, gaps vary by {found.gaps_cv:.2f}, busiest second {found.busiest_second:,}"
+
+
+def _picture(label: str, tokens: NDArray[np.int64]) -> str:
+    low, high = (max(float(each), 1.0) for each in (tokens.min(), tokens.max()))
+    edges = np.geomspace(low, max(high, low * 1.0001) * 1.0001, WIDTH + 1)
+    counts, _ = np.histogram(tokens, edges)
+    return f"{label:<10}|{_bars(counts)}| {low:,.0f} to {high:,.0f} tokens, logarithmic"
+
+
+def _bars(counts: NDArray[np.int64]) -> str:
+    """Heights as letters; what is there is never invisible."""
+    most = max(int(counts.max()), 1)
+    return "".join(BARS[-(-int(each) * (len(BARS) - 1) // most)] for each in counts)
+
+
+def draw_workload(name: str, demand: Demand, horizon_s: float, path: Path) -> None:
+    """Lengths, what a cache could know, and arrivals, in one figure."""
+    if path.suffix.lower() not in (".svg", ".png"):
+        raise SpecError(f"{path}: a picture is saved as .svg or .png")
+    with mpl.rc_context(STYLE):
+        figure = Figure((10.0, 6.5), layout="constrained")
+        lengths, outputs, arrivals, reuse = figure.subplots(2, 2).flat
+        _draw_lengths(lengths, demand.prompt_tokens, "Prompt (tokens)", "sky")
+        _draw_lengths(outputs, demand.output_tokens, "Output (tokens)", "orange")
+        _draw_arrivals(arrivals, demand, horizon_s)
+        _draw_reuse(reuse, demand)
+        title = name if len(name) <= LETTERS else f"{name[:LETTERS]}…"
+        figure.suptitle(f"{title}\n{len(demand):,} requests", x=0.01, ha="left", fontsize=10, fontweight="bold")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            stamp = {"Date": None} if path.suffix.lower() == ".svg" else None
+            figure.savefig(path, dpi=150, metadata=stamp)
+        except OSError as error:
+            raise StorageError(f"{path} cannot be written: {error.strerror}") from None
+
+
+def _draw_lengths(axes: Axes, tokens: NDArray[np.int64], label: str, color: str) -> None:
+    low, high = max(float(tokens.min()), 1.0), max(float(tokens.max()), 1.0)
+    edges = np.geomspace(low, high, 61) if high > low else np.array([low * 0.9, low * 1.1])
+    axes.hist(tokens, edges, color=COLORS[color], edgecolor="white", linewidth=0.3)
+    if high > low:
+        axes.set_xscale("log")
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
+    axes.set(xlabel=label, ylabel="Requests")
+    p50, p99 = np.percentile(tokens, [50, 99])
+    axes.set_title(f"p50 {p50:,.0f}, p99 {p99:,.0f}, mean {tokens.mean():,.0f}", fontsize=9, loc="right")
+
+
+def _draw_arrivals(axes: Axes, demand: Demand, horizon_s: float) -> None:
+    due = demand.due_s[~np.isnan(demand.due_s)]
+    counts, edges = np.histogram(due, 120, (0.0, horizon_s))
+    axes.stairs(counts / np.diff(edges), edges, color=COLORS["blue"], fill=True, alpha=0.6)
+    axes.set(xlabel="Time (s)", ylabel="Arrivals per second")
+    axes.set_ylim(bottom=0)
+    axes.set_title(f"mean {len(due) / horizon_s:.3g}/s", fontsize=9, loc="right")
+
+
+def _draw_reuse(axes: Axes, demand: Demand) -> None:
+    """Of the tokens so far, how many a cache without limits has seen."""
+    known, prompts = np.cumsum(known_tokens(demand)), np.cumsum(demand.prompt_tokens)
+    axes.plot(np.arange(1, len(known) + 1), known / prompts, color=COLORS["green"])
+    axes.set(xlabel="Requests so far", ylabel="Prompt tokens seen before", ylim=(0, 1))
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
+    axes.set_title(f"in the end {known[-1] / prompts[-1]:.1%}", fontsize=9, loc="right")

@@ -1,0 +1,153 @@
+"""What is asked, in columns: the same for a live server, which gets texts, and for a model of one, which needs lengths.
+
+A prompt is a row of pieces. Pieces of the same identity and length are the same text, so that what a prefix cache may
+know already can be counted before anything is sent.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["ASSISTANT", "SYSTEM", "USER", "Demand", "Pieces", "one_piece"]
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+USER, ASSISTANT, SYSTEM = 0, 1, 2
+NOBODY = -1
+
+
+@dataclass(frozen=True, eq=False)
+class Pieces:
+    """The prompts of all requests end to end; those of request i are starts[i] to starts[i + 1]."""
+
+    starts: Ints
+    identity: Ints  # below zero: nobody else has it
+    tokens: Ints
+    role: NDArray[np.int8]
+
+    @property
+    def owner(self) -> Ints:
+        """Whose each piece is."""
+        return np.repeat(np.arange(len(self.starts) - 1), np.diff(self.starts))
+
+    def of(self, request: int) -> slice:
+        return slice(int(self.starts[request]), int(self.starts[request + 1]))
+
+    def take(self, order: Ints) -> "Pieces":
+        lengths = np.diff(self.starts)[order]
+        starts = np.concatenate([[0], np.cumsum(lengths)])
+        places = np.repeat(self.starts[order] - starts[:-1], lengths) + np.arange(starts[-1])
+        return Pieces(starts, self.identity[places], self.tokens[places], self.role[places])
+
+
+def one_piece(tokens: Ints, first: int = 0) -> Pieces:
+    """Prompts that nobody has seen before."""
+    count = len(tokens)
+    return Pieces(
+        np.arange(count + 1), -1 - first - np.arange(count), np.asarray(tokens, np.int64), np.zeros(count, np.int8)
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Demand:
+    """One row per request."""
+
+    due_s: Floats  # NaN: some time after another one has been answered
+    pieces: Pieces
+    output_tokens: Ints  # 0: not said
+    after: Ints | None = None  # the request that comes before in its session, or -1
+    think_s: Floats | None = None  # between the answer to that one and this
+    session: Ints | None = None  # -1: none
+    turn: Ints | None = None
+    workload_class: Ints | None = None  # place in `classes`
+    tenant: Ints | None = None  # place in `tenants`
+    texts: Ints | None = None  # place in `corpus`
+    classes: Sequence[str] = ()
+    tenants: Sequence[str] = ()
+    corpus: Sequence[tuple[tuple[str, str], ...]] = ()  # messages, where they are given and not made
+    notes: tuple[str, ...] = field(default=())
+
+    def __len__(self) -> int:
+        return len(self.due_s)
+
+    @property
+    def prompt_tokens(self) -> Ints:
+        return np.add.reduceat(np.append(self.pieces.tokens, 0), self.pieces.starts[:-1]) if len(self) else _none(0)
+
+    @property
+    def with_answers(self) -> bool:
+        """Whether a prompt repeats what was answered before."""
+        return self.after is not None and bool(np.any(self.after >= 0))
+
+    def in_order(self) -> "Demand":
+        """The same requests by when they are due; those that wait for another come last."""
+        order = np.argsort(self.due_s, kind="stable")
+        return self.take(order) if np.any(np.diff(order) < 0) else self
+
+    def take(self, order: Ints) -> "Demand":
+        """Some of the requests, or all in another order."""
+        changed = {
+            each.name: getattr(self, each.name)[order]
+            for each in fields(self)
+            if isinstance(getattr(self, each.name), np.ndarray)
+        }
+        if self.after is not None:
+            places = np.full(len(self) + 1, -1)
+            places[order] = np.arange(len(order))
+            changed["after"] = places[self.after[order]]
+        return replace(self, pieces=self.pieces.take(order), **changed)
+
+
+def _none(count: int) -> Ints:
+    return np.full(count, NOBODY)
+
+
+def together(parts: Sequence[Demand], classes: Sequence[str]) -> Demand:
+    """The requests of several demands, each a class of its own, in the order in which they are due."""
+    sizes = [len(part) for part in parts]
+    firsts = np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(int)
+    corpora = np.concatenate([[0], np.cumsum([len(part.corpus) for part in parts])[:-1]]).astype(int)
+    tenants = np.concatenate([[0], np.cumsum([len(part.tenants) for part in parts])[:-1]]).astype(int)
+
+    def column(name: str, shifts: Sequence[int] | Ints) -> Ints | None:
+        found = [getattr(part, name) for part in parts]
+        if all(each is None for each in found):
+            return None
+        filled = [_none(size) if each is None else each for each, size in zip(found, sizes, strict=True)]
+        return np.concatenate([np.where(each < 0, each, each + by) for each, by in zip(filled, shifts, strict=True)])
+
+    sessions = np.cumsum([0, *[1 + (-1 if p.session is None or not len(p) else int(p.session.max())) for p in parts]])
+    think = [np.full(len(p), np.nan) if p.think_s is None else p.think_s for p in parts]
+    return Demand(
+        np.concatenate([part.due_s for part in parts]),
+        _pieces_together([part.pieces for part in parts]),
+        np.concatenate([part.output_tokens for part in parts]),
+        column("after", firsts),
+        np.concatenate(think),
+        column("session", sessions[:-1]),
+        column("turn", [0] * len(parts)),
+        np.repeat(np.arange(len(parts)), sizes),
+        column("tenant", tenants),
+        column("texts", corpora),
+        classes,
+        [name for part in parts for name in part.tenants],
+        [messages for part in parts for messages in part.corpus],
+        tuple(note for part in parts for note in part.notes),
+    ).in_order()
+
+
+def _pieces_together(parts: Sequence[Pieces]) -> Pieces:
+    """End to end; identities of different demands stay different."""
+    ends = np.cumsum([0, *[len(part.identity) for part in parts]])
+    starts = [part.starts[:-1] + by for part, by in zip(parts, ends, strict=False)]
+    count = len(parts)
+    identity = [np.where(p.identity < 0, (p.identity + 1) * count - 1, p.identity * count) for p in parts]
+    return Pieces(
+        np.concatenate([*starts, ends[-1:]]),
+        np.concatenate([np.where(each < 0, each - n, each + n) for n, each in enumerate(identity)]),
+        np.concatenate([part.tokens for part in parts]),
+        np.concatenate([part.role for part in parts]),
+    )

@@ -1,0 +1,97 @@
+"""The whole of what is asked: one source, or several classes of requests, each with a share of the users."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from openloop.arrivals import MOST_ARRIVALS, Arrivals
+from openloop.errors import SpecError
+from openloop.seeds import stream
+from openloop.terms import Term, read_term
+from openloop.workload.corpus import Corpus
+from openloop.workload.demand import Demand, Floats, together
+from openloop.workload.servegen import ServeGen
+from openloop.workload.source import Source
+from openloop.workload.synthetic import Sessions, Synthetic
+from openloop.workload.trace import Trace
+
+__all__ = ["SOURCES", "Class", "Workload", "read_source", "schedule"]
+
+_KINDS: tuple[type[Term], ...] = (Synthetic, Sessions, Corpus, Trace, ServeGen)
+SOURCES = {kind.name: kind for kind in _KINDS}
+
+
+def read_source(text: str) -> Source:
+    found: Source = read_term(text, SOURCES, "workload")
+    return found
+
+
+@dataclass(frozen=True)
+class Class:
+    name: str
+    share: float
+    source: Source
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Classes of requests; a single one without a name is all there is."""
+
+    classes: tuple[Class, ...]
+
+    @classmethod
+    def of(cls, source: Source) -> "Workload":
+        return cls((Class("", 1.0, source),))
+
+    def __post_init__(self) -> None:
+        total = sum(each.share for each in self.classes)
+        if not self.classes or abs(total - 1) > 0.001:
+            raise SpecError(f"the shares of the classes add up to {total:.4g}; they must add up to 1 (or 100%)")
+
+    def __str__(self) -> str:
+        if not self.classes[0].name:
+            return str(self.classes[0].source)
+        return "; ".join(f"{each.share:.4g} {each.name}: {each.source}" for each in self.classes)
+
+    @property
+    def timed(self) -> bool:
+        """Whether all of it knows when it is due."""
+        return all(each.source.timed for each in self.classes)
+
+    def demand(self, arrivals: Arrivals | None, horizon_s: float, seed: int) -> Demand:
+        """All requests of a run, in the order in which they are due; the same for the same seed.
+
+        Users come as `arrivals` says. Without it they come when the source says.
+        """
+        starts = None if arrivals is None else schedule(arrivals, horizon_s, seed)
+        if starts is None and not self.timed:
+            untimed = next(each.source for each in self.classes if not each.source.timed)
+            raise SpecError(f"say when requests are due: {str(untimed).partition(':')[0]} has no times of its own")
+        if not self.classes[0].name:
+            found = self.classes[0].source.demand(starts, horizon_s, stream(seed, "workload"))
+        else:
+            found = self._mixed(starts, horizon_s, seed)
+        if not len(found):
+            raise SpecError(f"nothing is due in {horizon_s:g} s: raise the rate, or run longer")
+        return found
+
+    def _mixed(self, starts_s: Floats | None, horizon_s: float, seed: int) -> Demand:
+        shares = np.array([each.share for each in self.classes])
+        count = 0 if starts_s is None else len(starts_s)
+        chosen = stream(seed, "classes").choice(len(shares), count, p=shares / shares.sum())
+        parts = [
+            each.source.demand(
+                None if starts_s is None else starts_s[chosen == number], horizon_s, stream(seed, f"class {each.name}")
+            )
+            for number, each in enumerate(self.classes)
+        ]
+        return together(parts, [each.name for each in self.classes])
+
+
+def schedule(arrivals: Arrivals, horizon_s: float, seed: int) -> Floats:
+    """When users come."""
+    expected = arrivals.expected(horizon_s)
+    if expected > MOST_ARRIVALS:
+        raise SpecError(f"{expected:,.0f} arrivals are too many for one run, which holds {MOST_ARRIVALS:,}")
+    return arrivals.times(horizon_s, stream(seed, "arrivals"))
+

@@ -1,0 +1,71 @@
+"""From a row of a demand to the texts that a server is sent."""
+
+from itertools import groupby
+
+from openloop.workload.ask import Ask
+from openloop.workload.demand import ASSISTANT, SYSTEM, USER, Demand
+from openloop.workload.words import Words
+
+__all__ = ["Prompts"]
+
+ROLES = {USER: "user", ASSISTANT: "assistant", SYSTEM: "system"}
+
+
+class Prompts:
+    """Makes what each request asks, in any order; a turn of a conversation after the answer to the one before it."""
+
+    def __init__(self, demand: Demand, words: Words) -> None:
+        self._demand = demand
+        self._words = words
+        self._grows = demand.with_answers
+        self._said: dict[int, list[tuple[str, str]]] = {}  # in conversations that go on, with what was really answered
+
+    def ask(self, number: int) -> Ask:
+        demand = self._demand
+        session = None if demand.session is None else int(demand.session[number])
+        follows = demand.after is not None and bool(demand.after[number] >= 0)
+        if demand.texts is not None and demand.texts[number] >= 0:
+            messages = demand.corpus[int(demand.texts[number])]
+        elif follows and session in self._said:
+            messages = (*self._said[session], *self._made(number, last=True))
+        else:
+            messages = self._made(number)
+        if session is not None and self._grows:
+            self._said[session] = list(messages)
+        codes = (demand.workload_class, demand.classes), (demand.tenant, demand.tenants)
+        named = [names[int(places[number])] if places is not None and names else None for places, names in codes]
+        alone = session is None or session < 0
+        return Ask(
+            messages,
+            int(demand.output_tokens[number]) or None,
+            named[0],
+            named[1],
+            None if alone else session,
+            None if alone or demand.turn is None else int(demand.turn[number]),
+        )
+
+    def _made(self, number: int, *, last: bool = False) -> tuple[tuple[str, str], ...]:
+        """The messages of a request, or only the last of them."""
+        pieces = self._demand.pieces
+        place = pieces.of(number)
+        roles, identities = pieces.role[place].tolist(), pieces.identity[place].tolist()
+        tokens = pieces.tokens[place].tolist()
+        tokens[-1] = max(tokens[-1] - self._words.scale.overhead, 1)
+        rows = list(zip(roles, identities, tokens, strict=True))
+        groups = [(role, list(each)) for role, each in groupby(rows, key=lambda row: row[0])]
+        return tuple(
+            (ROLES[role], " ".join(self._words.text(identity, size) for _, identity, size in each))
+            for role, each in (groups[-1:] if last else groups)
+        )
+
+    def answered(self, number: int, text: str | None) -> None:
+        """What a request was answered; the next turn repeats it."""
+        if self._demand.session is not None:
+            said = self._said.get(int(self._demand.session[number]))
+            if said is not None:
+                said.append(("assistant", text or "yes"))
+
+    def over(self, number: int) -> None:
+        """Nothing follows this request."""
+        if self._demand.session is not None:
+            self._said.pop(int(self._demand.session[number]), None)
