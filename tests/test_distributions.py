@@ -1,9 +1,12 @@
 """Every distribution has the mean and the variation that it says it has."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
-from openloop.distributions import DISTRIBUTIONS, Distribution, Pareto, read_distribution
+from openloop.distributions import DISTRIBUTIONS, Distribution, Empirical, Pareto, read_distribution
+from openloop.errors import SpecError
 from openloop.terms import SECONDS, write_term
 
 EXAMPLES = {
@@ -14,6 +17,9 @@ EXAMPLES = {
     "gamma": "gamma(mean=3ms,cv=2)",
     "pareto": "pareto(least=1ms,alpha=6)",
     "straggling": "straggling(exponential(3ms),share=10%,factor=5)",
+    "normal": "normal(center=3ms,sd=2ms)",
+    "histogram": "histogram(1ms@5,20ms@2,3ms@0)",
+    "empirical": f"empirical({Path(__file__).with_name('lengths.txt')})",
 }
 
 
@@ -50,3 +56,15 @@ def test_text_is_read_back(name: str) -> None:
 def test_a_tail_too_heavy_for_a_variance_says_so() -> None:
     assert Pareto(1.0, 1.5).cv == np.inf
     assert Pareto(1.0, 1.5).mean == 3.0
+
+
+def test_a_file_of_values_has_weights_or_not() -> None:
+    """1 ms once, 2 ms three times, 10 ms once."""
+    assert example("empirical").mean == pytest.approx(0.017 / 5)
+
+
+@pytest.mark.parametrize(("text", "sentence"), [("5\nmany\n", "line 2: 'many'"), ("", "no value has a weight")])
+def test_a_file_that_holds_no_values_is_refused(tmp_path: Path, text: str, sentence: str) -> None:
+    (tmp_path / "v.txt").write_text(text)
+    with pytest.raises(SpecError, match=sentence):
+        Empirical(str(tmp_path / "v.txt"))

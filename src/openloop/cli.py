@@ -248,7 +248,7 @@ SCENARIO = [
         "--header", "header", multiple=True, help="A header for every request, as 'Name: value'; may be given again."
     ),
     scenario_option(
-        "--key-env", "target.key_env", help="Variable that holds the key.  [default: OPENAI_API_KEY, or as the API has it]"
+        "--key-env", "target.key_env", help="Variable that holds the key.  [default: the API's, as OPENAI_API_KEY]"
     ),
     scenario_option("--ca", "target.ca", help="File of certificates to trust besides the system's."),
     scenario_option("--insecure", "target.insecure", is_flag=True, flag_value=True, help="Check no certificate."),
@@ -259,7 +259,9 @@ SCENARIO = [
     scenario_option("--timeout", "timeout", type=DURATION, help="Give up on a request after this.  [default: 120s]"),
     scenario_option("--drain", "drain", type=DURATION, help="Wait so long for what is in flight.  [default: 30s]"),
     scenario_option("--retry", "retry", help="Ask again: how many times, or retry:most=2,on=429+503,budget=20%."),
-    scenario_option("--hedge", "hedge", help="Ask somebody else as well: after what, as 500ms, p95 or hedge:after=p95."),
+    scenario_option(
+        "--hedge", "hedge", help="Send a copy to whoever is next: after 500ms, after p95, or hedge:after=p95."
+    ),
     scenario_option("--workers", "workers", type=click.IntRange(1, 64), help="Processes that send.  [default: 1]"),
     scenario_option(
         "--connections",

@@ -43,7 +43,15 @@ def load_of(server: Served, rate: float = 100.0, seconds: float = 1.0, **more: A
     place = find(server.url)
     target = Chat(place.host, "openloop", place.base)
     return replace(
-        Load([(place, target)], Workload.of(Synthetic(Fixed(10), Fixed(8))), Poisson(rate), seconds, timeout_s=5.0, drain_s=2.0), **more
+        Load(
+            [(place, target)],
+            Workload.of(Synthetic(Fixed(10), Fixed(8))),
+            Poisson(rate),
+            seconds,
+            timeout_s=5.0,
+            drain_s=2.0,
+        ),
+        **more,
     )
 
 
@@ -141,7 +149,9 @@ def test_nobody_at_the_address(tmp_path: Path) -> None:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     place = find(f"http://127.0.0.1:{port}")
-    load = Load([(place, Chat(place.host, "m"))], Workload.of(Synthetic(Fixed(5), Fixed(5))), Constant(20), 0.5, drain_s=1.0)
+    load = Load(
+        [(place, Chat(place.host, "m"))], Workload.of(Synthetic(Fixed(5), Fixed(5))), Constant(20), 0.5, drain_s=1.0
+    )
     rows = rows_of(drive(load, tmp_path / "run"))
     assert len(rows) == 10
     assert {(row["status"], row["error"]) for row in rows} == {("error", "no connection: connection refused")}
@@ -158,7 +168,14 @@ def test_a_host_that_does_not_answer(tmp_path: Path) -> None:
             each.setblocking(False)
             each.connect_ex(full.getsockname())
         place = Place("x", "", Address(int(socket.AF_INET), *full.getsockname()))
-        load = Load([(place, Chat("x", "m"))], Workload.of(Synthetic(Fixed(5), Fixed(5))), Constant(10), 0.3, timeout_s=0.5, drain_s=2.0)
+        load = Load(
+            [(place, Chat("x", "m"))],
+            Workload.of(Synthetic(Fixed(5), Fixed(5))),
+            Constant(10),
+            0.3,
+            timeout_s=0.5,
+            drain_s=2.0,
+        )
         rows = rows_of(drive(load, tmp_path / "run"))
         for each in waiting:
             each.close()
@@ -199,7 +216,13 @@ OK = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r
 
 def driven(listener: socket.socket, folder: Path, **more: Any) -> list[dict[str, Any]]:
     place = find(f"http://127.0.0.1:{listener.getsockname()[1]}")
-    load = Load([(place, Chat("x", "m", stream=False))], Workload.of(Synthetic(Fixed(5), Fixed(5))), Constant(50), 1.0, drain_s=1.0)
+    load = Load(
+        [(place, Chat("x", "m", stream=False))],
+        Workload.of(Synthetic(Fixed(5), Fixed(5))),
+        Constant(50),
+        1.0,
+        drain_s=1.0,
+    )
     with listener:
         run = drive(replace(load, **more), folder)
     run.validate()
@@ -485,9 +508,7 @@ def test_tls_is_spoken_and_certificates_are_checked(tmp_path: Path) -> None:
         url = f"https://localhost:{listener.getsockname()[1]}"
         trusted = find(url, str(tmp_path / "cert.pem"))
         chat = Chat("x", "m", stream=False)
-        base = Load(
-            [(trusted, chat)], Workload.of(Synthetic(Fixed(5), Fixed(5))), Constant(50), 1.0, drain_s=1.0
-        )
+        base = Load([(trusted, chat)], Workload.of(Synthetic(Fixed(5), Fixed(5))), Constant(50), 1.0, drain_s=1.0)
         good = rows_of(drive(base, tmp_path / "good"))
         insecure = rows_of(drive(replace(base, sites=[(find(url, insecure=True), chat)]), tmp_path / "insecure"))
         bad = rows_of(drive(replace(base, sites=[(find(url), chat)]), tmp_path / "bad"))

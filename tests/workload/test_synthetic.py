@@ -1,27 +1,139 @@
-"""Prompts are as long as they should be, and the same for the same seed."""
+"""Synthetic requests have the lengths, the prefixes and the turns that were asked for."""
 
-from collections import Counter
+import numpy as np
+import pytest
 
+from openloop.arrivals import Constant, Poisson
 from openloop.distributions import Fixed, Uniform
-from openloop.workload import Synthetic
+from openloop.errors import SpecError
+from openloop.workload import Demand, Prompts, Sessions, Synthetic, Words, Workload, describe, known_tokens, read_source
+from openloop.workload.demand import ASSISTANT, SYSTEM, USER
 
 
-def test_lengths_are_as_asked() -> None:
-    asks = list(Synthetic(Uniform(5, 50), Fixed(9)).asks(2000, seed=1))
-    lengths = Counter(len(ask.text.split()) for ask in asks)
-    assert min(lengths) == 5
-    assert max(lengths) == 50
-    assert {ask.output_tokens for ask in asks} == {9}
+def demand(spec: str, rate: float = 20.0, seconds: float = 50.0, seed: int = 1) -> Demand:
+    return Workload.of(read_source(spec)).demand(Constant(rate), seconds, seed)
 
 
-def test_the_same_seed_asks_the_same_however_many_are_asked() -> None:
-    workload = Synthetic(Uniform(5, 50), Uniform(1, 99))
-    few, many = list(workload.asks(600, seed=1)), list(workload.asks(1500, seed=1))
-    assert few == many[:600]
-    assert few != list(workload.asks(600, seed=2))
+def test_lengths_are_drawn_for_each_request() -> None:
+    found = demand("synthetic:prompt=uniform(5,50),output=uniform(1,9)", seconds=500.0)
+    assert (found.prompt_tokens.min(), found.prompt_tokens.max()) == (5, 50)
+    assert (found.output_tokens.min(), found.output_tokens.max()) == (1, 9)
+    assert abs(found.prompt_tokens.mean() - 27.5) < 0.5
 
 
-def test_no_two_prompts_begin_alike() -> None:
-    """A cache of prefixes must not be measured by accident."""
-    asks = list(Synthetic(Fixed(3), Fixed(1)).asks(3000, seed=0))
-    assert len({ask.text.split()[0] for ask in asks}) == 3000
+def test_the_same_seed_gives_the_same_requests_and_another_seed_others() -> None:
+    spec = "synthetic:prompt=uniform(5,500),output=uniform(1,99),prefixes=5,prefix=uniform(10,90),reuse=50%"
+    one, same, other = (demand(spec, seed=seed) for seed in (1, 1, 2))
+    assert np.array_equal(one.pieces.identity, same.pieces.identity)
+    assert np.array_equal(one.prompt_tokens, same.prompt_tokens)
+    assert not np.array_equal(one.prompt_tokens, other.prompt_tokens)
+    texts = [[Prompts(each, Words(seed)).ask(7).text for each in (one, same)] for seed in (1, 2)]
+    assert texts[0][0] == texts[0][1] != texts[1][0]
+
+
+def test_nothing_is_reused_where_no_prefix_is_shared() -> None:
+    assert describe(demand("synthetic:prompt=100,output=5"), 50.0).reuse == 0.0
+
+
+def test_prefixes_are_shared_as_often_as_asked() -> None:
+    """Each of 1,000 requests is 900 tokens of prefix and 100 of its own with a chance of a half; of ten prefixes the
+    first use is new: 900 * (500 - 10) of 100 * 1000 + 900 * 500 tokens are known, within chance."""
+    found = demand("synthetic:prompt=100,output=5,prefixes=10,prefix=900,reuse=50%")
+    shared = np.isin(found.pieces.identity, np.arange(10))
+    uses = int(shared.sum())
+    assert 430 < uses < 570
+    assert set(found.pieces.tokens[shared]) == {900}
+    assert known_tokens(found).sum() == 900 * (uses - 10)
+
+
+def test_the_first_prefix_is_the_most_common_where_there_is_a_skew() -> None:
+    found = demand("synthetic:prompt=10,output=5,prefixes=4,prefix=50,skew=1", seconds=500.0)
+    uses = np.array([np.sum(found.pieces.identity == each) for each in range(4)])
+    assert np.allclose(uses / uses.sum(), np.array([12, 6, 4, 3]) / 25, atol=0.02)
+
+
+def test_a_prompt_begins_with_its_prefix_word_for_word() -> None:
+    found = demand("synthetic:prompt=10,output=5,prefixes=1,prefix=50")
+    texts = [Prompts(found, Words(3)).ask(number).text.split() for number in range(5)]
+    assert all(text[:50] == texts[0][:50] and len(text) == 60 for text in texts)
+    assert len({tuple(text[50:]) for text in texts}) == 5
+
+
+def test_a_turn_repeats_everything_that_was_said() -> None:
+    found = demand("sessions:turns=3,think=2s,prompt=10,output=20,system=30", rate=1.0, seconds=2.0)
+    assert len(found) == 6
+    turns = {(int(s), int(t)): place for place, (s, t) in enumerate(zip(found.session, found.turn, strict=True))}  # type: ignore[arg-type]
+    last = found.pieces.of(turns[1, 2])
+    assert found.pieces.role[last].tolist() == [SYSTEM, USER, ASSISTANT, USER, ASSISTANT, USER]
+    assert found.pieces.tokens[last].tolist() == [30, 10, 20, 10, 20, 10]
+    before = found.pieces.of(turns[1, 1])
+    assert np.array_equal(found.pieces.identity[last][:4], found.pieces.identity[before])
+    other = found.pieces.of(turns[0, 2])
+    assert found.pieces.identity[last][0] == found.pieces.identity[other][0]
+    assert not set(found.pieces.identity[last][1:]) & set(found.pieces.identity[other][1:])
+
+
+def test_only_first_turns_have_a_time() -> None:
+    found = demand("sessions:turns=uniform(1,4),think=exponential(3s)")
+    assert found.after is not None
+    assert found.think_s is not None
+    first = found.turn == 0
+    assert np.array_equal(np.isnan(found.due_s), ~first)
+    assert np.all(found.after[first] == -1)
+    assert np.array_equal(found.session[found.after[~first]], found.session[~first])  # type: ignore[index]
+    assert np.array_equal(found.turn[found.after[~first]] + 1, found.turn[~first])  # type: ignore[index]
+    assert abs(np.nanmean(found.think_s) - 3) < 0.3
+
+
+def test_a_conversation_goes_on_with_what_was_answered() -> None:
+    found = demand("sessions:turns=2,think=1s,prompt=4,output=5", rate=1.0, seconds=1.0)
+    prompts = Prompts(found, Words(1))
+    first = prompts.ask(0)
+    prompts.answered(0, "so it is")
+    second = prompts.ask(1)
+    assert second.messages[:2] == (*first.messages, ("assistant", "so it is"))
+    assert second.messages[2][0] == "user"
+    assert (second.session_id, second.turn) == (0, 1)
+
+
+def test_classes_have_their_shares_and_keep_apart() -> None:
+    chat, long = "synthetic:prompt=10,output=5,prefixes=1,prefix=90", "sessions:turns=2,prompt=1000,output=50"
+    pairs = [("chat", 0.75, chat), ("long", 0.25, long)]
+    mixed = Workload(tuple(_class(*each) for each in pairs))
+    found = mixed.demand(Poisson(20), 200.0, 3)
+    assert found.workload_class is not None
+    sessions = np.sum((found.workload_class == 1) & (found.turn == 0))
+    chats = np.sum(found.workload_class == 0)
+    assert abs(chats / (chats + sessions) - 0.75) < 0.03
+    assert set(found.prompt_tokens[found.workload_class == 0]) == {100}
+    identities = [set(found.pieces.identity[found.workload_class[found.pieces.owner] == each]) for each in (0, 1)]
+    assert not identities[0] & identities[1]
+    assert Prompts(found, Words(1)).ask(0).workload_class in ("chat", "long")
+    due = found.due_s[~np.isnan(found.due_s)]
+    assert np.all(np.diff(due) >= 0)
+
+
+def _class(name: str, share: float, source: str):  # type: ignore[no-untyped-def]
+    from openloop.workload.mix import Class  # noqa: PLC0415
+
+    return Class(name, share, read_source(source))
+
+
+def test_shares_that_do_not_add_up_are_refused() -> None:
+    with pytest.raises(SpecError, match="add up to 0.9"):
+        Workload((_class("a", 0.5, "synthetic"), _class("b", 0.4, "synthetic")))
+
+
+def test_too_long_conversations_are_refused_before_memory_is_gone() -> None:
+    with pytest.raises(SpecError, match="too much"):
+        Sessions(turns=Fixed(1_000_000)).demand(np.zeros(10), 1.0, np.random.default_rng(0))
+
+
+def test_a_source_is_read_back_from_its_text() -> None:
+    for each in (Synthetic(Uniform(1, 9), Fixed(3), 4, Fixed(7), 0.5, 1.5), Sessions(Fixed(2), Fixed(1.5))):
+        assert read_source(str(each)) == each
+
+
+def test_unknown_sources_are_named() -> None:
+    with pytest.raises(SpecError, match="did you mean 'sessions'"):
+        read_source("session:turns=3")

@@ -1,4 +1,4 @@
-"""One request outside of a run, to learn what must be known before it: which models there are, how tokens are counted."""
+"""One request outside of a run, to learn what must be known before: which models there are, how tokens are counted."""
 
 import socket
 import ssl

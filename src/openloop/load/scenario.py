@@ -33,11 +33,11 @@ class TargetSpec(Strict, frozen=True):
     api: str = "chat"
     model: str | None = None  # null: the one that the server has
     stream: bool = True
-    headers: dict[str, str] = {}
+    headers: dict[str, str] = msgspec.field(default_factory=dict)
     key_env: str | None = None  # the variable that holds the key; null: the usual one of the API
     ca: str = ""  # file of certificates to trust besides the system's
     insecure: bool = False
-    extra: dict[str, Any] = {}  # more for the body of every request
+    extra: dict[str, Any] = msgspec.field(default_factory=dict)  # more for the body of every request
     template: str | None = None  # api http: file of the body
     method: str = "POST"  # api http
     replica_header: str | None = None  # of responses: says who served

@@ -33,7 +33,8 @@ def show_workload(name: str, found: Description, demand: Demand) -> None:
     if found.sessions:
         rows.append(("sessions", f"{found.sessions:,}, {found.requests / found.sessions:.1f} turns each"))
     if found.classes:
-        rows.append(("classes", ", ".join(f"{each} {count / found.requests:.1%}" for each, count in found.classes.items())))
+        shares = [f"{each} {count / found.requests:.1%}" for each, count in found.classes.items()]
+        rows.append(("classes", ", ".join(shares)))
     if found.tenants:
         rows.append(("tenants", f"{found.tenants:,}"))
     for label, text in [*rows, *(("note", note) for note in found.notes)]:
@@ -48,8 +49,8 @@ def show_workload(name: str, found: Description, demand: Demand) -> None:
         click.echo(_picture(label, tokens))
     due = demand.due_s[~np.isnan(demand.due_s)]
     counts, _ = np.histogram(due, WIDTH, (0.0, found.span_s))
-    step = found.span_s / WIDTH
-    click.echo(f"{'arrivals':<10}|{_bars(counts)}| 0 to {format_seconds(found.span_s)}, most {counts.max() / step:.3g}/s")
+    most = counts.max() * WIDTH / found.span_s
+    click.echo(f"{'arrivals':<10}|{_bars(counts)}| 0 to {format_seconds(found.span_s)}, most {most:.3g}/s")
 
 
 def _arrivals(found: Description) -> str:

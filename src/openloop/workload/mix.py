@@ -94,4 +94,3 @@ def schedule(arrivals: Arrivals, horizon_s: float, seed: int) -> Floats:
     if expected > MOST_ARRIVALS:
         raise SpecError(f"{expected:,.0f} arrivals are too many for one run, which holds {MOST_ARRIVALS:,}")
     return arrivals.times(horizon_s, stream(seed, "arrivals"))
-
