@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 
 from openloop.load.targets import Outcome, Target
-from openloop.load.wire import Reply, WireError
+from openloop.load.wire import WireError
 from openloop.load.worker import BROKEN, CENSORED, DONE, UNSENT, Finished
 from openloop.records import make_batch, make_lists
 from openloop.workload import Ask
@@ -62,7 +62,7 @@ def _outcome(fate: str, why: str, blocks: list[bytes], stamps: list[int], target
     found = Outcome()
     if blocks:
         try:
-            found = target.decode(Reply(blocks, stamps))
+            found = target.read(blocks, stamps)
         except WireError as error:
             found = Outcome("error", error=str(error))
         except Exception as error:  # whatever a server sends costs its own request and no other
@@ -86,7 +86,7 @@ def batch_of(rows: list[Row]) -> pa.RecordBatch:
     told = {
         each.name: [getattr(outcome, each.name) for outcome in outcomes]
         for each in fields(Outcome)
-        if each.name != "event_ns"
+        if each.name not in ("event_ns", "text")
     }
     own = ("sent_ns", "ended_ns", "connect_ns", "requested_tokens", "workload_class")
     return make_batch(
