@@ -34,6 +34,7 @@ class Place:
     host: str  # as requests name it
     base: str  # path before /v1
     address: Address
+    path: str = "/"  # all of it
 
 
 def find(url: str, authorities: str = "", *, insecure: bool = False) -> Place:
@@ -54,7 +55,10 @@ def find(url: str, authorities: str = "", *, insecure: bool = False) -> Place:
         raise SpecError(f"{authorities} is no file of certificates")
     family, where = _look_up(parts.hostname, port or (443 if tls else 80))
     address = Address(family, where[0], where[1], parts.hostname if tls else "", authorities, insecure)
-    return Place(parts.netloc.rpartition("@")[2], parts.path.rstrip("/").removesuffix("/v1"), address)
+    base = parts.path.rstrip("/").removesuffix("/v1")
+    return Place(
+        parts.netloc.rpartition("@")[2], base, address, (parts.path or "/") + (parts.query and f"?{parts.query}")
+    )
 
 
 def _look_up(host: str, port: int) -> tuple[int, tuple[str, int]]:

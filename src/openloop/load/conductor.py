@@ -77,7 +77,6 @@ class Load:
     hedge: Hedge | None = None
     most_requests: int | None = None
     most_spend: float | None = None
-    replica_header: str | None = None  # of responses: says who served
     metrics: bool = False  # scrape those of the servers
     facts: dict[str, Any] = field(default_factory=dict)  # for the manifest
 
@@ -217,7 +216,7 @@ class _Conductor:
         theirs.set_inheritable(True)
         with theirs:
             process = subprocess.Popen(
-                [sys.executable, "-m", "openloop.load.worker", str(theirs.fileno())],
+                [sys.executable, "-m", load.sites[0][1].worker, str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,  # an interrupt at the terminal is for us to hear
             )
@@ -311,8 +310,9 @@ class _Conductor:
         where = self._where(number, attempt)
         place, target = load.sites[where]
         row = Row(number, self.due_ns[number], Outcome(), attempt, self._kind(attempt), request.ask)
-        row.replica = place.host if len(load.sites) > 1 else None
-        read_finished(row, finished, self.start_ns, target, load.timeout_s, load.replica_header)
+        read_finished(row, finished, self.start_ns, target, load.timeout_s)
+        if len(load.sites) > 1 and row.outcome.replica is None:
+            row.outcome.replica = place.host
         self._add(row)
         if row.outcome.status == "ok" and row.event_ns:
             self.begun.append(row.event_ns[0] - row.due_ns)

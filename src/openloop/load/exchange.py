@@ -7,7 +7,7 @@ import msgspec
 
 from openloop.errors import SpecError
 from openloop.load.address import Place, tls_context
-from openloop.load.targets import Outcome, Target
+from openloop.load.targets import JsonTarget
 from openloop.load.wire import Framing, Reply, WireError
 from openloop.workload import Ask, Scale, Words
 
@@ -46,13 +46,13 @@ def only_model(place: Place, headers: dict[str, str]) -> str:
     return names[0]
 
 
-def measure_scale(place: Place, target: Target, words: Words) -> Scale | str:
+def measure_scale(place: Place, target: JsonTarget, words: Words) -> Scale | str:
     """How the server counts the tokens of a prompt, by two short requests; or why that is not known."""
     counted = []
     for size in (SHORT, LONG):
         ask = Ask((("user", words.text_of(PROBE - size, size)),), 1)
         try:
-            found: Outcome = target.decode(exchange(place, target.encode(ask, size)))
+            found = target.decode(exchange(place, target.encode(ask, size)))
         except (OSError, ssl.SSLError, WireError) as error:
             return f"it cannot be asked ({error})"
         if found.prompt_tokens is None:

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 
 from openloop.load.targets import Outcome, Target
-from openloop.load.wire import Reply, WireError
+from openloop.load.wire import WireError
 from openloop.load.worker import BROKEN, CANCELLED, CENSORED, TIMEOUT, UNSENT, Finished
 from openloop.records import make_batch, make_lists
 from openloop.workload import Ask
@@ -25,7 +25,6 @@ class Row:
     attempt: int = 0
     kind: str = "first"
     ask: Ask | None = None
-    replica: str | None = None
     sent_ns: int | None = None
     ended_ns: int | None = None
     connect_ns: int | None = None
@@ -34,15 +33,11 @@ class Row:
     event_ns: list[int] = field(default_factory=list)
 
 
-def read_finished(
-    row: Row, finished: Finished, start_ns: int, target: Target, timeout_s: float, replica_header: str | None = None
-) -> None:
+def read_finished(row: Row, finished: Finished, start_ns: int, target: Target, timeout_s: float) -> None:
     """Fill in what became of a request, read off the bytes that came back."""
     _, fate, why, sent, waited, ended, blocks, stamps, kernel, _ = finished
-    reply, outcome = _outcome(fate, why, blocks, stamps, target, timeout_s)
-    due_ns, row.outcome = row.due_ns, outcome
-    if reply is not None and replica_header is not None:
-        row.replica = reply.headers.get(replica_header.lower(), row.replica)
+    outcome = row.outcome = _outcome(fate, why, blocks, stamps, target, timeout_s)
+    due_ns = row.due_ns
     row.kernel_stamps, row.stamps = kernel, len(stamps)
     if sent:
         row.sent_ns, row.connect_ns = max(sent - start_ns, due_ns), waited
@@ -61,14 +56,11 @@ def read_finished(
         outcome.first_any_ns = max(outcome.first_any_ns - start_ns, row.sent_ns or due_ns)
 
 
-def _outcome(
-    fate: str, why: str, blocks: list[bytes], stamps: list[int], target: Target, timeout_s: float
-) -> tuple[Reply | None, Outcome]:
-    reply, found = None, Outcome("error", error=why) if fate == UNSENT else Outcome()
+def _outcome(fate: str, why: str, blocks: list[bytes], stamps: list[int], target: Target, timeout_s: float) -> Outcome:
+    found = Outcome("error", error=why) if fate == UNSENT else Outcome()
     if blocks:
         try:
-            reply = Reply(blocks, stamps)
-            found = target.decode(reply)
+            found = target.read(blocks, stamps)
         except WireError as error:
             found = Outcome("error", error=str(error))
         except Exception as error:  # whatever a server sends costs its own request and no other
@@ -83,7 +75,7 @@ def _outcome(
     elif fate == TIMEOUT:
         what = f"after {len(found.event_ns)} events" if found.event_ns else "without a token"
         found.status, found.error = "timeout", f"gave up after {timeout_s:g} s, {what}"
-    return reply, found
+    return found
 
 
 def batch_of(rows: list[Row]) -> pa.RecordBatch:
@@ -94,9 +86,9 @@ def batch_of(rows: list[Row]) -> pa.RecordBatch:
     told = {
         each.name: [getattr(outcome, each.name) for outcome in outcomes]
         for each in fields(Outcome)
-        if each.name != "event_ns"
+        if each.name not in ("event_ns", "text")
     }
-    own = ("attempt", "kind", "replica", "sent_ns", "ended_ns", "connect_ns")
+    own = ("attempt", "kind", "sent_ns", "ended_ns", "connect_ns")
     asked = ("workload_class", "tenant", "session_id", "turn")
     return make_batch(
         {

@@ -12,10 +12,18 @@ import msgspec
 from openloop.arrivals import Arrivals, read_arrivals
 from openloop.distributions import Distribution, read_distribution
 from openloop.errors import SpecError
-from openloop.load.address import Place, find
+from openloop.load.address import Address, Place, find
 from openloop.load.conductor import Load, Snapshot, drive
 from openloop.load.exchange import measure_scale, only_model
-from openloop.load.targets import TARGETS, Target
+from openloop.load.targets import (
+    TARGETS,
+    Function,
+    JsonTarget,
+    Plain,
+    Target,
+    check_template,
+    find_function,
+)
 from openloop.persistence import read_hedge, read_retry
 from openloop.records import Prices, Run, Warmth
 from openloop.slo import Objectives, read_slo
@@ -152,7 +160,7 @@ def _spelt_out(raw: Mapping[str, Any], flags: dict[str, Any]) -> dict[str, Any]:
             if not colon or not name.strip():
                 raise SpecError(f"--header {name + colon + value!r} is none; write it as 'Name: value'")
         flags["target.headers"] = {name.strip(): value.strip() for name, _, value in given}
-    lengths = {name: _lengths(name, flags.pop(name)) for name in ("prompt", "output") if name in flags}
+    lengths: dict[str, Any] = {name: _lengths(name, flags.pop(name)) for name in ("prompt", "output") if name in flags}
     if lengths:
         source = read_source(str(flags.get("workload", raw.get("workload", "synthetic"))))
         if not isinstance(source, Synthetic):
@@ -270,7 +278,6 @@ def _load(scenario: Scenario, command: list[str] | None) -> Load:
         None if scenario.hedge is None else read_hedge(str(scenario.hedge)),
         scenario.limits.requests,
         scenario.limits.spend,
-        spec.replica_header,
         spec.metrics,
         facts,
     )
@@ -285,9 +292,31 @@ def _sites(spec: TargetSpec, urls: list[str]) -> list[tuple[Place, Target]]:
         raise SpecError(f"the key in {env} has characters that no key has")
     if key:
         headers |= kind.key_headers(key)
-    places = [find(url, spec.ca, insecure=spec.insecure) for url in urls]
-    model = spec.model or (only_model(places[0], headers) if kind.named else "")
-    return [(place, kind(place.host, model, place.base, headers, spec.stream, spec.extra)) for place in places]
+    if kind is Function:
+        for url in urls:
+            find_function(url)
+        places = [Place(url, "", Address(0, url, 0)) for url in urls]
+    else:
+        places = [find(url, spec.ca, insecure=spec.insecure) for url in urls]
+    model = spec.model or (only_model(places[0], headers) if kind.has_models else "")
+    common: dict[str, Any] = {"model": model, "headers": headers, "stream": spec.stream, "extra": spec.extra}
+    if spec.replica_header:
+        common["replica_header"] = spec.replica_header
+    if kind is Plain:
+        common |= {"method": spec.method, "template": _template(spec)}
+        return [(place, Plain(place.host, base=place.path, **common)) for place in places]
+    return [(place, kind(place.host, base=place.base, **common)) for place in places]
+
+
+def _template(spec: TargetSpec) -> str:
+    if spec.template is None:
+        return ""
+    try:
+        return check_template(Path(spec.template).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SpecError(f"{spec.template} cannot be read: {error.strerror}; it is the body of requests") from None
+    except UnicodeDecodeError:
+        raise SpecError(f"{spec.template} is not text in UTF-8") from None
 
 
 def _headers(given: Mapping[str, str]) -> dict[str, str]:
@@ -302,8 +331,8 @@ def _words(scenario: Scenario, place: Place, target: Target) -> tuple[Words, lis
     """What prompts are made of, and what is not known of them."""
     vocabulary, scale = word_tokens(scenario.tokenizer) if scenario.tokenizer else (None, Scale())
     words = Words(scenario.seed, scale, vocabulary)
-    if scenario.tokens_per_word is not None:
-        return Words(scenario.seed, Scale(scenario.tokens_per_word), vocabulary), []
+    if scenario.tokens_per_word is not None or not isinstance(target, JsonTarget):
+        return Words(scenario.seed, Scale(scenario.tokens_per_word or scale.per_word), vocabulary), []
     found = measure_scale(place, target, words)
     if isinstance(found, Scale):
         exact = Scale(scale.per_word, found.overhead) if vocabulary else found

@@ -1,10 +1,12 @@
 """HTTP/1.1 as a load generator needs it: where a response ends, while it comes; what it says, afterwards."""
 
-import bisect
 import re
-from itertools import accumulate
+from bisect import bisect_left
+from functools import lru_cache
+from itertools import accumulate, repeat
+from operator import add
 
-__all__ = ["Framing", "Reply", "WireError", "encode_post"]
+__all__ = ["Framing", "Reply", "WireError", "encode_request"]
 
 
 class WireError(Exception):
@@ -13,6 +15,8 @@ class WireError(Exception):
 
 _HEAD, _LENGTH, _SIZE, _CHUNK, _TRAILER, _UNTIL_CLOSE = range(6)
 LONGEST_HEAD = 1 << 16
+BOM = b"\xef\xbb\xbf"
+_LINE_END = re.compile(rb"\r\n")
 
 
 class Framing:
@@ -107,6 +111,7 @@ def _length(text: str) -> int:
     return int(text)
 
 
+@lru_cache(64)  # servers say the same again and again
 def _read_head(head: bytes) -> tuple[int, dict[str, str]]:
     """Status and headers, their names in small letters."""
     first, *lines = head.decode("latin-1").split("\r\n")
@@ -133,11 +138,12 @@ class Reply:
             start = stop + 4
             if self.http_status >= 200:
                 break
-        chunked = "chunked" in self.headers.get("transfer-encoding", "").lower()
-        spans = _chunks(raw, start) if chunked else [(start, self._end(start, len(raw)))]
-        self.body = b"".join([raw[a:b] for a, b in spans])
-        self._raw_starts = [a for a, _ in spans]
-        self._body_starts = [0, *accumulate(b - a for a, b in spans)]
+        if "chunked" in self.headers.get("transfer-encoding", "").lower():
+            spans, self._raw_ends = _chunks(raw, start)
+        else:
+            spans, self._raw_ends = [raw[start : self._end(start, len(raw))]], [self._end(start, len(raw))]
+        self.body = b"".join(spans)
+        self._body_ends = list(accumulate(map(len, spans)))
 
     def _end(self, start: int, size: int) -> int:
         """Of a body that is not in chunks: what follows its length is not part of it."""
@@ -147,66 +153,109 @@ class Reply:
     @property
     def first_ns(self) -> int:
         """When the first byte of the body had arrived."""
-        return self._stamps[0] if not self.body else self.stamp(0)
+        if not self.body:
+            return self._stamps[0]
+        return self._stamps[bisect_left(self._block_ends, self._raw_ends[0] - self._body_ends[0] + 1)]
 
     @property
     def last_ns(self) -> int:
         return self._stamps[-1]
 
-    def stamp(self, place: int) -> int:
-        """When the byte at this place of the body had arrived."""
-        return self._stamps[self._block(place)]
+    def _blocks(self, ends: list[int]) -> list[int]:
+        """For the first so many bytes of the body each, which read completed them."""
+        body_ends, raw_ends, block_ends = self._body_ends, self._raw_ends, self._block_ends
+        if ends != body_ends:  # they are the same where every event is a chunk
+            spans = [bisect_left(body_ends, end) for end in ends]
+            raw_ends = [end + raw_ends[span] - body_ends[span] for end, span in zip(ends, spans, strict=True)]
+        return [bisect_left(block_ends, end) for end in raw_ends]
 
-    def _block(self, place: int) -> int:
-        span = bisect.bisect_right(self._body_starts, place, 0, len(self._raw_starts)) - 1
-        raw = self._raw_starts[span] + place - self._body_starts[span]
-        return bisect.bisect_right(self._block_ends, raw)
-
-    def events(self) -> list[tuple[int, int, bytes]]:
-        """Server-sent events: which read completed it, when that was, and its data."""
-        found = []
-        body, stamps = self.body, self._stamps
-        if b"\r\n\r\n" in body:
-            pieces, gap = body.split(b"\r\n\r\n"), 4
-        else:
-            pieces, gap = body.split(b"\n\n"), 2
-        pieces.pop()  # what follows the last whole event
-        starts, raws, ends = self._body_starts, self._raw_starts, self._block_ends
-        end = span = block = 0
-        for event in pieces:
-            end += len(event) + gap
-            while starts[span + 1] < end:
-                span += 1
-            raw = raws[span] + end - starts[span]
-            while ends[block] < raw:
-                block += 1
-            data = event[6:] if event.startswith(b"data: ") and b"\n" not in event else _data(event)
-            if data is not None:
-                found.append((block, stamps[block], data))
-        return found
+    def events(self) -> tuple[list[int], list[int], list[bytes]]:
+        """Server-sent events: which read completed each, when that was, and its data."""
+        ends, data = _events(self.body)
+        blocks, stamps = self._blocks(ends), self._stamps
+        if b"" in data:  # as of a comment that keeps the connection alive
+            blocks = [block for block, each in zip(blocks, data, strict=True) if each]
+            data = [each for each in data if each]
+        return blocks, [stamps[block] for block in blocks], data
 
 
-def _data(event: bytes) -> bytes | None:
-    """The data lines of an event; None where it has none, as a comment that keeps the connection alive."""
+def _events(body: bytes) -> tuple[list[int], list[bytes]]:
+    """Where each event ends, and its data."""
+    plain = _plain(body)
+    if plain is not None:
+        return list(accumulate([len(data) + 8 for data in plain])), plain
+    feeds, returns = body.count(b"\n"), body.count(b"\r")
+    if body.startswith(BOM) or (returns and not feeds == returns == body.count(b"\r\n")):
+        return _scan(body)
+    gap = b"\r\n\r\n" if returns else b"\n\n"
+    pieces = body.split(gap)
+    pieces.pop()  # what follows the last whole event
+    return list(accumulate([len(piece) + len(gap) for piece in pieces])), [_data(piece) for piece in pieces]
+
+
+def _plain(body: bytes) -> list[bytes] | None:
+    """The data of events, if each is `data: `, a line, and an empty line, as most streams have it."""
+    if not (body.startswith(b"data: ") and body.endswith(b"\n\n")):
+        return None
+    found = body[6:-2].split(b"\n\ndata: ")
+    lines = b"".join(found)
+    return None if b"\n" in lines or b"\r" in lines else found
+
+
+def _data(event: bytes) -> bytes:
+    """The data lines of an event."""
+    name, _, data = event.partition(b"\ndata: ")
+    if data and name[:6] == b"event:" and b"\n" not in name and b"\n" not in data:
+        return data
     lines = [line[5:].removeprefix(b" ") for line in event.splitlines() if line.startswith(b"data:")]
-    return b"\n".join(lines) if lines else None
+    return b"\n".join(lines)
 
 
-def _chunks(raw: bytes, at: int) -> list[tuple[int, int]]:
-    """Where the data of a chunked body lies, as far as it came."""
-    spans: list[tuple[int, int]] = []
+def _scan(body: bytes) -> tuple[list[int], list[bytes]]:
+    """Events line by line, however lines end."""
+    ends: list[int] = []
+    found: list[bytes] = []
+    begun = at = len(BOM) if body.startswith(BOM) else 0
+    for line in re.finditer(rb"\r\n|\n|\r", body):
+        if line.start() == at:  # an empty one
+            ends.append(line.end())
+            found.append(_data(body[begun:at]))
+            begun = line.end()
+        at = line.end()
+    return ends, found
+
+
+def _chunks(raw: bytes, start: int) -> tuple[list[bytes], list[int]]:
+    """The data of a chunked body, as far as it came, and where each chunk of it ends."""
+    parts = _LINE_END.split(raw[start:])  # sizes and data in turn, where no data has such a line end
+    lengths = list(map(len, parts))
+    try:
+        sizes = list(map(int, parts[:-3:2], repeat(16)))
+    except ValueError:
+        sizes = [0]
+    if parts[-3:] != [b"0", b"", b""] or sizes != lengths[1:-3:2] or 0 in sizes:
+        return _chunks_one_by_one(raw, start)
+    ends = list(accumulate(lengths))[1:-3:2]
+    return parts[1:-3:2], list(map(add, ends, range(start + 2, start + 2 + 4 * len(ends), 4)))
+
+
+def _chunks_one_by_one(raw: bytes, at: int) -> tuple[list[bytes], list[int]]:
+    spans: list[bytes] = []
+    ends: list[int] = []
     while True:
         stop = raw.find(b"\r\n", at)
-        if stop < 0:
-            return spans
-        size = _chunk_size(raw[at:stop])
+        try:
+            size = _chunk_size(raw[at:stop]) if stop >= 0 else 0
+        except WireError:  # whoever followed it as it came has said so
+            size = 0
         if not size:
-            return spans
-        spans.append((stop + 2, min(stop + 2 + size, len(raw))))
+            return spans, ends
+        spans.append(raw[stop + 2 : stop + 2 + size])
+        ends.append(stop + 2 + len(spans[-1]))
         at = stop + 4 + size
 
 
-def encode_post(path: str, host: str, headers: dict[str, str], body: bytes) -> bytes:
-    lines = [f"POST {path} HTTP/1.1", f"Host: {host}", "Content-Type: application/json"]
+def encode_request(method: str, path: str, host: str, headers: dict[str, str], body: bytes) -> bytes:
+    lines = [f"{method} {path or '/'} HTTP/1.1", f"Host: {host}"]
     lines += [f"{name}: {value}" for name, value in headers.items()]
     return "\r\n".join([*lines, f"Content-Length: {len(body)}", "", ""]).encode("latin-1") + body

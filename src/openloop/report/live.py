@@ -93,7 +93,7 @@ class LiveView:
             return False
         e2e = ((row.event_ns[-1] if row.event_ns else row.ended_ns or 0) - row.due_ns) / 1e9
         bounds = {TTFT: ttft, TPOT: tpot, E2E: e2e}
-        gates = self._objectives.of(row.ask and row.ask.workload_class).gates
+        gates = self._objectives.of(row.ask.workload_class if row.ask else None).gates
         return not any(bounds[type(gate)] > gate.within_s for gate in gates if isinstance(gate, TTFT | TPOT | E2E))
 
 

@@ -94,7 +94,7 @@ def draw_workload(name: str, demand: Demand, horizon_s: float, path: Path) -> No
 
 def _draw_lengths(axes: Axes, tokens: NDArray[np.int64], label: str, color: str) -> None:
     low, high = max(float(tokens.min()), 1.0), max(float(tokens.max()), 1.0)
-    edges = np.geomspace(low, high, 61) if high > low else np.array([low * 0.9, low * 1.1])
+    edges = np.geomspace(low, high, 61).tolist() if high > low else [low * 0.9, low * 1.1]
     axes.hist(tokens, edges, color=COLORS[color], edgecolor="white", linewidth=0.3)
     if high > low:
         axes.set_xscale("log")

@@ -1,0 +1,36 @@
+"""Whom to ask: a target turns what is asked into bytes, and what came back into what a user got."""
+
+from openloop.load.targets.base import HttpTarget, JsonTarget, Outcome, Target
+from openloop.load.targets.embeddings import Embeddings
+from openloop.load.targets.function import Function, find_function
+from openloop.load.targets.messages import Messages
+from openloop.load.targets.openai import Chat, Completions
+from openloop.load.targets.plain import Plain, check_template
+from openloop.load.targets.responses import Responses
+
+__all__ = [
+    "TARGETS",
+    "Chat",
+    "Completions",
+    "Embeddings",
+    "Function",
+    "HttpTarget",
+    "JsonTarget",
+    "Messages",
+    "Outcome",
+    "Plain",
+    "Responses",
+    "Target",
+    "check_template",
+    "find_function",
+]
+
+TARGETS: dict[str, type[Target]] = {
+    "chat": Chat,
+    "completions": Completions,
+    "responses": Responses,
+    "messages": Messages,
+    "embeddings": Embeddings,
+    "http": Plain,
+    "python": Function,
+}

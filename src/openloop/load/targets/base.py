@@ -1,0 +1,222 @@
+"""What all targets have in common: what they are told, what they tell, and how a server's refusal is read."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Annotated, Any, ClassVar, TypeVar
+
+import msgspec
+
+from openloop.load.wire import Reply, encode_request
+from openloop.workload import Ask
+
+__all__ = ["Count", "HttpTarget", "JsonTarget", "Outcome", "Target", "fail", "message"]
+
+T = TypeVar("T")
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
+
+SHED = (429, 503, 529)
+MOST_TOKENS = 1_000_000  # in one event
+NO_SENSE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a reply says, once it is read at leisure."""
+
+    status: str = "ok"
+    http_status: int | None = None
+    error: str | None = None
+    finish_reason: str | None = None
+    event_ns: list[int] = field(default_factory=list)
+    event_tokens: list[int] | None = None
+    first_any_ns: int | None = None
+    prompt_tokens: int | None = None
+    cached_tokens: int | None = None
+    output_tokens: int | None = None
+    reasoning_tokens: int | None = None
+    merged_events: int = 0
+    replica: str | None = None
+    text: str | None = None  # the words, where they are kept
+
+
+@dataclass(frozen=True)
+class Target(ABC):
+    """Somebody to ask."""
+
+    key_env: ClassVar[str] = "OPENAI_API_KEY"  # the variable that usually holds the key
+    has_models: ClassVar[bool] = True  # and tells which
+    worker: ClassVar[str] = "openloop.load.worker"  # who sends
+
+    host: str
+    model: str = ""
+    base: str = ""  # path before /v1
+    headers: dict[str, str] = field(default_factory=dict)
+    stream: bool = True
+    extra: dict[str, Any] = field(default_factory=dict)  # more for the body of every request
+    keep_text: bool = False
+    replica_header: str = ""  # of responses: says who served
+
+    @staticmethod
+    def key_headers(key: str) -> dict[str, str]:
+        """How a request shows an API key."""
+        return {"Authorization": f"Bearer {key}"}
+
+    @abstractmethod
+    def encode(self, ask: Ask, number: int) -> bytes:
+        """The whole request."""
+
+    @abstractmethod
+    def read(self, blocks: list[bytes], stamps: list[int]) -> Outcome:
+        """What came back, read by read, and when."""
+
+
+class HttpTarget(Target):
+    """A server over HTTP."""
+
+    method: str = "POST"
+    path: str = ""
+    usual_headers: ClassVar[dict[str, str]] = {"Content-Type": "application/json"}
+
+    def wrap(self, body: bytes, number: int) -> bytes:
+        headers = {**self._headers, "X-Request-Id": str(number)}
+        return encode_request(self.method, self.base + self.path, self.host, headers, body)
+
+    @cached_property
+    def _headers(self) -> dict[str, str]:
+        """What the user says of a header goes."""
+        given = {name.lower() for name in self.headers}
+        return {name: value for name, value in self.usual_headers.items() if name.lower() not in given} | self.headers
+
+    def read(self, blocks: list[bytes], stamps: list[int]) -> Outcome:
+        return self.decode(Reply(blocks, stamps))
+
+    def decode(self, reply: Reply) -> Outcome:
+        status = reply.http_status
+        found = Outcome(http_status=status, first_any_ns=reply.first_ns)
+        if self.replica_header:
+            found.replica = reply.headers.get(self.replica_header.lower())
+        if 200 <= status < 300:
+            self.read_reply(reply, found)
+            _settle(found)
+        else:
+            fail(found, f"status {status}: {message(reply.body)}", "shed" if status in SHED else "error")
+        return found
+
+    @abstractmethod
+    def read_reply(self, reply: Reply, found: Outcome) -> None:
+        """Of a success."""
+
+
+class JsonTarget(HttpTarget):
+    """A server that is posted JSON, and answers with JSON or with events of it."""
+
+    streams: bool = True  # it can
+    event: ClassVar["msgspec.json.Decoder[Any]"]
+    answer: ClassVar["msgspec.json.Decoder[Any]"]
+
+    def encode(self, ask: Ask, number: int) -> bytes:
+        body = {"model": self.model, **self.body(ask), **self.extra, **(ask.body or {})}
+        return self.wrap(msgspec.json.encode(body), number)
+
+    @abstractmethod
+    def body(self, ask: Ask) -> dict[str, Any]:
+        """What it says besides the model."""
+
+    @abstractmethod
+    def hear(self, said: list[Any], data: list[bytes], found: Outcome) -> list[int]:
+        """Read the events of a stream, which are there as they came as well; the places of those that have words."""
+
+    @abstractmethod
+    def hear_all(self, said: Any, found: Outcome) -> bool:
+        """Read an answer that came at once; whether it has words."""
+
+    def read_reply(self, reply: Reply, found: Outcome) -> None:
+        kind = reply.headers.get("content-type", "")
+        if not (self.stream and self.streams):
+            self._read_answer(reply, found)
+        elif "event-stream" in kind or reply.body.startswith((b"data:", b"event:")):
+            self._read_stream(reply, found)
+        else:
+            fail(found, f"a streaming request was answered with {kind or 'nothing that says what it is'}")
+
+    def _read_stream(self, reply: Reply, found: Outcome) -> None:
+        blocks, stamps, data = reply.events()
+        if b"[DONE]" in data:
+            del data[data.index(b"[DONE]") :]
+        said, bad = _decode_all(self.event, data)
+        spoken = self.hear(said, data, found)
+        found.event_ns = [stamps[place] for place in spoken]
+        found.merged_events = len(spoken) - len({blocks[place] for place in spoken})
+        if found.status == "ok" and bad is not None:
+            fail(found, f"an event is not JSON that makes sense: {_short(bad)}")
+        elif found.status == "ok" and found.finish_reason is None:
+            fail(found, "the stream ended without a finish reason")
+
+    def _read_answer(self, reply: Reply, found: Outcome) -> None:
+        try:
+            said = self.answer.decode(reply.body)
+        except NO_SENSE:
+            fail(found, f"the answer is not JSON that makes sense: {_short(reply.body)}")
+            return
+        if said.error is not None:
+            fail(found, message(reply.body))
+        elif self.hear_all(said, found):
+            found.event_ns = [reply.last_ns]
+            found.event_tokens = [found.output_tokens] if found.output_tokens else None
+
+
+def _settle(found: Outcome) -> None:
+    """A server that contradicts itself is not believed."""
+    events, tokens, output = len(found.event_ns), found.event_tokens, found.output_tokens
+    if tokens is not None:
+        some = len(tokens) == events and all(0 < count <= MOST_TOKENS for count in tokens)
+        if not some or (output is not None and sum(tokens) > output):
+            found.event_tokens = None
+    if output is not None and output < events:
+        found.output_tokens = events  # what was delivered was generated
+    if (
+        found.cached_tokens is not None
+        and found.prompt_tokens is not None
+        and found.cached_tokens > found.prompt_tokens
+    ):
+        found.cached_tokens = None
+
+
+def _decode_all(decoder: "msgspec.json.Decoder[T]", data: Sequence[bytes]) -> tuple[list[T], bytes | None]:
+    """Every event up to the first that makes no sense, and that one. In one call, where all do."""
+    try:
+        found = decoder.decode_lines(b"\n".join(data))
+        if len(found) == len(data):
+            return found, None
+    except NO_SENSE:
+        pass
+    found = []
+    for each in data:
+        try:
+            found.append(decoder.decode(each))
+        except NO_SENSE:
+            return found, each
+    return found, None
+
+
+def fail(found: Outcome, error: str, status: str = "error") -> None:
+    found.status, found.error = status, error
+
+
+def message(body: bytes) -> str:
+    """What a server says is wrong, from wherever it puts it."""
+    try:
+        said = msgspec.json.decode(body)
+    except NO_SENSE:
+        return _short(body)
+    for key in ("response", "error", "message", "detail"):
+        if isinstance(said, dict) and key in said:
+            said = said[key]
+    return said[:300] if isinstance(said, str) else _short(msgspec.json.encode(said))
+
+
+def _short(data: bytes) -> str:
+    text = " ".join(data[:200].decode("utf-8", "replace").split())
+    return text or "(nothing)"

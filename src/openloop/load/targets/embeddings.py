@@ -1,0 +1,41 @@
+"""OpenAI embeddings: one vector, all at once."""
+
+from typing import Any
+
+import msgspec
+
+from openloop.load.targets.base import Count, JsonTarget, Outcome, fail
+from openloop.workload import Ask
+
+__all__ = ["Embeddings"]
+
+
+class _Usage(msgspec.Struct):
+    prompt_tokens: Count | None = None
+
+
+class _Answer(msgspec.Struct):
+    data: list[msgspec.Raw] | None = None
+    usage: _Usage | None = None
+    error: Any = None
+
+
+class Embeddings(JsonTarget):
+    """OpenAI embeddings: the vector is one delivery, and no tokens."""
+
+    path = "/v1/embeddings"
+    streams = False
+    event = answer = msgspec.json.Decoder(_Answer)
+
+    def body(self, ask: Ask) -> dict[str, Any]:
+        return {"input": ask.text}
+
+    def hear(self, said: list[_Answer], data: list[bytes], found: Outcome) -> list[int]:
+        raise NotImplementedError  # it never streams
+
+    def hear_all(self, said: _Answer, found: Outcome) -> bool:
+        if said.usage is not None:
+            found.prompt_tokens = said.usage.prompt_tokens
+        if not said.data:
+            fail(found, "the answer holds no embedding")
+        return bool(said.data)

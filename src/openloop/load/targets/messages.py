@@ -1,0 +1,117 @@
+"""The Anthropic Messages API."""
+
+from typing import Any, ClassVar
+
+import msgspec
+
+from openloop.load.targets.base import Count, JsonTarget, Outcome, fail, message
+from openloop.workload import Ask
+
+__all__ = ["Messages"]
+
+MOST_OUTPUT = 1024  # the server wants to be told, also where nobody asked for a length
+
+
+class _Usage(msgspec.Struct, gc=False):
+    input_tokens: Count | None = None
+    output_tokens: Count | None = None
+    cache_read_input_tokens: Count | None = None
+    cache_creation_input_tokens: Count | None = None
+
+
+class _Words(msgspec.Struct, gc=False):
+    """What a delta or a block of content says; a signature is none of it."""
+
+    type: str = ""
+    text: str | None = None
+    thinking: str | None = None
+    partial_json: str | None = None
+    input: Any = None
+    stop_reason: str | None = None
+
+
+class _Error(msgspec.Struct, gc=False):
+    type: str | None = None
+
+
+class _Message(msgspec.Struct, gc=False):
+    """A whole answer, or how it begins."""
+
+    usage: _Usage | None = None
+    content: list[_Words] | None = None
+    stop_reason: str | None = None
+    error: _Error | None = None
+
+
+class _Said(msgspec.Struct, gc=False):
+    """An event of a stream."""
+
+    type: str = ""
+    message: _Message | None = None
+    content_block: _Words | None = None
+    delta: _Words | None = None
+    usage: _Usage | None = None
+    error: _Error | None = None
+
+
+class Messages(JsonTarget):
+    """Anthropic messages."""
+
+    path = "/v1/messages"
+    usual_headers: ClassVar[dict[str, str]] = {**JsonTarget.usual_headers, "anthropic-version": "2023-06-01"}
+
+    event = msgspec.json.Decoder(_Said)
+    answer = msgspec.json.Decoder(_Message)
+
+    key_env = "ANTHROPIC_API_KEY"
+
+    @staticmethod
+    def key_headers(key: str) -> dict[str, str]:
+        return {"x-api-key": key}
+
+    def body(self, ask: Ask) -> dict[str, Any]:
+        system = "\n\n".join(text for role, text in ask.messages if role == "system")
+        said: dict[str, Any] = {"system": system} if system else {}
+        said["messages"] = [{"role": role, "content": text} for role, text in ask.messages if role != "system"]
+        most = MOST_OUTPUT if ask.output_tokens is None else ask.output_tokens
+        return {**said, "max_tokens": most, "stream": self.stream}
+
+    def hear(self, said: list[_Said], data: list[bytes], found: Outcome) -> list[int]:
+        spoken: list[int] = []
+        texts = []
+        for place, each in enumerate(said):
+            if each.error is not None:
+                shed = each.error.type == "overloaded_error" and not spoken
+                fail(found, f"an error in the stream: {message(data[place])}", "shed" if shed else "error")
+                break
+            if (words := each.delta or each.content_block) is not None:
+                found.finish_reason = words.stop_reason or found.finish_reason
+                if words.text or words.thinking or words.partial_json:
+                    spoken.append(place)
+                    texts.append(words.text or "")
+            if each.message is not None and each.message.usage is not None:
+                _count(each.message.usage, found)  # its output tokens are those so far
+            if each.usage is not None:
+                _count(each.usage, found)
+                found.output_tokens = each.usage.output_tokens
+        if self.keep_text:
+            found.text = "".join(texts)
+        return spoken
+
+    def hear_all(self, said: _Message, found: Outcome) -> bool:
+        found.finish_reason = said.stop_reason
+        if said.usage is not None:
+            _count(said.usage, found)
+            found.output_tokens = said.usage.output_tokens
+        content = said.content or []
+        if self.keep_text:
+            found.text = "".join([each.text or "" for each in content])
+        return any(each.text or each.thinking or each.input is not None for each in content)
+
+
+def _count(usage: _Usage, found: Outcome) -> None:
+    """What was read from the cache or written to it is not among the input tokens here, as it is elsewhere."""
+    if usage.input_tokens is not None:
+        cached = usage.cache_read_input_tokens
+        found.prompt_tokens = usage.input_tokens + (cached or 0) + (usage.cache_creation_input_tokens or 0)
+        found.cached_tokens = cached

@@ -1,0 +1,63 @@
+"""Any HTTP server: a request from a template, and an answer that is not looked into."""
+
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar
+
+import msgspec
+
+from openloop.errors import SpecError
+from openloop.load.targets.base import HttpTarget, Outcome
+from openloop.load.wire import Reply
+from openloop.workload import Ask
+
+__all__ = ["Plain", "check_template"]
+
+PLACES = ("prompt", "output_tokens", "number", "model")
+
+
+@dataclass(frozen=True)
+class Plain(HttpTarget):
+    """A request and its answer: any status from 200 to 299 is a success, delivered with its last byte.
+
+    `${prompt}`, `${output_tokens}`, `${number}` and `${model}` stand for what they say. Where the template looks like
+    JSON they are written as JSON has it; a text is then to stand between the template's own quotes.
+    """
+
+    has_models: ClassVar[bool] = False
+
+    method: str = "POST"  # not HEAD, whose answer tells a length and has none
+    template: str = ""
+
+    def encode(self, ask: Ask, number: int) -> bytes:
+        pieces, as_json = self._pieces
+        told = {"prompt": ask.text, "output_tokens": ask.output_tokens, "number": number, "model": self.model}
+        written = [_written(told[each], as_json) if place % 2 else each for place, each in enumerate(pieces)]
+        return self.wrap("".join(written).encode(), number)
+
+    @cached_property
+    def _pieces(self) -> tuple[list[str], bool]:
+        """Text and names of places in turn, and whether it looks like JSON."""
+        return re.split(rf"\$\{{({'|'.join(PLACES)})\}}", self.template), self.template.lstrip()[:1] in ("{", "[")
+
+    def read_reply(self, reply: Reply, found: Outcome) -> None:
+        found.event_ns = [reply.last_ns]
+        if self.keep_text:
+            found.text = reply.body.decode("utf-8", "replace")
+
+
+def _written(value: str | int | None, as_json: bool) -> str:
+    if as_json:
+        text = msgspec.json.encode(value).decode()
+        return text[1:-1] if isinstance(value, str) else text
+    return "" if value is None else str(value)
+
+
+def check_template(text: str) -> str:
+    """A template is taken as it is, unless it names a place that nobody fills."""
+    for name in re.findall(r"\$\{(\w*)\}", text):
+        if name not in PLACES:
+            known = ", ".join(f"${{{each}}}" for each in PLACES)
+            raise SpecError(f"the template has a place ${{{name}}} that nothing fills; it may have {known}")
+    return text
