@@ -440,7 +440,7 @@ def test_a_schedule_with_nothing_in_it_is_refused(server: Served, tmp_path: Path
 def test_an_interrupt_leaves_a_run(server: Served, tmp_path: Path, interrupts: int, most_s: float) -> None:
     server.behave(fault="hang", share=0.2)
     command = [sys.executable, "-m", "openloop", "run", "--target", server.url, "--rate", "50", "--for", "60s"]
-    command += ["--output", "4", "--slo", "ttft<=1s", "-o", str(tmp_path / "run")]
+    command += ["--output", "4", "--slo", "ttft<=1s", "--tokens-per-word", "1", "-o", str(tmp_path / "run")]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     time.sleep(4.0)
     began = time.monotonic()

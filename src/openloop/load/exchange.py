@@ -13,7 +13,7 @@ from openloop.workload import Ask, Scale, Words
 
 __all__ = ["exchange", "measure_scale", "only_model"]
 
-PATIENCE_S = 10.0
+PATIENCE_S = 5.0
 SHORT, LONG = 8, 136  # words of the prompts that tokens are counted by
 PROBE = -(1 << 40)  # identities that no request of a run has
 

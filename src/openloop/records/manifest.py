@@ -6,6 +6,7 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
+from openloop import __version__
 from openloop.errors import RunError, SpecError, StorageError
 from openloop.records.schema import LATEST_NS, SCHEMA_VERSION
 from openloop.spec import Strict, convert, read_json
@@ -101,6 +102,8 @@ class Manifest(Strict, frozen=True):
 
 def checked(manifest: Manifest) -> Manifest:
     """The manifest as a reader will see it, or what is wrong with it; numbers may be numpy's."""
+    if manifest.openloop_version is None:
+        manifest = msgspec.structs.replace(manifest, openloop_version=__version__)
     try:
         return convert(msgspec.to_builtins(manifest, enc_hook=lambda value: value.item()), Manifest, "the manifest")
     except AttributeError as error:

@@ -72,7 +72,7 @@ class Workload:
         else:
             found = self._mixed(starts, horizon_s, seed)
         if not len(found):
-            raise SpecError(f"nothing is due in {horizon_s:g} s: raise the rate, or run longer")
+            raise SpecError(f"nothing is due in {horizon_s:g} s of {arrivals or self}: raise the rate, or run longer")
         return found
 
     def _mixed(self, starts_s: Floats | None, horizon_s: float, seed: int) -> Demand:
