@@ -66,21 +66,29 @@ def server(answer: Callable[[int], bytes | None], heard: list[tuple[int, bytes]]
             sock.close()
 
 
-def pages(*urls: str, timeout_s: float = 0.2) -> list[Source]:
+def pages(*urls: str, timeout_s: float = 0.5) -> list[Source]:
     return [MetricsPage(url.removeprefix("http://"), find(url), timeout_s=timeout_s) for url in urls]
 
 
-def scrape(folder: Path, sources: Sequence[Source], seconds: float = 0.3) -> tuple[list[Row], tuple[str, ...], float]:
-    """The rows, the notes, and how long stopping took."""
+def scrape(folder: Path, sources: Sequence[Source], *enough: int) -> tuple[list[Row], tuple[str, ...], float]:
+    """The rows, the notes, and how long stopping took; sources are asked so often, by default until given up."""
     scraper = Scraper(ServerWriter(folder), sources, EVERY_S)
-    scraper.start(time.monotonic_ns() + 10**8)
-    time.sleep(seconds)
+    scraper.start(time.monotonic_ns() + 10**9)
+    wait_for(scraper, *(enough or [3] * len(sources)))
     began = time.monotonic()
     notes = scraper.stop()
     took = time.monotonic() - began
     table, note = read_server(folder)
     assert note is None
     return [] if table is None else table.to_pylist(), notes, took
+
+
+def wait_for(scraper: Scraper, *enough: int) -> None:
+    until = time.monotonic() + 20
+    tallies = [tally for _, tally in scraper._tallies]
+    while any(tally.read + tally.failed < n for tally, n in zip(tallies, enough, strict=True)):
+        assert time.monotonic() < until
+        time.sleep(0.01)
 
 
 def ask(url: str) -> None:
@@ -94,13 +102,19 @@ def test_it_reads_the_built_in_endpoint_while_it_works(tmp_path: Path) -> None:
     thread.start()
     url = f"http://127.0.0.1:{endpoint.port}"
     askers = [threading.Thread(target=ask, args=(url,)) for _ in range(3)]
+    scraper = Scraper(ServerWriter(tmp_path), pages(f"{url}/v1", timeout_s=5.0), EVERY_S)
+    scraper.start(time.monotonic_ns() + 10**9)
+    wait_for(scraper, 1)
     for each in askers:
         each.start()
-    rows, notes, _ = scrape(tmp_path, pages(f"{url}/v1", timeout_s=2.0), 1.5)
     for each in askers:
         each.join()
+    notes = scraper.stop(patience_s=5.0)
     endpoint.stop()
     thread.join(5)
+    table, _ = read_server(tmp_path)
+    assert table is not None
+    rows = table.to_pylist()
     assert notes == ()
     assert {row["replica"] for row in rows} == {f"127.0.0.1:{endpoint.port}/v1"}
     assert rows[0]["time_ns"] < 0  # before the run's start: where counters stood
@@ -157,7 +171,7 @@ def test_an_endpoint_without_figures_is_one_note(tmp_path: Path, answer: bytes |
     assert note.startswith(f"{url} has no /metrics that can be read (")
     assert why in note
     assert note.endswith("): server figures are missing")
-    assert took < 1.0
+    assert took < 3.0
 
 
 def test_nobody_there_is_a_note(tmp_path: Path) -> None:
@@ -180,19 +194,19 @@ def test_one_that_goes_away_keeps_what_was_read_and_one_that_hangs_holds_up_no_o
         return whole(PAGE) if number < 5 else whole(b"", "503 Service Unavailable")
 
     with server(fading) as gone, server(lambda _: None) as hung, server(lambda _: whole(PAGE)) as well:
-        rows, notes, took = scrape(tmp_path, pages(gone, hung, well))
-    assert took < 1.0
+        rows, notes, took = scrape(tmp_path, pages(gone, hung, well), 8, 3, 8)
+    assert took < 3.0
     count = {url: sum(row["replica"] == url.removeprefix("http://") for row in rows) for url in (gone, hung, well)}
     assert (count[gone], count[hung]) == (10, 0)
-    assert count[well] >= 10
+    assert count[well] >= 16
     assert [note.endswith(f"readings of {gone}/metrics failed (status 503)") for note in notes] == [True, False]
     assert notes[1].startswith(f"{hung} has no /metrics that can be read (timed out)")
 
 
 def test_one_that_comes_back_is_read_again(tmp_path: Path) -> None:
     with server(lambda number: whole(PAGE) if number not in (2, 3, 4, 5) else whole(b"", "500 Oh")) as url:
-        rows, notes, _ = scrape(tmp_path, pages(url))
-    assert len(rows) > 2 * 4
+        rows, notes, _ = scrape(tmp_path, pages(url), 9)
+    assert len(rows) >= 2 * 5
     assert notes[0].startswith("4 of ")
 
 
@@ -217,7 +231,7 @@ def test_a_drip_does_not_hold_up_the_end(tmp_path: Path) -> None:
     time.sleep(0.2)
     began = time.monotonic()
     assert "has no /metrics" in scraper.stop(patience_s=0.2)[0]
-    assert time.monotonic() - began < 1.0
+    assert time.monotonic() - began < 3.0
     over.set()
     listener.shutdown(socket.SHUT_RDWR)
     listener.close()
@@ -227,7 +241,7 @@ def test_a_disk_that_takes_nothing_is_a_note(tmp_path: Path) -> None:
     with server(lambda _: whole(PAGE)) as url:
         scraper = Scraper(ServerWriter(tmp_path / "nowhere"), pages(url), EVERY_S)
         scraper.start(0)
-        time.sleep(0.1)
+        wait_for(scraper, 1)
         [note] = scraper.stop()
     assert "later server figures are missing" in note
 
