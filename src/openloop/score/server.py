@@ -48,28 +48,25 @@ def server_score(table: pa.Table | None, window_ns: tuple[int, int]) -> ServerSc
     inside = {replica: cut for replica, series in _replicas(table).items() if (cut := _cut(series, window_ns))}
     if not inside:
         return None
-    seconds = (window_ns[1] - window_ns[0]) / 1e9
-    apart = {replica: _score([series], seconds) for replica, series in inside.items()}
-    whole = _score(list(inside.values()), seconds)
+    apart = {replica: _score([series]) for replica, series in inside.items()}
+    whole = _score(list(inside.values()))
     return ServerScore(**{**vars(whole), "replicas": apart if len(apart) > 1 else {}})
 
 
-def _score(replicas: list[Mapping[str, Series]], seconds: float) -> ServerScore:
+def _score(replicas: list[Mapping[str, Series]]) -> ServerScore:
     def told(name: str) -> list[Series]:
         return [series[name] for series in replicas if name in series]
 
-    def over(name: str, of_one: Callable[[Floats], float]) -> float:
-        each = [of_one(values) for _, values in told(name)]
+    def over(name: str, of_one: Callable[[Series], float]) -> float:
+        each = [of_one(series) for series in told(name)]
         if not each:
             return math.nan
         return float(np.mean(each)) if MEASURES[name].kind == "share" else float(np.sum(each))
 
     def ratio(part: str, whole: str, reckoned: str) -> float:
-        both = [(series[part][1], series[whole][1]) for series in replicas if part in series and whole in series]
-        parts, wholes = (
-            (sum(_growth(values) for values in side) for side in zip(*both, strict=True)) if both else (0, 0)
-        )
-        return parts / wholes if wholes else over(reckoned, _mean)
+        both = [series for series in replicas if part in series and whole in series]
+        grown = sum(_growth(series[whole]) for series in both)
+        return sum(_growth(series[part]) for series in both) / grown if grown else over(reckoned, _mean)
 
     return ServerScore(
         queue_mean=over("queue", _mean),
@@ -81,22 +78,28 @@ def _score(replicas: list[Mapping[str, Series]], seconds: float) -> ServerScore:
         preemptions=over("preemptions", _growth),
         prefix_hit_rate=ratio("prefix_hits", "prefix_queries", "prefix_hit_rate"),
         draft_acceptance=ratio("accepted", "drafted", "draft_acceptance"),
-        prompt_tokens_per_s=over("prompt_tokens", _growth) / seconds,
-        output_tokens_per_s=over("output_tokens", _growth) / seconds,
+        prompt_tokens_per_s=over("prompt_tokens", _rate),
+        output_tokens_per_s=over("output_tokens", _rate),
         gpu_use=over("gpu_use", _mean),
         gpu_memory_use=over("gpu_memory_use", _mean),
         gpu_power_w=over("gpu_power_w", _mean),
     )
 
 
-def _mean(values: Floats) -> float:
-    return float(values.mean())
+def _mean(series: Series) -> float:
+    return float(series[1].mean())
 
 
-def _growth(values: Floats) -> float:
+def _growth(series: Series) -> float:
     """Sum of the differences; where a counter falls its server began anew, and it grew from zero."""
-    steps = np.diff(values)
-    return float(np.where(steps < 0, values[1:], steps).sum())
+    steps = np.diff(series[1])
+    return float(np.where(steps < 0, series[1][1:], steps).sum())
+
+
+def _rate(series: Series) -> float:
+    """Per second, between the first reading and the last: the window's edges lie somewhere between two readings."""
+    times = series[0]
+    return _growth(series) / (times[-1] - times[0]) * 1e9 if times[-1] > times[0] else math.nan
 
 
 def _peak(replicas: list[Series]) -> float:
