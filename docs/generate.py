@@ -18,7 +18,8 @@ import click
 from openloop.arrivals import ARRIVALS
 from openloop.cli import cli
 from openloop.distributions import DISTRIBUTIONS
-from openloop.records import COLUMNS, Manifest
+from openloop.load.prometheus import FIGURES
+from openloop.records import COLUMNS, MEASURES, Manifest
 from openloop.score import Score
 from openloop.serve import ENGINES
 from openloop.sim import QUEUES
@@ -45,6 +46,13 @@ def columns() -> Iterator[str]:
     for name, column in COLUMNS.items():
         kind = str(column.type).replace("element: ", "").replace(" not null", "")
         yield f"| `{name}` | {kind} | {'no' if column.required else 'yes'} | {column.meaning} |"
+
+
+def figures() -> Iterator[str]:
+    yield from ("| name | kind | meaning | in the page of |", "|---|---|---|---|")
+    for name, measure in MEASURES.items():
+        told = "<br>".join(f"{server}: `{formula}`" for server, formula in FIGURES.get(name, ()))
+        yield f"| `{name}` | {measure.kind} | {measure.meaning} | {told or 'NVML, per GPU'} |"
 
 
 def manifest() -> Iterator[str]:
@@ -94,6 +102,7 @@ def _first_sentence(kind: type) -> str:
 PARTS: dict[str, Callable[[], Iterator[str]]] = {
     "commands": commands,
     "columns": columns,
+    "figures": figures,
     "manifest": manifest,
     "gates": gates,
     "presets": presets,

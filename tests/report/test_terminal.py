@@ -1,8 +1,8 @@
 import pytest
 
-from openloop.records import TimedEvent
-from openloop.report.terminal import show_score
-from openloop.score import score
+from openloop.records import Reading, Run, TimedEvent, server_table
+from openloop.report.terminal import inspection, show_inspection, show_score
+from openloop.score import check, score
 from tests.runs import row, run_of, steady_run
 
 SLO = "ttft<=500ms, tpot<=40ms"
@@ -57,3 +57,34 @@ def test_long_names_are_shown_in_full(capsys: pytest.CaptureFixture[str]) -> Non
     text = shown(capsys, steady_run(events=(event,)), SLO)
     assert "deploy " * 60 in text
     assert "…" not in text
+
+
+FIGURES: list[Reading] = [
+    (second * 10**9, "a", name, value + second)
+    for second in range(10)
+    for name, value in (("queue", 1.0), ("preemptions", 7.0), ("running", 0.0))
+]
+
+
+def with_server(run: Run) -> Run:
+    return Run.of(run.manifest, list(run.batches()), server_table([*FIGURES, (10**9, "a", "kv_use", 0.25)]))
+
+
+def test_the_servers_figures_are_two_lines_where_there_are_any(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = shown(capsys, with_server(steady_run(window_ns=(0, 20 * 10**9))), SLO).splitlines()
+    told = [" ".join(line.split()) for line in lines if line.startswith("server's")]
+    assert told == [
+        "server's mean level waiting 5.5 (peak 10), running 4.5 (peak 9), KV cache 25.0% (peak 25.0%)",
+        "server's totals preemptions 9",
+    ]
+    assert "server" not in shown(capsys, steady_run(), SLO)
+
+
+def test_an_inspection_says_what_was_read_of_whom(capsys: pytest.CaptureFixture[str]) -> None:
+    run = with_server(steady_run())
+    show_inspection(run, check(run), 1)
+    told = "server figures: 31 readings of kv_use, preemptions, queue, running, from a"
+    assert told in capsys.readouterr().out.splitlines()
+    names = ["kv_use", "preemptions", "queue", "running"]
+    assert inspection(run, check(run), 1)["server"] == {"rows": 31, "replicas": ["a"], "names": names}
+    assert inspection(steady_run(), check(steady_run()), 1)["server"] is None

@@ -100,6 +100,8 @@ def test_it_tells_its_models_and_metrics(server: Served) -> None:
     assert [model["id"] for model in models["data"]] == ["openloop"]
     metrics = urllib.request.urlopen(server.url + "/metrics").read().decode()
     assert "openloop_requests_served_total 1\n" in metrics
+    assert "# TYPE vllm:generation_tokens_total counter\nvllm:generation_tokens_total 4\n" in metrics
+    assert "vllm:prompt_tokens_total 3\n" in metrics
 
 
 @pytest.mark.parametrize(("fault", "status"), [("error", 500), ("unauthorized", 401), ("overloaded", 503)])

@@ -15,6 +15,7 @@ from openloop.records.schema import (
     split,
     words,
 )
+from openloop.records.server import MEASURES, SERVER_SCHEMA, Measure, Reading, ServerWriter, read_server, server_table
 from openloop.records.validate import LARGEST_EVENT, check_attempts, check_rows
 from openloop.records.writer import RunWriter
 
@@ -22,13 +23,18 @@ __all__ = [
     "COLUMNS",
     "KINDS",
     "LARGEST_EVENT",
+    "MEASURES",
     "MISSING",
     "SCHEMA",
+    "SERVER_SCHEMA",
     "STATUSES",
     "Manifest",
+    "Measure",
     "Prices",
+    "Reading",
     "Run",
     "RunWriter",
+    "ServerWriter",
     "TimedEvent",
     "Warmth",
     "check_attempts",
@@ -39,6 +45,8 @@ __all__ = [
     "make_lists",
     "make_words",
     "open_run",
+    "read_server",
+    "server_table",
     "split",
     "words",
 ]

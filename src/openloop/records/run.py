@@ -4,6 +4,7 @@ import itertools
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import IO, Any
 
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from openloop.errors import RunError
 from openloop.records.manifest import MANIFEST_FILE, Manifest, read_manifest
 from openloop.records.schema import COLUMNS, SCHEMA, count_tokens, ints, missing_columns
+from openloop.records.server import ServerWriter, read_server
 from openloop.records.validate import check_attempts, check_batch
 from openloop.records.writer import SPOOL_FILE, TABLE_FILE, RunWriter
 
@@ -32,11 +34,12 @@ class Run:
     source: "Source" = field(repr=False)
     path: Path | None = None
     missing: tuple[str, ...] = ()  # what of the run is not here, a sentence each
+    figures: pa.Table | None = field(default=None, repr=False)  # of the server, where the run is in memory
 
     @classmethod
-    def of(cls, manifest: Manifest, batches: Sequence[pa.RecordBatch]) -> "Run":
+    def of(cls, manifest: Manifest, batches: Sequence[pa.RecordBatch], figures: pa.Table | None = None) -> "Run":
         """A run in memory."""
-        return cls(manifest, MemorySource(batches))
+        return cls(manifest, MemorySource(batches), figures=figures)
 
     @property
     def num_rows(self) -> int:
@@ -63,11 +66,29 @@ class Run:
                 break
         return found
 
+    def server(self) -> pa.Table | None:
+        """What servers and GPUs said of themselves during the run (SERVER_SCHEMA); None: nothing was recorded."""
+        return self._server[0]
+
+    @property
+    def server_note(self) -> str | None:
+        """What is wrong with the server's figures, if anything is: the run can be scored without them."""
+        return self._server[1]
+
+    @cached_property
+    def _server(self) -> tuple[pa.Table | None, str | None]:
+        return (self.figures, None) if self.path is None else read_server(self.path)
+
     def save(self, folder: str | Path) -> None:
         """Write the run to a folder of its own."""
+        figures = self.server()
         with RunWriter(folder, self.manifest) as writer:
             for batch in self.batches():
                 writer.append(batch)
+            if figures is not None:
+                server = ServerWriter(folder)
+                server.append(figures)
+                server.finish()
 
     def validate(self) -> None:
         """Read all of it and raise RecordError at the first row that breaks a rule."""

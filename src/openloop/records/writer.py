@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 from openloop.errors import RecordError, RunError, StorageError
 from openloop.records.manifest import MANIFEST_FILE, Manifest, checked, write_manifest
 from openloop.records.schema import COLUMNS, SCHEMA, count_tokens, split
+from openloop.records.server import SERVER_FILE, SERVER_SPOOL
 from openloop.records.validate import check_batch
 
 __all__ = ["SPOOL_FILE", "TABLE_FILE", "RunWriter"]
@@ -43,7 +44,7 @@ class RunWriter:
         self.folder = Path(folder)
         self.manifest = checked(manifest)
         self.rows = 0
-        for name in (MANIFEST_FILE, TABLE_FILE, SPOOL_FILE):
+        for name in (MANIFEST_FILE, TABLE_FILE, SPOOL_FILE, SERVER_FILE, SERVER_SPOOL):
             if (self.folder / name).exists():
                 raise RunError(f"{self.folder} already holds a run ({name}): choose another folder or remove it")
         try:

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from openloop.records import Run
-from openloop.score import Leak, Percentiles, Score, Summary, Verdict
+from openloop.score import Leak, Percentiles, Score, ServerScore, Summary, Verdict
 from openloop.spec import plain
 from openloop.units import format_count, format_money, format_rate, format_seconds, format_share
 
@@ -216,6 +216,8 @@ def _show_more(page: _Page, score: Score) -> None:
         ("fluidity index", format_share(score.fluidity_index)),
         ("cached share of prompts", format_share(score.cache_hit_rate)),
     ]
+    if score.server:
+        rows += _server_rows(score.server)
     if retries.attempts != score.requests:
         extra = f"{retries.retries} retries, {retries.hedges} hedges, {retries.repairs} repairs"
         rows.append(("attempts per request", f"{retries.amplification:.3f} ({extra})"))
@@ -227,6 +229,35 @@ def _show_more(page: _Page, score: Score) -> None:
         ("metric", "p95", "fleet's p95"),
         ((s.replica, s.metric, format_seconds(s.p95_s), format_seconds(s.fleet_p95_s)) for s in score.stragglers),
     )
+
+
+def _server_rows(server: ServerScore) -> list[tuple[str, str]]:
+    """Two lines of what is known."""
+    levels = {
+        "waiting": (server.queue_mean, server.queue_peak, _level),
+        "running": (server.running_mean, server.running_peak, _level),
+        "KV cache": (server.kv_use_mean, server.kv_use_peak, format_share),
+    }
+    totals = {
+        "preemptions": f"{server.preemptions:,.0f}",
+        "prefix hits": format_share(server.prefix_hit_rate),
+        "drafts accepted": format_share(server.draft_acceptance),
+        "GPU": format_share(server.gpu_use),
+    }
+    known = [
+        [
+            f"{name} {show(mean)} (peak {show(peak)})"
+            for name, (mean, peak, show) in levels.items()
+            if not math.isnan(mean)
+        ],
+        [f"{name} {value}" for name, value in totals.items() if value not in ("-", "nan")],
+    ]
+    names = ("server's mean level", "server's totals")
+    return [(name, ", ".join(each) or "-") for name, each in zip(names, known, strict=True)]
+
+
+def _level(value: float) -> str:
+    return f"{value:,.4g}"
 
 
 def _leak_row(leak: Leak) -> tuple[str, ...]:
@@ -287,10 +318,20 @@ def inspection(run: Run, verdict: Verdict, rows: int) -> dict[str, Any]:
             "reasons": list(verdict.reasons),
             "notes": list(verdict.notes),
             "manifest": msgspec.to_builtins(run.manifest),
+            "server": _told(run),
             "head": run.head(rows),
         }
     )
     return found
+
+
+def _told(run: Run) -> dict[str, Any] | None:
+    """What of the server is in the run."""
+    table = run.server()
+    if table is None:
+        return None
+    words = {f"{name}s": sorted(table.column(name).unique().to_pylist()) for name in ("replica", "name")}
+    return {"rows": table.num_rows, **words}
 
 
 def show_inspection(run: Run, verdict: Verdict, rows: int) -> None:
@@ -301,6 +342,12 @@ def show_inspection(run: Run, verdict: Verdict, rows: int) -> None:
         name: value for name, value in msgspec.to_builtins(run.manifest).items() if value is not None and value != ()
     }
     page.table("manifest", ("",), ((name, _fact(value)) for name, value in facts.items()), words=True)
+    if told := _told(run):
+        page.console.print()
+        page.line(
+            f"server figures: {format_count(told['rows'])} readings of {', '.join(told['names']) or 'nothing'}, "
+            f"from {', '.join(told['replicas']) or 'nobody'}"
+        )
     page.table(
         "request",
         [*(name.removesuffix("_ns") for name in SHOWN_COLUMNS), "events"],

@@ -20,6 +20,7 @@ from openloop.score.metrics import (
 )
 from openloop.score.quantiles import Ladder, Percentiles
 from openloop.score.scorer import GROUPS, Disruption, Score, Summary, TimeWindow, check, score
+from openloop.score.server import ServerScore
 from openloop.score.verdict import Verdict
 
 __all__ = [
@@ -34,6 +35,7 @@ __all__ = [
     "Percentiles",
     "RetryScore",
     "Score",
+    "ServerScore",
     "SessionScore",
     "Straggler",
     "Summary",

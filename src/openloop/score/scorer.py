@@ -18,6 +18,7 @@ from openloop.score.judge import GateScore, JointFailure
 from openloop.score.judged import judge_run
 from openloop.score.quantiles import Ladder, Percentiles, Sample, ladder, percentiles, rate_interval, share_interval
 from openloop.score.scope import JudgedRun, Scope
+from openloop.score.server import ServerScore, server_score
 from openloop.score.streams import Progress
 from openloop.score.verdict import Verdict, verdict
 from openloop.slo import SLO, Objectives, parse_slo, read_slo
@@ -101,6 +102,7 @@ class Score(Summary):
     joint_failures: list[JointFailure]
     little: metrics.LittleScore
     utilisation: float
+    server: ServerScore | None  # by its own account
     retries: metrics.RetryScore
     leaks: list[metrics.Leak]
     stragglers: list[metrics.Straggler]
@@ -190,6 +192,7 @@ def _score(
         joint_failures=scope.judgement.joint_failures(),
         little=metrics.little(scope),
         utilisation=metrics.utilisation(scope, run.manifest.replicas),
+        server=server_score(run.server(), scope.window_ns),
         retries=metrics.retry_score(scope),
         leaks=metrics.leaks(scope),
         stragglers=metrics.stragglers(scope),

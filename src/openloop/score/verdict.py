@@ -295,6 +295,8 @@ def _notes(run: Run, scope: Scope) -> Iterator[str]:
     timed = int(deliveries.delivered.sum())
     if timed and merged > MERGED_SHARE * timed:
         yield f"{format_share(merged / timed)} of token events were read together with another: gaps are not known"
+    if run.server_note:
+        yield run.server_note
     absent = [words for name, words in FACTS.items() if getattr(run.manifest, name) is None]
     if absent:
         yield f"not recorded, so weaker evidence: {', '.join(absent)}"

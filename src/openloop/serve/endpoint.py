@@ -80,6 +80,7 @@ class Endpoint:
         self._truth: dict[int, _Truth] = {}
         self._drips: list[tuple[int, _Answer]] = []
         self._served = self._tokens = self._key = 0
+        self._read_tokens = self._made_tokens = 0
         self._since_ns = time.monotonic_ns()
         self._stopping = False
 
@@ -262,6 +263,8 @@ class Endpoint:
         """One token; with the first come the headers, with the last the rest of the protocol."""
         ask, connection = answer.ask, answer.connection
         answer.given += 1
+        self._made_tokens += 1
+        self._read_tokens += ask.prompt_tokens if answer.given == 1 else 0
         last = answer.given == ask.output_tokens
         if not ask.stream or answer.fault == "whole":
             if last:
@@ -375,8 +378,16 @@ class Endpoint:
             "openloop_requests_waiting": self._engine.waiting,
             "openloop_requests_served_total": self._served,
             "openloop_tokens_written_total": self._tokens,
+            "vllm:num_requests_running": self._engine.running,
+            "vllm:num_requests_waiting": self._engine.waiting,
+            "vllm:prompt_tokens_total": self._read_tokens,
+            "vllm:generation_tokens_total": self._made_tokens,
+            "vllm:request_success_total": self._served,
         }
-        return "".join(f"{name} {value}\n" for name, value in values.items()).encode()
+        kinds = {True: "counter", False: "gauge"}
+        return "".join(
+            f"# TYPE {name} {kinds[name.endswith('_total')]}\n{name} {value}\n" for name, value in values.items()
+        ).encode()
 
     def _tell_truth(self) -> bytes:
         """By number of the request: when it arrived, and when each of its tokens was written."""
