@@ -1,13 +1,39 @@
 """What servers send, in all the shapes they have for it, and what a user got of it."""
 
+import inspect
+import itertools
 import json
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from openloop.load.targets import Chat, Completions, Outcome
-from openloop.load.wire import Reply
+from openloop.errors import SpecError
+from openloop.load.rows import batch_of, read_finished
+from openloop.load.targets import (
+    TARGETS,
+    Chat,
+    Completions,
+    Embeddings,
+    Function,
+    HttpTarget,
+    Messages,
+    Outcome,
+    Plain,
+    Responses,
+    check_template,
+    find_function,
+)
+from openloop.load.wire import WireError
+from openloop.records.validate import check_batch
 from openloop.workload import Ask
+
+HTTP: dict[str, Any] = {name: target for name, target in TARGETS.items() if issubclass(target, HttpTarget)}
+ASK = Ask((("system", "be brief"), ("user", 'say "hi"\n')), 9)
 
 
 def event(delta: Any = None, finish: str | None = None, **more: Any) -> bytes:
@@ -23,11 +49,20 @@ USAGE = event(usage={"prompt_tokens": 5, "completion_tokens": 2, "prompt_tokens_
 DONE = b"data: [DONE]\n\n"
 
 
-def read(*reads: bytes, status: int = 200, kind: str = "text/event-stream", target: Any = Chat) -> Outcome:
+def named(kind: str, **more: Any) -> bytes:
+    """An event that says what it is, twice."""
+    return b"event: %b\ndata: %b\n\n" % (kind.encode(), json.dumps({"type": kind, **more}).encode())
+
+
+def read(*reads: bytes, status: int = 200, kind: str = "text/event-stream", target: Any = Chat, **more: Any) -> Outcome:
     """Reads come a second apart, the headers at 0."""
     head = b"HTTP/1.1 %d X\r\nContent-Type: %b\r\n\r\n" % (status, kind.encode())
-    asked: Chat | Completions = target("host", "model")
-    return asked.decode(Reply([head, *reads], list(range(len(reads) + 1))))
+    found: Outcome = target(host="host", model="model", **more).read([head, *reads], list(range(len(reads) + 1)))
+    return found
+
+
+def read_whole(body: Any, target: Any = Chat, **more: Any) -> Outcome:
+    return read(json.dumps(body).encode(), kind="application/json", target=target, stream=False, **more)
 
 
 def test_tokens_are_timed_and_the_rest_is_not() -> None:
@@ -49,6 +84,7 @@ def test_tokens_are_timed_and_the_rest_is_not() -> None:
         (HELLO, WORLD, STOP, USAGE),
         (event({"reasoning_content": "hm"}), event({"content": "yes"}), STOP, DONE),
         (event({"reasoning": "hm"}), event({"tool_calls": [{"function": {"arguments": "{"}}]}), STOP, DONE),
+        (event({"refusal": "no"}), event({"content": "!"}), STOP, DONE),
     ],
 )
 def test_two_tokens_in_every_dialect(reads: tuple[bytes, ...]) -> None:
@@ -118,11 +154,369 @@ def test_a_plain_answer_to_a_streaming_request_is_an_error() -> None:
     assert (found.status, found.error) == ("error", "a streaming request was answered with application/json")
 
 
-def test_an_answer_at_once_is_one_delivery_of_all_its_tokens() -> None:
-    body = {"choices": [{"message": {"content": "hi"}, "finish_reason": "stop"}], "usage": {"completion_tokens": 7}}
-    head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n"
-    found = Chat("h", "m", stream=False).decode(Reply([head, json.dumps(body).encode()], [3, 9]))
-    assert (found.status, found.event_ns, found.event_tokens, found.output_tokens) == ("ok", [9], [7], 7)
+MESSAGE = {
+    "content": [{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "hi"}],
+    "stop_reason": "end_turn",
+}
+OUTPUT = [
+    {"type": "reasoning", "content": None},
+    {"type": "message", "content": [{"type": "output_text", "text": "hi"}]},
+]
+
+
+@pytest.mark.parametrize(
+    ("target", "body"),
+    [
+        (Chat, {"choices": [{"message": {"content": "hi"}, "finish_reason": "s"}], "usage": {"completion_tokens": 7}}),
+        (Completions, {"choices": [{"text": "hi", "finish_reason": "s"}], "usage": {"completion_tokens": 7}}),
+        (Responses, {"status": "completed", "output": OUTPUT, "usage": {"output_tokens": 7}, "error": None}),
+        (Messages, {**MESSAGE, "usage": {"input_tokens": 4, "output_tokens": 7}}),
+    ],
+)
+def test_an_answer_at_once_is_one_delivery_of_all_its_tokens(target: Any, body: Any) -> None:
+    found = read_whole(body, target, keep_text=True)
+    assert (found.status, found.event_ns, found.event_tokens, found.output_tokens) == ("ok", [1], [7], 7)
+    assert found.finish_reason
+    assert found.text == "hi"
+
+
+@pytest.mark.parametrize("target", [Chat, Completions, Responses, Messages, Embeddings])
+@pytest.mark.parametrize(
+    ("body", "sentence"),
+    [
+        ({"error": {"type": "x", "message": "too long"}}, "too long"),
+        ([], "the answer is not JSON that makes sense: []"),
+    ],
+)
+def test_an_answer_that_is_an_error_says_so(target: Any, body: Any, sentence: str) -> None:
+    found = read_whole(body, target)
+    assert (found.status, found.error, found.event_ns) == ("error", sentence, [])
+
+
+def counted(words: str, tokens: int, **more: Any) -> bytes:
+    return event({"content": words}, usage={"prompt_tokens": 5, "completion_tokens": tokens}, **more)
+
+
+def listed(words: str, *tokens: str) -> bytes:
+    choice = {"delta": {"content": words}, "logprobs": {"content": [{"token": each} for each in tokens]}}
+    return b"data: " + json.dumps({"choices": [choice]}).encode() + b"\n\n"
+
+
+def numbered(words: str, *tokens: int) -> bytes:
+    return b"data: " + json.dumps({"choices": [{"text": words, "token_ids": tokens}]}).encode() + b"\n\n"
+
+
+@pytest.mark.parametrize(
+    ("reads", "tokens"),
+    [
+        ((ROLE, counted("a", 1), counted(" b c", 4), STOP, USAGE), None),  # more than it says it made
+        ((ROLE, counted("a", 1), counted(" b", 2), STOP, USAGE), [1, 1]),
+        ((counted("", 0), counted("a", 3), counted("", 4), counted("é", 5), STOP, counted("", 6)), [3, 2]),
+        ((counted("a", 1), counted("b", 1), STOP), None),  # words without a token
+        ((counted("a", 1), WORLD, STOP), None),
+        ((HELLO, counted("a", 2), STOP), None),
+        ((listed("a", "a"), listed("", "\\xc3"), listed("é!", "\\xa9", "!"), STOP), [1, 3]),
+        ((listed("a", "a"), WORLD, STOP), None),
+        ((numbered("ab", 5, 6), numbered("c", 7), STOP, event(usage={"completion_tokens": 4})), [2, 1]),
+        ((HELLO, WORLD, STOP, USAGE), None),
+    ],
+)
+def test_tokens_of_an_event_are_known_where_the_server_tells(
+    reads: tuple[bytes, ...], tokens: list[int] | None
+) -> None:
+    found = read(*reads)
+    assert found.status == "ok", found.error
+    assert found.event_tokens == tokens
+    assert len(found.event_ns) == 2
+
+
+def test_completions_count_by_logprobs_too() -> None:
+    choice = {"text": " a b", "logprobs": {"tokens": [" a", " b"], "token_logprobs": [-1, -2]}, "finish_reason": "stop"}
+    found = read(b"data: " + json.dumps({"choices": [choice]}).encode() + b"\n\n", target=Completions)
+    assert found.event_tokens == [2]
+
+
+def test_a_server_that_contradicts_itself_is_not_believed() -> None:
+    usage = {"prompt_tokens": 5, "completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": 6}}
+    found = read(HELLO, WORLD, event(usage=usage))  # and it is cut
+    assert (found.status, found.output_tokens, found.cached_tokens) == ("error", 2, None)
+
+
+def test_words_are_kept_where_they_are_asked_for() -> None:
+    reads = (event({"reasoning": "hm"}), HELLO, WORLD, event({"tool_calls": [{}]}), STOP, DONE)
+    assert read(*reads).text is None
+    assert read(*reads, keep_text=True).text == "hello world"
+    second = b'data: {"choices": [{"index": 1, "delta": {"content": "other"}}]}\n\n'
+    assert read(HELLO, second, STOP, keep_text=True).text == "hello"
+
+
+BEGUN = named("response.created", response={"status": "in_progress", "output": [], "usage": None})
+ADDED = named("response.output_item.added", item={"type": "message", "content": []})
+SAID = named("response.output_text.delta", delta="hello", logprobs=[])
+USED = {"input_tokens": 5, "output_tokens": 2, "input_tokens_details": {"cached_tokens": 4}}
+USED |= {"output_tokens_details": {"reasoning_tokens": 1}}
+COMPLETED = named("response.completed", response={"status": "completed", "usage": USED, "output": OUTPUT})
+INCOMPLETE = {"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}, "usage": USED}
+
+
+@pytest.mark.parametrize("kind", ["reasoning_text", "reasoning_summary_text", "function_call_arguments", "refusal"])
+def test_responses_stream_all_kinds_of_words(kind: str) -> None:
+    other = named(f"response.{kind}.delta", delta="hm")
+    empty, done = named("response.output_text.delta", delta=""), named("response.output_text.done", text="hello")
+    found = read(BEGUN, ADDED, other, empty, SAID, done, COMPLETED, target=Responses, keep_text=True)
+    assert (found.status, found.error, found.event_ns, found.text) == ("ok", None, [3, 5], "hello")
+    assert (found.prompt_tokens, found.cached_tokens) == (5, 4)
+    assert (found.output_tokens, found.reasoning_tokens) == (2, 1)
+    assert found.finish_reason == "completed"
+
+
+@pytest.mark.parametrize(
+    ("last", "status", "sentence"),
+    [
+        (named("response.incomplete", response=INCOMPLETE), "ok", None),
+        (named("response.failed", response={"error": {"code": "x", "message": "broke"}}), "error", "broke"),
+        (named("error", code="x", message="broke"), "error", "broke"),
+        (b'data: {"error": {"message": "broke"}}\n\n', "error", "broke"),
+        (b"", "error", "without a finish reason"),
+        (named("response.completed", response={"usage": {"output_tokens": -1}}), "error", "not JSON that makes sense"),
+    ],
+)
+def test_responses_end_in_many_ways(last: bytes, status: str, sentence: str | None) -> None:
+    found = read(BEGUN, SAID, last, target=Responses)
+    assert (found.status, found.event_ns) == (status, [2])
+    assert found.finish_reason == (None if sentence else "max_output_tokens")
+    assert (sentence or "") in (found.error or "")
+
+
+START = named("message_start", message={"content": [], "usage": {"input_tokens": 5, "cache_read_input_tokens": 4}})
+BLOCK = named("content_block_start", index=0, content_block={"type": "text", "text": ""})
+PING = named("ping")
+END = named("message_delta", delta={"stop_reason": "end_turn"}, usage={"output_tokens": 7}) + named("message_stop")
+
+
+def part(**delta: Any) -> bytes:
+    return named("content_block_delta", index=0, delta=delta)
+
+
+def test_messages_stream_all_kinds_of_words() -> None:
+    thought, signed = part(type="thinking_delta", thinking="hm"), part(type="signature_delta", signature="abc")
+    text, call = part(type="text_delta", text="hello"), part(type="input_json_delta", partial_json="{")
+    reads = (START, BLOCK, PING, thought, signed, text, call, part(type="input_json_delta", partial_json=""), END)
+    found = read(*reads, target=Messages, keep_text=True)
+    assert (found.status, found.error, found.event_ns, found.text) == ("ok", None, [4, 6, 7], "hello")
+    assert (found.prompt_tokens, found.cached_tokens, found.output_tokens) == (9, 4, 7)
+    assert (found.finish_reason, found.event_tokens) == ("end_turn", None)
+
+
+@pytest.mark.parametrize(
+    ("reads", "status", "sentence"),
+    [
+        ((START, named("error", error={"type": "overloaded_error", "message": "busy"})), "shed", "busy"),
+        (
+            (START, part(text="a"), named("error", error={"type": "overloaded_error", "message": "busy"})),
+            "error",
+            "busy",
+        ),
+        ((START, named("error", error={"type": "api_error", "message": "broke"})), "error", "broke"),
+        ((START, part(text="a")), "error", "without a finish reason"),
+        ((START, b"event: ping\ndata: {\n\n"), "error", "not JSON that makes sense: {"),
+    ],
+)
+def test_messages_that_went_wrong(reads: tuple[bytes, ...], status: str, sentence: str) -> None:
+    found = read(*reads, target=Messages)
+    assert found.status == status
+    assert sentence in str(found.error)
+
+
+def test_an_embedding_is_one_delivery_without_tokens() -> None:
+    found = read_whole({"data": [{"embedding": [0.1, 0.2]}], "usage": {"prompt_tokens": 5}}, Embeddings)
+    assert (found.status, found.event_ns, found.prompt_tokens) == ("ok", [1], 5)
+    assert (found.output_tokens, found.event_tokens, found.finish_reason) == (None, None, None)
+    assert read_whole({"data": []}, Embeddings).error == "the answer holds no embedding"
+
+
+@pytest.mark.parametrize("status", [200, 201, 204])
+def test_any_success_of_plain_http_is_delivered_with_its_last_byte(status: int) -> None:
+    found = read(HELLO, b"and \xff", status=status, target=Plain, keep_text=True)
+    assert (found.status, found.event_ns, found.output_tokens) == ("ok", [2], None)
+    assert str(found.text).endswith("and \ufffd")
+
+
+def test_a_template_is_filled_in_as_its_kind_wants_it() -> None:
+    template = '{"q": "${prompt}", "n": ${output_tokens}, "to": "${model}", "$": {"{prompt}": ${number}}}'
+    body = Plain("h", "m", template=template).encode(ASK, 3).partition(b"\r\n\r\n")[2]
+    assert json.loads(body) == {"q": 'be brief say "hi"\n', "n": 9, "to": "m", "$": {"{prompt}": 3}}
+    plain = Plain("h", "m", "/a", {"content-type": "text/plain"}, method="PUT", template="${number}: ${prompt}")
+    head, _, body = plain.encode(ASK, 3).partition(b"\r\n\r\n")
+    assert body == b'3: be brief say "hi"\n'
+    assert head.startswith(b"PUT /a HTTP/1.1\r\n")
+    assert head.lower().count(b"content-type") == 1
+    unknown = Plain("h", template="[${output_tokens}]").encode(replace(ASK, output_tokens=None), 0)
+    assert unknown.endswith(b"[null]")
+    with pytest.raises(SpecError, match=r"a place \$\{promt\} that nothing fills; it may have \$\{prompt\}"):
+        check_template("${promt}")
+    assert check_template(template) == template
+
+
+@pytest.mark.parametrize("name", HTTP)
+def test_a_request_is_whole_http(name: str) -> None:
+    more = {"template": "${prompt}é"} if name == "http" else {}
+    data = HTTP[name](host="h:1", model="m", base="/b", headers={"A": "b"}, **more).encode(ASK, 4)
+    head, _, body = data.partition(b"\r\n\r\n")
+    first, *lines = head.decode().split("\r\n")
+    assert first == f"POST /b{HTTP[name].path} HTTP/1.1"
+    headers = dict(line.split(": ") for line in lines)
+    assert len(headers) == len(lines)
+    assert headers["Content-Length"] == str(len(body))
+    assert (headers["Host"], headers["X-Request-Id"], headers["A"]) == ("h:1", "4", "b")
+    assert b"be brief" in body
+
+
+@pytest.mark.parametrize("name", HTTP)
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize(
+    ("status", "expected"), [(429, "shed"), (503, "shed"), (529, "shed"), (400, "error"), (302, "error")]
+)
+def test_no_success_is_a_failed_row_with_the_servers_words(name: str, stream: bool, status: int, expected: str) -> None:
+    body = b'{"type": "error", "error": {"type": "x", "message": "so it is"}}'
+    found = read(body, status=status, kind="application/json", target=HTTP[name], stream=stream)
+    assert (found.status, found.error, found.event_ns) == (expected, f"status {status}: so it is", [])
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_a_key_goes_where_the_dialect_has_it(name: str) -> None:
+    expected: dict[str, dict[str, str]] = {"messages": {"x-api-key": "k"}, "python": {}}
+    assert TARGETS[name].key_headers("k") == expected.get(name, {"Authorization": "Bearer k"})
+
+
+STREAMS = {
+    "chat": b"".join([ROLE, counted("a", 1), b": ping\n\n", counted("é", 3), STOP, USAGE, DONE]),
+    "completions": numbered("ab", 5, 6) + numbered("c", 7) + STOP + DONE,
+    "responses": BEGUN + SAID + PING + SAID + COMPLETED,
+    "messages": START + BLOCK + PING + part(text="a") + part(thinking="b") + END,
+}
+
+
+@pytest.mark.parametrize("name", STREAMS)
+@given(
+    places=st.lists(st.integers(0, 10_000), max_size=30), size=st.integers(1, 2000), end=st.sampled_from(["\n", "\r\n"])
+)
+def test_however_a_stream_is_cut_the_same_events_come_out(name: str, places: list[int], size: int, end: str) -> None:
+    body = STREAMS[name].replace(b"\n", end.encode())
+    pieces = [body[at : at + size] for at in range(0, len(body), size)]
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+    raw = head + b"".join(b"%x\r\n%b\r\n" % (len(each), each) for each in pieces) + b"0\r\n\r\n"
+    edges = sorted({0, len(raw), *(place % len(raw) for place in places)})
+    blocks = [raw[a:b] for a, b in itertools.pairwise(edges)]
+    found = HTTP[name](host="h", keep_text=True).read(blocks, edges[1:])
+    expected = read(STREAMS[name], target=HTTP[name], keep_text=True)
+    assert found.status == expected.status == "ok"
+    assert len(found.event_ns) == len(expected.event_ns) == 2
+    assert found.event_ns == sorted(found.event_ns)
+    assert (found.text, found.event_tokens) == (expected.text, expected.event_tokens)
+    assert (found.prompt_tokens, found.output_tokens) == (expected.prompt_tokens, expected.output_tokens)
+    assert found.merged_events == (found.event_ns[0] == found.event_ns[1])
+
+
+JUNK = [
+    b"data: ",
+    b"event: x\n",
+    b"\n\n",
+    b"\r\n",
+    b"[DONE]",
+    b"{",
+    b"}",
+    b"[",
+    b"]",
+    b",",
+    b"null",
+    b'"type":',
+    b'"error":',
+]
+JUNK += [
+    b'"choices":',
+    b'"delta":',
+    b'"usage":',
+    b'"content":',
+    b'"hi"',
+    b"1",
+    b"\xff",
+    b"5\r\n",
+    b"0\r\n\r\n",
+    b'"response.x.delta"',
+]
+
+
+@pytest.mark.parametrize("name", TARGETS)
+@given(
+    junk=st.one_of(st.binary(max_size=200), st.lists(st.sampled_from(JUNK), max_size=40).map(b"".join)),
+    stream=st.booleans(),
+    chunked=st.booleans(),
+    headless=st.booleans(),
+)
+def test_garbage_is_a_failed_row_and_never_more(
+    name: str, junk: bytes, stream: bool, chunked: bool, headless: bool
+) -> None:
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
+    head += b"Transfer-Encoding: chunked\r\n\r\n" if chunked else b"\r\n"
+    target: Any = TARGETS[name]
+    try:
+        found = target(host="h", stream=stream, keep_text=True).read([junk] if headless else [head, junk], [1, 2])
+    except WireError:
+        assert headless
+    else:
+        assert found.status == "ok" or found.error
+        finished = (0, "done", "", 1, 0, 2, [head, junk], [1, 2], 0)
+        check_batch(batch_of([read_finished(finished, 0, 0, ASK, target(host="h", stream=stream), 1.0)]))
+
+
+def test_messages_say_their_system_apart_and_their_length_always() -> None:
+    data = Messages("h", "m", headers={"Anthropic-Version": "new"}).encode(replace(ASK, output_tokens=None), 0)
+    head, _, body = data.partition(b"\r\n\r\n")
+    assert b"Anthropic-Version: new" in head
+    assert head.lower().count(b"anthropic-version") == 1
+    assert json.loads(body) == {
+        "model": "m",
+        "system": "be brief",
+        "messages": [{"role": "user", "content": 'say "hi"\n'}],
+        "max_tokens": 1024,
+        "stream": True,
+    }
+
+
+def test_responses_and_embeddings_say_it_their_way() -> None:
+    said = [json.loads(each("h", "m").encode(ASK, 0).partition(b"\r\n\r\n")[2]) for each in (Responses, Embeddings)]
+    user = {"role": "user", "content": 'say "hi"\n'}
+    inputs = [{"role": "system", "content": "be brief"}, user]
+    assert said[0] == {"model": "m", "input": inputs, "stream": True, "max_output_tokens": 9}
+    assert said[1] == {"model": "m", "input": 'be brief say "hi"\n'}
+
+
+def test_a_function_is_told_what_is_asked_and_its_pieces_are_deliveries() -> None:
+    target = Function("module:function", keep_text=True)
+    assert msgspec.json.decode(target.encode(ASK, 4), type=Ask) == ASK
+    found = target.read([b"hello", " wörld".encode()], [5, 7])
+    assert (found.status, found.event_ns, found.first_any_ns, found.text) == ("ok", [5, 7], 5, "hello wörld")
+    assert Function("module:function").read([], []).status == "ok"
+
+
+def test_a_function_is_found_in_a_module_or_a_file(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("def ask(it):\n    return 'hi'\nclass A:\n    ask = len\nNUMBER = 3\n")
+    assert find_function(f"{tmp_path}/mine.py:ask")(ASK) == "hi"
+    inner: Any = find_function(f"{tmp_path}/mine.py:A.ask")
+    assert inner is len
+    outer: Any = find_function("inspect:getsource")
+    assert outer is inspect.getsource
+    for name, sentence in {
+        "ask": "'ask' names no function; write module:function",
+        "no.such:ask": "cannot be loaded: ModuleNotFoundError",
+        f"{tmp_path}/none.py:ask": "cannot be loaded: FileNotFoundError",
+        f"{tmp_path}/mine.py:none": "cannot be loaded: AttributeError",
+        f"{tmp_path}/mine.py:NUMBER": "is a int, and no function",
+    }.items():
+        with pytest.raises(SpecError) as caught:
+            find_function(name)
+        assert sentence in str(caught.value)
 
 
 def test_a_request_says_what_is_asked() -> None:

@@ -101,7 +101,70 @@ def test_events_may_end_with_carriage_returns_and_have_several_lines() -> None:
     assert reply.events()[2] == [b"one\ntwo", b"three"]
 
 
+def body_of(body: bytes, reads: list[int] | None = None) -> Reply:
+    """A body in reads that end at these places, a second apart."""
+    head = HEAD + b"Content-Length: %d\r\n\r\n" % len(body)
+    blocks = [head, *cut(body, reads or [])]
+    return Reply(blocks, list(range(len(blocks))))
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
+@pytest.mark.parametrize("start", [b"", b"\xef\xbb\xbf", b": hello\n\n", b"\n"])
+def test_lines_of_events_end_in_three_ways(end: bytes, start: bytes) -> None:
+    events = [b"data: 1", b"data:2", b"event: x\ndata: 3", b"event: x\nid: 7\ndata: 4\ndata:  5", b": ping", b"data:"]
+    body = start + b"".join(event + b"\n\n" for event in events)
+    reply = body_of(body.replace(b"\n", end) + b"data: cut")
+    assert reply.events()[2] == [b"1", b"2", b"3", b"4\n 5"]
+
+
+def by_the_book(body: bytes) -> list[bytes]:
+    """Events as the standard has them, line by line."""
+    text = body.removeprefix(b"\xef\xbb\xbf").replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+    found, data = [], []
+    for line in text.split(b"\n")[:-1]:
+        if line.startswith(b"data:"):
+            data.append(line[5:].removeprefix(b" "))
+        elif not line:
+            found.append(b"\n".join(data))
+            data = []
+    return [each for each in found if each]
+
+
+PIECES = [
+    b"data: ",
+    b"data:",
+    b"event: x",
+    b": c",
+    b"\n",
+    b"\n\n",
+    b"\r\n",
+    b"\r\n\r\n",
+    b"\r",
+    b"{}",
+    b" ",
+    b"\xef\xbb\xbf",
+]
+
+
+@given(pieces=st.lists(st.sampled_from(PIECES), max_size=30), places=st.lists(st.integers(0, 200), max_size=5))
+def test_any_stream_is_read_by_the_book(pieces: list[bytes], places: list[int]) -> None:
+    body = b"data: " + b"".join(pieces)
+    blocks, stamps, data = body_of(body, places).events()
+    assert data == by_the_book(body)
+    assert blocks == stamps == sorted(stamps)
+    chunks = b"".join(map(chunk, cut(body, places)))
+    reply = Reply([HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + chunks + b"0\r\n\r\n"], [7])
+    assert (reply.body, reply.events()[2]) == (body, data)
+
+
+@pytest.mark.parametrize("size", [b"-6", b"what", b"", b"9" * 5000])
+def test_chunks_that_break_off_keep_what_came_before(size: bytes) -> None:
+    raw = HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + chunk(b"data: 1\n\n") + size + b"\r\ndata: 2\n\n"
+    assert Reply([raw], [7]).events()[2][:1] == [b"1"]
+
+
 def test_a_request_is_written_whole() -> None:
+    assert encode_request("GET", "", "host", {}, b"").startswith(b"GET / HTTP/1.1\r\n")
     data = encode_request("POST", "/v1/x", "host:80", {"A": "b"}, b"{}")
     assert data.startswith(b"POST /v1/x HTTP/1.1\r\nHost: host:80\r\n")
     assert data.endswith(b"A: b\r\nContent-Length: 2\r\n\r\n{}")

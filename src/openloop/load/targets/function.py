@@ -33,7 +33,7 @@ class Function(Target):
     def read(self, blocks: list[bytes], stamps: list[int]) -> Outcome:
         found = Outcome(event_ns=list(stamps), first_any_ns=stamps[0] if stamps else None)
         if self.keep_text:
-            found.text = b"".join(blocks).decode()
+            found.text = b"".join(blocks).decode("utf-8", "replace")
         return found
 
 
