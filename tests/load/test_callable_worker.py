@@ -14,7 +14,7 @@ import pytest
 
 from openloop.load.channel import Channel, GoneError
 from openloop.load.rows import Row, read_finished
-from openloop.load.targets import Function
+from openloop.load.targets import Function, Outcome
 from openloop.load.worker import CENSORED, TIMEOUT, Finished
 from openloop.workload import Ask
 
@@ -93,7 +93,7 @@ class Driver:
             call = [sys.executable, "-m", "openloop.load.callable_worker", str(theirs.fileno())]
             self.process = subprocess.Popen(call, pass_fds=[theirs.fileno()])
         self.channel = Channel(ours)
-        self.channel.send((name, int(timeout_s * 1e9), 4, 0, users))
+        self.channel.send(([(0, name, 0)], int(timeout_s * 1e9), 4, 0, users, False, 0, 0.0))
         self.start_ns = 0
 
     def start(self) -> None:
@@ -103,7 +103,9 @@ class Driver:
     def ask(self, *due_s: float) -> None:
         target = Function("any")
         asks = [Ask((("user", str(number)),), 7) for number in range(len(due_s))]
-        told = [(n, self.start_ns + int(due_s[n] * 1e9), target.encode(ask, n)) for n, ask in enumerate(asks)]
+        told = [
+            (n, self.start_ns + int(due_s[n] * 1e9), 0, target.encode(ask, n), 0, b"") for n, ask in enumerate(asks)
+        ]
         self.channel.send(("ask", told))
 
     def hear(self) -> list[Any]:
@@ -133,8 +135,9 @@ def driven(folder: Path, function: str, timeout_s: float = 5.0, users: int = 0) 
 
 
 def row_of(driver: Driver, finished: Finished, due_s: float = 0.0) -> Row:
-    ask = Ask((("user", ""),), 7)
-    return read_finished(finished, int(due_s * 1e9), driver.start_ns, ask, Function("any", keep_text=True), 5.0)
+    row = Row(finished[0], int(due_s * 1e9), Outcome(), ask=Ask((("user", ""),), 7))
+    read_finished(row, finished, driver.start_ns, Function("any", keep_text=True), 5.0)
+    return row
 
 
 @pytest.mark.parametrize(
@@ -198,7 +201,8 @@ def test_what_is_in_flight_at_the_end_is_censored(tmp_path: Path, function: str,
     with driven(tmp_path, function) as driver:
         driver.ask(0.0, 0.1, 60.0)
         time.sleep(max(0.0, driver.start_ns / 1e9 + 0.2 - time.monotonic()))
-        driver.channel.send((word, driver.start_ns + 400_000_000))
+        until = driver.start_ns + 400_000_000
+        driver.channel.send(("drain", until) if word == "drain" else ("halt", time.monotonic_ns(), until))
         found = driver.finish()
     assert sorted(found) == [0, 1]  # what was not due is not called
     assert (found[0][1], found[0][5]) == (CENSORED, 0)

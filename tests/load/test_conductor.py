@@ -120,6 +120,7 @@ def test_a_failure_is_a_row_that_says_why(
     assert 0 < len(failed) < len(rows)
     assert {row["status"] for row in failed} == {status}
     assert all(row["error"].startswith(sentence) for row in failed), failed[0]["error"]
+    assert load.arrivals is not None
     assert len(rows) == len(load.arrivals.times(0.5, stream(0, "arrivals")))
 
 

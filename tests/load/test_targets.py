@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from openloop.errors import SpecError
-from openloop.load.rows import batch_of, read_finished
+from openloop.load.rows import Row, batch_of, read_finished
 from openloop.load.targets import (
     TARGETS,
     Chat,
@@ -466,8 +466,10 @@ def test_garbage_is_a_failed_row_and_never_more(
         assert headless
     else:
         assert found.status == "ok" or found.error
-        finished = (0, "done", "", 1, 0, 2, [head, junk], [1, 2], 0)
-        check_batch(batch_of([read_finished(finished, 0, 0, ASK, target(host="h", stream=stream), 1.0)]))
+        row = Row(0, 0, Outcome(), ask=ASK)
+        finished = (0, "done", "", 1, 0, 2, [head, junk], [1, 2], 0, False)
+        read_finished(row, finished, 0, target(host="h", stream=stream), 1.0)
+        check_batch(batch_of([row]))
 
 
 def test_messages_say_their_system_apart_and_their_length_always() -> None:

@@ -6,6 +6,7 @@ the main thread. A thread cannot be ended from outside: one that takes too long 
 
 import asyncio
 import contextlib
+import heapq
 import inspect
 import os
 import select
@@ -37,9 +38,10 @@ _ASK = msgspec.json.Decoder(Ask)
 class _Call:
     """One request. Its pieces are added by the thread that runs it, and read by the main one."""
 
-    def __init__(self, number: int, due_ns: int, payload: bytes) -> None:
-        self.number = number
+    def __init__(self, ticket: int, due_ns: int, function: Callable[[Ask], Any], payload: bytes) -> None:
+        self.ticket = ticket
         self.due_ns = due_ns
+        self.function = function
         self.payload = payload
         self.taken_ns = self.sent_ns = self.ended_ns = 0
         self.pieces: list[tuple[bytes, int]] = []
@@ -57,12 +59,12 @@ class _Call:
 
 
 class _Worker:
-    def __init__(self, function: Callable[[Ask], Any], timeout_ns: int, users: int, channel: Channel) -> None:
-        self.function = function
+    def __init__(self, functions: list[Callable[[Ask], Any]], timeout_ns: int, users: int, channel: Channel) -> None:
+        self.functions = functions
         self.timeout_ns = timeout_ns
         self.users = users  # of a closed loop; 0: an open one
         self.channel = channel
-        self.pending: deque[_Call] = deque()  # not due yet, in order
+        self.pending: list[tuple[int, int, _Call]] = []  # not due yet: a heap
         self.in_flight: dict[int, _Call] = {}
         self.ended: deque[_Call] = deque()  # not handed over yet; filled by those that ran them
         self.finished: list[Finished] = []
@@ -75,13 +77,9 @@ class _Worker:
         self.poller.watch(channel.fd, READ)
         self.poller.watch(self.bell.fileno(), READ)
         self.loop = asyncio.new_event_loop()
-        self.is_async = any(
-            inspect.iscoroutinefunction(each) or inspect.isasyncgenfunction(each)
-            for each in (function, type(function).__call__)
-        )
 
     def run(self) -> None:
-        if self.is_async:
+        if any(map(_is_async, self.functions)):
             threading.Thread(target=self.loop.run_forever, daemon=True).start()
         self._tell("ready")
         while not (self.fed and not self.pending and not self.in_flight):
@@ -110,11 +108,13 @@ class _Worker:
         for message in self.channel.receive():
             match message:
                 case ("ask", asks):
-                    self.pending.extend(_Call(*ask) for ask in asks)
+                    for ticket, due_ns, where, payload, _, _ in asks:
+                        call = _Call(ticket, due_ns, self.functions[where], payload)
+                        heapq.heappush(self.pending, (due_ns, ticket, call))
                 case ("end",):
                     self.fed = True
-                case ("halt", until_ns):  # nothing more is called, and what is in flight has until then
-                    self.pending.clear()
+                case ("halt", from_ns, until_ns):  # nothing that is due from then on is called
+                    self.pending = sorted(each for each in self.pending if each[0] < from_ns)
                     self.fed = True
                     self.stop_ns = until_ns
                 case ("drain", until_ns):
@@ -128,12 +128,12 @@ class _Worker:
         self.poller.change(self.channel.fd, READ | WRITE if self.channel.full else READ)
 
     def _finish(self, call: _Call, fate: str, why: str, ended_ns: int) -> None:
-        del self.in_flight[call.number]
+        del self.in_flight[call.ticket]
         call.over = True
         pieces = list(call.pieces)  # an abandoned thread may still add to it
         blocks, stamps = [piece for piece, _ in pieces], [stamp for _, stamp in pieces]
         waited = call.sent_ns - call.taken_ns if call.sent_ns else 0
-        self.finished.append((call.number, fate, why, call.sent_ns, waited, ended_ns, blocks, stamps, 0))
+        self.finished.append((call.ticket, fate, why, call.sent_ns, waited, ended_ns, blocks, stamps, 0, False))
 
     # Calls.
 
@@ -141,21 +141,20 @@ class _Worker:
         """When to call next; where there are users, one of them must be free."""
         if not self.pending or (self.users and len(self.in_flight) >= self.users):
             return NEVER
-        return self.pending[0].due_ns
+        return self.pending[0][0]
 
     def _deadline_ns(self) -> int:
-        """Calls that are in flight became due in their order, so the first is given up first."""
-        first = next(iter(self.in_flight.values()), None)
-        return min(self.stop_ns, NEVER if first is None else first.due_ns + self.timeout_ns)
+        first = min((call.due_ns for call in self.in_flight.values()), default=NEVER)
+        return min(self.stop_ns, first + self.timeout_ns)
 
     def _dispatch(self) -> None:
         now = time.monotonic_ns()
         while self._next_ns() <= now:
-            call = self.pending.popleft()
+            _, _, call = heapq.heappop(self.pending)
             call.taken_ns = now
             if self.users:
                 call.due_ns = now  # a closed loop has no schedule
-            self.in_flight[call.number] = call
+            self.in_flight[call.ticket] = call
             try:
                 self._start(call)
             except RuntimeError as error:  # no more threads
@@ -163,7 +162,7 @@ class _Worker:
             now = time.monotonic_ns()
 
     def _start(self, call: _Call) -> None:
-        if self.is_async:
+        if _is_async(call.function):
             asked: Coroutine[Any, Any, None] = self._run_async(call)
             call.cancel = asyncio.run_coroutine_threadsafe(asked, self.loop).cancel
         else:
@@ -186,7 +185,7 @@ class _Worker:
     def _call(self, call: _Call) -> Any:
         ask = _ASK.decode(call.payload)
         call.sent_ns = time.monotonic_ns()
-        return self.function(ask)
+        return call.function(ask)
 
     async def _run_async(self, call: _Call) -> None:
         error: BaseException | None = None
@@ -229,6 +228,11 @@ class _Worker:
             self.fed = True
 
 
+def _is_async(function: Callable[[Ask], Any]) -> bool:
+    called = (function, type(function).__call__)  # an object may be called as well
+    return any(inspect.iscoroutinefunction(each) or inspect.isasyncgenfunction(each) for each in called)
+
+
 def work(sock: socket.socket) -> None:
     """The body of the process: its plan is as other workers', with the function's name in place of an address.
 
@@ -239,8 +243,8 @@ def work(sock: socket.socket) -> None:
     channel = Channel(sock)
     with contextlib.suppress(GoneError):
         select.select([sock], [], [])
-        for name, timeout_ns, _, _, users in channel.receive():
-            _Worker(find_function(name), timeout_ns, users, channel).run()
+        for addresses, timeout_ns, _, _, users, *_ in channel.receive():
+            _Worker([find_function(name) for _, name, *_ in addresses], timeout_ns, users, channel).run()
             return
 
 

@@ -30,10 +30,11 @@ from openloop.errors import OpenloopError, SpecError
 from openloop.load.address import Place
 from openloop.load.channel import Channel, GoneError
 from openloop.load.rows import Row, batch_of, read_finished
-from openloop.load.targets import Outcome, Target
+from openloop.load.scraper import Scraper
+from openloop.load.targets import HttpTarget, Outcome, Target
 from openloop.load.worker import NEVER, Asked, Finished
 from openloop.persistence import MOST_TRIES, Hedge, Retry
-from openloop.records import Manifest, Prices, Run, RunWriter, open_run
+from openloop.records import Manifest, Prices, Run, RunWriter, ServerWriter, open_run
 from openloop.seeds import stream
 from openloop.units import to_ns
 from openloop.workload import Ask, Demand, Prompts, Scale, Words, Workload
@@ -77,7 +78,7 @@ class Load:
     hedge: Hedge | None = None
     most_requests: int | None = None
     most_spend: float | None = None
-    metrics: bool = False  # scrape those of the servers
+    metrics: dict[str, str] | None = None  # read what the servers say of themselves, asking with these headers
     facts: dict[str, Any] = field(default_factory=dict)  # for the manifest
 
 
@@ -153,6 +154,7 @@ class _Conductor:
         self.stolen_s = 0.0
         self.poller = Poller()
         self.writer = RunWriter(out, self._manifest())
+        self.scraper = Scraper.of(ServerWriter(out), _pages(load), load.metrics) if load.metrics is not None else None
         self.workers: list[_Worker] = []
 
     def run(self) -> None:
@@ -169,6 +171,7 @@ class _Conductor:
         except BaseException:
             with contextlib.suppress(OpenloopError):
                 self._flush()
+                self._stop_scraping()
             self.writer.close()
             raise
         finally:
@@ -249,6 +252,8 @@ class _Conductor:
         self.start_ns = time.monotonic_ns() + LEAD_NS
         self.stolen_s = stolen_s()
         flushed = told = self.start_ns
+        if self.scraper:
+            self.scraper.start(self.start_ns)
         for worker in self.workers:
             self._send(worker, ("drain", self.start_ns + to_ns(self.load.seconds + self.load.drain_s)))
         while not all(worker.over for worker in self.workers):
@@ -534,6 +539,7 @@ class _Conductor:
                 outcome = Outcome("censored", error="still in flight when the run was stopped")
                 self._add(Row(number, self.due_ns[number], outcome, ask=request.ask))
         self._flush()
+        self._stop_scraping()
         end = to_ns(self.load.seconds) if self.halted_ns is None else self.halted_ns - self.start_ns
         stolen = stolen_s() - self.stolen_s
         if stolen > STOLEN_SHARE * (os.cpu_count() or 1) * stopped / 1e9:
@@ -541,6 +547,10 @@ class _Conductor:
         self.writer.finish(
             window_ns=(0, end), stopped_ns=max(stopped, 1), stamps=self._stamps(), notes=tuple(self.notes)
         )
+
+    def _stop_scraping(self) -> None:
+        if self.scraper and self.start_ns:
+            self.notes += self.scraper.stop()
 
     def _stamps(self) -> str | None:
         if not self.stamps:
@@ -578,6 +588,11 @@ def _due_ns(load: Load, demand: Demand) -> list[int]:
     known = np.minimum(np.rint(np.nan_to_num(demand.due_s) * 1e9).astype(np.int64), to_ns(load.seconds) - 1)
     due: list[int] = np.where(np.isnan(demand.due_s), NEVER, known).tolist()
     return due
+
+
+def _pages(load: Load) -> dict[str, Place]:
+    """Whom to ask for figures: each server once."""
+    return {place.host: place for place, target in load.sites if isinstance(target, HttpTarget)}
 
 
 def _followers(demand: Demand) -> dict[int, int]:

@@ -249,6 +249,8 @@ def run_scenario(
 
 def _load(scenario: Scenario, command: list[str] | None) -> Load:
     spec = scenario.target
+    if scenario.hedge is not None and spec.api == "python":
+        raise SpecError("a Python function is not hedged: leave --hedge out")
     urls = spec.url if isinstance(spec.url, list) else [spec.url]
     sites = _sites(spec, urls)
     words, told = _words(scenario, *sites[0])
@@ -278,7 +280,7 @@ def _load(scenario: Scenario, command: list[str] | None) -> Load:
         None if scenario.hedge is None else read_hedge(str(scenario.hedge)),
         scenario.limits.requests,
         scenario.limits.spend,
-        spec.metrics,
+        dict(sites[0][1].headers) if spec.metrics else None,
         facts,
     )
 
