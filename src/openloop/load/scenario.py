@@ -33,7 +33,17 @@ from openloop.units import parse_seconds, parse_share
 from openloop.workload import Scale, Synthetic, Words, Workload, read_source, word_tokens
 from openloop.workload.mix import Class
 
-__all__ = ["STARTER", "Scenario", "default_folder", "read_scenario", "run_scenario"]
+__all__ = [
+    "STARTER",
+    "ClassSpec",
+    "Facts",
+    "Limits",
+    "Scenario",
+    "TargetSpec",
+    "default_folder",
+    "read_scenario",
+    "run_scenario",
+]
 
 
 class TargetSpec(Strict, frozen=True):

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, fields, replace
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["ASSISTANT", "SYSTEM", "USER", "Demand", "Pieces", "one_piece"]
+__all__ = ["ASSISTANT", "SYSTEM", "USER", "Demand", "Floats", "Ints", "Pieces", "one_piece", "together"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -4,6 +4,7 @@ A text is cut from one long row of random words that is made once, so it costs t
 hundred thousand; its first words are its identity, so two texts that are not the same differ from the start.
 """
 
+import importlib
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -107,7 +108,7 @@ def word_tokens(folder: str | Path) -> tuple[list[str], Scale]:
 
 def _load(folder: Path) -> Any:
     try:
-        from tokenizers import Tokenizer  # noqa: PLC0415
+        tokenizer = importlib.import_module("tokenizers").Tokenizer
     except ImportError:
         raise SpecError(
             "a tokenizer needs the package tokenizers: pip install 'openloop[tokenizer]', or leave the tokenizer out"
@@ -116,6 +117,6 @@ def _load(folder: Path) -> Any:
     if not path.is_file():
         raise SpecError(f"{folder} is no folder of a tokenizer: it has no tokenizer.json")
     try:
-        return Tokenizer.from_file(str(path))
+        return tokenizer.from_file(str(path))
     except Exception as error:
         raise SpecError(f"{path} is no tokenizer: {' '.join(str(error).split())[:200]}") from None
