@@ -18,6 +18,7 @@ import click
 from openloop.arrivals import ARRIVALS
 from openloop.cli import cli
 from openloop.distributions import DISTRIBUTIONS
+from openloop.load.targets import TARGETS
 from openloop.records import COLUMNS, Manifest
 from openloop.score import Score
 from openloop.serve import ENGINES
@@ -79,6 +80,12 @@ def terms(registry: dict[str, type[Term]]) -> Callable[[], Iterator[str]]:
     return rows
 
 
+def targets() -> Iterator[str]:
+    yield from ("| `--api` | whom it asks |", "|---|---|")
+    for name, kind in TARGETS.items():
+        yield f"| `{name}` | {_first_sentence(kind)} |"
+
+
 def _default(field: "dataclasses.Field[object]") -> str:
     if field.metadata["rest"]:
         return ", ..."
@@ -102,6 +109,7 @@ PARTS: dict[str, Callable[[], Iterator[str]]] = {
     "distributions": terms(DISTRIBUTIONS),
     "queues": terms(QUEUES),
     "engines": terms(ENGINES),
+    "targets": targets,
 }
 
 
