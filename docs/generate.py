@@ -19,12 +19,15 @@ from openloop.arrivals import ARRIVALS
 from openloop.cli import cli
 from openloop.distributions import DISTRIBUTIONS
 from openloop.load.prometheus import FIGURES
+from openloop.load.targets import TARGETS
+from openloop.persistence import Hedge, Retry
 from openloop.records import COLUMNS, MEASURES, Manifest
 from openloop.score import Score
 from openloop.serve import ENGINES
 from openloop.sim import QUEUES
 from openloop.slo import GATES, PRESETS
 from openloop.terms import Term
+from openloop.workload import SOURCES
 
 DOCS = Path(__file__).parent
 
@@ -35,6 +38,9 @@ def commands() -> Iterator[str]:
     for name, command in sorted(cli.commands.items()):
         inner = click.Context(command, info_name=name, parent=context, terminal_width=100)
         yield from _help(f"openloop {name}", command, inner)
+        for below, each in sorted(command.commands.items()) if isinstance(command, click.Group) else ():
+            further = click.Context(each, info_name=below, parent=inner, terminal_width=100)
+            yield from _help(f"openloop {name} {below}", each, further)
 
 
 def _help(title: str, command: click.Command, context: click.Context) -> Iterator[str]:
@@ -87,12 +93,19 @@ def terms(registry: dict[str, type[Term]]) -> Callable[[], Iterator[str]]:
     return rows
 
 
+def targets() -> Iterator[str]:
+    yield from ("| `--api` | whom it asks |", "|---|---|")
+    for name, kind in TARGETS.items():
+        yield f"| `{name}` | {_first_sentence(kind)} |"
+
+
 def _default(field: "dataclasses.Field[object]") -> str:
     if field.metadata["rest"]:
         return ", ..."
     if field.default is dataclasses.MISSING:
         return ""
-    return " (optional)" if field.default in (None, math.inf) else f" = {field.metadata['codec'].write(field.default)}"
+    codec = field.metadata["codec"]
+    return " (optional)" if field.default in (None, math.inf) else f" = {codec.write(field.default)}"
 
 
 def _first_sentence(kind: type) -> str:
@@ -110,7 +123,10 @@ PARTS: dict[str, Callable[[], Iterator[str]]] = {
     "arrivals": terms(ARRIVALS),
     "distributions": terms(DISTRIBUTIONS),
     "queues": terms(QUEUES),
+    "sources": terms(SOURCES),
+    "persistence": terms({"retry": Retry, "hedge": Hedge}),
     "engines": terms(ENGINES),
+    "targets": targets,
 }
 
 

@@ -193,6 +193,12 @@ def test_an_answer_that_is_an_error_says_so(target: Any, body: Any, sentence: st
     assert (found.status, found.error, found.event_ns) == ("error", sentence, [])
 
 
+@pytest.mark.parametrize("status", ["failed", "cancelled"])
+def test_a_response_that_has_not_come_about_is_an_error(status: str) -> None:
+    found = read_whole({"status": status, "output": OUTPUT, "error": None}, Responses)
+    assert (found.status, found.error, found.event_ns) == ("error", f"the status of the answer is {status}", [])
+
+
 def counted(words: str, tokens: int, **more: Any) -> bytes:
     return event({"content": words}, usage={"prompt_tokens": 5, "completion_tokens": tokens}, **more)
 

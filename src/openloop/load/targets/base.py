@@ -133,10 +133,10 @@ class JsonTarget(HttpTarget):
         """Read an answer that came at once; whether it has words."""
 
     def read_reply(self, reply: Reply, found: Outcome) -> None:
-        kind = reply.headers.get("content-type", "")
+        kind = reply.headers.get("content-type", "").lower()
         if not (self.stream and self.streams):
             self._read_answer(reply, found)
-        elif "event-stream" in kind or reply.body.startswith((b"data:", b"event:")):
+        elif "event-stream" in kind or reply.body.startswith((b"data:", b"event:", b":")):
             self._read_stream(reply, found)
         else:
             fail(found, f"a streaming request was answered with {kind or 'nothing that says what it is'}")

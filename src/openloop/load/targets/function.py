@@ -18,7 +18,7 @@ __all__ = ["Function", "find_function"]
 
 
 class Function(Target):
-    """`host` is module:function or path/file.py:function; it is called with the Ask, and each piece is a delivery."""
+    """A Python function, `module:function` or `path/file.py:function`; each piece that it gives is a delivery."""
 
     has_models = False
     worker = "openloop.load.callable_worker"

@@ -55,7 +55,7 @@ class _Said(msgspec.Struct, gc=False):
 
 
 class Messages(JsonTarget):
-    """Anthropic messages."""
+    """Anthropic messages; a system message goes to its own field, and `max_tokens` is 1024 where nobody asks."""
 
     path = "/v1/messages"
     usual_headers: ClassVar[dict[str, str]] = {**JsonTarget.usual_headers, "anthropic-version": "2023-06-01"}

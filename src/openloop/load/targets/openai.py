@@ -101,7 +101,7 @@ class _OpenAI(JsonTarget):
 
 
 class Chat(_OpenAI):
-    """OpenAI chat completions."""
+    """OpenAI chat completions, which most servers speak."""
 
     path = "/v1/chat/completions"
 
@@ -110,7 +110,7 @@ class Chat(_OpenAI):
 
 
 class Completions(_OpenAI):
-    """OpenAI completions."""
+    """OpenAI completions: the messages as one text."""
 
     path = "/v1/completions"
 

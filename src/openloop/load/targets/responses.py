@@ -58,7 +58,7 @@ ENDS = ("response.completed", "response.incomplete")
 
 
 class Responses(JsonTarget):
-    """OpenAI responses."""
+    """OpenAI responses; a finish reason is the status, or why it is incomplete."""
 
     path = "/v1/responses"
     event = msgspec.json.Decoder(_Said)
@@ -90,7 +90,9 @@ class Responses(JsonTarget):
         if self.keep_text:
             parts = [part for item in said.output or () for part in item.content or ()]
             found.text = "".join([part.text or "" for part in parts if part.type == "output_text"])
-        return bool(said.output)
+        if said.status in ("failed", "cancelled"):
+            fail(found, f"the status of the answer is {said.status}")
+        return bool(said.output) and found.status == "ok"
 
 
 def _finish(said: _Response, found: Outcome) -> None:
