@@ -27,8 +27,12 @@ def test_generated_parts_are_up_to_date() -> None:
 
 def test_every_command_and_flag_is_documented() -> None:
     text = (HOME / "docs" / "commands.md").read_text()
-    below = {f"{name} {inner}": each for name, group in cli.commands.items() if isinstance(group, click.Group)
-             for inner, each in group.commands.items()}
+    below = {
+        f"{name} {inner}": each
+        for name, group in cli.commands.items()
+        if isinstance(group, click.Group)
+        for inner, each in group.commands.items()
+    }
     for name, command in {**cli.commands, **below}.items():
         section = text.split(f"## openloop {name}\n")[1].split("\n## ")[0]
         assert command.help

@@ -227,7 +227,7 @@ SCENARIO = [
     scenario_option("--slo", "slo", help="Gates, a preset or a YAML file; the run is scored against it at the end."),
     scenario_option("--rate", "rate", type=RATE, help="Short for --arrivals poisson:rate=RATE."),
     scenario_option("--arrivals", "arrivals", help="When users come, for example gamma:rate=12,cv=2."),
-    scenario_option("--for", "for", type=DURATION, help="How long they come.  [default: 60s]"),
+    scenario_option("--for", "for", help="How long they come.  [default: 60s]"),
     scenario_option("--workload", "workload", help="What is asked, for example sessions:turns=5,think=8s."),
     scenario_option("--prompt", "prompt", help="Tokens in a prompt: a number or a distribution.  [default: 128]"),
     scenario_option("--output", "output", help="Tokens to ask for: a number or a distribution.  [default: 64]"),
@@ -256,8 +256,8 @@ SCENARIO = [
     scenario_option(
         "--metrics/--no-metrics", "target.metrics", help="Scrape /metrics of the servers meanwhile.  [default: metrics]"
     ),
-    scenario_option("--timeout", "timeout", type=DURATION, help="Give up on a request after this.  [default: 120s]"),
-    scenario_option("--drain", "drain", type=DURATION, help="Wait so long for what is in flight.  [default: 30s]"),
+    scenario_option("--timeout", "timeout", help="Give up on a request after this.  [default: 120s]"),
+    scenario_option("--drain", "drain", help="Wait so long for what is in flight.  [default: 30s]"),
     scenario_option("--retry", "retry", help="Ask again: how many times, or retry:most=2,on=429+503,budget=20%."),
     scenario_option(
         "--hedge", "hedge", help="Send a copy to whoever is next: after 500ms, after p95, or hedge:after=p95."

@@ -391,11 +391,12 @@ class _Conductor:
         """Give workers what is due soon; when nothing more can come, say so."""
         shares: list[list[Asked]] = [[] for _ in self.workers]
         most = FEED_AT_ONCE * len(self.workers)
+        beyond: int | None = None  # when the first is due that is more than was asked for
         while most and self._hungry(now):
             most -= 1
             due, number = self._next()
             if self._beyond_limit(number):
-                self._halt(now, self.start_ns + due, f"stopped after {self.given:,} requests, as was asked for")
+                beyond = self.start_ns + due
                 break
             shares[number % len(self.workers)].append(self._asked(number, due))
         for worker, share in zip(self.workers, shares, strict=True):
@@ -403,6 +404,8 @@ class _Conductor:
                 self._drop(ticket // TICKETS for ticket, *_ in share)
             elif share:
                 self._send(worker, ("ask", share))
+        if beyond is not None:
+            self._halt(now, beyond, f"stopped after {self.given:,} requests, as was asked for")
         settled = not (self.asked if self.followers or self.load.retry else ())
         if not self.ended and settled and self._next_due() == NEVER:
             self.ended = True

@@ -93,15 +93,15 @@ class Scenario(Strict, frozen=True, rename={"seconds": "for"}):
     tokenizer: str | None = None  # folder; prompts then have exactly the tokens that are asked for
     tokens_per_word: float | None = None  # null: asked of the server
     arrivals: str | None = None  # null: as the workload says
-    seconds: str | float = "60s"
+    seconds: str = "60s"
     seed: int = 0
     slo: Any = None
     prices: Prices | None = None
     retry: str | None = None
     hedge: str | None = None
     limits: Limits = Limits()
-    timeout: str | float = "120s"
-    drain: str | float = "30s"
+    timeout: str = "120s"
+    drain: str = "30s"
     workers: int = 1
     connections: int | None = None
     closed: int | None = None
@@ -236,9 +236,9 @@ def _check(scenario: Scenario) -> None:
     scenario.objectives()
 
 
-def _seconds(value: str | float, name: str) -> float:
+def _seconds(text: str, name: str) -> float:
     try:
-        return parse_seconds(value) if isinstance(value, str) else float(value)
+        return parse_seconds(text)
     except SpecError as error:
         raise SpecError(f"{name}: {error}") from None
 

@@ -1,0 +1,153 @@
+"""A scenario file is read strictly, and flags change single values of it."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import openloop as ol
+from openloop.distributions import Fixed
+from openloop.errors import SpecError
+from openloop.load.scenario import STARTER, Scenario, read_scenario, run_scenario
+from openloop.serve.process import endpoint_process
+from openloop.workload import Synthetic
+
+MINE = """
+target: {url: "http://localhost:9", model: m}
+arrivals: "constant:rate=5"
+for: 2s
+slo: "ttft<=1s"
+"""
+
+
+def scenario(folder: Path, text: str = MINE, **flags: Any) -> Scenario:
+    path = folder / "s.yaml"
+    path.write_text(text)
+    return read_scenario(path, {name.replace("__", "."): value for name, value in flags.items()})
+
+
+def test_the_starter_is_a_scenario(tmp_path: Path) -> None:
+    found = scenario(tmp_path, STARTER)
+    assert found.target.url == "http://localhost:8000"
+    assert found.horizon_s == 60.0
+    assert found.objectives() is not None
+
+
+def test_what_the_starter_has_in_comments_is_a_scenario_too(tmp_path: Path) -> None:
+    """Each line that is commented out, by itself, in place of the one that it would replace."""
+    shown = [line for line in STARTER.splitlines() if line.strip().startswith("# ") and ": " in line]
+    for line in shown:
+        key = line.strip().removeprefix("# ").split(":")[0]
+        if key in ("workload", "trace") or " " in key or "{class" in line:
+            continue
+        inside = line.startswith("  ")
+        bare = line.replace("# ", "", 1)
+        text = MINE.replace("model: m}", f"model: m, {bare.split('#')[0].strip()}}}") if inside else f"{MINE}\n{bare}"
+        if key in ("spend", "limits"):
+            text += "\nprices: {per_hour: 1.0}"
+        if key != "model":
+            scenario(tmp_path, text)
+
+
+def test_flags_change_single_values(tmp_path: Path) -> None:
+    found = scenario(tmp_path, rate=9.0, prompt="77", target__model="other", limits__requests=5)
+    assert found.arrivals == "poisson:rate=9.0"
+    assert found.read_workload().classes[0].source == Synthetic(Fixed(77), Fixed(64))
+    assert (found.target.model, found.target.url) == ("other", "http://localhost:9")
+    assert found.limits.requests == 5
+    assert found.horizon_s == 2.0
+
+
+def test_classes_bring_their_slo(tmp_path: Path) -> None:
+    text = (
+        MINE
+        + """
+workload:
+  - {class: chat, share: 70%, source: "synthetic:prompt=10", slo: "ttft<=1s"}
+  - {class: documents, share: 0.3, source: "synthetic:prompt=1000", slo: "ttft<=9s"}
+"""
+    )
+    found = scenario(tmp_path, text)
+    objectives = found.objectives()
+    assert objectives is not None
+    assert [str(objectives.of(name)) for name in ("chat", "documents", None)] == ["ttft<=1s", "ttft<=9s", "ttft<=1s"]
+    assert [each.share for each in found.read_workload().classes] == [0.7, 0.3]
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (MINE.replace("arrivals", "arivals"), "unknown key 'arivals'; did you mean 'arrivals'?"),
+        (MINE.replace("model", "modle"), "unknown key 'modle' in 'target'; did you mean 'model'?"),
+        (MINE.replace("for: 2s", "for: 2"), "Expected `str`, got `int` at `for`, found 2"),
+        (MINE.replace("for: 2s", "for: soon"), "for: 'soon'"),
+        (MINE.replace('"constant:rate=5"', '"konstant:rate=5"'), "did you mean 'constant'?"),
+        (MINE.replace('"ttft<=1s"', '"ttfd<=1s"'), "unknown gate 'ttfd'"),
+        (MINE.replace('url: "http://localhost:9", ', ""), "say whom to ask"),
+        (MINE + "workload: synthetc", "did you mean 'synthetic'?"),
+        (MINE + "limits: {spend: 3}", "needs prices"),
+        (MINE + "workers: 0", "workers is 0; it is at least 1"),
+        (MINE + "retry: often", "retry policy"),
+        (MINE + "hedge: later", "later"),
+        (MINE + "tokens_per_word: 1000", "a word has about 1.3"),
+        (MINE + "closed: 3", "a closed loop has no arrivals"),
+        ("- a\n- b\n", "holds no keys"),
+        (MINE.replace("model: m", "model: m, api: grpc"), "unknown api 'grpc'"),
+        (MINE + "workload: [{class: a, share: 50%, source: synthetic}]", "add up to 0.5"),
+        (MINE + "workload: [{class: a, share: 50%, source: synthetic}, {class: a, share: 50%, source: synthetic}]",
+         "the same name"),
+        ("", "say whom to ask"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_said_in_a_sentence(tmp_path: Path, text: str, sentence: str) -> None:
+    with pytest.raises(SpecError, match=sentence.replace("?", r"\?")):
+        scenario(tmp_path, text)
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        ({"rate": 3.0, "arrivals": "poisson:rate=3"}, "give one of them"),
+        ({"prompt": "3", "workload": "sessions"}, "are for synthetic requests"),
+        ({"extra": "[1]"}, "is no JSON object"),
+        ({"header": ["Nothing"]}, "--header 'Nothing' is none"),
+    ],
+)
+def test_what_is_wrong_with_a_flag_is_said(tmp_path: Path, flags: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(SpecError, match=sentence):
+        scenario(tmp_path, **flags)
+
+
+def test_a_scenario_is_run_as_it_says(tmp_path: Path) -> None:
+    with endpoint_process("slots:count=100,prefill=0s,gap=1ms") as server:
+        text = f"""
+target: {{url: "{server.url}", headers: {{X-Team: search}}}}
+workload: "synthetic:prompt=30,output=4"
+arrivals: "constant:rate=50"
+for: 2s
+slo: {{default: "ttft<=1s"}}
+prices: {{per_hour: 3.0}}
+facts: {{engine: slots, hardware: none, cache_warmth: cold}}
+"""
+        run = run_scenario(scenario(tmp_path, text), tmp_path / "run")
+    assert run.num_rows == 100
+    assert run.manifest.engine == "slots"
+    assert run.manifest.cache_warmth == "cold"
+    assert {row["prompt_tokens"] for row in run.head(100)} == {30}
+    score = ol.score(run)
+    assert score.attainment == 1.0
+    assert score.cost is not None
+    assert score.server is not None
+
+
+def test_a_server_that_counts_more_tokens_than_words_gets_fewer_words(tmp_path: Path) -> None:
+    """It counts two for each word and seven more: 100 tokens are 46 words (47, but for what is rounded)."""
+    from tests.load.counting import counting_server  # noqa: PLC0415
+
+    with counting_server(per_word=2, overhead=7) as url:
+        text = MINE.replace("http://localhost:9", url) + 'workload: "synthetic:prompt=100,output=1"\n'
+        run = run_scenario(scenario(tmp_path, text + "drain: 2s"), tmp_path / "run")
+    assert run.manifest.lengths is not None
+    assert "words of 2 tokens and 7 more" in run.manifest.lengths
+    assert {row["prompt_tokens"] for row in run.head(100)} <= {99, 100, 101}
+    assert not any("how the server counts" in note for note in run.manifest.notes)
