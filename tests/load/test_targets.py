@@ -367,7 +367,9 @@ def test_a_template_is_filled_in_as_its_kind_wants_it() -> None:
 @pytest.mark.parametrize("name", HTTP)
 def test_a_request_is_whole_http(name: str) -> None:
     more = {"template": "${prompt}é"} if name == "http" else {}
-    data = HTTP[name](host="h:1", model="m", base="/b", headers={"A": "b"}, **more).encode(ASK, 4)
+    data = HTTP[name](host="h:1", model="m", base="/b", headers={"A": "b", "x-request-id": "mine"}, **more).encode(
+        ASK, 4
+    )
     head, _, body = data.partition(b"\r\n\r\n")
     first, *lines = head.decode().split("\r\n")
     assert first == f"POST /b{HTTP[name].path} HTTP/1.1"

@@ -6,7 +6,7 @@ from functools import lru_cache
 from itertools import accumulate, repeat
 from operator import add
 
-__all__ = ["Framing", "Reply", "WireError", "encode_request"]
+__all__ = ["Framing", "Reply", "WireError", "encode_head"]
 
 
 class WireError(Exception):
@@ -255,7 +255,7 @@ def _chunks_one_by_one(raw: bytes, at: int) -> tuple[list[bytes], list[int]]:
         at = stop + 4 + size
 
 
-def encode_request(method: str, path: str, host: str, headers: dict[str, str], body: bytes) -> bytes:
-    lines = [f"{method} {path or '/'} HTTP/1.1", f"Host: {host}"]
-    lines += [f"{name}: {value}" for name, value in headers.items()]
-    return "\r\n".join([*lines, f"Content-Length: {len(body)}", "", ""]).encode("latin-1") + body
+def encode_head(method: str, path: str, host: str, headers: dict[str, str]) -> bytes:
+    """The head of a request, up to what changes from one to the next."""
+    lines = [f"{method} {path or '/'} HTTP/1.1", f"Host: {host}", *map(": ".join, headers.items()), ""]
+    return "\r\n".join(lines).encode("latin-1")

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, TypeVar
 
 import msgspec
 
-from openloop.load.wire import Reply, encode_request
+from openloop.load.wire import Reply, encode_head
 from openloop.workload import Ask
 
 __all__ = ["Count", "HttpTarget", "JsonTarget", "Outcome", "Target", "fail", "message"]
@@ -17,6 +17,7 @@ T = TypeVar("T")
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 
 SHED = (429, 503, 529)
+OWN_HEADERS = ("x-request-id", "content-length")
 MOST_TOKENS = 1_000_000  # in one event
 NO_SENSE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
@@ -80,14 +81,15 @@ class HttpTarget(Target):
     usual_headers: ClassVar[dict[str, str]] = {"Content-Type": "application/json"}
 
     def wrap(self, body: bytes, number: int) -> bytes:
-        headers = {**self._headers, "X-Request-Id": str(number)}
-        return encode_request(self.method, self.base + self.path, self.host, headers, body)
+        return b"%bX-Request-Id: %d\r\nContent-Length: %d\r\n\r\n%b" % (self._head, number, len(body), body)
 
     @cached_property
-    def _headers(self) -> dict[str, str]:
-        """What the user says of a header goes."""
-        given = {name.lower() for name in self.headers}
-        return {name: value for name, value in self.usual_headers.items() if name.lower() not in given} | self.headers
+    def _head(self) -> bytes:
+        """What the user says of a header goes, but for those that every request has its own of."""
+        given = {name: value for name, value in self.headers.items() if name.lower() not in OWN_HEADERS}
+        names = {name.lower() for name in given}
+        usual = {name: value for name, value in self.usual_headers.items() if name.lower() not in names}
+        return encode_head(self.method, self.base + self.path, self.host, usual | given)
 
     def read(self, blocks: list[bytes], stamps: list[int]) -> Outcome:
         return self.decode(Reply(blocks, stamps))
