@@ -282,8 +282,8 @@ def test_a_key_is_sent_and_never_written(tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--rate", "3"], "Missing option '--target'"),
-        (["--target", "http://127.0.0.1:9", "--model", "m"], "say when requests are due: --rate 20 or --arrivals"),
+        (["--rate", "3"], "say whom to ask: --target http://localhost:8000"),
+        (["--target", "http://127.0.0.1:9", "--model", "m"], "say when requests are due: --rate 20, or --arrivals"),
         (["--target", "http://127.0.0.1:9", "--rate", "3"], "does not say which models it has"),
         (["--target", "http://nowhere.invalid", "--rate", "3"], "'nowhere.invalid' cannot be found"),
         (["--target", "ftp://x", "--rate", "3"], "'ftp://x' is no address of a server"),
@@ -299,6 +299,34 @@ def test_mistakes_in_a_run_are_named_before_anything_is_sent(
 ) -> None:
     assert sentence in call("run", *arguments, "-o", tmp_path / "run", code=2).stderr
     assert not (tmp_path / "run").exists()
+
+
+def test_a_scenario_is_started_checked_and_described(tmp_path: Path) -> None:
+    path = tmp_path / "s.yaml"
+    call("init", path)
+    assert "is there already" in call("init", path, code=2).stderr
+    checked = call("validate", path).stdout
+    assert "can be run" in checked
+    assert "prompt" in checked
+    assert "unknown key" in call("validate", _changed(path, "seed:", "sede:"), code=2).stderr
+    found = json.loads(call("workload", "describe", path, "--json").stdout)
+    assert 150 < found["requests"] < 350
+
+
+def _changed(path: Path, before: str, after: str) -> Path:
+    other = path.with_name("other.yaml")
+    other.write_text(path.read_text().replace(before, after))
+    return other
+
+
+def test_a_workload_is_shown_and_drawn(tmp_path: Path) -> None:
+    spec = "synthetic:prompt=lognormal(median=500,sigma=0.8),output=64,prefixes=5,prefix=300"
+    shown = call("workload", "describe", spec, "--rate", "20", "--for", "60s", "-o", tmp_path / "w.svg").stdout
+    assert "of prompt tokens were seen before" in shown
+    assert "█" in shown
+    assert "p99" in (tmp_path / "w.svg").read_text()
+    assert "no times of its own" in call("workload", "describe", spec, code=2).stderr
+    assert ".svg or .png" in call("workload", "describe", spec, "--rate", "5", "-o", tmp_path / "w.pdf", code=2).stderr
 
 
 def test_a_server_that_is_not_there_makes_a_run_of_failures(tmp_path: Path) -> None:

@@ -213,6 +213,8 @@ def _check(scenario: Scenario) -> None:
         raise SpecError("say whom to ask: --target http://localhost:8000, or target: {url: ...} in the file")
     if scenario.target.api not in TARGETS:
         raise SpecError(f"unknown api {scenario.target.api!r}{suggest(scenario.target.api, TARGETS)}")
+    if scenario.target.method.upper() == "HEAD" or not scenario.target.method.isalpha():
+        raise SpecError(f"method is {scenario.target.method!r}; it is one whose answer has a body, such as GET or POST")
     for name, least in (("workers", 1), ("connections", 1), ("closed", 1), ("seed", 0)):
         value = getattr(scenario, name)
         if value is not None and value < least:
