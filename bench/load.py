@@ -1,6 +1,7 @@
 """openloop as a load generator beside its peers: how far from the truth, and at what cost?
 
-    python bench/load.py [--rates 100,300] [--k6 K6] [--vllm PYTHON] [--guidellm GUIDELLM] [--tokenizer FOLDER]
+    python bench/load.py [--rates 100,300] [--k6 K6] [--vllm PYTHON] [--guidellm GUIDELLM]
+        [--aiperf AIPERF] [--locust LOCUST] [--tokenizer FOLDER]
 
 One after the other, each tool drives the same endpoint, which notes when each request arrived and each token was
 written. The endpoint has the first core and the tool the last. Printed are the rate and the variation of gaps at the
@@ -9,6 +10,7 @@ requests: that of a run minus that of a run of one second, so that starting the 
 """
 
 import argparse
+import csv
 import json
 import os
 import resource
@@ -114,6 +116,76 @@ def k6(program: str) -> Callable[[str, float, float], Reported]:
     return run
 
 
+LOCUST = """
+import time
+from locust import HttpUser, constant_throughput, task
+
+class Asker(HttpUser):
+    wait_time = constant_throughput(1)
+
+    @task
+    def ask(self):
+        began = time.perf_counter()
+        with self.client.post("/v1/chat/completions", json=BODY, stream=True, catch_response=True) as reply:
+            first = None
+            for piece in reply.iter_content(1024):
+                first = first or time.perf_counter()
+            reply.success()
+        told = {"request_type": "first", "name": "token", "response_length": 0, "exception": None, "context": {}}
+        self.environment.events.request.fire(response_time=1000 * ((first or began) - began), **told)
+"""
+
+
+def locust(program: str) -> Callable[[str, float, float], Reported]:
+    """A closed loop: as many users as requests per second, each of whom asks once a second if the server is quick."""
+
+    def run(url: str, rate: float, seconds: float) -> Reported:
+        body = {"model": "openloop", "messages": [{"role": "user", "content": "word " * PROMPT}], "max_tokens": TOKENS}
+        with tempfile.TemporaryDirectory() as folder:
+            script = Path(folder) / "script.py"
+            script.write_text(f"BODY = {body | {'stream': True}!r}\n{LOCUST}")
+            command = [program, "-f", str(script), "--headless", "-H", url, "-u", str(round(rate)), "-r", str(rate)]
+            command += ["-t", f"{seconds:g}s", "--csv", str(Path(folder) / "out"), "--only-summary"]
+            done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+            if not (Path(folder) / "out_stats.csv").exists():
+                raise SystemExit(f"locust failed: {done.stderr[-2000:]}")
+            with (Path(folder) / "out_stats.csv").open() as file:
+                found = next(
+                    (row for row in csv.DictReader(file) if row["Name"] == "token"), {"50%": "nan", "99%": "nan"}
+                )
+        return Reported(float(found["50%"]), float(found["99%"]))
+
+    return run
+
+
+def aiperf(program: str, tokenizer: str) -> Callable[[str, float, float], Reported]:
+    def run(url: str, rate: float, seconds: float) -> Reported:
+        with tempfile.TemporaryDirectory() as folder:
+            (Path(folder) / "tokenizer").symlink_to(Path(tokenizer).resolve())
+            command = [
+                program,
+                "profile",
+                "--model",
+                "openloop",
+                "--url",
+                url,
+                "--endpoint-type",
+                "chat",
+                "--streaming",
+            ]
+            command += ["--tokenizer", "tokenizer", "--request-rate", str(rate), "--ui", "none"]
+            command += ["--request-count", str(round(rate * seconds)), "--artifact-dir", "out"]
+            command += ["--synthetic-input-tokens-mean", str(PROMPT), "--output-tokens-mean", str(TOKENS)]
+            done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+            results = list(Path(folder).rglob("profile_export_aiperf.json"))
+            if not results:
+                raise SystemExit(f"aiperf failed: {(done.stdout + done.stderr)[-2000:]}")
+            found = json.loads(results[0].read_text())["time_to_first_token"]
+        return Reported(found["p50"], found["p99"])
+
+    return run
+
+
 def guidellm(program: str, tokenizer: str) -> Callable[[str, float, float], Reported]:
     def run(url: str, rate: float, seconds: float) -> Reported:
         with tempfile.TemporaryDirectory() as folder:
@@ -177,14 +249,20 @@ def main() -> None:
     parser.add_argument("--vllm", help="a Python that can import vllm")
     parser.add_argument("--k6", help="the program k6")
     parser.add_argument("--guidellm", help="the program guidellm")
-    parser.add_argument("--tokenizer", help="a folder with a tokenizer, for vllm and guidellm")
+    parser.add_argument("--aiperf", help="the program aiperf")
+    parser.add_argument("--locust", help="the program locust")
+    parser.add_argument("--tokenizer", help="a folder with a tokenizer, for vllm, guidellm and aiperf")
     parser.add_argument("--most", type=float, default=1000.0, help="highest rate to try peers at")
     arguments = parser.parse_args()
     tools: dict[str, Callable[[str, float, float], Reported]] = {"openloop": openloop}
     if arguments.vllm:
         tools["vllm bench"] = vllm(arguments.vllm, arguments.tokenizer)
     if arguments.k6:
-        tools["k6"] = k6(arguments.k6)
+        tools["k6"] = k6(str(Path(arguments.k6).resolve()))
+    if arguments.locust:
+        tools["locust"] = locust(arguments.locust)
+    if arguments.aiperf:
+        tools["aiperf"] = aiperf(arguments.aiperf, arguments.tokenizer)
     if arguments.guidellm:
         tools["guidellm"] = guidellm(arguments.guidellm, arguments.tokenizer)
     cores = sorted(os.sched_getaffinity(0))

@@ -78,6 +78,8 @@ def draw_workload(name: str, demand: Demand, horizon_s: float, path: Path) -> No
     with mpl.rc_context(STYLE):
         figure = Figure((10.0, 6.5), layout="constrained")
         lengths, outputs, arrivals, reuse = figure.subplots(2, 2).flat
+        for axes in (lengths, outputs, arrivals, reuse):
+            axes.set_axisbelow(True)
         _draw_lengths(lengths, demand.prompt_tokens, "Prompt (tokens)", "sky")
         _draw_lengths(outputs, demand.output_tokens, "Output (tokens)", "orange")
         _draw_arrivals(arrivals, demand, horizon_s)
