@@ -1,0 +1,132 @@
+"""From a demand and a fleet of modelled replicas to what their users got."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from openloop.sim import core
+from openloop.workload import Demand
+
+__all__ = ["Outcome", "run_replicas", "token_times"]
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """What became of the requests of a demand, by replicas that ran in steps."""
+
+    q: Ints
+    x: Floats
+    f: Ints
+    y: Floats
+    due_s: Floats
+    segments: tuple[Ints, Ints, Floats, Ints, Ints]  # request, replica, first_s, step, steps; by request
+    clock: tuple[Ints, Ints, Floats, Floats, Floats]  # replica, step, start_s, base_s, slope_s; by replica
+
+
+def run_replicas(
+    q: Ints, x: Floats, f: Ints, y: Floats, hashes: Ints | None = None, *, routing: int = 0, stop_s: float = np.inf
+) -> Outcome:
+    fleet, widest, size = len(f), int(f[:, core.SEQUENCES].max()), int(f[:, core.SIZE].max())
+    hashes = np.empty(0, np.int64) if hashes is None else hashes
+    known = int(f[:, core.BLOCKS].max()) if len(hashes) else 1
+    cache = np.full((fleet, known, core.CACHE_INTS), -1)
+    cache[:, :, core.SPARE] = np.arange(known)
+    cache[:, :, core.USERS] = 0
+    f[:, core.SPARES] = known
+    head = np.full((fleet, 2 * known), -1)
+    lists = [np.zeros((fleet, widest), np.int64) for _ in range(2)]
+    due_s = x[:, core.DUE].copy()
+    clock, before = core.serve(
+        q, x, f, y, lists[0], lists[1], np.zeros((fleet, size), np.int64), hashes, cache, head, routing, stop_s
+    )
+    for r in range(fleet):  # those that still decode when it is time to stop
+        mine = lists[0][r, : f[r, core.RUNNING]]
+        q[mine, core.RAN] = f[r, core.STEP] - q[mine, core.BEGIN]
+    by_replica = np.argsort(clock[0], kind="stable") if fleet > 1 else slice(None)
+    ordered = tuple(column[by_replica] for column in clock)
+    return Outcome(q, x, f, y, due_s, _segments(q, x, before), ordered)  # type: ignore[arg-type]
+
+
+def _segments(q: Ints, x: Floats, before: Any) -> tuple[Ints, Ints, Floats, Ints, Ints]:
+    """All of them, those of a request in their order."""
+    mine = np.flatnonzero((q[:, core.REPLICA] >= 0) & (q[:, core.STATUS] != core.SHED))
+    last = (mine, q[mine, core.REPLICA], x[mine, core.FIRST_TOKEN], q[mine, core.FROM], q[mine, core.RAN])
+    if not len(before[0]):
+        return last
+    joined = tuple(np.concatenate(pair) for pair in zip(before, last, strict=True))
+    order = np.argsort(joined[0], kind="stable")
+    return tuple(column[order] for column in joined)  # type: ignore[return-value]
+
+
+def token_times(outcome: Outcome) -> tuple[Floats, Ints]:
+    """When each token came, all requests end to end, and how many each has. One token a step."""
+    request, replica, first, step, steps = outcome.segments
+    counts = steps + ~np.isnan(first)
+    totals = np.bincount(request, counts, len(outcome.q)).astype(np.int64)
+    places = np.concatenate([[0], np.cumsum(counts)[:-1]]) if len(counts) else np.empty(0, np.int64)
+    run_replica, run_step, start, base, slope = outcome.clock
+    edges = np.searchsorted(run_replica, np.arange(len(outcome.f) + 1))
+    times = np.empty(int(totals.sum()))
+    _read_clock(replica, first, step, steps, places, edges, run_step, start, base, slope, times)
+    return times, totals
+
+
+@numba.njit(cache=True)
+def _read_clock(
+    replica: Any, first: Any, step: Any, steps: Any, places: Any, edges: Any, run_step: Any, start: Any, base: Any,
+    slope: Any, times: Any,
+) -> None:  # fmt: skip
+    for n in range(len(replica)):
+        place = places[n]
+        if not np.isnan(first[n]):
+            times[place] = first[n]
+            place += 1
+        low, high = edges[replica[n]], edges[replica[n] + 1]
+        run = low + np.searchsorted(run_step[low:high], step[n], side="right") - 1
+        at, end = step[n], step[n] + steps[n]
+        while at < end:
+            last = min(run_step[run + 1], end) if run + 1 < high else end
+            began, each, more = start[run], base[run], slope[run]
+            j = at - run_step[run]
+            for _ in range(last - at):
+                j += 1
+                times[place] = began + j * each + more * (j * (j - 1) / 2)
+                place += 1
+            at = last
+            run += 1
+
+
+def read_demand(demand: Demand, within_s: float = np.inf) -> tuple[Ints, Floats]:
+    """A demand as the loop takes it."""
+    count = len(demand)
+    q, x = np.zeros((count, core.REQUEST_INTS), np.int64), np.zeros((count, core.REQUEST_FLOATS))
+    q[:, core.PROMPT], q[:, core.OUTPUT] = demand.prompt_tokens, np.maximum(demand.output_tokens, 1)
+    q[:, [core.FOLLOWER, core.LEFT, core.RIGHT, core.REPLICA]] = -1
+    q[:, core.STATUS] = core.CENSORED
+    x[:, [core.STARTED, core.ENDED, core.FIRST_TOKEN]] = np.nan
+    x[:, core.DUE], x[:, core.WITHIN] = demand.due_s, within_s
+    if demand.after is not None:
+        after = np.flatnonzero(demand.after >= 0)
+        q[demand.after[after], core.FOLLOWER] = after
+    if demand.think_s is not None:
+        x[:, core.THINK] = np.nan_to_num(demand.think_s)
+    return q, x
+
+
+def alike(count: int = 1, **figures: float) -> tuple[Ints, Floats]:
+    """Replicas that are all the same."""
+    f, y = np.zeros((count, core.REPLICA_INTS), np.int64), np.zeros((count, core.REPLICA_FLOATS))
+    told = {"POLICY": core.CHUNKED, "SEQUENCES": 256, "TOKENS": 2048, "SIZE": 16, "BLOCKS": 1 << 30, "SWAP": -1.0}
+    for name, value in (told | {"GAIN": 1.0} | figures).items():
+        floating = name in ("FLOOR", "TOKEN", "READING", "ATTENTION", "SEQUENCE", "SWAP", "DRAFT", "DRAFT_STEP", "GAIN")
+        (y if floating else f)[:, getattr(core, name)] = value
+    f[:, core.FREE] = f[:, core.BLOCKS]
+    f[:, [core.ROOT, core.PREPONED, core.NEWEST, core.OLDEST]] = -1
+    y[:, core.NEXT] = np.inf
+    return f, y
