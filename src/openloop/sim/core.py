@@ -8,6 +8,7 @@ of a request's tokens are read off these records afterwards.
 The same source is plain Python where numba is switched off (NUMBA_DISABLE_JIT=1), with equal results.
 """
 
+import math
 from typing import Any
 
 import numba
@@ -30,10 +31,13 @@ STATIC, PREFILL_FIRST, CHUNKED, PREPONE = range(4)
 FIRST, SHORTEST, DEADLINE, GOODPUT = range(4)
 
 NEVER = np.inf
+NONE, ONE = np.int64(0), np.int64(1)  # typed, or else functions would be compiled for the literal as well
 IDLE, PREFILLING, DECODING = range(3)
 NOT_YET, UNDER_WAY = -1, -2  # of steps before a prefill
 OK, SHED, CENSORED = range(3)
 LATER = 1e12  # added to the key of what is put off
+
+inner = numba.njit(no_cpython_wrapper=True, no_cfunc_wrapper=True)  # called from compiled code only
 
 # Columns. Arrays are few and wide because each one that is handed to a compiled function costs time.
 # q: whole numbers of requests.
@@ -131,14 +135,15 @@ LATER = 1e12  # added to the key of what is put off
 CHAIN, NAME, USERS, NEWER, OLDER, SPARE, CACHE_INTS = range(7)
 
 
-@numba.njit(cache=True, inline="never")
+@inner
 def _grown(old: Any) -> Any:
     new = np.empty(2 * len(old), old.dtype)
-    new[: len(old)] = old
+    for place in range(len(old)):
+        new[place] = old[place]
     return new
 
 
-@numba.njit(cache=True)
+@inner
 def _push(heap: Any, size: int, time: float, number: int) -> int:
     """A binary heap of (time, number) in a matrix of two columns."""
     place = size
@@ -146,14 +151,14 @@ def _push(heap: Any, size: int, time: float, number: int) -> int:
         above = (place - 1) // 2
         if heap[above, 0] < time or (heap[above, 0] == time and heap[above, 1] < number):
             break
-        heap[place] = heap[above]
+        heap[place, 0], heap[place, 1] = heap[above, 0], heap[above, 1]
         place = above
     heap[place, 0] = time
     heap[place, 1] = number
     return size + 1
 
 
-@numba.njit(cache=True)
+@inner
 def _pop(heap: Any, size: int) -> int:
     """Take the first off; the caller has read it."""
     size -= 1
@@ -170,7 +175,7 @@ def _pop(heap: Any, size: int) -> int:
             below += 1
         if time < heap[below, 0] or (time == heap[below, 0] and number < heap[below, 1]):
             break
-        heap[place] = heap[below]
+        heap[place, 0], heap[place, 1] = heap[below, 0], heap[below, 1]
         place = below
     if size > 0:
         heap[place, 0] = time
@@ -178,12 +183,12 @@ def _pop(heap: Any, size: int) -> int:
     return size
 
 
-@numba.njit(cache=True)
+@inner
 def _lasting(base: float, slope: float, steps: int) -> float:
     return steps * base + slope * (steps * (steps - 1) / 2)
 
 
-@numba.njit(cache=True)
+@inner
 def _steps_by(base: float, slope: float, elapsed: float, most: int) -> int:
     """The least number of steps that last as long, so the end of the step that is under way; at least one."""
     low, high = 1, most
@@ -196,7 +201,7 @@ def _steps_by(base: float, slope: float, elapsed: float, most: int) -> int:
     return low
 
 
-@numba.njit(cache=True)
+@inner
 def _meld(q: Any, x: Any, a: int, b: int) -> int:
     """Two skew heaps as one; the least key on top, and of equal keys the least number."""
     if a < 0:
@@ -220,14 +225,14 @@ def _meld(q: Any, x: Any, a: int, b: int) -> int:
             a = rest
 
 
-@numba.njit(cache=True)
+@inner
 def _wait(q: Any, x: Any, f: Any, r: int, i: int) -> None:
     q[i, LEFT] = q[i, RIGHT] = -1
     f[r, ROOT] = _meld(q, x, f[r, ROOT], i)
     f[r, WAITING] += 1
 
 
-@numba.njit(cache=True)
+@inner
 def _take(q: Any, x: Any, f: Any, r: int) -> int:
     i = f[r, ROOT]
     f[r, ROOT] = _meld(q, x, q[i, LEFT], q[i, RIGHT])
@@ -235,7 +240,7 @@ def _take(q: Any, x: Any, f: Any, r: int) -> int:
     return i
 
 
-@numba.njit(cache=True)
+@inner
 def _find(cache: Any, head: Any, r: int, name: int) -> int:
     block = head[r, name % head.shape[1]]
     while block >= 0 and cache[r, block, NAME] != name:
@@ -243,7 +248,7 @@ def _find(cache: Any, head: Any, r: int, name: int) -> int:
     return block
 
 
-@numba.njit(cache=True)
+@inner
 def _unlist(f: Any, cache: Any, r: int, block: int) -> None:
     """Somebody uses it again, or it is gone."""
     older, newer = cache[r, block, OLDER], cache[r, block, NEWER]
@@ -258,7 +263,7 @@ def _unlist(f: Any, cache: Any, r: int, block: int) -> None:
     f[r, UNUSED] -= 1
 
 
-@numba.njit(cache=True)
+@inner
 def _evict(f: Any, cache: Any, head: Any, r: int) -> None:
     """Forget what was used the longest time ago."""
     block = f[r, OLDEST]
@@ -276,18 +281,18 @@ def _evict(f: Any, cache: Any, head: Any, r: int) -> None:
     f[r, FREE] += 1
 
 
-@numba.njit(cache=True)
+@inner
 def _use(f: Any, cache: Any, r: int, block: int) -> None:
     if cache[r, block, USERS] == 0:
         _unlist(f, cache, r, block)
     cache[r, block, USERS] += 1
 
 
-@numba.njit(cache=True)
-def _release(f: Any, cache: Any, head: Any, r: int, names: Any) -> None:
+@inner
+def _release(f: Any, cache: Any, head: Any, hashes: Any, r: int, first: int, count: int) -> None:
     """The last first, so that what others share is forgotten last."""
-    for place in range(len(names) - 1, -1, -1):
-        block = _find(cache, head, r, names[place])
+    for place in range(first + count - 1, first - 1, -1):
+        block = _find(cache, head, r, hashes[place])
         cache[r, block, USERS] -= 1
         if cache[r, block, USERS] == 0:
             newest = f[r, NEWEST]
@@ -300,11 +305,11 @@ def _release(f: Any, cache: Any, head: Any, r: int, names: Any) -> None:
             f[r, UNUSED] += 1
 
 
-@numba.njit(cache=True)
-def _name_blocks(f: Any, cache: Any, head: Any, r: int, names: Any, known: int) -> None:
+@inner
+def _name_blocks(f: Any, cache: Any, head: Any, hashes: Any, r: int, first: int, last: int) -> None:
     """Blocks that were computed become known to others; one that somebody else had computed too is given back."""
-    for place in range(known, len(names)):
-        name = names[place]
+    for place in range(first, last):
+        name = hashes[place]
         block = _find(cache, head, r, name)
         if block >= 0:
             _use(f, cache, r, block)
@@ -318,50 +323,49 @@ def _name_blocks(f: Any, cache: Any, head: Any, r: int, names: Any, known: int) 
             cache[r, block, USERS] = 1
 
 
-@numba.njit(cache=True)
+@inner
 def _blocks_of(tokens: int, size: int) -> int:
     return (tokens + size - 1) // size
 
 
-@numba.njit(cache=True)
+@inner
 def _get_blocks(f: Any, cache: Any, head: Any, r: int, count: int) -> None:
     while f[r, FREE] < count:
         _evict(f, cache, head, r)
     f[r, FREE] -= count
 
 
-@numba.njit(cache=True)
+@inner
 def _needed(f: Any, residue: Any, r: int, steps: int) -> int:
     """Blocks that so many decode steps will take."""
     size = f[r, SIZE]
-    whole, part = divmod(steps, size)
-    found = whole * f[r, RUNNING]
-    for j in range(part):
+    found = steps // size * f[r, RUNNING]
+    for j in range(steps % size):
         found += residue[r, (-(f[r, STEP] + j)) % size]
     return found
 
 
-@numba.njit(cache=True)
+@inner
 def _leave(q: Any, f: Any, hashes: Any, cache: Any, head: Any, r: int, i: int, context: int, blocks: int) -> None:
     """Give the memory of a request back; what is named stays known until its place is needed."""
     size = f[r, SIZE]
     first, last = q[i, NAMES], q[i, NAMES] + q[i, NAMED]
     full = min(context // size, last - first)
     if full > q[i, HELD]:
-        _name_blocks(f, cache, head, r, hashes[first : first + full], q[i, HELD])
+        _name_blocks(f, cache, head, hashes, r, first + q[i, HELD], first + full)
         q[i, HELD] = full
-    _release(f, cache, head, r, hashes[first : first + q[i, HELD]])
+    _release(f, cache, head, hashes, r, first, q[i, HELD])
     f[r, FREE] += blocks - q[i, HELD]
     q[i, HELD] = 0
 
 
-@numba.njit(cache=True)
+@inner
 def _context(q: Any, f: Any, y: Any, r: int, i: int) -> int:
     """Tokens of a running sequence that are in memory."""
     return q[i, BEFORE] + int((f[r, STEP] - q[i, BEGIN]) * y[r, GAIN])
 
 
-@numba.njit(cache=True)
+@inner
 def _reserved(q: Any, f: Any, r: int, i: int, context: int) -> int:
     """Blocks that a sequence has. Where a step makes several tokens, and in a static batch, the whole of it from the
     start; otherwise what its context takes."""
@@ -370,7 +374,7 @@ def _reserved(q: Any, f: Any, r: int, i: int, context: int) -> int:
     return _blocks_of(context, f[r, SIZE])
 
 
-@numba.njit(cache=True)
+@inner
 def _admit(q: Any, x: Any, f: Any, y: Any, fill: Any, hashes: Any, cache: Any, head: Any, r: int, now: float) -> None:
     """Take from those who wait as many as may join the next step."""
     size = f[r, SIZE]
@@ -407,7 +411,7 @@ def _admit(q: Any, x: Any, f: Any, y: Any, fill: Any, hashes: Any, cache: Any, h
         if spare < f[r, WATERMARK] and f[r, RUNNING] + f[r, FILLING] > 0:
             return
         if f[r, ORDER] == GOODPUT and x[i, KEY] < LATER and q[i, MADE] == 0:
-            alone = _prefill_s(f, y, r, todo, hits * size, 0, 0)
+            alone = _prefill_s(f, y, r, todo, hits * size, NONE, NONE)
             if now + alone > x[i, DUE] + x[i, WITHIN]:
                 _take(q, x, f, r)
                 if f[r, SHEDS]:
@@ -424,7 +428,7 @@ def _admit(q: Any, x: Any, f: Any, y: Any, fill: Any, hashes: Any, cache: Any, h
         q[i, HELD] = hits
         _get_blocks(f, cache, head, r, wanted)
         q[i, NEED], q[i, DONE] = context, context - todo
-        if np.isnan(x[i, STARTED]):
+        if x[i, STARTED] != x[i, STARTED]:
             x[i, STARTED] = now
             q[i, CACHED] = hits * size
         elif q[i, AWAY] == 0:
@@ -434,7 +438,7 @@ def _admit(q: Any, x: Any, f: Any, y: Any, fill: Any, hashes: Any, cache: Any, h
         budget -= todo
 
 
-@numba.njit(cache=True)
+@inner
 def _prefill_s(f: Any, y: Any, r: int, chunk: int, context: int, decoding: int, contexts: int) -> float:
     """A step of one chunk beside sequences that decode."""
     tokens = chunk + decoding * (1 + f[r, DRAFTS])
@@ -443,7 +447,7 @@ def _prefill_s(f: Any, y: Any, r: int, chunk: int, context: int, decoding: int, 
     return linear + y[r, READING] * contexts + attention + y[r, SEQUENCE] * (decoding + 1)
 
 
-@numba.njit(cache=True)
+@inner
 def _begin_prefill(q: Any, f: Any, y: Any, fill: Any, r: int, now: float) -> None:
     """One step: chunks of those that are prefilled, first come first, and a token of everybody else if mixed."""
     mixed = f[r, POLICY] == CHUNKED
@@ -472,12 +476,12 @@ def _begin_prefill(q: Any, f: Any, y: Any, fill: Any, r: int, now: float) -> Non
     y[r, NEXT] = now + step
 
 
-@numba.njit(cache=True)
+@inner
 def _drafting(f: Any, y: Any, r: int, decoding: int) -> float:
     return f[r, DRAFTS] * (y[r, DRAFT_STEP] + y[r, DRAFT] * decoding)
 
 
-@numba.njit(cache=True)
+@inner
 def _begin_decode(f: Any, y: Any, r: int, now: float, steps: int) -> None:
     slots = f[r, SLOTS]
     tokens = slots * (1 + f[r, DRAFTS])
@@ -489,7 +493,7 @@ def _begin_decode(f: Any, y: Any, r: int, now: float, steps: int) -> None:
     y[r, NEXT] = now + _lasting(base, slope, steps)
 
 
-@numba.njit(cache=True)
+@inner
 def _affordable(q: Any, f: Any, run: Any, residue: Any, r: int) -> int:
     """Decode steps until the first is done, or until memory is short."""
     steps = q[run[r, 0], END]
@@ -511,14 +515,14 @@ def _affordable(q: Any, f: Any, run: Any, residue: Any, r: int) -> int:
     return low
 
 
-@numba.njit(cache=True)
+@inner
 def _join(q: Any, f: Any, y: Any, run: Any, residue: Any, r: int, i: int) -> None:
     """From now on it decodes."""
     size = f[r, SIZE]
     q[i, BEFORE] = q[i, NEED]
     q[i, BEGIN] = f[r, STEP]
     left = q[i, OUTPUT] - q[i, MADE]
-    q[i, END] = f[r, STEP] + int(np.ceil(left / y[r, GAIN] - 1e-9))
+    q[i, END] = f[r, STEP] + int(math.ceil(left / y[r, GAIN] - 1e-9))
     residue[r, (q[i, BEFORE] - f[r, STEP]) % size] += 1
     run[r, f[r, RUNNING]] = i
     f[r, RUNNING] += 1
@@ -526,7 +530,7 @@ def _join(q: Any, f: Any, y: Any, run: Any, residue: Any, r: int, i: int) -> Non
     f[r, CONTEXT] += q[i, BEFORE]
 
 
-@numba.njit(cache=True)
+@inner
 def _part(q: Any, f: Any, y: Any, run: Any, residue: Any, hashes: Any, cache: Any, head: Any, r: int, n: int) -> None:
     """The n-th of those that decode stops: it is done, or has to make room."""
     size = f[r, SIZE]
@@ -546,12 +550,12 @@ def _part(q: Any, f: Any, y: Any, run: Any, residue: Any, hashes: Any, cache: An
     _leave(q, f, hashes, cache, head, r, i, context, _reserved(q, f, r, i, context))
 
 
-@numba.njit(cache=True)
+@inner
 def _make_room(
     q: Any, x: Any, f: Any, y: Any, run: Any, residue: Any, hashes: Any, cache: Any, head: Any, r: int
 ) -> None:
     """Who came last goes back to those who wait; its tokens are computed again, or brought back."""
-    last = 0
+    last = NONE
     for n in range(1, f[r, RUNNING]):
         i, j = run[r, n], run[r, last]
         if x[i, KEY] > x[j, KEY] or (x[i, KEY] == x[j, KEY] and i > j):
@@ -563,7 +567,7 @@ def _make_room(
     _wait(q, x, f, r, i)
 
 
-@numba.njit(cache=True)
+@inner
 def _plan(
     q: Any,
     x: Any,
@@ -601,26 +605,26 @@ def _plan(
         y[r, NEXT] = NEVER
 
 
-@numba.njit(cache=True)
+@inner
 def _fits(f: Any, residue: Any, r: int) -> bool:
     """Whether there is memory for one more token of everybody."""
-    return f[r, DRAFTS] > 0 or _needed(f, residue, r, 1) <= f[r, FREE] + f[r, UNUSED]
+    return f[r, DRAFTS] > 0 or _needed(f, residue, r, ONE) <= f[r, FREE] + f[r, UNUSED]
 
 
-@numba.njit(cache=True)
+@inner
 def _route(f: Any, routing: int, turn: int) -> int:
     """In turn, or to whom has the least to do."""
     count = len(f)
     if routing == 0 or count == 1:
         return turn % count
-    best = 0
+    best = NONE
     for r in range(1, count):
         if f[r, WAITING] + f[r, RUNNING] + f[r, FILLING] < (f[best, WAITING] + f[best, RUNNING] + f[best, FILLING]):
             best = r
     return best
 
 
-@numba.njit(cache=True)
+@inner
 def _key(q: Any, x: Any, f: Any, r: int, i: int, due_s: float) -> float:
     if f[r, ORDER] == SHORTEST:
         return float(q[i, PROMPT] + q[i, OUTPUT])
@@ -647,10 +651,10 @@ def serve(
     """Run until everything is done, or until it is time to stop; the records of steps, and of tokens."""
     count = len(q)
     scheduled = count
-    while scheduled > 0 and np.isnan(x[scheduled - 1, DUE]):
+    while scheduled > 0 and x[scheduled - 1, DUE] != x[scheduled - 1, DUE]:
         scheduled -= 1
     later = np.empty((max(count - scheduled, 1), 2))
-    waits = 0
+    waits = NONE
     arrived = 0
     run_replica, run_step = np.empty(1024, np.int64), np.empty(1024, np.int64)
     run_start, run_base, run_slope = np.empty(1024), np.empty(1024), np.empty(1024)
@@ -659,7 +663,7 @@ def serve(
     old_step, old_steps, old_first = np.empty(1024, np.int64), np.empty(1024, np.int64), np.empty(1024)
     olds = 0  # segments before the last one, of requests that had to make room
     while True:
-        r = 0
+        r = NONE
         for other in range(1, len(f)):
             if y[other, NEXT] < y[r, NEXT]:
                 r = other
@@ -682,7 +686,7 @@ def serve(
                     _get_blocks(f, cache, head, r, _needed(f, residue, r, steps))
                 f[r, CONTEXT] += int(f[r, SLOTS] * steps * y[r, GAIN])
                 f[r, STEP] += steps
-                n = 0
+                n = NONE
                 while n < f[r, RUNNING]:
                     i = run[r, n]
                     if q[i, END] > f[r, STEP]:
@@ -712,7 +716,7 @@ def serve(
                     first = q[i, NAMES]
                     full = min(q[i, NAMED_PROMPT], q[i, NEED] // f[r, SIZE])
                     if full > q[i, HELD]:
-                        _name_blocks(f, cache, head, r, hashes[first : first + full], q[i, HELD])
+                        _name_blocks(f, cache, head, hashes, r, first + q[i, HELD], first + full)
                         q[i, HELD] = full
                     if q[i, PREEMPTIONS] > 0:
                         if olds == len(old_first):

@@ -84,11 +84,17 @@ def _read_clock(
 ) -> None:  # fmt: skip
     for n in range(len(replica)):
         place = places[n]
-        if not np.isnan(first[n]):
+        if first[n] == first[n]:  # noqa: PLR0124  (not NaN)
             times[place] = first[n]
             place += 1
         low, high = edges[replica[n]], edges[replica[n] + 1]
-        run = low + np.searchsorted(run_step[low:high], step[n], side="right") - 1
+        run, above = low, high  # the last that begins at this step or before
+        while above - run > 1:
+            middle = (run + above) // 2
+            if run_step[middle] <= step[n]:
+                run = middle
+            else:
+                above = middle
         at, end = step[n], step[n] + steps[n]
         while at < end:
             last = min(run_step[run + 1], end) if run + 1 < high else end
