@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from openloop.sim import core
-from openloop.workload import Demand
 
 __all__ = ["Outcome", "run_replicas", "token_times"]
 
@@ -41,7 +40,6 @@ def run_replicas(
     f[:, core.SPARES] = known
     head = np.full((fleet, 2 * known), -1)
     lists = [np.zeros((fleet, widest), np.int64) for _ in range(2)]
-    due_s = x[:, core.DUE].copy()
     clock, before = core.serve(
         q, x, f, y, lists[0], lists[1], np.zeros((fleet, size), np.int64), hashes, cache, head, routing, stop_s
     )
@@ -50,7 +48,7 @@ def run_replicas(
         q[mine, core.RAN] = f[r, core.STEP] - q[mine, core.BEGIN]
     by_replica = np.argsort(clock[0], kind="stable") if fleet > 1 else slice(None)
     ordered = tuple(column[by_replica] for column in clock)
-    return Outcome(q, x, f, y, due_s, _segments(q, x, before), ordered)  # type: ignore[arg-type]
+    return Outcome(q, x, f, y, x[:, core.DUE], _segments(q, x, before), ordered)  # type: ignore[arg-type]
 
 
 def _segments(q: Ints, x: Floats, before: Any) -> tuple[Ints, Ints, Floats, Ints, Ints]:
@@ -106,33 +104,3 @@ def _read_clock(
                 place += 1
             at = last
             run += 1
-
-
-def read_demand(demand: Demand, within_s: float = np.inf) -> tuple[Ints, Floats]:
-    """A demand as the loop takes it."""
-    count = len(demand)
-    q, x = np.zeros((count, core.REQUEST_INTS), np.int64), np.zeros((count, core.REQUEST_FLOATS))
-    q[:, core.PROMPT], q[:, core.OUTPUT] = demand.prompt_tokens, np.maximum(demand.output_tokens, 1)
-    q[:, [core.FOLLOWER, core.LEFT, core.RIGHT, core.REPLICA]] = -1
-    q[:, core.STATUS] = core.CENSORED
-    x[:, [core.STARTED, core.ENDED, core.FIRST_TOKEN]] = np.nan
-    x[:, core.DUE], x[:, core.WITHIN] = demand.due_s, within_s
-    if demand.after is not None:
-        after = np.flatnonzero(demand.after >= 0)
-        q[demand.after[after], core.FOLLOWER] = after
-    if demand.think_s is not None:
-        x[:, core.THINK] = np.nan_to_num(demand.think_s)
-    return q, x
-
-
-def alike(count: int = 1, **figures: float) -> tuple[Ints, Floats]:
-    """Replicas that are all the same."""
-    f, y = np.zeros((count, core.REPLICA_INTS), np.int64), np.zeros((count, core.REPLICA_FLOATS))
-    told = {"POLICY": core.CHUNKED, "SEQUENCES": 256, "TOKENS": 2048, "SIZE": 16, "BLOCKS": 1 << 30, "SWAP": -1.0}
-    for name, value in (told | {"GAIN": 1.0} | figures).items():
-        floating = name in ("FLOOR", "TOKEN", "READING", "ATTENTION", "SEQUENCE", "SWAP", "DRAFT", "DRAFT_STEP", "GAIN")
-        (y if floating else f)[:, getattr(core, name)] = value
-    f[:, core.FREE] = f[:, core.BLOCKS]
-    f[:, [core.ROOT, core.PREPONED, core.NEWEST, core.OLDEST]] = -1
-    y[:, core.NEXT] = np.inf
-    return f, y

@@ -60,6 +60,7 @@ class Demand:
     output_tokens: Ints  # 0: not said
     after: Ints | None = None  # the request that comes before in its session, or -1
     think_s: Floats | None = None  # between the answer to that one and this
+    answer: Ints | None = None  # identity of the piece that its answer will be in later prompts; -1: in none
     session: Ints | None = None  # -1: none
     turn: Ints | None = None
     workload_class: Ints | None = None  # place in `classes`
@@ -121,12 +122,14 @@ def together(parts: Sequence[Demand], classes: Sequence[str]) -> Demand:
 
     sessions = np.cumsum([0, *[1 + (-1 if p.session is None or not len(p) else int(p.session.max())) for p in parts]])
     think = [np.full(len(p), np.nan) if p.think_s is None else p.think_s for p in parts]
+    parts = [_apart(part, number, len(parts)) for number, part in enumerate(parts)]
     return Demand(
         np.concatenate([part.due_s for part in parts]),
         _pieces_together([part.pieces for part in parts]),
         np.concatenate([part.output_tokens for part in parts]),
         column("after", firsts),
         np.concatenate(think),
+        column("answer", np.zeros(len(parts), int)),
         column("session", sessions[:-1]),
         column("turn", [0] * len(parts)),
         np.repeat(np.arange(len(parts)), sizes),
@@ -139,15 +142,22 @@ def together(parts: Sequence[Demand], classes: Sequence[str]) -> Demand:
     ).in_order()
 
 
+def _apart(part: Demand, number: int, count: int) -> Demand:
+    """With identities that no other part has."""
+
+    def moved(identity: Ints) -> Ints:
+        return np.where(identity < 0, (identity + 1) * count - 1 - number, identity * count + number)
+
+    answer = None if part.answer is None else np.where(part.answer < 0, -1, moved(part.answer))
+    return replace(part, pieces=replace(part.pieces, identity=moved(part.pieces.identity)), answer=answer)
+
+
 def _pieces_together(parts: Sequence[Pieces]) -> Pieces:
-    """End to end; identities of different demands stay different."""
+    """End to end."""
     ends = np.cumsum([0, *[len(part.identity) for part in parts]])
-    starts = [part.starts[:-1] + by for part, by in zip(parts, ends, strict=False)]
-    count = len(parts)
-    identity = [np.where(p.identity < 0, (p.identity + 1) * count - 1, p.identity * count) for p in parts]
     return Pieces(
-        np.concatenate([*starts, ends[-1:]]),
-        np.concatenate([np.where(each < 0, each - n, each + n) for n, each in enumerate(identity)]),
+        np.concatenate([*(part.starts[:-1] + by for part, by in zip(parts, ends, strict=False)), ends[-1:]]),
+        np.concatenate([part.identity for part in parts]),
         np.concatenate([part.tokens for part in parts]),
         np.concatenate([part.role for part in parts]),
     )

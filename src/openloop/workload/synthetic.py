@@ -83,6 +83,7 @@ class Sessions(Term):
             answered,
             after=np.where(turn == 0, -1, np.arange(count) - 1),
             think_s=np.where(turn == 0, np.nan, think),
+            answer=np.where(turn < turns[session] - 1, 2 + 2 * np.arange(count), -1),
             session=session,
             turn=turn,
         ).in_order()

@@ -1,0 +1,99 @@
+"""How a replica puts its batches together, and whom it takes first. Each is a code that the compiled loop knows."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from openloop.sim import core
+from openloop.terms import COUNT, Codec, Term, param
+
+__all__ = [
+    "ORDERS",
+    "POLICIES",
+    "Chunked",
+    "Deadline",
+    "First",
+    "Goodput",
+    "PrefillFirst",
+    "Prepone",
+    "Shortest",
+    "Static",
+]
+
+
+@dataclass(frozen=True)
+class Static(Term):
+    """A batch is filled when the one before it is done, and computed until its longest answer is."""
+
+    name = "static"
+    code: ClassVar[int] = core.STATIC
+
+
+@dataclass(frozen=True)
+class PrefillFirst(Term):
+    """Whoever can be admitted is prefilled at once, and those that decode stand still meanwhile (vLLM before v1)."""
+
+    name = "prefill-first"
+    code: ClassVar[int] = core.PREFILL_FIRST
+
+
+@dataclass(frozen=True)
+class Chunked(Term):
+    """Every step makes a token for all that decode, and reads as much of the prompts as it has room for
+    (Sarathi-Serve, vLLM v1)."""
+
+    name = "chunked"
+    code: ClassVar[int] = core.CHUNKED
+
+
+@dataclass(frozen=True)
+class Prepone(Term):
+    """As prefill-first, but before a prefill those that decode make `steps` tokens ahead, which are handed out evenly
+    until it is done (the smooth-goodput paper's imitation of chunks)."""
+
+    name = "prepone"
+    steps: int = param(COUNT, 4)
+    code: ClassVar[int] = core.PREPONE
+
+
+@dataclass(frozen=True)
+class First(Term):
+    """Who came first."""
+
+    name = "first"
+    code: ClassVar[int] = core.FIRST
+
+
+@dataclass(frozen=True)
+class Shortest(Term):
+    """Who needs the fewest tokens, prompt and answer together; known beforehand, as no real system does."""
+
+    name = "shortest"
+    code: ClassVar[int] = core.SHORTEST
+
+
+@dataclass(frozen=True)
+class Deadline(Term):
+    """Whose first token is due first."""
+
+    name = "deadline"
+    code: ClassVar[int] = core.DEADLINE
+
+
+def _read_late(text: str) -> bool:
+    return text == "shed"
+
+
+@dataclass(frozen=True)
+class Goodput(Term):
+    """Whose first token is due first, of those that can still be in time; the others are served when nobody else
+    waits (`late=defer`) or refused (`late=shed`)."""
+
+    name = "goodput"
+    late: bool = param(Codec(_read_late, lambda shed: "shed" if shed else "defer"), False)
+    code: ClassVar[int] = core.GOODPUT
+
+
+_POLICIES: tuple[type[Term], ...] = (Static, PrefillFirst, Chunked, Prepone)
+POLICIES = {kind.name: kind for kind in _POLICIES}
+_ORDERS: tuple[type[Term], ...] = (First, Shortest, Deadline, Goodput)
+ORDERS = {kind.name: kind for kind in _ORDERS}
