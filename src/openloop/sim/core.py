@@ -92,13 +92,13 @@ inner = numba.njit(no_cpython_wrapper=True, no_cfunc_wrapper=True)  # called fro
     BLOCKS,
     WATERMARK,  # blocks that admission leaves free
     AHEAD,  # decode steps before a prefill
+    LONGEST,  # run of steps; 1: one by one, which is slow and gives the same
     DRAFTS,  # tokens that are proposed per step
     ROOT,  # of the heap of those that wait
     WAITING,
     RUNNING,  # how many decode,
     FILLING,  # and how many are prefilled
-    SLOTS,  # sequences that a step pays for,
-    CONTEXT,  # and their tokens
+    SLOTS,  # sequences that a step pays for
     FREE,  # blocks
     STEP,  # decode steps so far
     PHASE,
@@ -111,7 +111,7 @@ inner = numba.njit(no_cpython_wrapper=True, no_cfunc_wrapper=True)  # called fro
     REPLICA_INTS,
 ) = range(26)
 
-# y: seconds of replicas. A step lasts max(FLOOR, TOKEN * tokens) + READING * sum of contexts
+# y: other numbers of replicas, most of them seconds. A step lasts max(FLOOR, TOKEN * tokens) + READING * sum of contexts
 # + ATTENTION * sum of chunk * (context + chunk / 2) + SEQUENCE * sequences.
 (
     FLOOR,
@@ -123,13 +123,14 @@ inner = numba.njit(no_cpython_wrapper=True, no_cfunc_wrapper=True)  # called fro
     DRAFT,  # to propose a token for a sequence,
     DRAFT_STEP,  # and for any number of them
     GAIN,  # tokens that a step makes, for each sequence
+    CONTEXT,  # tokens of all sequences that a step pays for
     START,  # of the steps that are under way,
     BASE,
     SLOPE,
     NEXT,  # and their end
     BUSY,
     REPLICA_FLOATS,
-) = range(15)
+) = range(16)
 
 # cache: named blocks of replicas.
 CHAIN, NAME, USERS, NEWER, OLDER, SPARE, CACHE_INTS = range(7)
@@ -469,7 +470,7 @@ def _begin_prefill(q: Any, f: Any, y: Any, fill: Any, r: int, now: float) -> Non
     step = max(y[r, FLOOR], y[r, TOKEN] * tokens) + y[r, ATTENTION] * attention
     step += y[r, SEQUENCE] * (decoding + count) + swap
     if decoding:
-        step += y[r, READING] * f[r, CONTEXT] + _drafting(f, y, r, decoding)
+        step += y[r, READING] * y[r, CONTEXT] + _drafting(f, y, r, decoding)
     f[r, PHASE] = PREFILLING
     y[r, START], y[r, BASE], y[r, SLOPE] = now, step, 0.0
     f[r, STEPS] = 1 if decoding else 0
@@ -486,7 +487,7 @@ def _begin_decode(f: Any, y: Any, r: int, now: float, steps: int) -> None:
     slots = f[r, SLOTS]
     tokens = slots * (1 + f[r, DRAFTS])
     base = max(y[r, FLOOR], y[r, TOKEN] * tokens) + y[r, SEQUENCE] * slots
-    base += y[r, READING] * f[r, CONTEXT] + _drafting(f, y, r, slots)
+    base += y[r, READING] * y[r, CONTEXT] + _drafting(f, y, r, slots)
     slope = y[r, READING] * slots * y[r, GAIN]
     f[r, PHASE] = DECODING
     y[r, START], y[r, BASE], y[r, SLOPE], f[r, STEPS] = now, base, slope, steps
@@ -527,7 +528,7 @@ def _join(q: Any, f: Any, y: Any, run: Any, residue: Any, r: int, i: int) -> Non
     run[r, f[r, RUNNING]] = i
     f[r, RUNNING] += 1
     f[r, SLOTS] += 1
-    f[r, CONTEXT] += q[i, BEFORE]
+    y[r, CONTEXT] += q[i, BEFORE]
 
 
 @inner
@@ -544,9 +545,9 @@ def _part(q: Any, f: Any, y: Any, run: Any, residue: Any, hashes: Any, cache: An
     run[r, n] = run[r, f[r, RUNNING]]
     if f[r, POLICY] != STATIC:
         f[r, SLOTS] -= 1
-        f[r, CONTEXT] -= context
-    elif f[r, RUNNING] == 0:  # until then those that are done are computed on
-        f[r, SLOTS] = f[r, CONTEXT] = 0
+        y[r, CONTEXT] -= q[i, BEFORE] + steps * y[r, GAIN]
+    if f[r, RUNNING] == 0:  # in a static batch, until then those that are done are computed on
+        f[r, SLOTS], y[r, CONTEXT] = 0, 0.0
     _leave(q, f, hashes, cache, head, r, i, context, _reserved(q, f, r, i, context))
 
 
@@ -599,7 +600,7 @@ def _plan(
         while steps == 0:
             _make_room(q, x, f, y, run, residue, hashes, cache, head, r)
             steps = _affordable(q, f, run, residue, r)
-        _begin_decode(f, y, r, now, steps)
+        _begin_decode(f, y, r, now, min(steps, f[r, LONGEST]))
     else:
         f[r, PHASE] = IDLE
         y[r, NEXT] = NEVER
@@ -684,7 +685,7 @@ def serve(
                 steps = f[r, STEPS]
                 if f[r, DRAFTS] == 0 and f[r, POLICY] != STATIC:
                     _get_blocks(f, cache, head, r, _needed(f, residue, r, steps))
-                f[r, CONTEXT] += int(f[r, SLOTS] * steps * y[r, GAIN])
+                y[r, CONTEXT] += f[r, SLOTS] * steps * y[r, GAIN]
                 f[r, STEP] += steps
                 n = NONE
                 while n < f[r, RUNNING]:

@@ -199,7 +199,7 @@ def _deadlines(demand: Demand, objectives: Objectives | None) -> Floats:
     return np.array(bounds)[places]
 
 
-def _replicas(fleet: Fleet, blocks: int) -> tuple[Ints, Floats]:
+def _replicas(fleet: Fleet, blocks: int, longest_run: int = 1 << 40) -> tuple[Ints, Floats]:
     f, y = (
         np.zeros((fleet.replicas, core.REPLICA_INTS), np.int64),
         np.zeros((fleet.replicas, core.REPLICA_FLOATS)),
@@ -218,6 +218,7 @@ def _replicas(fleet: Fleet, blocks: int) -> tuple[Ints, Floats]:
         core.WATERMARK: int(parse_share(fleet.watermark) * blocks),
         core.AHEAD: policy.steps if isinstance(policy, Prepone) else 0,
         core.DRAFTS: fleet.drafts.tokens if fleet.drafts else 0,
+        core.LONGEST: longest_run,
         core.ROOT: -1,
         core.PREPONED: -1,
         core.NEWEST: -1,

@@ -1,0 +1,222 @@
+"""Replicas in virtual time: nothing is lost or made, runs of steps equal single ones, and theory holds."""
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import openloop as ol
+from openloop.arrivals import Poisson
+from openloop.distributions import Exponential, Fixed, Uniform
+from openloop.errors import SpecError
+from openloop.sim import core
+from openloop.sim.batching import ORDERS, POLICIES
+from openloop.sim.fleet import Fleet, _replicas, _requests, _serve, read_fleet, simulate_fleet
+from openloop.sim.prefixes import block_names
+from openloop.sim.replicas import Outcome, run_replicas, token_times
+from openloop.slo import read_slo
+from openloop.workload import Demand, Sessions, Synthetic, Workload, read_source
+
+STEP = {"floor": "5ms", "token": "50us", "context": "20ns", "attention": "1ns", "sequence": "10us"}
+
+
+def fleet(**more: Any) -> Fleet:
+    return read_fleet({"step": STEP, "memory_tokens": 20_000, **more})
+
+
+def demand(spec: str = "synthetic:prompt=uniform(1,900),output=uniform(1,60)", rate: float = 8.0, seed: int = 1) -> Demand:
+    return Workload.of(read_source(spec)).demand(Poisson(rate), 30.0, seed)
+
+
+def served(found: Fleet, asked: Demand, longest_run: int = 1 << 40) -> Outcome:
+    blocks = found.kv_tokens() // found.block
+    q, x = _requests(asked, read_slo("ttft<=500ms"))
+    f, y = _replicas(found, blocks, longest_run)
+    hashes = None
+    if found.prefix_cache and np.any(asked.pieces.identity >= 0):
+        hashes, q[:, core.NAMES], q[:, core.NAMED], q[:, core.NAMED_PROMPT] = block_names(asked, found.block)
+    return run_replicas(q, x, f, y, hashes, routing=found.routing == "least-requests")
+
+
+WORKLOADS = [
+    "synthetic:prompt=uniform(1,900),output=uniform(1,60)",
+    "synthetic:prompt=uniform(1,100),output=uniform(1,20),prefixes=3,prefix=uniform(50,700),reuse=70%",
+    "sessions:turns=uniform(1,4),think=exponential(1s),prompt=uniform(1,200),output=uniform(1,50),system=100",
+]
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    st.sampled_from(list(POLICIES)),
+    st.sampled_from([*ORDERS, "goodput:late=shed"]),
+    st.sampled_from(WORKLOADS),
+    st.sampled_from([2_000, 4_000, 20_000]),
+    st.integers(1, 40),
+    st.sampled_from([64, 512, 2048]),
+    st.sampled_from([None, "2us"]),
+    st.integers(1, 3),
+    st.floats(1.0, 30.0),
+    st.integers(0, 1000),
+)
+def test_nothing_is_lost_or_made(
+    policy: str, order: str, spec: str, memory: int, sequences: int, tokens: int, swap: str | None, replicas: int,
+    rate: float, seed: int,
+) -> None:  # fmt: skip
+    found = fleet(policy=policy, order=order, memory_tokens=memory, max_sequences=sequences, max_tokens=tokens,
+                  swap=swap, replicas=replicas, routing="least-requests")  # fmt: skip
+    asked = demand(spec, rate, seed)
+    outcome = served(found, asked)
+    q, x, f = outcome.q, outcome.x, outcome.f
+    status = q[:, core.STATUS]
+    if asked.after is None:
+        assert set(status) <= {core.OK, core.SHED}
+    assert order == "goodput:late=shed" or not np.any(status == core.SHED)
+    times, totals = token_times(outcome)
+    done = status == core.OK
+    assert np.array_equal(totals[done], q[done, core.OUTPUT])
+    assert not totals[status == core.SHED].any()
+    starts = np.concatenate([[0], np.cumsum(totals)])
+    inside = np.ones(max(len(times) - 1, 0), bool)
+    inside[starts[1:-1][(starts[1:-1] > 0) & (starts[1:-1] < len(times))] - 1] = False
+    assert np.all(np.diff(times)[inside] > -1e-9)
+    some = np.flatnonzero(totals > 0)
+    assert np.all(times[starts[some]] >= x[some, core.DUE])
+    assert np.all(q[done, core.CACHED] < q[done, core.PROMPT])
+    named = f[:, core.BLOCKS] - f[:, core.FREE]
+    assert np.array_equal(named, f[:, core.UNUSED])  # whatever is not free is known and unused
+    assert not f[:, [core.RUNNING, core.FILLING, core.WAITING, core.SLOTS]].any()
+    assert np.allclose(outcome.y[:, core.CONTEXT], 0)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("more", [{}, {"memory_tokens": 3_000}, {"drafts": {"tokens": 3, "acceptance": 0.6}}])
+def test_runs_of_steps_equal_single_steps(policy: str, more: dict[str, Any]) -> None:
+    found, asked = fleet(policy=policy, **more), demand()
+    whole, single = served(found, asked), served(found, asked, 1)
+    assert np.array_equal(whole.q[:, core.STATUS], single.q[:, core.STATUS])
+    assert np.allclose(whole.x[:, core.ENDED], single.x[:, core.ENDED], rtol=1e-9)
+    assert np.array_equal(whole.q[:, core.PREEMPTIONS], single.q[:, core.PREEMPTIONS])
+    if not found.drafts:
+        assert np.allclose(token_times(whole)[0], token_times(single)[0], rtol=1e-9)
+    assert len(single.clock[0]) > 2 * len(whole.clock[0])
+
+
+def test_memory_is_never_over_capacity_and_someone_makes_room() -> None:
+    outcome = served(fleet(memory_tokens=2_000, max_sequences=40), demand(rate=20.0))
+    assert outcome.q[:, core.PREEMPTIONS].sum() > 10
+    assert outcome.q[:, core.RECOMPUTED].sum() > 0
+    swapped = served(fleet(memory_tokens=2_000, max_sequences=40, swap="1us"), demand(rate=20.0))
+    assert swapped.q[:, core.PREEMPTIONS].sum() > 10
+    assert swapped.q[:, core.RECOMPUTED].sum() == 0
+
+
+@pytest.mark.parametrize(
+    ("lengths", "square"), [(Fixed(100), 1.0), (Exponential(100), 2.0), (Uniform(1, 199), 1 + 198**2 / 12 / 100**2)]
+)
+def test_one_at_a_time_it_is_the_queue_of_the_textbooks(lengths: Any, square: float) -> None:
+    """M/G/1: mean wait = rate * E[S^2] / (2 (1 - load)). A prompt is rounded to whole tokens, of 0.1 ms each."""
+    rate, each = 70.0, 0.0001
+    found = read_fleet({"step": {"floor": "0s", "token": "0.1ms"}, "max_sequences": 1, "max_tokens": 1_000_000})
+    waits = []
+    for seed in range(20):
+        asked = Workload.of(Synthetic(lengths, Fixed(1))).demand(Poisson(rate), 300.0, seed)
+        outcome = served(found, asked)
+        waits.append(np.mean(outcome.x[:, core.STARTED] - outcome.x[:, core.DUE]))
+    service = 100 * each
+    expected = rate * square * service**2 / (2 * (1 - rate * service))
+    error = np.std(waits, ddof=1) / np.sqrt(len(waits))
+    assert error < 0.03 * expected
+    assert abs(np.mean(waits) - expected) < 4 * error + 0.01 * expected
+
+
+PLAIN = """
+import json, sys
+from tests.sim.test_fleet import *
+found = fleet(policy=sys.argv[1], memory_tokens=3000)
+asked = demand(sys.argv[2], 10.0)
+outcome = served(found, asked.take(np.arange(min(len(asked), 120))) if asked.after is None else asked)
+times, totals = token_times(outcome)
+print(json.dumps([outcome.x[:, core.ENDED].tolist(), totals.tolist(), times.tolist()]))
+"""
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("spec", WORKLOADS[:2])
+def test_plain_python_gives_the_same(policy: str, spec: str) -> None:
+    results = []
+    for off in ("0", "1"):
+        command = [sys.executable, "-c", PLAIN, policy, spec]
+        done = subprocess.run(command, env={**os.environ, "NUMBA_DISABLE_JIT": off}, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr[-2000:]
+        results.append(json.loads(done.stdout))
+    assert results[0] == results[1]
+
+
+def run(rate: float = 9.0, seconds: float = 200.0, **more: Any) -> ol.Run:
+    chosen = read_fleet({"model": "8b", "gpu": "h100", **more})
+    asked = Workload.of(read_source("synthetic:prompt=lognormal(median=900,sigma=0.7),output=lognormal(median=150,sigma=0.7)"))
+    return simulate_fleet(chosen, asked, Poisson(rate), seconds, 1, read_slo("ttft<=1s"))
+
+
+def test_chunks_and_preponed_tokens_remove_the_stalls_of_prefill_first() -> None:
+    tails = {}
+    for policy in ("prefill-first", "chunked", "prepone:steps=8"):
+        score = ol.score(run(policy=policy), "tbt<=10s")
+        assert score.tbt_s is not None
+        tails[policy] = score.tbt_s.p99
+    assert tails["chunked"] < 0.6 * tails["prefill-first"]
+    assert tails["prepone:steps=8"] < 0.6 * tails["prefill-first"]
+
+
+def test_a_run_of_a_fleet_is_a_run_like_any_other() -> None:
+    found = run(replicas=2, routing="least-requests", price_per_hour=3.0)
+    found.validate()
+    score = ol.score(found, "ttft<=1s, tpot<=40ms")
+    assert score.attainment > 0.99
+    assert score.cost is not None
+    assert {row["replica"] for row in found.head(100)} == {"0", "1"}
+
+
+def test_a_cache_knows_what_was_said_before() -> None:
+    asked = Workload.of(Sessions(Fixed(4), Fixed(2.0), Fixed(160), Fixed(64), 320))
+    warm, cold = (
+        simulate_fleet(read_fleet({"model": "8b", "gpu": "h100", "prefix_cache": on}), asked, Poisson(1.0), 100.0)
+        for on in (True, False)
+    )
+    rows = {row["request_id"]: row for row in warm.head(10_000)}
+    for row in rows.values():
+        if row["turn"]:
+            known = row["prompt_tokens"] - 160 - 1  # all but the new question; the last answer's last token is not there
+            assert row["cached_tokens"] == known // 16 * 16
+    assert not any(row["cached_tokens"] for row in cold.head(10_000))
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"policy": "chunky"}, "did you mean 'chunked'"),
+        ({"order": "last"}, "unknown order 'last'; known are first"),
+        ({"model": "8b", "gpu": "h900", "step": None}, "unknown GPU 'h900'"),
+        ({"model": "70b", "gpu": "l40s", "step": None}, "does not fit on 1 x L40S"),
+        ({"step": None}, "a fleet needs a model and a gpu"),
+        ({"replicas": 0}, "replicas is 0; it is at least 1"),
+        ({"memory_tokens": 3}, "at least one block"),
+        ({"step": {"floor": "0s", "token": "0s"}}, "no end of capacity"),
+        ({"polcy": "chunked"}, "unknown key 'polcy'; did you mean 'policy'?"),
+        ({"speed": 0.0}, "speed is 0.0"),
+    ],
+)
+def test_what_is_no_fleet_is_refused(change: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(SpecError, match=sentence.replace("?", r"\?")):
+        read_fleet({"step": STEP, **change})
+
+
+def test_a_request_longer_than_the_memory_is_refused() -> None:
+    with pytest.raises(SpecError, match="longer than the memory of a replica"):
+        _serve(fleet(memory_tokens=500), demand(), None, 100.0)
