@@ -100,7 +100,8 @@ inner = numba.njit(no_cpython_wrapper=True, no_cfunc_wrapper=True)  # called fro
     FILLING,  # and how many are prefilled
     SLOTS,  # sequences that a step pays for
     FREE,  # blocks
-    STEP,  # decode steps so far
+    STEP,  # decode steps so far,
+    SOONEST,  # and at which the first that decodes is done
     PHASE,
     STEPS,  # that are under way
     PREPONED,  # record of the steps that were run before a prefill
@@ -109,7 +110,7 @@ inner = numba.njit(no_cpython_wrapper=True, no_cfunc_wrapper=True)  # called fro
     UNUSED,
     SPARES,  # places for names
     REPLICA_INTS,
-) = range(26)
+) = range(27)
 
 # y: other numbers of replicas, most of them seconds. A step lasts max(FLOOR, TOKEN * tokens) + READING * sum of contexts
 # + ATTENTION * sum of chunk * (context + chunk / 2) + SEQUENCE * sequences.
@@ -495,16 +496,13 @@ def _begin_decode(f: Any, y: Any, r: int, now: float, steps: int) -> None:
 
 
 @inner
-def _affordable(q: Any, f: Any, run: Any, residue: Any, r: int) -> int:
+def _affordable(f: Any, residue: Any, r: int) -> int:
     """Decode steps until the first is done, or until memory is short."""
-    steps = q[run[r, 0], END]
-    for n in range(1, f[r, RUNNING]):
-        steps = min(steps, q[run[r, n], END])
-    steps -= f[r, STEP]
+    steps = f[r, SOONEST] - f[r, STEP]
     if f[r, DRAFTS] > 0 or f[r, POLICY] == STATIC:
         return steps
     room = f[r, FREE] + f[r, UNUSED]
-    if _needed(f, residue, r, steps) <= room:
+    if (steps // f[r, SIZE] + 1) * f[r, RUNNING] <= room or _needed(f, residue, r, steps) <= room:
         return steps
     low, high = 0, steps  # the most that fit
     while low < high:
@@ -525,6 +523,7 @@ def _join(q: Any, f: Any, y: Any, run: Any, residue: Any, r: int, i: int) -> Non
     left = q[i, OUTPUT] - q[i, MADE]
     q[i, END] = f[r, STEP] + int(math.ceil(left / y[r, GAIN] - 1e-9))
     residue[r, (q[i, BEFORE] - f[r, STEP]) % size] += 1
+    f[r, SOONEST] = q[i, END] if f[r, RUNNING] == 0 else min(f[r, SOONEST], q[i, END])
     run[r, f[r, RUNNING]] = i
     f[r, RUNNING] += 1
     f[r, SLOTS] += 1
@@ -543,6 +542,11 @@ def _part(q: Any, f: Any, y: Any, run: Any, residue: Any, hashes: Any, cache: An
     residue[r, (q[i, BEFORE] - q[i, BEGIN]) % size] -= 1
     f[r, RUNNING] -= 1
     run[r, n] = run[r, f[r, RUNNING]]
+    if q[i, END] == f[r, SOONEST] and f[r, RUNNING] > 0:
+        soonest = q[run[r, 0], END]
+        for other in range(1, f[r, RUNNING]):
+            soonest = min(soonest, q[run[r, other], END])
+        f[r, SOONEST] = soonest
     if f[r, POLICY] != STATIC:
         f[r, SLOTS] -= 1
         y[r, CONTEXT] -= q[i, BEFORE] + steps * y[r, GAIN]
@@ -587,7 +591,7 @@ def _plan(
     _admit(q, x, f, y, fill, hashes, cache, head, r, now)
     if f[r, FILLING] > 0:
         if f[r, POLICY] == PREPONE and f[r, RUNNING] > 0 and f[r, PREPONED] == NOT_YET:
-            steps = min(f[r, AHEAD], _affordable(q, f, run, residue, r))
+            steps = min(f[r, AHEAD], _affordable(f, residue, r))
             if steps > 0:
                 f[r, PREPONED] = UNDER_WAY
                 _begin_decode(f, y, r, now, steps)
@@ -596,10 +600,10 @@ def _plan(
             _make_room(q, x, f, y, run, residue, hashes, cache, head, r)
         _begin_prefill(q, f, y, fill, r, now)
     elif f[r, RUNNING] > 0:
-        steps = _affordable(q, f, run, residue, r)
+        steps = _affordable(f, residue, r)
         while steps == 0:
             _make_room(q, x, f, y, run, residue, hashes, cache, head, r)
-            steps = _affordable(q, f, run, residue, r)
+            steps = _affordable(f, residue, r)
         _begin_decode(f, y, r, now, min(steps, f[r, LONGEST]))
     else:
         f[r, PHASE] = IDLE
@@ -688,7 +692,7 @@ def serve(
                 y[r, CONTEXT] += f[r, SLOTS] * steps * y[r, GAIN]
                 f[r, STEP] += steps
                 n = NONE
-                while n < f[r, RUNNING]:
+                while n < f[r, RUNNING] and f[r, SOONEST] <= f[r, STEP]:
                     i = run[r, n]
                     if q[i, END] > f[r, STEP]:
                         n += 1
