@@ -114,7 +114,7 @@ def _sentence(error: object) -> str:
 
 def _fields(to: type, path: str) -> list[str]:
     """Names of the fields at `path` inside `to`, through optionals, lists and dictionaries of structures."""
-    for step in re.findall(r"\w+", path):
+    for step in re.findall(r"[A-Za-z_]\w*", path):  # places in lists are no names
         kind = next(field.type for field in msgspec.structs.fields(to) if field.encode_name == step)
         to = next(_structures(kind))
     return [field.encode_name for field in msgspec.structs.fields(to)]
