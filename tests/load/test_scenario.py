@@ -8,7 +8,8 @@ import pytest
 import openloop as ol
 from openloop.distributions import Fixed
 from openloop.errors import SpecError
-from openloop.load.scenario import STARTER, Scenario, read_scenario, run_scenario
+from openloop.load.address import find
+from openloop.load.scenario import STARTER, Scenario, _sites, read_scenario, run_scenario
 from openloop.serve.process import endpoint_process
 from openloop.workload import Synthetic
 
@@ -170,3 +171,33 @@ def test_a_server_that_counts_more_tokens_than_words_gets_fewer_words(tmp_path: 
     assert "words of 2 tokens and 7 more" in run.manifest.lengths
     assert {row["prompt_tokens"] for row in run.head(100)} <= {99, 100, 101}
     assert not any("how the server counts" in note for note in run.manifest.notes)
+
+
+def test_what_is_secret_is_written_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-of-the-environment")
+    with endpoint_process("slots:gap=1ms") as server:
+        url = f"{server.url}?key=sk-of-the-url"
+        command = ["openloop", "run", "--target", url, f"--target={url}", "--header", "X-Key: sk-of-a-header"]
+        flags = {"target.url": url, "header": ["X-Key: sk-of-a-header"], "rate": 5.0, "for": "500ms"}
+        run_scenario(read_scenario(None, flags), tmp_path / "run", None, [*command, "--header=X-Key:sk-of-a-header"])
+    written = b"".join(each.read_bytes() for each in (tmp_path / "run").iterdir())
+    assert b"sk-of" not in written
+    told = ol.open_run(tmp_path / "run").manifest
+    assert told.target == f"{server.url}?..."
+    shown = ["--target", f"{server.url}?...", f"--target={server.url}?..."]
+    assert told.command == ["openloop", "run", *shown, "--header", "X-Key: ...", "--header=X-Key: ..."]
+
+
+@pytest.mark.parametrize(
+    "url", ["http://me:hunter2@h", "me:hunter2@h:99999", "ftp://hunter2@h", "http://h:x?k=hunter2"]
+)
+def test_a_password_in_a_url_is_refused_and_not_repeated(url: str) -> None:
+    with pytest.raises(SpecError) as refused:
+        find(url)
+    assert "hunter2" not in str(refused.value)
+
+
+def test_a_header_that_is_given_goes_before_the_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-of-the-environment")
+    found = scenario(tmp_path, target__url="http://127.0.0.1:9", header=["authorization: mine"])
+    assert _sites(found.target, ["http://127.0.0.1:9"])[0][1].headers == {"authorization": "mine"}

@@ -177,7 +177,10 @@ def test_servegen_is_scaled_to_a_rate_and_starts_later(tmp_path: Path) -> None:
         (lambda folder: (folder / "chunk-0-dataset.json").unlink(), "No such file"),
         (lambda folder: (folder / "chunk-0-dataset.json").write_text("{"), "is no record of lengths"),
         (lambda folder: (folder / "chunk-0-dataset.json").write_text("{}"), "has no lengths at all"),
-        (lambda folder: (folder / "chunk-0-dataset.json").write_text(LENGTHS.format("{5: 0}")), "do not tell how often"),
+        (
+            lambda folder: (folder / "chunk-0-dataset.json").write_text(LENGTHS.format("{5: 0}")),
+            "do not tell how often",
+        ),
         (lambda folder: (folder / "chunk-0-dataset.json").write_text(LENGTHS.format("{1e300: 1}")), "too large"),
         (lambda folder: (folder / "chunk-0-trace.csv").write_text("600,1,1,Gamma,1,1\n0,1,1,Gamma,1,1\n"), "sort its"),
         (lambda folder: [each.unlink() for each in folder.iterdir()], "holds no clients"),

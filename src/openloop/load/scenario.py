@@ -13,7 +13,7 @@ import msgspec
 from openloop.arrivals import Arrivals, read_arrivals
 from openloop.distributions import Distribution, read_distribution
 from openloop.errors import SpecError
-from openloop.load.address import Address, Place, find
+from openloop.load.address import Address, Place, find, shown
 from openloop.load.conductor import Load, Snapshot, drive
 from openloop.load.exchange import measure_scale, only_model
 from openloop.load.targets import (
@@ -290,9 +290,9 @@ def _load(scenario: Scenario, command: list[str] | None) -> Load:
     words, told = _words(scenario, *sites[0])
     cap = f"an experiment with at most {scenario.connections} connections: requests waited for one, and that counts"
     facts = {
-        "target": ", ".join(urls),
+        "target": ", ".join(map(shown, urls)),
         "model": getattr(sites[0][1], "model", None),
-        "command": command,
+        "command": command and _without_secrets(command),
         "slo": scenario.whole_slo(),
         "prices": scenario.prices,
         "notes": (*([cap] if scenario.connections else []), *told),
@@ -319,6 +319,19 @@ def _load(scenario: Scenario, command: list[str] | None) -> Load:
     )
 
 
+def _without_secrets(command: list[str]) -> list[str]:
+    """What was typed, less the values of headers and what is secret in URLs."""
+    hide = {"--header": lambda value: f"{value.partition(':')[0]}: ...", "--target": shown}
+    found: list[str] = []
+    for before, word in zip(["", *command], command, strict=False):
+        flag, equals, value = word.partition("=")
+        if equals and flag in hide:
+            found.append(f"{flag}={hide[flag](value)}")
+        else:
+            found.append(hide[before](word) if before in hide else word)
+    return found
+
+
 def _sites(spec: TargetSpec, urls: list[str]) -> list[tuple[Place, Target]]:
     headers = _headers(spec.headers)
     kind = TARGETS[spec.api]
@@ -327,7 +340,8 @@ def _sites(spec: TargetSpec, urls: list[str]) -> list[tuple[Place, Target]]:
     if key and not (key.isascii() and key.isprintable()):
         raise SpecError(f"the key in {env} has characters that no key has")
     if key:
-        headers |= kind.key_headers(key)
+        given = {name.lower() for name in headers}
+        headers |= {name: value for name, value in kind.key_headers(key).items() if name.lower() not in given}
     if kind is Function:
         for url in urls:
             find_function(url)
