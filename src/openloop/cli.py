@@ -344,13 +344,15 @@ def init(scenario: Path) -> None:
 @click.pass_context
 def validate(ctx: click.Context, scenario: Path) -> None:
     """Check SCENARIO without asking anybody: its keys, its terms, its files, and what would be sent."""
-    from openloop.load.scenario import read_scenario
+    from openloop.load.scenario import check_files, read_scenario
     from openloop.report.workload import show_workload
     from openloop.workload import describe as describe_demand
 
     given = read_scenario(scenario, ctx.obj)
-    demand = given.read_workload().demand(given.read_arrivals(), given.horizon_s, given.seed)
-    show_workload(str(given.read_workload()), describe_demand(demand, given.horizon_s), demand)
+    check_files(given)
+    if given.closed is None:  # else nobody knows how many there will be
+        demand = given.read_workload().demand(given.read_arrivals(), given.horizon_s, given.seed)
+        show_workload(str(given.read_workload()), describe_demand(demand, given.horizon_s), demand)
     click.echo(f"{scenario} can be run: openloop run {scenario}")
 
 

@@ -601,6 +601,34 @@ def test_a_copy_that_comes_second_is_cancelled(server: Served, tmp_path: Path) -
     assert all(Counter(row["status"] for row in tries) == {"ok": 1, "cancelled": 1} for tries in copied)
 
 
+def test_an_answer_that_begins_in_pieces_cancels_its_copy_too(tmp_path: Path) -> None:
+    body = b'data: {"choices":[{"delta":{"content":"a"},"finish_reason":"stop"}]}\n\n'
+    rest = b" 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
+
+    def answer(client: socket.socket) -> None:
+        with client, contextlib.suppress(OSError):
+            while client.recv(65536):
+                time.sleep(0.1)
+                client.sendall(b"HTTP/1.1")
+                time.sleep(0.02)
+                client.sendall(rest)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def accept() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    threading.Thread(target=answer, args=(listener.accept()[0],), daemon=True).start()
+
+        threading.Thread(target=accept, daemon=True).start()
+        place = find(f"http://127.0.0.1:{listener.getsockname()[1]}")
+        workload = Workload.of(Synthetic(Fixed(10), Fixed(8)))
+        load = Load([(place, Chat(place.host, "m"))], workload, Constant(10), 1.0, hedge=Hedge(After(seconds=0.02)))
+        run = drive(load, tmp_path / "run")
+    for rows in attempts(run).values():
+        assert sorted(row["status"] for row in rows) == ["cancelled", "ok"]
+
+
 def test_a_share_bounds_how_many_are_copied(server: Served, tmp_path: Path) -> None:
     run = drive(load_of(server, 200.0, 2.0, hedge=Hedge(After(seconds=0.001), budget=0.05)), tmp_path / "run")
     requests = len(attempts(run))

@@ -41,6 +41,7 @@ __all__ = [
     "Limits",
     "Scenario",
     "TargetSpec",
+    "check_files",
     "default_folder",
     "read_scenario",
     "run_scenario",
@@ -356,6 +357,15 @@ def _sites(spec: TargetSpec, urls: list[str]) -> list[tuple[Place, Target]]:
         common |= {"method": spec.method, "template": _template(spec)}
         return [(place, Plain(place.host, base=place.path, **common)) for place in places]
     return [(place, kind(place.host, base=place.base, **common)) for place in places]
+
+
+def check_files(scenario: Scenario) -> None:
+    """What a run would read besides the workload."""
+    _template(scenario.target)
+    if scenario.target.ca and not Path(scenario.target.ca).is_file():
+        raise SpecError(f"{scenario.target.ca} is no file of certificates")
+    if scenario.tokenizer:
+        word_tokens(scenario.tokenizer)
 
 
 def _template(spec: TargetSpec) -> str:
