@@ -40,7 +40,10 @@ class Prompts:
         demand = self._demand
         session = None if demand.session is None else int(demand.session[number])
         codes = (demand.workload_class, demand.classes), (demand.tenant, demand.tenants)
-        named = [names[int(places[number])] if places is not None and names else None for places, names in codes]
+        named = [
+            names[int(places[number])] if places is not None and names and places[number] >= 0 else None
+            for places, names in codes
+        ]
         alone = session is None or session < 0
         return Ask(
             (),
