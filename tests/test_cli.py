@@ -325,7 +325,7 @@ def test_a_workload_is_shown_and_drawn(tmp_path: Path) -> None:
     assert "of prompt tokens were seen before" in shown
     assert "█" in shown
     assert "p99" in (tmp_path / "w.svg").read_text()
-    assert "no times of its own" in call("workload", "describe", spec, code=2).stderr
+    assert "say when requests are due" in call("workload", "describe", spec, code=2).stderr
     assert ".svg or .png" in call("workload", "describe", spec, "--rate", "5", "-o", tmp_path / "w.pdf", code=2).stderr
 
 

@@ -104,6 +104,8 @@ def _explain(message: str, value: Any, to: type) -> str:
     for step in re.findall(r"\w+", path):
         value = value[int(step) if isinstance(value, list | tuple) else step]
     found = f", found {value!r}" if path and isinstance(value, str | int | float) else ""
+    if what.startswith("Expected `str`, got `") and found:
+        found += "; write it as text, in quotes, with its unit if it has one"
     return f"{what}{f' at `{path}`' if path else ''}{found}"
 
 

@@ -239,9 +239,13 @@ class _Conductor:
         return _Worker(channel, process, mine)
 
     def _conduct_politely(self) -> None:
-        """In a thread of its own, whose priority is lowered for good: where processors are few, workers come first."""
-        with contextlib.suppress(AttributeError, OSError):
-            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+        """In a thread of its own, whose priority is lowered for good: where processors are few, workers come first.
+
+        Not where answers decide what is sent next: then reading them is as urgent as sending.
+        """
+        if not (self.followers or self.load.retry):
+            with contextlib.suppress(AttributeError, OSError):
+                os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
         try:
             self._conduct()
         except BaseException as error:

@@ -102,7 +102,7 @@ class Scenario(Strict, frozen=True, rename={"seconds": "for"}):
     seed: int = 0
     slo: Any = None
     prices: Prices | None = None
-    retry: str | None = None
+    retry: str | int | None = None
     hedge: str | None = None
     limits: Limits = Limits()
     timeout: str = "120s"

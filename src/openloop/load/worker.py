@@ -447,6 +447,7 @@ class _Worker:
     def _free(self, connection: _Connection) -> None:
         """It may carry the next request."""
         connection.request = None
+        connection.rested = False
         pool = connection.pool
         while pool.waiting:
             request = pool.waiting.popleft()
