@@ -325,7 +325,7 @@ def test_a_workload_is_shown_and_drawn(tmp_path: Path) -> None:
     assert "of prompt tokens were seen before" in shown
     assert "█" in shown
     assert "p99" in (tmp_path / "w.svg").read_text()
-    assert "no times of its own" in call("workload", "describe", spec, code=2).stderr
+    assert "say when requests are due" in call("workload", "describe", spec, code=2).stderr
     assert ".svg or .png" in call("workload", "describe", spec, "--rate", "5", "-o", tmp_path / "w.pdf", code=2).stderr
 
 
@@ -351,3 +351,23 @@ def test_the_endpoint_says_where_a_port_is_taken() -> None:
         port = server.url.rpartition(":")[2]
         assert f"cannot listen on 127.0.0.1:{port}" in call("serve", "--port", port, code=2).stderr
     assert "unknown engine 'slot'" in call("serve", "--engine", "slot", code=2).stderr
+
+
+@pytest.mark.parametrize(
+    ("lines", "sentence"),
+    [
+        ("target: {url: 'http://h:1', api: http, template: none.txt}", "none.txt cannot be read"),
+        ("target: {url: 'http://h:1', ca: none.pem}", "none.pem is no file of certificates"),
+        ("target: {url: 'http://h:1'}\ntokenizer: none", "none is no folder of a tokenizer"),
+    ],
+)
+def test_validate_looks_at_files(tmp_path: Path, lines: str, sentence: str) -> None:
+    path = tmp_path / "s.yaml"
+    path.write_text(f"{lines}\narrivals: 'poisson:rate=5'\n")
+    assert sentence in call("validate", path, code=2).stderr
+
+
+def test_validate_takes_a_closed_loop(tmp_path: Path) -> None:
+    path = tmp_path / "s.yaml"
+    path.write_text("target: {url: 'http://h:1'}\nclosed: 3\n")
+    assert "can be run" in call("validate", path).stdout

@@ -14,6 +14,7 @@ class Outer(Strict, frozen=True):
     size: int = 1
     inner: Inner | None = None
     many: dict[str, Inner] | None = None
+    row: str | list[Inner] = ""
 
 
 def test_a_misspelt_key_is_named_and_the_right_one_suggested() -> None:
@@ -21,7 +22,9 @@ def test_a_misspelt_key_is_named_and_the_right_one_suggested() -> None:
         convert({"sise": 2}, Outer, "here")
 
 
-@pytest.mark.parametrize("value", [{"inner": {"color": "blue"}}, {"many": {"a": {"color": "blue"}}}])
+@pytest.mark.parametrize(
+    "value", [{"inner": {"color": "blue"}}, {"many": {"a": {"color": "blue"}}}, {"row": [{}, {"color": "blue"}]}]
+)
 def test_a_misspelt_key_deep_inside_is_compared_with_what_belongs_there(value: object) -> None:
     with pytest.raises(SpecError, match="unknown key 'color' in '.+'; did you mean 'colour'?"):
         convert(value, Outer, "here")

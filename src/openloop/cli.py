@@ -344,13 +344,15 @@ def init(scenario: Path) -> None:
 @click.pass_context
 def validate(ctx: click.Context, scenario: Path) -> None:
     """Check SCENARIO without asking anybody: its keys, its terms, its files, and what would be sent."""
-    from openloop.load.scenario import read_scenario
+    from openloop.load.scenario import check_files, read_scenario
     from openloop.report.workload import show_workload
     from openloop.workload import describe as describe_demand
 
     given = read_scenario(scenario, ctx.obj)
-    demand = given.read_workload().demand(given.read_arrivals(), given.horizon_s, given.seed)
-    show_workload(str(given.read_workload()), describe_demand(demand, given.horizon_s), demand)
+    check_files(given)
+    if given.closed is None:  # else nobody knows how many there will be
+        demand = given.read_workload().demand(given.read_arrivals(), given.horizon_s, given.seed)
+        show_workload(str(given.read_workload()), describe_demand(demand, given.horizon_s), demand)
     click.echo(f"{scenario} can be run: openloop run {scenario}")
 
 
@@ -363,16 +365,16 @@ def workload() -> None:
 @click.argument("spec")
 @click.option("--arrivals", help="When users come, for example gamma:rate=12,cv=2.")
 @click.option("--rate", type=RATE, help="Short for --arrivals poisson:rate=RATE.")
-@click.option("--for", "seconds", type=DURATION, default="10m", show_default=True, help="How long they come.")
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="The same seed, the same requests.")
+@click.option("--for", "seconds", help="How long they come.  [default: 10m, or as the file says]")
+@click.option("--seed", type=click.IntRange(0), help="The same seed, the same requests.  [default: 0]")
 @click.option("-o", "--out", type=click.Path(path_type=Path), help="Also draw it, into this file (.svg or .png).")
 @JSON
 def describe(
     spec: str,
     arrivals: str | None,
     rate: float | None,
-    seconds: float,
-    seed: int,
+    seconds: str | None,
+    seed: int | None,
     out: Path | None,
     as_json: bool,
 ) -> None:
@@ -387,27 +389,26 @@ def describe(
       openloop workload describe "trace:mooncake.jsonl,speed=2" --for 1h -o trace.svg
       openloop workload describe scenario.yaml
     """
-    from openloop.arrivals import read_arrivals
     from openloop.load.scenario import read_scenario
     from openloop.report.workload import draw_workload, show_workload
     from openloop.spec import plain
-    from openloop.workload import Workload, read_source
     from openloop.workload import describe as describe_demand
 
-    process = f"poisson:rate={rate!r}" if rate is not None else arrivals
+    flags = {"rate": rate, "arrivals": arrivals, "for": seconds, "seed": seed}
+    given = {name: value for name, value in flags.items() if value is not None}
     if spec.endswith((".yaml", ".yml")):
-        given = read_scenario(Path(spec), {"arrivals": process} if process else {})
-        asked, process, seconds, seed = given.read_workload(), given.arrivals, given.horizon_s, given.seed
+        scenario = read_scenario(Path(spec), given)
     else:
-        asked = Workload.of(read_source(spec))
-    demand = asked.demand(None if process is None else read_arrivals(process), seconds, seed)
-    found = describe_demand(demand, seconds)
+        scenario = read_scenario(None, {"for": "10m", "target.url": "nobody", "workload": spec, **given})
+    asked, horizon = scenario.read_workload(), scenario.horizon_s
+    demand = asked.demand(scenario.read_arrivals(), horizon, scenario.seed)
+    found = describe_demand(demand, horizon)
     if as_json:
         click.echo(json.dumps(plain(found), indent=2, allow_nan=False))
     else:
         show_workload(str(asked), found, demand)
     if out:
-        draw_workload(str(asked), demand, seconds, out)
+        draw_workload(str(asked), demand, horizon, out)
 
 
 @cli.command()

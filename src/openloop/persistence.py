@@ -98,11 +98,16 @@ class Hedge(Term):
     after: After = param(AFTER)
     budget: float = param(SHARE, 1.0)
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.after.seconds == 0:
+            raise SpecError("hedge: after is 0s; a copy is sent when an answer is late, such as after 20ms")
+
 
 def read_retry(text: str) -> Retry:
     """`retry:most=2,on=429+503`, or only how many times."""
     found: Retry = (
-        Retry(most=int(text)) if text.strip().isdigit() else read_term(text, {"retry": Retry}, "retry policy")
+        Retry(most=int(text)) if text.strip().isdecimal() else read_term(text, {"retry": Retry}, "retry policy")
     )
     return found
 

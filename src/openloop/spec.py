@@ -104,6 +104,8 @@ def _explain(message: str, value: Any, to: type) -> str:
     for step in re.findall(r"\w+", path):
         value = value[int(step) if isinstance(value, list | tuple) else step]
     found = f", found {value!r}" if path and isinstance(value, str | int | float) else ""
+    if what.startswith("Expected `str`, got `") and found:
+        found += "; write it as text, in quotes, with its unit if it has one"
     return f"{what}{f' at `{path}`' if path else ''}{found}"
 
 
@@ -114,7 +116,7 @@ def _sentence(error: object) -> str:
 
 def _fields(to: type, path: str) -> list[str]:
     """Names of the fields at `path` inside `to`, through optionals, lists and dictionaries of structures."""
-    for step in re.findall(r"\w+", path):
+    for step in re.findall(r"[A-Za-z_]\w*", path):  # places in lists are no names
         kind = next(field.type for field in msgspec.structs.fields(to) if field.encode_name == step)
         to = next(_structures(kind))
     return [field.encode_name for field in msgspec.structs.fields(to)]

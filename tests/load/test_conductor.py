@@ -30,6 +30,7 @@ from openloop.persistence import After, Hedge, Retry
 from openloop.seeds import stream
 from openloop.serve.process import Served, endpoint_process
 from openloop.workload import Synthetic, Workload, read_source
+from openloop.workload.mix import Class
 
 ENGINE = "slots:count=10000,prefill=0s,overhead=20ms,gap=5ms"
 
@@ -408,6 +409,13 @@ def test_a_worker_that_dies_leaves_dropped_rows(server: Served, tmp_path: Path) 
     assert any("a worker died" in note for note in verdict.notes)
 
 
+def test_dropped_rows_keep_their_class(server: Served, tmp_path: Path) -> None:
+    classes = tuple(Class(name, 0.5, read_source("synthetic:prompt=9,output=2")) for name in ("a", "b"))
+    run = drive(load_of(server, 100.0, 2.0, workload=Workload(classes), workers=2), tmp_path / "run", KillOne())
+    dropped = [row["workload_class"] for row in rows_of(run) if row["status"] == "dropped"]
+    assert set(dropped) == {"a", "b"}
+
+
 def test_nothing_that_was_due_disappears_when_all_workers_die(server: Served, tmp_path: Path) -> None:
     def kill_all(snapshot: Snapshot) -> None:
         if snapshot.seconds > 0.4:
@@ -593,6 +601,34 @@ def test_a_copy_that_comes_second_is_cancelled(server: Served, tmp_path: Path) -
     assert all(Counter(row["status"] for row in tries) == {"ok": 1, "cancelled": 1} for tries in copied)
 
 
+def test_an_answer_that_begins_in_pieces_cancels_its_copy_too(tmp_path: Path) -> None:
+    body = b'data: {"choices":[{"delta":{"content":"a"},"finish_reason":"stop"}]}\n\n'
+    rest = b" 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
+
+    def answer(client: socket.socket) -> None:
+        with client, contextlib.suppress(OSError):
+            while client.recv(65536):
+                time.sleep(0.1)
+                client.sendall(b"HTTP/1.1")
+                time.sleep(0.02)
+                client.sendall(rest)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def accept() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    threading.Thread(target=answer, args=(listener.accept()[0],), daemon=True).start()
+
+        threading.Thread(target=accept, daemon=True).start()
+        place = find(f"http://127.0.0.1:{listener.getsockname()[1]}")
+        workload = Workload.of(Synthetic(Fixed(10), Fixed(8)))
+        load = Load([(place, Chat(place.host, "m"))], workload, Constant(10), 1.0, hedge=Hedge(After(seconds=0.02)))
+        run = drive(load, tmp_path / "run")
+    for rows in attempts(run).values():
+        assert sorted(row["status"] for row in rows) == ["cancelled", "ok"]
+
+
 def test_a_share_bounds_how_many_are_copied(server: Served, tmp_path: Path) -> None:
     run = drive(load_of(server, 200.0, 2.0, hedge=Hedge(After(seconds=0.001), budget=0.05)), tmp_path / "run")
     requests = len(attempts(run))
@@ -675,6 +711,51 @@ def test_a_limit_on_requests_ends_the_run_cleanly(server: Served, tmp_path: Path
     due = Poisson(100.0).times(30.0, stream(0, "arrivals"))
     assert run.manifest.window_ns[1] == pytest.approx(due[40] * 1e9, abs=2)
     assert any("stopped after 40 requests" in note for note in run.manifest.notes)
+
+
+def test_requests_within_a_limit_are_asked_again_too(server: Served, tmp_path: Path) -> None:
+    load = load_of(server, 100.0, 30.0, most_requests=40, retry=Retry(most=9, base=0.01))
+    server.behave(fault="overloaded", share=0.5)
+    run = drive(load, tmp_path / "run")
+    run.validate()
+    found = attempts(run)
+    assert len(found) == 40
+    assert {rows[-1]["status"] for rows in found.values()} == {"ok"}
+
+
+@pytest.mark.parametrize(("most", "end_s"), [(10, 1.0), (30, 2.0), (45, 3.0)])
+def test_a_limit_on_requests_counts_those_that_are_due_at_once(
+    server: Served, tmp_path: Path, most: int, end_s: float
+) -> None:
+    """Twenty at once in each of three seconds."""
+    rows = [f'{{"timestamp": {n // 20 * 1000}, "input_length": 9, "output_length": 2}}' for n in range(60)]
+    (tmp_path / "t.jsonl").write_text("\n".join(rows))
+    workload = Workload.of(read_source(f"trace:{tmp_path / 't.jsonl'}"))
+    run = drive(load_of(server, 1.0, 3.0, workload=workload, arrivals=None, most_requests=most), tmp_path / "run")
+    run.validate()
+    assert Counter(row["status"] for row in rows_of(run)) == {"ok": most}
+    assert run.manifest.window_ns == (0, int(end_s * 1e9))
+    assert run.manifest.offered_rps == most / end_s
+
+
+def test_a_window_that_ends_early_promises_what_was_due_in_it(server: Served, tmp_path: Path) -> None:
+    load = load_of(server, arrivals=read_arrivals("ramp:start=50,end=500"), seconds=3.0, most_requests=150)
+    run = drive(load, tmp_path / "run")
+    assert run.manifest.window_ns is not None
+    assert run.manifest.offered_rps == pytest.approx(150 / run.manifest.window_ns[1] * 1e9)
+    assert not any("promises" in reason for reason in ol.check(run).reasons)
+
+
+def test_a_limit_on_requests_holds_for_conversations(server: Served, tmp_path: Path) -> None:
+    workload = Workload.of(read_source("sessions:turns=5,think=20ms,prompt=9,output=2"))
+    run = drive(load_of(server, 20.0, 5.0, workload=workload, most_requests=60, workers=2), tmp_path / "run")
+    run.validate()
+    rows = rows_of(run)
+    assert Counter(row["status"] for row in rows) == {"ok": 60}
+    assert run.manifest.window_ns is not None
+    ends = {row["session_id"]: row["ended_ns"] for row in rows if row["turn"] < 4}
+    left = [row for row in rows if row["turn"] < 4 and row["ended_ns"] == ends[row["session_id"]]]
+    assert min(row["ended_ns"] for row in left) + 20_000_000 >= run.manifest.window_ns[1]
 
 
 def test_a_limit_on_money_ends_the_run_cleanly(server: Served, tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ import pytest
 import openloop as ol
 from openloop.distributions import Fixed
 from openloop.errors import SpecError
-from openloop.load.scenario import STARTER, Scenario, read_scenario, run_scenario
+from openloop.load.address import find
+from openloop.load.scenario import STARTER, Scenario, _sites, read_scenario, run_scenario
 from openloop.serve.process import endpoint_process
 from openloop.workload import Synthetic
 
@@ -96,6 +97,24 @@ workload:
         (MINE + "workload: [{class: a, share: 50%, source: synthetic}]", "add up to 0.5"),
         (MINE + "workload: [{class: a, share: 50%, source: synthetic}, {class: a, share: 50%, source: synthetic}]",
          "the same name"),
+        (MINE + "workload: [{class: a, shar: 50%, source: synthetic}]", "unknown key 'shar' in 'workload.0.'; did you"),
+        (MINE + "workload: [{class: a, share: .nan, source: synthetic}]", "'nan' is not"),
+        (MINE + "workload: [{class: a, share: -1, source: synthetic}, {class: b, share: 2, source: synthetic}]",
+         "'-1.0' is not a share"),
+        (MINE + "workload: [{class: '', share: 0.5, source: synthetic}, {class: b, share: 0.5, source: synthetic}]",
+         "has no name"),
+        (MINE + "limits: {requests: 0}", "requests is 0; it is at least 1"),
+        (MINE + "prices: {per_hour: 1}\nlimits: {spend: .nan}", "spend is nan; it is a sum of money"),
+        (MINE + "workers: 65", "workers is 65; it is at most 64"),
+        (MINE + "workers: 3\nconnections: 2", "connections is 2, which 3 workers cannot share"),
+        (MINE + "timeout: 0s", "timeout is 0s"),
+        (MINE + "hedge: 0s", "after is 0s"),
+        (MINE.replace('"ttft<=1s"', "5"), "the SLO is 5; write gates"),
+        (MINE.replace('"ttft<=1s"', "{classes: [a]}")
+         + "workload: [{class: a, share: 1, source: synthetic, slo: 'ttft<=2s'}]", "Expected `object.*got `array`"),
+        (MINE.replace('arrivals: "constant:rate=5"', "closed: 3") + "retry: '2'", "a closed loop asks nobody twice"),
+        (MINE.replace('arrivals: "constant:rate=5"', "closed: 3") + "hedge: 1ms", "a closed loop asks nobody twice"),
+        (MINE.replace("model: m", "model: m, api: python") + "hedge: 1ms", "a Python function is not hedged"),
         ("", "say whom to ask"),
     ],
 )  # fmt: skip
@@ -109,6 +128,7 @@ def test_what_is_wrong_is_said_in_a_sentence(tmp_path: Path, text: str, sentence
     [
         ({"rate": 3.0, "arrivals": "poisson:rate=3"}, "give one of them"),
         ({"prompt": "3", "workload": "sessions"}, "are for synthetic requests"),
+        ({"retry": "²"}, "is no retry policy"),
         ({"extra": "[1]"}, "is no JSON object"),
         ({"header": ["Nothing"]}, "--header 'Nothing' is none"),
     ],
@@ -151,3 +171,33 @@ def test_a_server_that_counts_more_tokens_than_words_gets_fewer_words(tmp_path: 
     assert "words of 2 tokens and 7 more" in run.manifest.lengths
     assert {row["prompt_tokens"] for row in run.head(100)} <= {99, 100, 101}
     assert not any("how the server counts" in note for note in run.manifest.notes)
+
+
+def test_what_is_secret_is_written_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-of-the-environment")
+    with endpoint_process("slots:gap=1ms") as server:
+        url = f"{server.url}?key=sk-of-the-url"
+        command = ["openloop", "run", "--target", url, f"--target={url}", "--header", "X-Key: sk-of-a-header"]
+        flags = {"target.url": url, "header": ["X-Key: sk-of-a-header"], "rate": 5.0, "for": "500ms"}
+        run_scenario(read_scenario(None, flags), tmp_path / "run", None, [*command, "--header=X-Key:sk-of-a-header"])
+    written = b"".join(each.read_bytes() for each in (tmp_path / "run").iterdir())
+    assert b"sk-of" not in written
+    told = ol.open_run(tmp_path / "run").manifest
+    assert told.target == f"{server.url}?..."
+    shown = ["--target", f"{server.url}?...", f"--target={server.url}?..."]
+    assert told.command == ["openloop", "run", *shown, "--header", "X-Key: ...", "--header=X-Key: ..."]
+
+
+@pytest.mark.parametrize(
+    "url", ["http://me:hunter2@h", "me:hunter2@h:99999", "ftp://hunter2@h", "http://h:x?k=hunter2"]
+)
+def test_a_password_in_a_url_is_refused_and_not_repeated(url: str) -> None:
+    with pytest.raises(SpecError) as refused:
+        find(url)
+    assert "hunter2" not in str(refused.value)
+
+
+def test_a_header_that_is_given_goes_before_the_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-of-the-environment")
+    found = scenario(tmp_path, target__url="http://127.0.0.1:9", header=["authorization: mine"])
+    assert _sites(found.target, ["http://127.0.0.1:9"])[0][1].headers == {"authorization": "mine"}

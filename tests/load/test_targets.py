@@ -543,3 +543,9 @@ def test_a_request_says_what_is_asked() -> None:
         "stream_options": {"include_usage": True},
         "ignore_eos": True,
     }
+
+
+def test_a_key_that_a_server_repeats_is_not_written_down() -> None:
+    target = Chat("host", headers={"Authorization": "Bearer sk-verysecret", "X-N": "1"})
+    found = target.read([b"HTTP/1.1 401 No\r\n\r\n", b"key sk-verysecret is not among 1"], [1, 2])
+    assert found.error == "status 401: key ... is not among 1"

@@ -1,5 +1,8 @@
 """Synthetic requests have the lengths, the prefixes and the turns that were asked for."""
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -117,6 +120,29 @@ def _class(name: str, share: float, source: str):  # type: ignore[no-untyped-def
     from openloop.workload.mix import Class  # noqa: PLC0415
 
     return Class(name, share, read_source(source))
+
+
+def test_classes_keep_their_sessions_texts_and_tenants_apart(tmp_path: Path) -> None:
+    for name in ("x", "y"):
+        (tmp_path / f"{name}.txt").write_text(f"say {name}\n")
+        kinds = [{"timestamp": n, "input_length": 9, "output_length": 1, "type": f"{name}{n}"} for n in (0, 1)]
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(map(json.dumps, kinds)))
+    specs = ["sessions:turns=2", "sessions:turns=2"]
+    specs += [f"{kind}:{tmp_path / name}" for name, kind in (("x.txt", "corpus"), ("y.txt", "corpus"))]
+    specs += [f"trace:{tmp_path / name}" for name in ("x.jsonl", "y.jsonl")]
+    names = "abxyvw"
+    classes = [_class(name, 1 / 6, spec) for name, spec in zip(names, specs, strict=True)]
+    found = Workload(tuple(classes)).demand(Constant(30), 4.0, 0)
+    prompts = Prompts(found, Words())
+    asked = [prompts.ask(number) for number in range(len(found))]
+    owners: dict[int, set[str | None]] = {}
+    for ask in asked:
+        if ask.session_id is not None:
+            owners.setdefault(ask.session_id, set()).add(ask.workload_class)
+    assert {len(each) for each in owners.values()} == {1}
+    assert {ask.text for ask in asked if ask.workload_class == "y"} == {"say y"}
+    assert {ask.tenant for ask in asked if ask.workload_class == "w"} == {"y0", "y1"}
+    assert {ask.tenant for ask in asked if ask.workload_class == "a"} == {None}
 
 
 def test_shares_that_do_not_add_up_are_refused() -> None:

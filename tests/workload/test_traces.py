@@ -101,6 +101,12 @@ def test_lengths_of_a_trace_can_come_at_other_times(tmp_path: Path) -> None:
     assert known_tokens(found).tolist() == [0, 1024, 512, 0, 1024, 512, 0, 1024]
 
 
+def test_hashes_of_blocks_may_be_any_numbers(tmp_path: Path) -> None:
+    rows = [{"timestamp": n, "input_length": 1024, "output_length": 1, "hash_ids": [-1, 2**64 - n]} for n in (0, 1)]
+    (tmp_path / "t.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    assert known_tokens(read(f"trace:{tmp_path / 't.jsonl'}")).tolist() == [0, 512]
+
+
 @pytest.mark.parametrize(
     ("name", "text", "sentence"),
     [
@@ -114,6 +120,7 @@ def test_lengths_of_a_trace_can_come_at_other_times(tmp_path: Path) -> None:
         ("t.jsonl", '{"timestamp": 0\n', "line 1 is no request of a trace"),
         ("t.jsonl", "", "is no trace"),
         ("t.jsonl", "\xff", "is no trace"),
+        ("t.csv", AZURE + '"' + "a" * 200_000, "is not CSV: field larger"),
     ],
 )
 def test_what_is_wrong_with_a_trace_is_said(tmp_path: Path, name: str, text: str, sentence: str) -> None:
@@ -128,6 +135,9 @@ def test_a_trace_that_is_not_there_or_not_text_is_refused(tmp_path: Path) -> Non
     (tmp_path / "t.csv").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(SpecError, match="is not text"):
         read(f"trace:{tmp_path / 't.csv'}")
+
+
+LENGTHS = '{{"0": {{"input_tokens": "{}", "output_tokens": "{{1: 1}}"}}}}'
 
 
 def servegen(folder: Path) -> Path:
@@ -167,6 +177,12 @@ def test_servegen_is_scaled_to_a_rate_and_starts_later(tmp_path: Path) -> None:
         (lambda folder: (folder / "chunk-0-dataset.json").unlink(), "No such file"),
         (lambda folder: (folder / "chunk-0-dataset.json").write_text("{"), "is no record of lengths"),
         (lambda folder: (folder / "chunk-0-dataset.json").write_text("{}"), "has no lengths at all"),
+        (
+            lambda folder: (folder / "chunk-0-dataset.json").write_text(LENGTHS.format("{5: 0}")),
+            "do not tell how often",
+        ),
+        (lambda folder: (folder / "chunk-0-dataset.json").write_text(LENGTHS.format("{1e300: 1}")), "too large"),
+        (lambda folder: (folder / "chunk-0-trace.csv").write_text("600,1,1,Gamma,1,1\n0,1,1,Gamma,1,1\n"), "sort its"),
         (lambda folder: [each.unlink() for each in folder.iterdir()], "holds no clients"),
     ],
 )
@@ -179,5 +195,7 @@ def test_what_is_wrong_with_a_servegen_folder_is_said(tmp_path: Path, change: An
 def test_servegen_has_times_of_its_own(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="brings its own arrivals"):
         Workload.of(read_source(f"servegen:{servegen(tmp_path)}")).demand(Constant(1), 10.0, 1)
+    with pytest.raises(SpecError, match="nothing is due in 1 s"):
+        read(f"servegen:{tmp_path},rate=0.0001", seconds=1.0)
     with pytest.raises(SpecError, match="no requests from 1e\\+06 s"):
         read(f"servegen:{tmp_path},start=1000000s")

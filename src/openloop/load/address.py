@@ -1,5 +1,6 @@
 """Where a target is: its URL, taken apart and looked up."""
 
+import re
 import socket
 import ssl
 from dataclasses import dataclass
@@ -8,7 +9,7 @@ from urllib.parse import urlsplit
 
 from openloop.errors import SpecError
 
-__all__ = ["Address", "Place", "find", "tls_context"]
+__all__ = ["Address", "Place", "find", "shown", "tls_context"]
 
 
 @dataclass(frozen=True)
@@ -37,28 +38,36 @@ class Place:
     path: str = "/"  # all of it
 
 
+def shown(url: str) -> str:
+    """A URL without what may be secret in it: a password, or a key in its query."""
+    return re.sub(r"\?.+", "?...", re.sub(r"(^|//)[^/?]*@", r"\1...@", url), flags=re.DOTALL)
+
+
 def find(url: str, authorities: str = "", *, insecure: bool = False) -> Place:
     """The place of `url`, which is written with or without /v1 at its end."""
+    told = shown(url)
     try:
         parts = urlsplit(url if "://" in url else f"http://{url}")
         port = parts.port
     except ValueError:
         raise SpecError(
-            f"{url!r} is no address of a server, or has a port that is none; write http://host:8000"
+            f"{told!r} is no address of a server, or has a port that is none; write http://host:8000"
         ) from None
     if not (parts.path.isascii() and parts.path.isprintable()):
-        raise SpecError(f"{url!r} has a path that is not plain ASCII; write it percent-encoded")
+        raise SpecError(f"{told!r} has a path that is not plain ASCII; write it percent-encoded")
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise SpecError(f"{url!r} is no address of a server; write it as http://host:8000")
+        raise SpecError(f"{told!r} is no address of a server; write it as http://host:8000")
+    if "@" in parts.netloc:
+        raise SpecError(
+            f"{told!r} holds a user or a password, which would not be sent; give it with --key-env or --header"
+        )
     tls = parts.scheme == "https"
     if authorities and not Path(authorities).is_file():
         raise SpecError(f"{authorities} is no file of certificates")
     family, where = _look_up(parts.hostname, port or (443 if tls else 80))
     address = Address(family, where[0], where[1], parts.hostname if tls else "", authorities, insecure)
     base = parts.path.rstrip("/").removesuffix("/v1")
-    return Place(
-        parts.netloc.rpartition("@")[2], base, address, (parts.path or "/") + (parts.query and f"?{parts.query}")
-    )
+    return Place(parts.netloc, base, address, (parts.path or "/") + (parts.query and f"?{parts.query}"))
 
 
 def _look_up(host: str, port: int) -> tuple[int, tuple[str, int]]:

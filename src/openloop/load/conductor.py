@@ -138,6 +138,8 @@ class _Conductor:
         self.begun: deque[int] = deque(maxlen=REMEMBERED)  # how long until answers began
         self.fed = 0  # of the schedule
         self.given = 0  # requests that a worker has or had
+        self.latest = 0  # when the last of these is due
+        self.full_ns: int | None = None  # when the first is due that was left out, for there were enough
         self.retries = 0
         self.spent = 0.0
         self.ended = False  # the workers know that nothing more will come
@@ -237,9 +239,13 @@ class _Conductor:
         return _Worker(channel, process, mine)
 
     def _conduct_politely(self) -> None:
-        """In a thread of its own, whose priority is lowered for good: where processors are few, workers come first."""
-        with contextlib.suppress(AttributeError, OSError):
-            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+        """In a thread of its own, whose priority is lowered for good: where processors are few, workers come first.
+
+        Not where answers decide what is sent next: then reading them is as urgent as sending.
+        """
+        if not (self.followers or self.load.retry):
+            with contextlib.suppress(AttributeError, OSError):
+                os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
         try:
             self._conduct()
         except BaseException as error:
@@ -347,7 +353,8 @@ class _Conductor:
             return
         assert self.demand.think_s is not None
         due = (row.ended_ns or 0) + to_ns(float(self.demand.think_s[follower]))
-        if due >= to_ns(self.load.seconds):
+        if due >= to_ns(self.load.seconds) or self.full_ns is not None:
+            self.full_ns = None if self.full_ns is None else min(self.full_ns, due)
             self.prompts.over(number)
             return
         self.prompts.answered(number, outcome.text)
@@ -391,12 +398,11 @@ class _Conductor:
         """Give workers what is due soon; when nothing more can come, say so."""
         shares: list[list[Asked]] = [[] for _ in self.workers]
         most = FEED_AT_ONCE * len(self.workers)
-        beyond: int | None = None  # when the first is due that is more than was asked for
         while most and self._hungry(now):
             most -= 1
             due, number = self._next()
             if self._beyond_limit(number):
-                beyond = self.start_ns + due
+                self._leave_out(number, due)
                 break
             shares[number % len(self.workers)].append(self._asked(number, due))
         for worker, share in zip(self.workers, shares, strict=True):
@@ -404,8 +410,6 @@ class _Conductor:
                 self._drop(ticket // TICKETS for ticket, *_ in share)
             elif share:
                 self._send(worker, ("ask", share))
-        if beyond is not None:
-            self._halt(now, beyond, f"stopped after {self.given:,} requests, as was asked for")
         settled = not (self.asked if self.followers or self.load.retry else ())
         if not self.ended and settled and self._next_due() == NEVER:
             self.ended = True
@@ -424,12 +428,27 @@ class _Conductor:
         most = self.load.most_requests
         return most is not None and number not in self.asked and self.given >= most
 
+    def _leave_out(self, number: int, due: int) -> None:
+        """This request and all after it: there are enough. Those that there are may still be tried again."""
+        if due == self.latest:  # of several at the same time some are left out: the window ends before the next
+            after = bisect.bisect_right(self.due_ns, due, 0, self.scheduled) if not self.load.users else self.scheduled
+            due = self.due_ns[after] if after < self.scheduled else to_ns(self.load.seconds)
+        self.full_ns = due
+        self.scheduled = self.fed = min(self.fed, number)
+        self.later = sorted(each for each in self.later if each[1] in self.asked)
+        self.notes.append(f"stopped after {self.given:,} requests, as was asked for")
+        for worker in self.workers:
+            if not worker.over:
+                until = self.start_ns + max(due, self.latest) + to_ns(self.load.drain_s)
+                self._send(worker, ("drain", until))
+
     def _asked(self, number: int, due: int) -> Asked:
         """What a worker is told: an attempt at a request, and a copy of it for the case that it is late."""
         request = self.asked.get(number)
         if request is None:
             request = self.asked[number] = _Request(self.prompts.ask(number))
             self.given += 1
+            self.latest = max(self.latest, due)
         step = 1 if self.load.hedge is None else 2
         attempt = (request.tries - 1) * step
         where, elsewhere = self._where(number, attempt), self._where(number, attempt + 1)
@@ -473,7 +492,9 @@ class _Conductor:
             request = self.asked.pop(number, None)
             self.settled += 1
             if request is None or request.tries == 1:  # else what became of it is known already
-                self._add(Row(number, self.due_ns[number], Outcome("dropped", error=why)))
+                self._add(
+                    Row(number, self.due_ns[number], Outcome("dropped", error=why), ask=self.prompts.bare(number))
+                )
 
     def _scheduled_by(self, moment_ns: int) -> int:
         return bisect.bisect_left(self.due_ns, moment_ns - self.start_ns, 0, self.scheduled)
@@ -544,12 +565,25 @@ class _Conductor:
         self._flush()
         self._stop_scraping()
         end = to_ns(self.load.seconds) if self.halted_ns is None else self.halted_ns - self.start_ns
+        if self.full_ns is not None:
+            end = min(end, stopped if self.load.users else self.full_ns)
         stolen = stolen_s() - self.stolen_s
         if stolen > STOLEN_SHARE * (os.cpu_count() or 1) * stopped / 1e9:
             self.notes.append(f"the host took {stolen:.1f} s of processor time from this machine during the run")
         self.writer.finish(
-            window_ns=(0, end), stopped_ns=max(stopped, 1), stamps=self._stamps(), notes=tuple(self.notes)
+            window_ns=(0, end),
+            stopped_ns=max(stopped, 1),
+            stamps=self._stamps(),
+            notes=tuple(self.notes),
+            offered_rps=self._offered(end),
         )
+
+    def _offered(self, end: int) -> float | None:
+        """What a window that ended early was to have is what was on the schedule until then."""
+        offered = self.writer.manifest.offered_rps
+        if offered is None or self.halted_ns is self.full_ns is None:
+            return offered
+        return self._scheduled_by(self.start_ns + end) / (end / 1e9) or None
 
     def _stop_scraping(self) -> None:
         if self.scraper and self.start_ns:

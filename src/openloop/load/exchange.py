@@ -2,6 +2,7 @@
 
 import socket
 import ssl
+import time
 
 import msgspec
 
@@ -14,6 +15,7 @@ from openloop.workload import Ask, Scale, Words
 __all__ = ["exchange", "measure_scale", "only_model"]
 
 PATIENCE_S = 5.0
+RETRY_S = 0.3
 SHORT, LONG = 8, 136  # words of the prompts that tokens are counted by
 PROBE = -(1 << 40)  # identities that no request of a run has
 
@@ -51,10 +53,14 @@ def measure_scale(place: Place, target: JsonTarget, words: Words) -> Scale | str
     counted = []
     for size in (SHORT, LONG):
         ask = Ask((("user", words.text_of(PROBE - size, size)),), 1)
-        try:
-            found = target.decode(exchange(place, target.encode(ask, size)))
-        except (OSError, ssl.SSLError, WireError) as error:
-            return f"it cannot be asked ({error})"
+        for last in (False, False, True):  # one that is busy is asked again
+            try:
+                found = target.decode(exchange(place, target.encode(ask, size)))
+            except (OSError, ssl.SSLError, WireError) as error:
+                return f"it cannot be asked ({error})"
+            if found.status != "shed" or last:
+                break
+            time.sleep(RETRY_S)
         if found.prompt_tokens is None:
             return found.error or "it does not tell"
         counted.append(found.prompt_tokens)

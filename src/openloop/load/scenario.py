@@ -1,5 +1,6 @@
 """Everything that a run is made of, as a user writes it: one YAML file, or the flags of a command, or both."""
 
+import math
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -12,7 +13,7 @@ import msgspec
 from openloop.arrivals import Arrivals, read_arrivals
 from openloop.distributions import Distribution, read_distribution
 from openloop.errors import SpecError
-from openloop.load.address import Address, Place, find
+from openloop.load.address import Address, Place, find, shown
 from openloop.load.conductor import Load, Snapshot, drive
 from openloop.load.exchange import measure_scale, only_model
 from openloop.load.targets import (
@@ -40,10 +41,14 @@ __all__ = [
     "Limits",
     "Scenario",
     "TargetSpec",
+    "check_files",
     "default_folder",
     "read_scenario",
     "run_scenario",
 ]
+
+
+MOST_WORKERS = 64
 
 
 class TargetSpec(Strict, frozen=True):
@@ -97,7 +102,7 @@ class Scenario(Strict, frozen=True, rename={"seconds": "for"}):
     seed: int = 0
     slo: Any = None
     prices: Prices | None = None
-    retry: str | None = None
+    retry: str | int | None = None
     hedge: str | None = None
     limits: Limits = Limits()
     timeout: str = "120s"
@@ -114,8 +119,10 @@ class Scenario(Strict, frozen=True, rename={"seconds": "for"}):
     def read_workload(self) -> Workload:
         if isinstance(self.workload, str):
             return Workload.of(read_source(self.workload))
-        shares = [each.share if isinstance(each.share, float) else parse_share(each.share) for each in self.workload]
+        shares = [parse_share(str(each.share)) for each in self.workload]
         names = [each.name for each in self.workload]
+        if not all(names):
+            raise SpecError("a class of the workload has no name; give it one, as in class: chat")
         if len(set(names)) < len(names):
             raise SpecError(f"two classes of the workload have the same name: {', '.join(names)}")
         pairs = zip(self.workload, shares, strict=True)
@@ -131,7 +138,7 @@ class Scenario(Strict, frozen=True, rename={"seconds": "for"}):
             return self.slo
         if isinstance(self.slo, Mapping):
             given = self.slo.get("classes") or {}
-            return {**self.slo, "classes": {**classes, **given}}
+            return {**self.slo, "classes": {**classes, **given} if isinstance(given, Mapping) else given}
         return {"default": self.slo, "classes": classes}
 
     def objectives(self) -> Objectives | None:
@@ -172,7 +179,10 @@ def _spelt_out(raw: Mapping[str, Any], flags: dict[str, Any]) -> dict[str, Any]:
         flags["target.headers"] = {name.strip(): value.strip() for name, _, value in given}
     lengths: dict[str, Any] = {name: _lengths(name, flags.pop(name)) for name in ("prompt", "output") if name in flags}
     if lengths:
-        source = read_source(str(flags.get("workload", raw.get("workload", "synthetic"))))
+        given = flags.get("workload", raw.get("workload", "synthetic"))
+        if not isinstance(given, str):
+            raise SpecError("--prompt and --output are for a workload without classes; change the file")
+        source = read_source(given)
         if not isinstance(source, Synthetic):
             raise SpecError(f"--prompt and --output are for synthetic requests; {source} has lengths of its own")
         flags["workload"] = str(replace(source, **lengths))
@@ -219,6 +229,16 @@ def _check(scenario: Scenario) -> None:
         value = getattr(scenario, name)
         if value is not None and value < least:
             raise SpecError(f"{name} is {value}; it is at least {least}")
+    for name in ("connections", "closed"):
+        value = getattr(scenario, name)
+        if value is not None and value < scenario.workers:
+            raise SpecError(f"{name} is {value}, which {scenario.workers} workers cannot share; use as few workers")
+    if scenario.workers > MOST_WORKERS:
+        raise SpecError(f"workers is {scenario.workers}; it is at most {MOST_WORKERS}")
+    if scenario.limits.requests is not None and scenario.limits.requests < 1:
+        raise SpecError(f"limits: requests is {scenario.limits.requests}; it is at least 1")
+    if scenario.limits.spend is not None and not 0 <= scenario.limits.spend < math.inf:
+        raise SpecError(f"limits: spend is {scenario.limits.spend}; it is a sum of money")
     if not scenario.horizon_s > 0:
         raise SpecError(f"for is {scenario.seconds}; a run takes some time, such as 60s")
     workload, arrivals = scenario.read_workload(), scenario.read_arrivals()
@@ -226,6 +246,10 @@ def _check(scenario: Scenario) -> None:
         raise SpecError("say when requests are due: --rate 20, or --arrivals gamma:rate=20,cv=2")
     if scenario.closed is not None and arrivals is not None:
         raise SpecError("a closed loop has no arrivals: leave out --rate and --arrivals, or --closed")
+    if scenario.closed is not None and (scenario.retry is not None or scenario.hedge is not None):
+        raise SpecError("a closed loop asks nobody twice: leave out --retry and --hedge, or --closed")
+    if scenario.hedge is not None and scenario.target.api == "python":
+        raise SpecError("a Python function is not hedged: leave --hedge out")
     if scenario.limits.spend is not None and scenario.prices is None:
         raise SpecError("a limit on what is spent needs prices: give --price, or prices in the file")
     if scenario.tokens_per_word is not None and not 0.01 <= scenario.tokens_per_word <= 100:
@@ -233,7 +257,8 @@ def _check(scenario: Scenario) -> None:
     for text, read in ((scenario.retry, read_retry), (scenario.hedge, read_hedge)):
         if text is not None:
             read(str(text))
-    _seconds(scenario.timeout, "timeout")
+    if not _seconds(scenario.timeout, "timeout") > 0:
+        raise SpecError(f"timeout is {scenario.timeout}; an answer takes some time, such as 120s")
     _seconds(scenario.drain, "drain")
     scenario.objectives()
 
@@ -261,16 +286,14 @@ def run_scenario(
 
 def _load(scenario: Scenario, command: list[str] | None) -> Load:
     spec = scenario.target
-    if scenario.hedge is not None and spec.api == "python":
-        raise SpecError("a Python function is not hedged: leave --hedge out")
     urls = spec.url if isinstance(spec.url, list) else [spec.url]
     sites = _sites(spec, urls)
     words, told = _words(scenario, *sites[0])
     cap = f"an experiment with at most {scenario.connections} connections: requests waited for one, and that counts"
     facts = {
-        "target": ", ".join(urls),
+        "target": ", ".join(map(shown, urls)),
         "model": getattr(sites[0][1], "model", None),
-        "command": command,
+        "command": command and _without_secrets(command),
         "slo": scenario.whole_slo(),
         "prices": scenario.prices,
         "notes": (*([cap] if scenario.connections else []), *told),
@@ -297,6 +320,19 @@ def _load(scenario: Scenario, command: list[str] | None) -> Load:
     )
 
 
+def _without_secrets(command: list[str]) -> list[str]:
+    """What was typed, less the values of headers and what is secret in URLs."""
+    hide = {"--header": lambda value: f"{value.partition(':')[0]}: ...", "--target": shown}
+    found: list[str] = []
+    for before, word in zip(["", *command], command, strict=False):
+        flag, equals, value = word.partition("=")
+        if equals and flag in hide:
+            found.append(f"{flag}={hide[flag](value)}")
+        else:
+            found.append(hide[before](word) if before in hide else word)
+    return found
+
+
 def _sites(spec: TargetSpec, urls: list[str]) -> list[tuple[Place, Target]]:
     headers = _headers(spec.headers)
     kind = TARGETS[spec.api]
@@ -305,7 +341,8 @@ def _sites(spec: TargetSpec, urls: list[str]) -> list[tuple[Place, Target]]:
     if key and not (key.isascii() and key.isprintable()):
         raise SpecError(f"the key in {env} has characters that no key has")
     if key:
-        headers |= kind.key_headers(key)
+        given = {name.lower() for name in headers}
+        headers |= {name: value for name, value in kind.key_headers(key).items() if name.lower() not in given}
     if kind is Function:
         for url in urls:
             find_function(url)
@@ -320,6 +357,15 @@ def _sites(spec: TargetSpec, urls: list[str]) -> list[tuple[Place, Target]]:
         common |= {"method": spec.method, "template": _template(spec)}
         return [(place, Plain(place.host, base=place.path, **common)) for place in places]
     return [(place, kind(place.host, base=place.base, **common)) for place in places]
+
+
+def check_files(scenario: Scenario) -> None:
+    """What a run would read besides the workload."""
+    _template(scenario.target)
+    if scenario.target.ca and not Path(scenario.target.ca).is_file():
+        raise SpecError(f"{scenario.target.ca} is no file of certificates")
+    if scenario.tokenizer:
+        word_tokens(scenario.tokenizer)
 
 
 def _template(spec: TargetSpec) -> str:

@@ -447,6 +447,7 @@ class _Worker:
     def _free(self, connection: _Connection) -> None:
         """It may carry the next request."""
         connection.request = None
+        connection.rested = False
         pool = connection.pool
         while pool.waiting:
             request = pool.waiting.popleft()
@@ -533,9 +534,11 @@ class _Worker:
         if request is None:  # nobody asked: whatever it is, the connection is of no use any more
             self._close(connection)
             return
-        if request.twin is not None and not request.blocks and data[9:10] == b"2":  # as in HTTP/1.1 200
-            self._give_up(request.twin, CANCELLED, time.monotonic_ns())
         request.blocks.append(data)
+        if request.twin is not None and request.twin.ticket in self.in_flight:
+            head = data if len(request.blocks) == 1 else b"".join(request.blocks)
+            if head[9:10] == b"2":  # as in HTTP/1.1 200
+                self._give_up(request.twin, CANCELLED, time.monotonic_ns())
         request.stamps.append(stamp)
         request.kernel += kernel
         try:

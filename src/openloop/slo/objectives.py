@@ -147,6 +147,8 @@ def read_slo(what: "str | Path | Mapping[str, Any] | SLO | Objectives") -> Objec
         return Objectives(what)
     if isinstance(what, Mapping):
         return _from_mapping(what, "the SLO")
+    if not isinstance(what, str | Path):
+        raise SpecError(f"the SLO is {what!r}; write gates, such as 'ttft<=500ms', a preset or a file")
     if isinstance(what, Path) or what.endswith((".yaml", ".yml")):
         return _from_mapping(read_yaml(Path(what)), str(what))
     return Objectives(parse_slo(what))

@@ -1,5 +1,6 @@
 """From a row of a demand to the texts that a server is sent."""
 
+from dataclasses import replace
 from itertools import groupby
 
 from openloop.workload.ask import Ask
@@ -32,11 +33,20 @@ class Prompts:
             messages = self._made(number)
         if session is not None and self._grows:
             self._said[session] = list(messages)
+        return replace(self.bare(number), messages=messages)
+
+    def bare(self, number: int) -> Ask:
+        """Whose a request is, without its texts."""
+        demand = self._demand
+        session = None if demand.session is None else int(demand.session[number])
         codes = (demand.workload_class, demand.classes), (demand.tenant, demand.tenants)
-        named = [names[int(places[number])] if places is not None and names else None for places, names in codes]
+        named = [
+            names[int(places[number])] if places is not None and names and places[number] >= 0 else None
+            for places, names in codes
+        ]
         alone = session is None or session < 0
         return Ask(
-            messages,
+            (),
             int(demand.output_tokens[number]) or None,
             named[0],
             named[1],

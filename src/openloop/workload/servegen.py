@@ -68,6 +68,8 @@ class ServeGen(Term):
             times = np.concatenate([np.empty(0), *(each.arrivals(factor, rng) for each in windows[path])])
             if len(times):
                 parts.append((_name(path), times, *_lengths(path, times, rng)))
+        if not parts:
+            raise SpecError(f"nothing is due in {horizon_s:g} s of {self}: raise the rate, or run longer")
         due = np.concatenate([times for _, times, _, _ in parts]) - self.start
         client = np.repeat(np.arange(len(parts)), [len(times) for _, times, _, _ in parts])
         prompts, outputs = (np.concatenate([part[place] for part in parts]) for place in (2, 3))
@@ -96,6 +98,8 @@ def _windows(path: Path, start_s: float, end_s: float) -> list[_Window]:
         rows = [row for row in csv.reader(path.read_text(encoding="utf-8").splitlines()) if row]
         starts = [float(row[0]) for row in rows]
         step = min(np.diff(starts), default=600.0)
+        if not step > 0:
+            raise SpecError(f"{path} has windows that are not in order of time: sort its lines")
         found = [
             _Window(max(at, start_s), min(at + step, end_s), float(row[1]), row[3].strip().lower(), float(row[4]))
             for at, row in zip(starts, rows, strict=True)
@@ -122,7 +126,7 @@ def _lengths(path: Path, times_s: Floats, rng: np.random.Generator) -> tuple[Int
         }
     except OSError as error:
         raise SpecError(f"{source} cannot be read: {error.strerror}") from None
-    except (ValueError, SyntaxError, TypeError, KeyError, AttributeError, RecursionError) as error:
+    except (ValueError, SyntaxError, TypeError, KeyError, AttributeError, RecursionError, OverflowError) as error:
         raise SpecError(f"{source} is no record of lengths: {error}") from None
     known = np.array(sorted(at for at, pair in seen.items() if all(len(values) for values, _ in pair)))
     if not len(known):
@@ -139,5 +143,9 @@ def _lengths(path: Path, times_s: Floats, rng: np.random.Generator) -> tuple[Int
 def _histogram(text: str | dict[str, float]) -> tuple[Ints, Floats]:
     """Written as a Python dictionary: {143: 0.02, 149: 0.98}."""
     found = ast.literal_eval(text) if isinstance(text, str) else text
-    weights = np.array([float(weight) for weight in found.values()])
-    return np.array([int(value) for value in found], np.int64), weights / weights.sum() if len(weights) else weights
+    values, weights = np.array([int(value) for value in found], np.int64), np.array([*map(float, found.values())])
+    if not len(weights):
+        return values, weights
+    if not (np.all(weights >= 0) and 0 < weights.sum() < math.inf):
+        raise ValueError(f"{weights.tolist()[:5]} do not tell how often each length was seen")
+    return values, weights / weights.sum()

@@ -104,7 +104,9 @@ def _turns(session: Ints) -> Ints:
 def _blocks(found: list[_Request], block: int) -> Pieces:
     """Prompts as blocks, of which the last is what is left; those without blocks are one piece of their own."""
     prompts = np.array([each.prompt for each in found])
-    flat = [each.blocks or [-1 - number] for number, each in enumerate(found)]
+    known: dict[int, int] = {}  # hashes may be of any size
+    named = ([known.setdefault(block, len(known)) for block in each.blocks] for each in found)
+    flat = [blocks or [-1 - number] for number, blocks in enumerate(named)]
     lengths = np.array([len(each) for each in flat])
     starts = np.concatenate([[0], np.cumsum(lengths)])
     owner = np.repeat(np.arange(len(prompts)), lengths)
@@ -183,8 +185,15 @@ TABLES: dict[str, tuple[tuple[str, str, str, str, str], Callable[[str], float]]]
 }
 
 
+def _whole(rows: Iterator[list[str]], path: Path) -> Iterator[list[str]]:
+    try:
+        yield from rows
+    except csv.Error as error:
+        raise SpecError(f"{path} is not CSV: {error}") from None
+
+
 def _read_table(path: Path, text: str) -> Iterator[tuple[int, _Request]]:
-    rows = csv.reader(io.StringIO(text))
+    rows = _whole(csv.reader(io.StringIO(text)), path)
     header = [name.strip() for name in next(rows, [])]
     fitting = [(names, read) for names, read in TABLES.values() if names[0] in header]
     if not fitting:

@@ -40,8 +40,9 @@ class Scale:
     per_word: float = 1.0
     overhead: float = 0.0
 
-    def words(self, tokens: float) -> int:
-        return max(round(tokens / self.per_word), 1)
+    def words(self, tokens: float, chance: float = 0.5) -> int:
+        """How many, rounded up or down by chance, so that many short pieces are as long as they should be together."""
+        return max(int(tokens / self.per_word + chance), 1)
 
 
 class Words:
@@ -58,7 +59,7 @@ class Words:
 
     def text(self, identity: int, tokens: float) -> str:
         """The text with this identity, of so many tokens."""
-        return self.text_of(identity, self.scale.words(tokens))
+        return self.text_of(identity, self.scale.words(tokens, _mix(~identity, self._seed) / 2**64))
 
     def text_of(self, identity: int, words: int) -> str:
         mixed = _mix(identity, self._seed)

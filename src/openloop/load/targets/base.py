@@ -19,6 +19,7 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 SHED = (429, 503, 529)
 OWN_HEADERS = ("x-request-id", "content-length")
 MOST_TOKENS = 1_000_000  # in one event
+SECRET = 8  # letters that a key has at least
 NO_SENSE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
@@ -104,7 +105,15 @@ class HttpTarget(Target):
             _settle(found)
         else:
             fail(found, f"status {status}: {message(reply.body)}", "shed" if status in SHED else "error")
+        for secret in self._secrets if found.error else ():
+            found.error = (found.error or "").replace(secret, "...")
         return found
+
+    @cached_property
+    def _secrets(self) -> list[str]:
+        """What a server may repeat of our headers when it refuses, and nobody is to read."""
+        last = [value.split()[-1] for value in self.headers.values() if value.split()]
+        return [each for each in last if len(each) >= SECRET]
 
     @abstractmethod
     def read_reply(self, reply: Reply, found: Outcome) -> None:
