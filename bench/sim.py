@@ -4,8 +4,8 @@
 
 One replica of a 7B model on an A100, lengths as in the Azure conversation trace of 2023 (means of twenty equal parts of
 it), chunked prefill, Poisson arrivals: at 4 requests/s, and at 80% of what the replica can do. Printed are requests per
-second of processor time with the times of all tokens in memory, the time to write them to a run folder, and the ratio to
-other simulators on such a workload. Those are not run here: their figures were taken on one idle core of another
+second of processor time with the times of all tokens in memory, the time to write them to a run folder, and the ratio
+to other simulators on such a workload. Those are not run here: their figures were taken on one idle core of another
 machine of this kind, with 10,000 requests at 4/s.
 """
 
@@ -21,11 +21,32 @@ import numpy as np
 from openloop.arrivals import Poisson
 from openloop.distributions import Histogram, Weighted
 from openloop.sim import core
-from openloop.sim.fleet import _serve, read_fleet, simulate_fleet
+from openloop.sim.fleet import Fleet, _serve, read_fleet, simulate_fleet
 from openloop.sim.replicas import token_times
 from openloop.workload import Synthetic, Workload
 
-PROMPTS = [111, 197, 258, 379, 392, 400, 408, 452, 907, 1004, 1033, 1058, 1083, 1112, 1155, 1268, 1497, 2304, 3791, 4281]
+PROMPTS = [
+    111,
+    197,
+    258,
+    379,
+    392,
+    400,
+    408,
+    452,
+    907,
+    1004,
+    1033,
+    1058,
+    1083,
+    1112,
+    1155,
+    1268,
+    1497,
+    2304,
+    3791,
+    4281,
+]
 OUTPUTS = [27, 48, 60, 72, 81, 88, 93, 99, 108, 120, 139, 162, 197, 331, 391, 397, 406, 417, 434, 551]
 FLEET = {"model": "7b", "gpu": "a100", "max_sequences": 128, "max_tokens": 512}
 OTHERS = {
@@ -64,27 +85,31 @@ def main() -> None:
             speeds.append(len(demand) / (time.process_time() - began))
         busy = outcome.y[0, core.BUSY] / np.nanmax(outcome.x[:, core.ENDED])
         best = best or max(speeds)
-        print(f"{rate:6.2f} requests/s ({busy:.0%} busy): {max(speeds):>9,.0f} simulated per second, {len(times):,} token times")
+        print(
+            f"{rate:6.2f} requests/s ({busy:.0%} busy): {max(speeds):>9,.0f} simulated per second,"
+            f" {len(times):,} token times"
+        )
     _write(fleet, workload, count)
     print(f"peak memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:,.0f} MiB")
     for name, speed in OTHERS.items():
         print(f"{best / speed:>7,.0f} times {name} ({speed:,}/s elsewhere)")
 
 
-def _capacity(fleet, workload) -> float:  # type: ignore[no-untyped-def]
+def _capacity(fleet: Fleet, workload: Workload) -> float:
     """Requests per second when there are always some that wait."""
     outcome = _serve(fleet, workload.demand(Poisson(1000.0), 5.0, 2), None, np.inf)
     return float(len(outcome.q) / np.nanmax(outcome.x[:, core.ENDED]))
 
 
-def _write(fleet, workload, count: int) -> None:  # type: ignore[no-untyped-def]
+def _write(fleet: Fleet, workload: Workload, count: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         began = time.process_time()
         run = simulate_fleet(fleet, workload, Poisson(4.0), count / 4.0, 1)
         made = time.process_time()
         run.save(Path(folder) / "run")
         size = sum(path.stat().st_size for path in (Path(folder) / "run").iterdir())
-        print(f"as records in memory {made - began:.2f} s, to a run folder {time.process_time() - made:.2f} s more ({size / 1e6:.0f} MB)")
+        saved = time.process_time() - made
+        print(f"as records in memory {made - began:.2f} s; saving them {saved:.2f} s more ({size / 1e6:.0f} MB)")
 
 
 if __name__ == "__main__":

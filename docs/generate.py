@@ -25,6 +25,8 @@ from openloop.records import COLUMNS, MEASURES, Manifest
 from openloop.score import Score
 from openloop.serve import ENGINES
 from openloop.sim import QUEUES
+from openloop.sim.batching import ORDERS, POLICIES
+from openloop.sim.steps import GPUS, MEASURED, MODELS, preset
 from openloop.slo import GATES, PRESETS
 from openloop.terms import Term
 from openloop.workload import SOURCES
@@ -108,6 +110,23 @@ def _default(field: "dataclasses.Field[object]") -> str:
     return " (optional)" if field.default in (None, math.inf) else f" = {codec.write(field.default)}"
 
 
+def steps() -> Iterator[str]:
+    yield from (
+        "| model | GPU | from | prefill of 2,048 | decode, batch 1 / 32 / 128 | memory, tokens |",
+        "|---|---|---|---|---|---|",
+    )
+    for model in MODELS:
+        for gpu in GPUS:
+            for tp in (1, 2, 4, 8):
+                if (model, gpu, tp) not in MEASURED and (tp > 1 or model in ("32b", "70b")):
+                    continue
+                found = preset(model, gpu, tp)
+                decode = " / ".join(f"{1e3 * found.step.decode(batch, 1024):.1f}" for batch in (1, 32, 128))
+                known = "measured" if (model, gpu, tp) in MEASURED else "data sheet"
+                prefill = f"{1e3 * found.step.prefill(2048):.0f} ms"
+                yield f"| {found.model.name} | {tp} x {gpu} | {known} | {prefill} | {decode} ms | {found.kv_tokens:,} |"
+
+
 def _first_sentence(kind: type) -> str:
     return " ".join((kind.__doc__ or "").split("\n\n")[0].split())
 
@@ -124,6 +143,9 @@ PARTS: dict[str, Callable[[], Iterator[str]]] = {
     "distributions": terms(DISTRIBUTIONS),
     "queues": terms(QUEUES),
     "sources": terms(SOURCES),
+    "policies": terms(POLICIES),
+    "orders": terms(ORDERS),
+    "steps": steps,
     "persistence": terms({"retry": Retry, "hedge": Hedge}),
     "engines": terms(ENGINES),
     "targets": targets,

@@ -329,6 +329,21 @@ def test_a_workload_is_shown_and_drawn(tmp_path: Path) -> None:
     assert ".svg or .png" in call("workload", "describe", spec, "--rate", "5", "-o", tmp_path / "w.pdf", code=2).stderr
 
 
+def test_a_fleet_is_simulated_scored_and_explained(tmp_path: Path) -> None:
+    fleet = tmp_path / "fleet.yaml"
+    fleet.write_text("model: 8b\ngpu: h100\n")
+    arguments = [fleet, "--rate", "4", "--for", "5m", "--prompt", "500", "--output", "50", "-o", tmp_path / "run"]
+    found = json.loads(call("sim", *arguments, "--slo", "ttft<=1s, tpot<=40ms", "--json").stdout)
+    assert found["attainment"] == 1.0
+    assert openloop.open_run(tmp_path / "run").manifest.model == "8b"
+    assert "floor = " in call("sim", fleet, "--explain").stdout
+    fleet.write_text("model: 8b\ngpu: h100\npolicy: chunky\n")
+    assert "did you mean 'chunked'" in call("sim", fleet, "--rate", "4", code=2).stderr
+    fleet.write_text("model: 8b\ngpu: h100\nmemory_tokens: 100\n")
+    assert "longer than the memory" in call("sim", fleet, "--rate", "4", code=2).stderr
+    assert "rate is 0.0" in call("sim", fleet, "--rate", "0", code=2).stderr
+
+
 def test_a_server_that_is_not_there_makes_a_run_of_failures(tmp_path: Path) -> None:
     arguments = ["--target", "http://127.0.0.1:9", "--model", "m", "--rate", "200", "--for", "1s"]
     done = call("run", *arguments, "--slo", "ttft<=1s", "-o", tmp_path / "run", code=1)

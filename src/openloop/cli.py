@@ -397,9 +397,9 @@ def describe(
     flags = {"rate": rate, "arrivals": arrivals, "for": seconds, "seed": seed}
     given = {name: value for name, value in flags.items() if value is not None}
     if spec.endswith((".yaml", ".yml")):
-        scenario = read_scenario(Path(spec), given)
+        scenario = read_scenario(Path(spec), given, live=False)
     else:
-        scenario = read_scenario(None, {"for": "10m", "target.url": "nobody", "workload": spec, **given})
+        scenario = read_scenario(None, {"for": "10m", "workload": spec, **given}, live=False)
     asked, horizon = scenario.read_workload(), scenario.horizon_s
     demand = asked.demand(scenario.read_arrivals(), horizon, scenario.seed)
     found = describe_demand(demand, horizon)
@@ -409,6 +409,66 @@ def describe(
         show_workload(str(asked), found, demand)
     if out:
         draw_workload(str(asked), demand, horizon, out)
+
+
+@cli.command()
+@click.argument("fleet", type=click.Path(path_type=Path))
+@click.option("--workload", help="What is asked, for example sessions:turns=5,think=8s.  [default: synthetic]")
+@click.option("--prompt", help="Tokens in a prompt: a number or a distribution.  [default: 128]")
+@click.option("--output", help="Tokens of an answer: a number or a distribution.  [default: 64]")
+@click.option("--arrivals", help="When users come, for example gamma:rate=12,cv=2.")
+@click.option("--rate", type=RATE, help="Short for --arrivals poisson:rate=RATE.")
+@click.option("--for", "seconds", help="How long they come.  [default: 10m]")
+@click.option("--seed", type=click.IntRange(0), help="The same seed, the same run.  [default: 0]")
+@click.option("--slo", help="Score the run against this SLO; its TTFT is the deadline that orders go by.")
+@click.option("--explain", is_flag=True, help="Print where every number of the replica comes from, and stop.")
+@click.option("-o", "--out", type=click.Path(path_type=Path), help="Folder to write the run to.")
+@JSON
+def sim(fleet: Path, seconds: str | None, explain: bool, out: Path | None, as_json: bool, **asked: Any) -> None:
+    """Simulate FLEET, a YAML file of modelled replicas, in virtual time, and score what its users got.
+
+    \b
+    A fleet in three lines:
+      model: 8b            # 7b, 8b, 13b, 32b, 70b
+      gpu: h100            # a100, h100, h200, l40s, mi300x; tp: 4 spreads it over four
+      policy: chunked      # prefill-first, static, prepone:steps=4
+    See docs/simulator.md for the rest: limits, memory, prefix caches, drafts, orders.
+
+    \b
+    Examples:
+      openloop sim fleet.yaml --rate 8 --prompt "lognormal(median=900,sigma=0.7)" --slo "ttft<=1s, tpot<=40ms"
+      openloop sim fleet.yaml --workload trace:mooncake.jsonl --for 1h -o run/
+      openloop sim fleet.yaml --explain
+    """
+    from openloop.load.scenario import read_scenario
+    from openloop.records import open_run
+    from openloop.score import score as score_run
+    from openloop.sim.fleet import explain_fleet, read_fleet, simulate_fleet
+
+    chosen = read_fleet(fleet)
+    if explain:
+        click.echo("\n".join(explain_fleet(chosen)))
+        return
+    given = {name: value for name, value in asked.items() if value is not None}
+    scenario = read_scenario(None, {"for": seconds or "10m", **given}, live=False)
+    objectives = scenario.objectives()
+    run = simulate_fleet(
+        chosen,
+        scenario.read_workload(),
+        scenario.read_arrivals(),
+        scenario.horizon_s,
+        scenario.seed,
+        objectives,
+        slo=scenario.slo,
+        command=["openloop", *sys.argv[1:]],
+    )
+    if out:
+        run.save(out)
+        run = open_run(out)
+    if objectives is None:
+        _tell_run(run, 5, as_json)
+    else:
+        _tell_score(score_run(run, objectives), as_json)
 
 
 @cli.command()

@@ -30,7 +30,9 @@ def fleet(**more: Any) -> Fleet:
     return read_fleet({"step": STEP, "memory_tokens": 20_000, **more})
 
 
-def demand(spec: str = "synthetic:prompt=uniform(1,900),output=uniform(1,60)", rate: float = 8.0, seed: int = 1) -> Demand:
+def demand(
+    spec: str = "synthetic:prompt=uniform(1,900),output=uniform(1,60)", rate: float = 8.0, seed: int = 1
+) -> Demand:
     return Workload.of(read_source(spec)).demand(Poisson(rate), 30.0, seed)
 
 
@@ -152,7 +154,9 @@ def test_plain_python_gives_the_same(policy: str, spec: str) -> None:
     results = []
     for off in ("0", "1"):
         command = [sys.executable, "-c", PLAIN, policy, spec]
-        done = subprocess.run(command, env={**os.environ, "NUMBA_DISABLE_JIT": off}, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            command, env={**os.environ, "NUMBA_DISABLE_JIT": off}, capture_output=True, text=True, check=False
+        )
         assert done.returncode == 0, done.stderr[-2000:]
         results.append(json.loads(done.stdout))
     assert results[0] == results[1]
@@ -160,7 +164,9 @@ def test_plain_python_gives_the_same(policy: str, spec: str) -> None:
 
 def run(rate: float = 9.0, seconds: float = 200.0, **more: Any) -> ol.Run:
     chosen = read_fleet({"model": "8b", "gpu": "h100", **more})
-    asked = Workload.of(read_source("synthetic:prompt=lognormal(median=900,sigma=0.7),output=lognormal(median=150,sigma=0.7)"))
+    asked = Workload.of(
+        read_source("synthetic:prompt=lognormal(median=900,sigma=0.7),output=lognormal(median=150,sigma=0.7)")
+    )
     return simulate_fleet(chosen, asked, Poisson(rate), seconds, 1, read_slo("ttft<=1s"))
 
 
@@ -192,7 +198,9 @@ def test_a_cache_knows_what_was_said_before() -> None:
     rows = {row["request_id"]: row for row in warm.head(10_000)}
     for row in rows.values():
         if row["turn"]:
-            known = row["prompt_tokens"] - 160 - 1  # all but the new question; the last answer's last token is not there
+            known = (
+                row["prompt_tokens"] - 160 - 1
+            )  # all but the new question; the last answer's last token is not there
             assert row["cached_tokens"] == known // 16 * 16
     assert not any(row["cached_tokens"] for row in cold.head(10_000))
 
@@ -220,3 +228,43 @@ def test_what_is_no_fleet_is_refused(change: dict[str, Any], sentence: str) -> N
 def test_a_request_longer_than_the_memory_is_refused() -> None:
     with pytest.raises(SpecError, match="longer than the memory of a replica"):
         _serve(fleet(memory_tokens=500), demand(), None, 100.0)
+
+
+def test_drafts_come_several_at_a_time_and_are_counted() -> None:
+    """Three drafts accepted at 0.6: a step makes 1 + 0.6 + 0.36 + 0.216 tokens."""
+    found = run(rate=2.0, drafts={"tokens": 3, "acceptance": 0.6, "cost": "10%"})
+    found.validate()
+    rows = found.head(10_000)
+    assert all(sum(row["event_tokens"]) == row["output_tokens"] == row["requested_tokens"] for row in rows)
+    long = [row for row in rows if row["output_tokens"] > 100]
+    steps = sum(len(row["event_ns"]) - 1 for row in long)
+    assert sum(row["output_tokens"] - 1 for row in long) / steps == pytest.approx(2.176, rel=0.02)
+    assert sum(row["drafted_tokens"] for row in long) == 3 * steps
+    plain, quick = (ol.score(each, "ttft<=9s").tpot_s for each in (run(rate=2.0), found))
+    assert plain is not None
+    assert quick is not None
+    assert quick.p50 < 0.75 * plain.p50
+
+
+def test_a_delay_at_delivery_lowers_the_tail_of_gaps_and_leaves_idle_time_as_it_is() -> None:
+    slo = "tbt<=10s, read_from_first>=20tok/s"
+    plain, delayed = (ol.score(run(policy="prefill-first", **more), slo) for more in ({}, {"delay": "50ms"}))
+    assert plain.tbt_s is not None
+    assert delayed.tbt_s is not None
+    assert delayed.tbt_s.p50 < 0.7 * plain.tbt_s.p50
+    assert plain.idle_s is not None
+    assert delayed.idle_s is not None
+    assert delayed.idle_s.p99 == pytest.approx(plain.idle_s.p99, rel=0.05)
+    assert delayed.ttft_s is not None
+    assert plain.ttft_s is not None
+    assert delayed.ttft_s.p99 == pytest.approx(plain.ttft_s.p99, rel=1e-6)
+
+
+def test_refusing_what_is_late_raises_goodput_in_overload_and_serves_fewer_tokens() -> None:
+    slo = "ttft<=1s"
+    first, refusing = (
+        ol.score(run(rate=40.0, seconds=60.0, order=order), slo) for order in ("first", "goodput:late=shed")
+    )
+    assert refusing.goodput_rps > 1.5 * first.goodput_rps
+    assert refusing.statuses["shed"] > 0
+    assert refusing.output_tokens_per_s < first.output_tokens_per_s

@@ -146,8 +146,11 @@ class Scenario(Strict, frozen=True, rename={"seconds": "for"}):
         return None if slo is None else read_slo(slo)
 
 
-def read_scenario(path: Path | None, flags: Mapping[str, Any] | None = None) -> Scenario:
-    """A file, and what flags change of it: their names are keys, with a dot where one is inside another."""
+def read_scenario(path: Path | None, flags: Mapping[str, Any] | None = None, *, live: bool = True) -> Scenario:
+    """A file, and what flags change of it: their names are keys, with a dot where one is inside another.
+
+    Where nobody is asked (not `live`), it needs no target.
+    """
     raw = {} if path is None else read_yaml(path)
     if raw is None:
         raw = {}
@@ -156,6 +159,8 @@ def read_scenario(path: Path | None, flags: Mapping[str, Any] | None = None) -> 
     for name, value in _spelt_out(raw, dict(flags or {})).items():
         _put(raw, name, value)
     found = convert(raw, Scenario, str(path) if path else "the flags")
+    if live and not found.target.url:
+        raise SpecError("say whom to ask: --target http://localhost:8000, or target: {url: ...} in the file")
     _check(found)
     return found
 
@@ -219,8 +224,6 @@ def _put(raw: dict[str, Any], name: str, value: Any) -> None:
 
 def _check(scenario: Scenario) -> None:
     """What can be wrong before anybody is asked; whatever reads it says so."""
-    if not scenario.target.url:
-        raise SpecError("say whom to ask: --target http://localhost:8000, or target: {url: ...} in the file")
     if scenario.target.api not in TARGETS:
         raise SpecError(f"unknown api {scenario.target.api!r}{suggest(scenario.target.api, TARGETS)}")
     if scenario.target.method.upper() == "HEAD" or not scenario.target.method.isalpha():

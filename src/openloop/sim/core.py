@@ -13,31 +13,104 @@ from typing import Any
 
 import numba
 import numpy as np
+from numpy.typing import NDArray
 
 __all__ = [
+    "AHEAD",
+    "ATTENTION",
+    "BEGIN",
+    "BLOCKS",
+    "BUSY",
+    "CACHED",
+    "CACHE_INTS",
+    "CENSORED",
     "CHUNKED",
+    "CONTEXT",
     "DEADLINE",
+    "DRAFT",
+    "DRAFTS",
+    "DRAFT_STEP",
+    "DUE",
+    "ENDED",
+    "FILLING",
     "FIRST",
+    "FIRST_TOKEN",
+    "FLOOR",
+    "FOLLOWER",
+    "FREE",
+    "FROM",
+    "GAIN",
     "GOODPUT",
+    "LEFT",
+    "LONGEST",
+    "NAMED",
+    "NAMED_PROMPT",
+    "NAMES",
+    "NEWEST",
+    "NEXT",
+    "OK",
+    "OLDEST",
+    "ORDER",
+    "OUTPUT",
+    "POLICY",
+    "PREEMPTIONS",
     "PREFILL_FIRST",
     "PREPONE",
+    "PREPONED",
+    "PROMPT",
+    "RAN",
+    "READING",
+    "RECOMPUTED",
+    "REPLICA",
+    "REPLICA_FLOATS",
+    "REPLICA_INTS",
+    "REQUEST_FLOATS",
+    "REQUEST_INTS",
+    "RIGHT",
+    "ROOT",
+    "RUNNING",
+    "SEQUENCE",
+    "SEQUENCES",
+    "SHED",
+    "SHEDS",
     "SHORTEST",
+    "SIZE",
+    "SLOTS",
+    "SPARE",
+    "SPARES",
+    "STARTED",
     "STATIC",
+    "STATUS",
+    "STEP",
+    "SWAP",
+    "THINK",
+    "TOKEN",
+    "TOKENS",
+    "UNUSED",
+    "USERS",
+    "WAITING",
+    "WATERMARK",
+    "WITHIN",
     "serve",
 ]
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
 
 # How a batch is put together, and in which order requests are taken into it.
 STATIC, PREFILL_FIRST, CHUNKED, PREPONE = range(4)
 FIRST, SHORTEST, DEADLINE, GOODPUT = range(4)
 
 NEVER = np.inf
-NONE, ONE = np.int64(0), np.int64(1)  # typed, or else functions would be compiled for the literal as well
+NONE: Any = np.int64(0)  # typed, or else functions would be compiled for the literal as well
+ONE: Any = np.int64(1)
 IDLE, PREFILLING, DECODING = range(3)
 NOT_YET, UNDER_WAY = -1, -2  # of steps before a prefill
 OK, SHED, CENSORED = range(3)
 LATER = 1e12  # added to the key of what is put off
 
-inner = numba.njit(no_cpython_wrapper=True, no_cfunc_wrapper=True)  # called from compiled code only
+# For what is called from compiled code only.
+inner = numba.njit(no_cpython_wrapper=True, no_cfunc_wrapper=True)  # type: ignore[call-overload]
 
 # Columns. Arrays are few and wide because each one that is handed to a compiled function costs time.
 # q: whole numbers of requests.
@@ -112,8 +185,8 @@ inner = numba.njit(no_cpython_wrapper=True, no_cfunc_wrapper=True)  # called fro
     REPLICA_INTS,
 ) = range(27)
 
-# y: other numbers of replicas, most of them seconds. A step lasts max(FLOOR, TOKEN * tokens) + READING * sum of contexts
-# + ATTENTION * sum of chunk * (context + chunk / 2) + SEQUENCE * sequences.
+# y: other numbers of replicas, most of them seconds. A step lasts max(FLOOR, TOKEN * tokens)
+# + READING * sum of contexts + ATTENTION * sum of chunk * (context + chunk / 2) + SEQUENCE * sequences.
 (
     FLOOR,
     TOKEN,
@@ -146,7 +219,7 @@ def _grown(old: Any) -> Any:
 
 
 @inner
-def _push(heap: Any, size: int, time: float, number: int) -> int:
+def _push(heap: Floats, size: int, time: float, number: int) -> int:
     """A binary heap of (time, number) in a matrix of two columns."""
     place = size
     while place > 0:
@@ -161,7 +234,7 @@ def _push(heap: Any, size: int, time: float, number: int) -> int:
 
 
 @inner
-def _pop(heap: Any, size: int) -> int:
+def _pop(heap: Floats, size: int) -> int:
     """Take the first off; the caller has read it."""
     size -= 1
     time, number = heap[size, 0], heap[size, 1]
@@ -204,7 +277,7 @@ def _steps_by(base: float, slope: float, elapsed: float, most: int) -> int:
 
 
 @inner
-def _meld(q: Any, x: Any, a: int, b: int) -> int:
+def _meld(q: Ints, x: Floats, a: int, b: int) -> int:
     """Two skew heaps as one; the least key on top, and of equal keys the least number."""
     if a < 0:
         return b
@@ -228,14 +301,14 @@ def _meld(q: Any, x: Any, a: int, b: int) -> int:
 
 
 @inner
-def _wait(q: Any, x: Any, f: Any, r: int, i: int) -> None:
+def _wait(q: Ints, x: Floats, f: Ints, r: int, i: int) -> None:
     q[i, LEFT] = q[i, RIGHT] = -1
     f[r, ROOT] = _meld(q, x, f[r, ROOT], i)
     f[r, WAITING] += 1
 
 
 @inner
-def _take(q: Any, x: Any, f: Any, r: int) -> int:
+def _take(q: Ints, x: Floats, f: Ints, r: int) -> int:
     i = f[r, ROOT]
     f[r, ROOT] = _meld(q, x, q[i, LEFT], q[i, RIGHT])
     f[r, WAITING] -= 1
@@ -243,7 +316,7 @@ def _take(q: Any, x: Any, f: Any, r: int) -> int:
 
 
 @inner
-def _find(cache: Any, head: Any, r: int, name: int) -> int:
+def _find(cache: Ints, head: Ints, r: int, name: int) -> int:
     block = head[r, name % head.shape[1]]
     while block >= 0 and cache[r, block, NAME] != name:
         block = cache[r, block, CHAIN]
@@ -251,7 +324,7 @@ def _find(cache: Any, head: Any, r: int, name: int) -> int:
 
 
 @inner
-def _unlist(f: Any, cache: Any, r: int, block: int) -> None:
+def _unlist(f: Ints, cache: Ints, r: int, block: int) -> None:
     """Somebody uses it again, or it is gone."""
     older, newer = cache[r, block, OLDER], cache[r, block, NEWER]
     if older >= 0:
@@ -266,7 +339,7 @@ def _unlist(f: Any, cache: Any, r: int, block: int) -> None:
 
 
 @inner
-def _evict(f: Any, cache: Any, head: Any, r: int) -> None:
+def _evict(f: Ints, cache: Ints, head: Ints, r: int) -> None:
     """Forget what was used the longest time ago."""
     block = f[r, OLDEST]
     _unlist(f, cache, r, block)
@@ -284,14 +357,14 @@ def _evict(f: Any, cache: Any, head: Any, r: int) -> None:
 
 
 @inner
-def _use(f: Any, cache: Any, r: int, block: int) -> None:
+def _use(f: Ints, cache: Ints, r: int, block: int) -> None:
     if cache[r, block, USERS] == 0:
         _unlist(f, cache, r, block)
     cache[r, block, USERS] += 1
 
 
 @inner
-def _release(f: Any, cache: Any, head: Any, hashes: Any, r: int, first: int, count: int) -> None:
+def _release(f: Ints, cache: Ints, head: Ints, hashes: Ints, r: int, first: int, count: int) -> None:
     """The last first, so that what others share is forgotten last."""
     for place in range(first + count - 1, first - 1, -1):
         block = _find(cache, head, r, hashes[place])
@@ -308,7 +381,7 @@ def _release(f: Any, cache: Any, head: Any, hashes: Any, r: int, first: int, cou
 
 
 @inner
-def _name_blocks(f: Any, cache: Any, head: Any, hashes: Any, r: int, first: int, last: int) -> None:
+def _name_blocks(f: Ints, cache: Ints, head: Ints, hashes: Ints, r: int, first: int, last: int) -> None:
     """Blocks that were computed become known to others; one that somebody else had computed too is given back."""
     for place in range(first, last):
         name = hashes[place]
@@ -331,14 +404,14 @@ def _blocks_of(tokens: int, size: int) -> int:
 
 
 @inner
-def _get_blocks(f: Any, cache: Any, head: Any, r: int, count: int) -> None:
+def _get_blocks(f: Ints, cache: Ints, head: Ints, r: int, count: int) -> None:
     while f[r, FREE] < count:
         _evict(f, cache, head, r)
     f[r, FREE] -= count
 
 
 @inner
-def _needed(f: Any, residue: Any, r: int, steps: int) -> int:
+def _needed(f: Ints, residue: Ints, r: int, steps: int) -> int:
     """Blocks that so many decode steps will take."""
     size = f[r, SIZE]
     found = steps // size * f[r, RUNNING]
@@ -348,7 +421,7 @@ def _needed(f: Any, residue: Any, r: int, steps: int) -> int:
 
 
 @inner
-def _leave(q: Any, f: Any, hashes: Any, cache: Any, head: Any, r: int, i: int, context: int, blocks: int) -> None:
+def _leave(q: Ints, f: Ints, hashes: Ints, cache: Ints, head: Ints, r: int, i: int, context: int, blocks: int) -> None:
     """Give the memory of a request back; what is named stays known until its place is needed."""
     size = f[r, SIZE]
     first, last = q[i, NAMES], q[i, NAMES] + q[i, NAMED]
@@ -362,13 +435,13 @@ def _leave(q: Any, f: Any, hashes: Any, cache: Any, head: Any, r: int, i: int, c
 
 
 @inner
-def _context(q: Any, f: Any, y: Any, r: int, i: int) -> int:
+def _context(q: Ints, f: Ints, y: Floats, r: int, i: int) -> int:
     """Tokens of a running sequence that are in memory."""
     return q[i, BEFORE] + int((f[r, STEP] - q[i, BEGIN]) * y[r, GAIN])
 
 
 @inner
-def _reserved(q: Any, f: Any, r: int, i: int, context: int) -> int:
+def _reserved(q: Ints, f: Ints, r: int, i: int, context: int) -> int:
     """Blocks that a sequence has. Where a step makes several tokens, and in a static batch, the whole of it from the
     start; otherwise what its context takes."""
     if f[r, DRAFTS] > 0 or f[r, POLICY] == STATIC:
@@ -377,7 +450,9 @@ def _reserved(q: Any, f: Any, r: int, i: int, context: int) -> int:
 
 
 @inner
-def _admit(q: Any, x: Any, f: Any, y: Any, fill: Any, hashes: Any, cache: Any, head: Any, r: int, now: float) -> None:
+def _admit(
+    q: Ints, x: Floats, f: Ints, y: Floats, fill: Ints, hashes: Ints, cache: Ints, head: Ints, r: int, now: float
+) -> None:
     """Take from those who wait as many as may join the next step."""
     size = f[r, SIZE]
     policy = f[r, POLICY]
@@ -441,7 +516,7 @@ def _admit(q: Any, x: Any, f: Any, y: Any, fill: Any, hashes: Any, cache: Any, h
 
 
 @inner
-def _prefill_s(f: Any, y: Any, r: int, chunk: int, context: int, decoding: int, contexts: int) -> float:
+def _prefill_s(f: Ints, y: Floats, r: int, chunk: int, context: int, decoding: int, contexts: int) -> float:
     """A step of one chunk beside sequences that decode."""
     tokens = chunk + decoding * (1 + f[r, DRAFTS])
     linear = max(y[r, FLOOR], y[r, TOKEN] * tokens)
@@ -450,7 +525,7 @@ def _prefill_s(f: Any, y: Any, r: int, chunk: int, context: int, decoding: int, 
 
 
 @inner
-def _begin_prefill(q: Any, f: Any, y: Any, fill: Any, r: int, now: float) -> None:
+def _begin_prefill(q: Ints, f: Ints, y: Floats, fill: Ints, r: int, now: float) -> None:
     """One step: chunks of those that are prefilled, first come first, and a token of everybody else if mixed."""
     mixed = f[r, POLICY] == CHUNKED
     decoding = f[r, RUNNING] if mixed else 0
@@ -479,12 +554,12 @@ def _begin_prefill(q: Any, f: Any, y: Any, fill: Any, r: int, now: float) -> Non
 
 
 @inner
-def _drafting(f: Any, y: Any, r: int, decoding: int) -> float:
+def _drafting(f: Ints, y: Floats, r: int, decoding: int) -> float:
     return f[r, DRAFTS] * (y[r, DRAFT_STEP] + y[r, DRAFT] * decoding)
 
 
 @inner
-def _begin_decode(f: Any, y: Any, r: int, now: float, steps: int) -> None:
+def _begin_decode(f: Ints, y: Floats, r: int, now: float, steps: int) -> None:
     slots = f[r, SLOTS]
     tokens = slots * (1 + f[r, DRAFTS])
     base = max(y[r, FLOOR], y[r, TOKEN] * tokens) + y[r, SEQUENCE] * slots
@@ -496,7 +571,7 @@ def _begin_decode(f: Any, y: Any, r: int, now: float, steps: int) -> None:
 
 
 @inner
-def _affordable(f: Any, residue: Any, r: int) -> int:
+def _affordable(f: Ints, residue: Ints, r: int) -> int:
     """Decode steps until the first is done, or until memory is short."""
     steps = f[r, SOONEST] - f[r, STEP]
     if f[r, DRAFTS] > 0 or f[r, POLICY] == STATIC:
@@ -515,13 +590,13 @@ def _affordable(f: Any, residue: Any, r: int) -> int:
 
 
 @inner
-def _join(q: Any, f: Any, y: Any, run: Any, residue: Any, r: int, i: int) -> None:
+def _join(q: Ints, f: Ints, y: Floats, run: Ints, residue: Ints, r: int, i: int) -> None:
     """From now on it decodes."""
     size = f[r, SIZE]
     q[i, BEFORE] = q[i, NEED]
     q[i, BEGIN] = f[r, STEP]
     left = q[i, OUTPUT] - q[i, MADE]
-    q[i, END] = f[r, STEP] + int(math.ceil(left / y[r, GAIN] - 1e-9))
+    q[i, END] = f[r, STEP] + math.ceil(left / y[r, GAIN] - 1e-9)
     residue[r, (q[i, BEFORE] - f[r, STEP]) % size] += 1
     f[r, SOONEST] = q[i, END] if f[r, RUNNING] == 0 else min(f[r, SOONEST], q[i, END])
     run[r, f[r, RUNNING]] = i
@@ -531,7 +606,9 @@ def _join(q: Any, f: Any, y: Any, run: Any, residue: Any, r: int, i: int) -> Non
 
 
 @inner
-def _part(q: Any, f: Any, y: Any, run: Any, residue: Any, hashes: Any, cache: Any, head: Any, r: int, n: int) -> None:
+def _part(
+    q: Ints, f: Ints, y: Floats, run: Ints, residue: Ints, hashes: Ints, cache: Ints, head: Ints, r: int, n: int
+) -> None:
     """The n-th of those that decode stops: it is done, or has to make room."""
     size = f[r, SIZE]
     i = run[r, n]
@@ -557,7 +634,7 @@ def _part(q: Any, f: Any, y: Any, run: Any, residue: Any, hashes: Any, cache: An
 
 @inner
 def _make_room(
-    q: Any, x: Any, f: Any, y: Any, run: Any, residue: Any, hashes: Any, cache: Any, head: Any, r: int
+    q: Ints, x: Floats, f: Ints, y: Floats, run: Ints, residue: Ints, hashes: Ints, cache: Ints, head: Ints, r: int
 ) -> None:
     """Who came last goes back to those who wait; its tokens are computed again, or brought back."""
     last = NONE
@@ -574,16 +651,16 @@ def _make_room(
 
 @inner
 def _plan(
-    q: Any,
-    x: Any,
-    f: Any,
-    y: Any,
-    run: Any,
-    fill: Any,
-    residue: Any,
-    hashes: Any,
-    cache: Any,
-    head: Any,
+    q: Ints,
+    x: Floats,
+    f: Ints,
+    y: Floats,
+    run: Ints,
+    fill: Ints,
+    residue: Ints,
+    hashes: Ints,
+    cache: Ints,
+    head: Ints,
     r: int,
     now: float,
 ) -> None:
@@ -611,13 +688,13 @@ def _plan(
 
 
 @inner
-def _fits(f: Any, residue: Any, r: int) -> bool:
+def _fits(f: Ints, residue: Ints, r: int) -> bool:
     """Whether there is memory for one more token of everybody."""
     return f[r, DRAFTS] > 0 or _needed(f, residue, r, ONE) <= f[r, FREE] + f[r, UNUSED]
 
 
 @inner
-def _route(f: Any, routing: int, turn: int) -> int:
+def _route(f: Ints, routing: int, turn: int) -> int:
     """In turn, or to whom has the least to do."""
     count = len(f)
     if routing == 0 or count == 1:
@@ -630,7 +707,7 @@ def _route(f: Any, routing: int, turn: int) -> int:
 
 
 @inner
-def _key(q: Any, x: Any, f: Any, r: int, i: int, due_s: float) -> float:
+def _key(q: Ints, x: Floats, f: Ints, r: int, i: int, due_s: float) -> float:
     if f[r, ORDER] == SHORTEST:
         return float(q[i, PROMPT] + q[i, OUTPUT])
     if f[r, ORDER] == FIRST:
@@ -640,16 +717,16 @@ def _key(q: Any, x: Any, f: Any, r: int, i: int, due_s: float) -> float:
 
 @numba.njit(cache=True)
 def serve(
-    q: Any,
-    x: Any,
-    f: Any,
-    y: Any,
-    run: Any,
-    fill: Any,
-    residue: Any,
-    hashes: Any,
-    cache: Any,
-    head: Any,
+    q: Ints,
+    x: Floats,
+    f: Ints,
+    y: Floats,
+    run: Ints,
+    fill: Ints,
+    residue: Ints,
+    hashes: Ints,
+    cache: Ints,
+    head: Ints,
     routing: int,
     stop_s: float,
 ) -> Any:

@@ -15,15 +15,15 @@ from openloop.records import Manifest, Prices, Run, checked, make_batch, make_li
 from openloop.sim import core
 from openloop.sim.batching import ORDERS, POLICIES, Goodput, Prepone
 from openloop.sim.prefixes import block_names
-from openloop.sim.replicas import Outcome, run_replicas, token_times
-from openloop.sim.steps import Preset, StepTime, preset
+from openloop.sim.replicas import Outcome, run_replicas, token_times, tokens_of
+from openloop.sim.steps import Preset, StepTime, explain, preset
 from openloop.slo import TTFT, Objectives
 from openloop.spec import Strict, convert, read_yaml
 from openloop.terms import read_term
 from openloop.units import NS_PER_S, parse_seconds, parse_share, to_ns
 from openloop.workload import Demand, Workload
 
-__all__ = ["Fleet", "read_fleet", "simulate_fleet"]
+__all__ = ["Drafts", "Fleet", "StepSpec", "explain_fleet", "read_fleet", "simulate_fleet"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -114,6 +114,24 @@ def read_fleet(what: str | Path | dict[str, Any]) -> Fleet:
     read_term(found.policy, POLICIES, "batching policy")
     read_term(found.order, ORDERS, "order")
     return found
+
+
+def explain_fleet(fleet: Fleet) -> Iterator[str]:
+    """Every number of a replica, and where it comes from."""
+    found = fleet.preset()
+    if found is not None and fleet.step is None:
+        yield from explain(found)
+    else:
+        yield "step times as the file has them"
+    if fleet.speed != 1.0:
+        yield f"  all of it {fleet.speed:g} times as fast"
+    step = fleet.step_time()
+    yield f"  so a prefill of 2,048 tokens takes {1e3 * step.prefill(2048):.1f} ms"
+    decode = " / ".join(f"{1e3 * step.decode(batch, 1024):.1f}" for batch in (1, 32, 128))
+    yield f"  and a decode step at a context of 1,024, by batch size 1 / 32 / 128: {decode} ms"
+    if fleet.drafts:
+        told = f"1 + a + ... + a^{fleet.drafts.tokens}, a = {fleet.drafts.acceptance:g}"
+        yield f"  a step makes {fleet.drafts.gain:.2f} tokens: {told}"
 
 
 def simulate_fleet(
@@ -250,6 +268,9 @@ def _batches(fleet: Fleet, demand: Demand, outcome: Outcome, end_ns: int) -> Ite
     due_ns = np.minimum(_ns(outcome.due_s), end_ns - 1)
     due = np.flatnonzero(~np.isnan(outcome.due_s) & (outcome.due_s * NS_PER_S < end_ns))
     times, totals = token_times(outcome)
+    if fleet.delay is not None:
+        times = _delayed(times, totals, parse_seconds(fleet.delay))
+    tokens = tokens_of(outcome)
     starts = np.concatenate([[0], np.cumsum(totals)])
     for first in range(0, len(due), ROWS):
         rows = due[first : first + ROWS]
@@ -270,7 +291,9 @@ def _batches(fleet: Fleet, demand: Demand, outcome: Outcome, end_ns: int) -> Ite
             "event_ns": make_lists("event_ns", events, counts),
             "prompt_tokens": q[rows, core.PROMPT],
             "cached_tokens": q[rows, core.CACHED],
-            "output_tokens": counts,
+            "output_tokens": counts
+            if tokens is None
+            else np.bincount(np.repeat(np.arange(len(rows)), counts), tokens[flat], len(rows)).astype(np.int64),
             "requested_tokens": q[rows, core.OUTPUT],
             "recomputed_tokens": q[rows, core.RECOMPUTED],
             "preemptions": q[rows, core.PREEMPTIONS],
@@ -279,6 +302,12 @@ def _batches(fleet: Fleet, demand: Demand, outcome: Outcome, end_ns: int) -> Ite
                 np.where(q[rows, core.STATUS] == core.OK, "length", ""), mask=q[rows, core.STATUS] != core.OK
             ),
         }
+        if tokens is not None:
+            assert fleet.drafts is not None
+            steps = np.maximum(counts - 1, 0)
+            columns["event_tokens"] = make_lists("event_tokens", tokens[flat], counts)
+            columns["drafted_tokens"] = fleet.drafts.tokens * steps
+            columns["accepted_draft_tokens"] = np.maximum(columns["output_tokens"] - 1 - steps, 0)
         names = [str(each) for each in range(fleet.replicas)]
         columns["replica"] = pa.array(np.array(names)[np.maximum(q[rows, core.REPLICA], 0)], mask=~served)
         if demand.session is not None and demand.turn is not None:
@@ -290,6 +319,15 @@ def _batches(fleet: Fleet, demand: Demand, outcome: Outcome, end_ns: int) -> Ite
         if demand.tenant is not None:
             columns["tenant"] = make_words(demand.tenant[rows], demand.tenants)
         yield make_batch(columns)
+
+
+def _delayed(times: Floats, totals: Ints, least_s: float) -> Floats:
+    """Tokens wait in a buffer until `least_s` after the one before them: a running maximum of time less place."""
+    place = np.arange(len(times)) - np.repeat(np.cumsum(totals) - totals, totals)
+    slack = times - least_s * place
+    apart = np.repeat(np.arange(len(totals)), totals) * (np.ptp(slack) + 1.0) if len(times) else slack
+    found: Floats = np.maximum.accumulate(slack + apart) - apart + least_s * place
+    return found
 
 
 def _ns(seconds: Floats) -> Ints:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from openloop.sim import core
 
-__all__ = ["Outcome", "run_replicas", "token_times"]
+__all__ = ["Outcome", "run_replicas", "token_times", "tokens_of"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -48,7 +48,7 @@ def run_replicas(
         q[mine, core.RAN] = f[r, core.STEP] - q[mine, core.BEGIN]
     by_replica = np.argsort(clock[0], kind="stable") if fleet > 1 else slice(None)
     ordered = tuple(column[by_replica] for column in clock)
-    return Outcome(q, x, f, y, x[:, core.DUE], _segments(q, x, before), ordered)  # type: ignore[arg-type]
+    return Outcome(q, x, f, y, x[:, core.DUE], _segments(q, x, before), ordered)
 
 
 def _segments(q: Ints, x: Floats, before: Any) -> tuple[Ints, Ints, Floats, Ints, Ints]:
@@ -63,7 +63,7 @@ def _segments(q: Ints, x: Floats, before: Any) -> tuple[Ints, Ints, Floats, Ints
 
 
 def token_times(outcome: Outcome) -> tuple[Floats, Ints]:
-    """When each token came, all requests end to end, and how many each has. One token a step."""
+    """When tokens came, all requests end to end, and how many times each has."""
     request, replica, first, step, steps = outcome.segments
     counts = steps + ~np.isnan(first)
     totals = np.bincount(request, counts, len(outcome.q)).astype(np.int64)
@@ -75,6 +75,25 @@ def token_times(outcome: Outcome) -> tuple[Floats, Ints]:
     return times, totals
 
 
+def tokens_of(outcome: Outcome) -> Ints | None:
+    """How many tokens came each time; None: one. In the n-th step of a segment floor(n * gain) have come."""
+    request, replica, first, _, steps = outcome.segments
+    gain = outcome.y[:, core.GAIN]
+    if np.all(gain == 1.0):
+        return None
+    has_first = ~np.isnan(first)
+    counts = steps + has_first
+    step = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts) + np.repeat(1 - has_first, counts)
+    each = np.repeat(gain[replica], counts)
+    made = np.floor(step * each + 1e-9) - np.floor((step - 1) * each + 1e-9)
+    made = np.where(step == 0, 1, made).astype(np.int64)
+    owner = np.repeat(request, counts)
+    so_far = np.cumsum(made)
+    starts = np.flatnonzero(np.diff(owner, prepend=-1))
+    so_far -= np.repeat((so_far - made)[starts], np.diff(starts, append=len(owner)))
+    return np.minimum(so_far, outcome.q[owner, core.OUTPUT]) - np.minimum(so_far - made, outcome.q[owner, core.OUTPUT])
+
+
 @numba.njit(cache=True)
 def _read_clock(
     replica: Any, first: Any, step: Any, steps: Any, places: Any, edges: Any, run_step: Any, start: Any, base: Any,
@@ -82,7 +101,7 @@ def _read_clock(
 ) -> None:  # fmt: skip
     for n in range(len(replica)):
         place = places[n]
-        if first[n] == first[n]:  # noqa: PLR0124  (not NaN)
+        if first[n] == first[n]:  # it is no NaN
             times[place] = first[n]
             place += 1
         low, high = edges[replica[n]], edges[replica[n] + 1]

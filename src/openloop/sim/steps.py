@@ -153,9 +153,8 @@ def preset(model: str, gpu: str, tp: int = 1) -> Preset:
     memory = MEMORY_SHARE * device.memory * tp - shape.weight_bytes
     kv_tokens = int(memory / shape.kv_bytes)
     if kv_tokens < 16:
-        raise SpecError(
-            f"{shape.name} does not fit on {tp} x {device.name}: its weights are {shape.weight_bytes:.3g} bytes"
-        )
+        need = f"its weights are {shape.weight_bytes / 1e9:.0f} GB"
+        raise SpecError(f"{shape.name} does not fit on {tp} x {device.name}: {need}; use more GPUs (tp)")
     measured = MEASURED.get((model, gpu, tp))
     step, told = _from_steps(shape, device, tp, measured) if measured else _from_sheets(shape, device, tp)
     room = (
@@ -176,7 +175,8 @@ def _from_steps(shape: Model, device: Gpu, tp: int, seen: Measured) -> tuple[Ste
     found = StepTime(floor, token, context, attention, sequence)
     return found, [
         f"measured steps of {shape.name} on {tp} x {device.name}, from {SOURCE}: prefill of 2,048 tokens "
-        f"{seen.prefill:g} ms, decode at batch 1 / 32 / 128 and context 1,024 {seen.one:g} / {seen.many:g} / {seen.most:g} ms",
+        f"{seen.prefill:g} ms, decode at batch 1 / 32 / 128 and context 1,024 "
+        f"{seen.one:g} / {seen.many:g} / {seen.most:g} ms",
         f"each sequence adds ({seen.most:g} - {seen.one:g}) ms / 127 = {1e6 * each:.1f} us to a step",
         f"floor = {seen.one:g} ms - that = {1e3 * floor:.2f} ms",
         f"context = {shape.kv_bytes / tp:,.0f} bytes / ({_READING:.0%} of {device.bandwidth / 1e12:g} TB/s) = "
@@ -198,11 +198,12 @@ def _from_sheets(shape: Model, device: Gpu, tp: int) -> tuple[StepTime, list[str
     return found, [
         f"no measured steps of {shape.name} on {tp} x {device.name}: from data sheets, by what the measured ones reach "
         "of theirs (medians); such a figure may be off by a quarter",
-        f"floor = {shape.weight_bytes / tp / 1e9:.2f} GB / ({reached.reading:.0%} of {device.bandwidth / 1e12:g} TB/s) = "
-        f"{1e3 * floor:.2f} ms",
-        f"token = {2 * shape.parameters / tp:.3g} operations / ({reached.computing:.0%} of {device.flops / 1e12:g} TFLOP/s) = "
-        f"{1e6 * token:.2f} us",
-        f"context = {shape.kv_bytes / tp:,.0f} bytes / ({_READING:.0%} of the bandwidth) = {1e9 * context:.2f} ns per token",
+        f"floor = {shape.weight_bytes / tp / 1e9:.2f} GB / ({reached.reading:.0%} of {device.bandwidth / 1e12:g} TB/s)"
+        f" = {1e3 * floor:.2f} ms",
+        f"token = {2 * shape.parameters / tp:.3g} operations / ({reached.computing:.0%} of"
+        f" {device.flops / 1e12:g} TFLOP/s) = {1e6 * token:.2f} us",
+        f"context = {shape.kv_bytes / tp:,.0f} bytes / ({_READING:.0%} of the bandwidth) ="
+        f" {1e9 * context:.2f} ns per token",
         f"attention = {shape.pair_flops / tp:.3g} operations / ({_COMPUTING:.0%}) = {1e9 * attention:.4f} ns per pair",
         f"sequence = {1e6 * reached.sequence:.1f} us, the median of the measured ones",
     ]
