@@ -332,8 +332,8 @@ def test_a_workload_is_shown_and_drawn(tmp_path: Path) -> None:
 def test_a_fleet_is_simulated_scored_and_explained(tmp_path: Path) -> None:
     fleet = tmp_path / "fleet.yaml"
     fleet.write_text("model: 8b\ngpu: h100\n")
-    arguments = [fleet, "--rate", "4", "--for", "5m", "--prompt", "500", "--output", "50", "-o", tmp_path / "run"]
-    found = json.loads(call("sim", *arguments, "--slo", "ttft<=1s, tpot<=40ms", "--json").stdout)
+    arguments = ["--rate", "4", "--for", "5m", "--prompt", "500", "--output", "50", "-o", str(tmp_path / "run")]
+    found = json.loads(call("sim", fleet, *arguments, "--slo", "ttft<=1s, tpot<=40ms", "--json").stdout)
     assert found["attainment"] == 1.0
     assert openloop.open_run(tmp_path / "run").manifest.model == "8b"
     assert "floor = " in call("sim", fleet, "--explain").stdout

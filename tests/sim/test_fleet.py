@@ -248,7 +248,7 @@ def test_drafts_come_several_at_a_time_and_are_counted() -> None:
 
 def test_a_delay_at_delivery_lowers_the_tail_of_gaps_and_leaves_idle_time_as_it_is() -> None:
     slo = "tbt<=10s, read_from_first>=20tok/s"
-    plain, delayed = (ol.score(run(policy="prefill-first", **more), slo) for more in ({}, {"delay": "50ms"}))
+    plain, delayed = (ol.score(run(policy="prefill-first", delay=each), slo) for each in (None, "50ms"))
     assert plain.tbt_s is not None
     assert delayed.tbt_s is not None
     assert delayed.tbt_s.p50 < 0.7 * plain.tbt_s.p50
