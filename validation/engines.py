@@ -118,7 +118,7 @@ class Noise:
         return self.stolen <= MOST_STOLEN and self.others <= MOST_OTHERS
 
 
-def quietest(server: Engine, work: Callable[[], T], tries: int = 3) -> tuple[T, Noise]:
+def quietest(server: Engine, work: Callable[[], T], tries: int = 2) -> tuple[T, Noise]:
     """Wait for a quiet moment and work; if it does not stay quiet, again; the best of all."""
     found: list[tuple[T, Noise]] = []
     while len(found) < tries and not (found and found[-1][1].quiet):
@@ -129,7 +129,7 @@ def quietest(server: Engine, work: Callable[[], T], tries: int = 3) -> tuple[T, 
     return min(found, key=lambda each: each[1].stolen / MOST_STOLEN + each[1].others / MOST_OTHERS)
 
 
-def _wait_until_quiet(server: Engine, patience_s: float = 60.0) -> None:
+def _wait_until_quiet(server: Engine, patience_s: float = 30.0) -> None:
     until = time.monotonic() + patience_s
     while time.monotonic() < until:
         with noise(server) as around:

@@ -115,11 +115,7 @@ class Bench:
         command += ["--ready-check-timeout-sec", "0", "--goodput", "ttft:500", "tpot:100", "--disable-tqdm"]
         command += ["--save-result", "--save-detailed", "--result-dir", str(folder), "--result-filename", "result.json"]
         command += [] if cap is None else ["--max-concurrency", str(cap)]
-        done, server = self._with_server(
-            lambda: subprocess.run(command, env=os.environ | ENVIRONMENT, capture_output=True, text=True, check=False)
-        )
-        if done.returncode:
-            raise SystemExit(f"vllm bench failed: {done.stderr[-2000:]}")
+        _, server = self._with_server(lambda: _run(command, folder / "output.txt"))
         return _of_vllm(json.loads((folder / "result.json").read_text()), server)
 
     def _write_prompts(self, path: Path, rate: float, seconds: float) -> int:
@@ -141,6 +137,13 @@ class Bench:
             return (after[f"vllm:{name}_sum"] - before[f"vllm:{name}_sum"]) / count
 
         return result, (mean("time_to_first_token_seconds"), mean("request_queue_time_seconds"))
+
+
+def _run(command: list[str], output: Path) -> None:
+    with output.open("wb") as file:
+        done = subprocess.run(command, env=os.environ | ENVIRONMENT, stdout=file, stderr=file, check=False)
+    if done.returncode:
+        raise SystemExit(f"vllm bench failed: {output} says why")
 
 
 def _of_vllm(found: dict[str, Any], server: tuple[float, float]) -> Seen:
@@ -182,8 +185,8 @@ def agree(setup: Setup) -> None:
         bench = Bench.of(setup, server)
         bench.openloop("warm", setup.rate, 10.0)
         for _ in range(setup.repeats):
-            found["openloop"].append(quietest(server, lambda: bench.openloop("agree", setup.rate, setup.seconds)))
-            found["vllm bench"].append(quietest(server, lambda: bench.vllm("agree-vllm", setup.rate, setup.seconds)))
+            found["openloop"].append(quietest(server, lambda: bench.openloop("agree", setup.rate, setup.seconds), 1))
+            found["vllm bench"].append(quietest(server, lambda: bench.vllm("agree-vllm", setup.rate, setup.seconds), 1))
     lines = [
         _line(tool, *each) for pair in zip(*found.values(), strict=True) for tool, each in zip(found, pair, strict=True)
     ]
