@@ -10,10 +10,10 @@ import tempfile
 from validation.comfortable import check_run
 from validation.engines import Checks, arguments, drive, engine, fresh, rows, stay_off_the_engines_core
 
-FLAGS = (
-    "--continuous-batching --device cpu --dtype float32 --cb-block-size 32 --cb-num-blocks 512 "
-    "--cb-max-batch-tokens 512 --no-cb-use-cuda-graph --attn-implementation sdpa"
-).split()
+FLAGS = [
+    *("--continuous-batching", "--device", "cpu", "--dtype", "float32", "--attn-implementation", "sdpa"),
+    *("--cb-block-size", "32", "--cb-num-blocks", "512", "--cb-max-batch-tokens", "512", "--no-cb-use-cuda-graph"),
+]
 
 
 def main() -> None:

@@ -291,7 +291,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--for", dest="seconds", type=float, default=20.0)
     parser.add_argument("--rate", type=float, default=8.0, help="one that the server has no trouble with")
-    parser.add_argument("--overload", type=float, default=40.0, help="one that it cannot serve")
+    parser.add_argument("--overload", type=float, default=80.0, help="one that it cannot serve")
     given = parser.parse_args()
     stay_off_the_engines_core()
     checks = Checks()

@@ -48,6 +48,11 @@ class Seen:
     server_ttft_mean: float = math.nan
     server_queue_mean: float = math.nan
 
+    @property
+    def beyond_server(self) -> float:
+        """What a client adds: the mean it sees less the mean that the server does, of the same requests."""
+        return self.ttft_mean - self.server_ttft_mean
+
 
 @dataclass(frozen=True)
 class Bench:
@@ -169,7 +174,7 @@ def _of_vllm(found: dict[str, Any], server: tuple[float, float]) -> Seen:
     )
 
 
-COMPARED = ("ttft_p50", "ttft_p99", "ttft_mean", "tpot_p50", "tpot_mean")
+COMPARED = ("ttft_p50", "ttft_p99", "ttft_mean", "beyond_server", "tpot_p50", "tpot_mean")
 HEAD = ["", "requests", "prompt", "ttft p50", "p99", "mean", "server's mean", "tpot p50", "mean", "stolen / others"]
 
 
@@ -215,14 +220,19 @@ def agree(setup: Setup) -> None:
         setup.checks.that(bool(apart <= spread), f"{name}: apart {ms(apart)} ms, spread of repeats {ms(spread)} ms")
     role = np.concatenate([seen.role_s for seen, _ in found["openloop"]])
     print(f"first chunk (a role) to first token: p50 {ms(np.median(role))} ms, p99 {ms(np.quantile(role, 0.99))} ms")
-    chart = Chart("Both tools and the server see the same TTFT", "Repeat", "Mean TTFT (ms)")
-    repeats = range(1, setup.repeats + 1)
+    save(setup.out, "agree", found, _draw_agreement(found))
+
+
+def _draw_agreement(found: dict[str, list[tuple[Seen, Noise]]]) -> Chart:
+    chart = Chart("Both tools and the server see the same TTFT", "Stolen meanwhile", "Mean TTFT (ms)")
     for tool, color in (("openloop", "blue"), ("vllm bench", "orange")):
-        chart.line(repeats, [1000 * seen.ttft_mean for seen, _ in found[tool]], tool, color=color)
-        told = [1000 * seen.server_ttft_mean for seen, _ in found[tool]]
-        chart.line(repeats, told, f"server, during {tool}", color=color, dashed=True)
+        runs = [seen for seen, _ in found[tool]]
+        chart.line(range(len(runs)), [1000 * seen.ttft_mean for seen in runs], tool, color=color)
+        told = [1000 * seen.server_ttft_mean for seen in runs]
+        chart.line(range(len(runs)), told, f"server, during {tool}", color=color, dashed=True)
+    chart.ticks([f"{ours[1].stolen:.1%}, {theirs[1].stolen:.1%}" for ours, theirs in zip(*found.values(), strict=True)])
     chart.limits(y=(0, 1200 * max(seen.ttft_mean for runs in found.values() for seen, _ in runs)))
-    save(setup.out, "agree", found, chart)
+    return chart
 
 
 def overload(setup: Setup) -> None:
@@ -272,9 +282,9 @@ def overload(setup: Setup) -> None:
     chart = Chart(
         f"A cap on concurrency hides the queue: {rate:g}/s, more than it can serve", "Due after (s)", "TTFT (s)"
     )
-    chart.line(*_by_due(free.due_s, free.from_due_s), "openloop, no cap", color="blue")
-    chart.line(*_by_due(capped.due_s, capped.from_due_s), "openloop, capped,\nfrom schedule", color="green")
-    chart.line(*_by_due(capped.due_s, capped.ttft_s), "openloop, capped,\nfrom send", color="green", dashed=True)
+    chart.line(*_by_due(free.due_s, free.from_due_s), "no cap", color="blue")
+    chart.line(*_by_due(capped.due_s, capped.from_due_s), "capped, from schedule", color="green")
+    chart.line(*_by_due(capped.due_s, capped.ttft_s), "capped, from send", color="green", dashed=True)
     chart.line(*_by_due(theirs.due_s, theirs.ttft_s), "vllm bench, capped", color="orange")
     save(setup.out, "overload", found, chart)
 
