@@ -239,7 +239,9 @@ def _both(setup: Setup, name: str, flags: dict[str, Any], *servers: tuple[str, .
     for number, more in enumerate(servers):
         with setup.serve(f"{name}-{number}", *more) as server:
             _measure(setup, server, "warm", flags | {"workload": "synthetic:prompt=100,output=8", "for": "5s"})
-            (score, each), noise = quietest(server, partial(_measure, setup, server, f"{name}-{number}", flags))
+            (score, each), noise = quietest(
+                server, partial(_measure, setup, server, f"{name}-{number}", flags), setup.tries
+            )
         setup.checks.that(all(row["status"] == "ok" for row in each), f"{len(each)} requests went well")
         found.append((score, each, noise))
     return found
@@ -292,10 +294,21 @@ def main() -> None:
     parser.add_argument("--for", dest="seconds", type=float, default=20.0)
     parser.add_argument("--rate", type=float, default=8.0, help="one that the server has no trouble with")
     parser.add_argument("--overload", type=float, default=80.0, help="one that it cannot serve")
+    parser.add_argument("--tries", type=int, default=2, help="at a quiet run, where one is not enough")
     given = parser.parse_args()
     stay_off_the_engines_core()
     checks = Checks()
-    setup = Setup(given.vllm, given.model, given.out, given.repeats, given.seconds, given.rate, given.overload, checks)
+    setup = Setup(
+        given.vllm,
+        given.model,
+        given.out,
+        given.repeats,
+        given.seconds,
+        given.rate,
+        given.overload,
+        given.tries,
+        checks,
+    )
     for part in given.only.split(","):
         PARTS[part](setup)
     checks.end()

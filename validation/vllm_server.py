@@ -27,6 +27,7 @@ class Setup:
     seconds: float
     rate: float
     overload: float
+    tries: int
     checks: Checks
 
     def serve(self, name: str, *flags: str) -> AbstractContextManager[Engine]:
