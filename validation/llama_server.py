@@ -80,6 +80,7 @@ def rising(server: Engine, out: Path, checks: Checks, rates: list[float]) -> Non
         "goodput",
         color="green",
     )
+    chart.limits(y=(0, 1.1 * max(score.completed_in_window_rps for score, _ in found.values())))
     chart.note(f"goodput: {SLO}")
     save(out, "rising", [{"score": score.to_dict(), "noise": noise} for score, noise in found.values()], chart)
 

