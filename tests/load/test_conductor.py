@@ -478,6 +478,20 @@ def test_an_interrupt_leaves_a_run(server: Served, tmp_path: Path, interrupts: i
     assert run.num_rows == np.sum(due * 1e9 < run.manifest.window_ns[1])
 
 
+def test_an_interrupt_after_the_last_arrival_leaves_the_window_as_it_was(server: Served, tmp_path: Path) -> None:
+    server.behave(fault="hang")
+    command = [sys.executable, "-m", "openloop", "run", "--target", server.url, "--rate", "50", "--for", "1s"]
+    command += ["--slo", "ttft<=1s", "--tokens-per-word", "1", "--no-metrics", "-o", str(tmp_path / "run")]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    time.sleep(5.0)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=20)
+    server.behave()
+    run = ol.open_run(tmp_path / "run")
+    assert any("interrupted after" in note for note in run.manifest.notes)
+    assert run.manifest.window_ns == (0, 1_000_000_000)
+
+
 def test_a_closed_loop_hides_a_stall_and_is_not_valid(server: Served, tmp_path: Path) -> None:
     """Frozen 0.3 s in every 1 s: a third of the time is lost, and only a few requests of five users notice."""
     load = load_of(server, seconds=4.0, users=5)

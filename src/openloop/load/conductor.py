@@ -564,7 +564,10 @@ class _Conductor:
                 self._add(Row(number, self.due_ns[number], outcome, ask=request.ask))
         self._flush()
         self._stop_scraping()
-        end = to_ns(self.load.seconds) if self.halted_ns is None else self.halted_ns - self.start_ns
+        end = to_ns(self.load.seconds)
+        if self.halted_ns is not None:  # maybe while what was in flight ended: nothing was due by then
+            halted = self.halted_ns - self.start_ns
+            end = halted if self.load.users else min(halted, end)
         if self.full_ns is not None:
             end = min(end, stopped if self.load.users else self.full_ns)
         stolen = stolen_s() - self.stolen_s
