@@ -568,7 +568,7 @@ def test_what_is_shed_is_asked_again_and_each_attempt_is_a_row(server: Served, t
         assert all(row["status"] == "shed" for row in tries[:-1])
         assert tries[-1]["status"] == "ok" or len(tries) == 4
         for before, after in itertools.pairwise(tries):
-            assert 0.01e9 <= after["sent_ns"] - before["ended_ns"] <= 0.2e9
+            assert 0.01e9 <= after["sent_ns"] - before["ended_ns"] <= 1e9
     score = ol.score(run, "ttft<=1s")
     assert score.retries.retries == run.num_rows - len(found) > 20
     assert score.requests == len(found) == sum(load.arrivals.times(2.0, stream(0, "arrivals")) < 2.0)  # type: ignore[union-attr]
@@ -692,7 +692,7 @@ def test_conversations_go_on_after_each_answer(server: Served, tmp_path: Path) -
         for before, after in itertools.pairwise(turns):
             assert after["scheduled_ns"] - before["ended_ns"] == 100_000_000
     late = [row["sent_ns"] - row["scheduled_ns"] for row in rows_of(run) if row["turn"]]
-    assert np.median(late) < 5e6
+    assert np.median(late) < 50e6
 
 
 def test_a_user_whose_turn_fails_leaves(server: Served, tmp_path: Path) -> None:

@@ -65,8 +65,8 @@ def test_it_keeps_the_truth(server: Served) -> None:
     assert number == 7
     assert before < arrived < written[0] < written[-1] < after
     assert len(written) == 4
-    assert 3.0 <= (written[0] - arrived) / 1e6 < 100.0  # three words at a millisecond each
-    assert 25.0 <= (written[3] - written[0]) / 1e6 < 200.0  # and three gaps of ten
+    assert 3.0 <= (written[0] - arrived) / 1e6 < 1000.0  # three words at a millisecond each
+    assert 10.0 <= (written[3] - written[0]) / 1e6 < 2000.0  # and three gaps of ten, less what the first was late
     assert not server.truth()
 
 

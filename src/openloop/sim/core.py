@@ -836,8 +836,9 @@ def serve(
         alone = f[r, ROOT] < 0
         x[i, KEY] = _key(q, x, f, r, i, now)
         _wait(q, x, f, r, i)
-        if f[r, PHASE] == IDLE:
-            _plan(q, x, f, y, run, fill, residue, hashes, cache, head, r, now)
+        if f[r, PHASE] == IDLE:  # as if a step ended now: what is next is planned in one place
+            y[r, START] = y[r, NEXT] = now
+            f[r, STEPS] = 0
         elif (
             f[r, PHASE] == DECODING
             and f[r, POLICY] != STATIC
