@@ -12,6 +12,7 @@ from openloop.load.address import find
 from openloop.load.scenario import STARTER, Scenario, _sites, read_scenario, run_scenario
 from openloop.serve.process import endpoint_process
 from openloop.workload import Synthetic
+from tests.load.counting import counting_server
 
 MINE = """
 target: {url: "http://localhost:9", model: m}
@@ -162,8 +163,6 @@ facts: {{engine: slots, hardware: none, cache_warmth: cold}}
 
 def test_a_server_that_counts_more_tokens_than_words_gets_fewer_words(tmp_path: Path) -> None:
     """It counts two for each word and seven more: 100 tokens are 46 words (47, but for what is rounded)."""
-    from tests.load.counting import counting_server  # noqa: PLC0415
-
     with counting_server(per_word=2, overhead=7) as url:
         text = MINE.replace("http://localhost:9", url) + 'workload: "synthetic:prompt=100,output=1"\n'
         run = run_scenario(scenario(tmp_path, text + "drain: 2s"), tmp_path / "run")

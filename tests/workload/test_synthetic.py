@@ -11,6 +11,7 @@ from openloop.distributions import Fixed, Uniform
 from openloop.errors import SpecError
 from openloop.workload import Demand, Prompts, Sessions, Synthetic, Words, Workload, describe, known_tokens, read_source
 from openloop.workload.demand import ASSISTANT, SYSTEM, USER
+from openloop.workload.mix import Class
 
 
 def demand(spec: str, rate: float = 20.0, seconds: float = 50.0, seed: int = 1) -> Demand:
@@ -116,9 +117,7 @@ def test_classes_have_their_shares_and_keep_apart() -> None:
     assert np.all(np.diff(due) >= 0)
 
 
-def _class(name: str, share: float, source: str):  # type: ignore[no-untyped-def]
-    from openloop.workload.mix import Class  # noqa: PLC0415
-
+def _class(name: str, share: float, source: str) -> Class:
     return Class(name, share, read_source(source))
 
 
@@ -163,3 +162,21 @@ def test_a_source_is_read_back_from_its_text() -> None:
 def test_unknown_sources_are_named() -> None:
     with pytest.raises(SpecError, match="did you mean 'sessions'"):
         read_source("session:turns=3")
+
+
+def test_what_was_answered_counts_as_known() -> None:
+    """The second prompt is a question of 10 tokens and its answer of 20, both known, and a new question of 10."""
+    found = demand("sessions:turns=2,think=1s,prompt=10,output=20", rate=1.0, seconds=3.0)
+    known = known_tokens(found)
+    assert set(known[found.turn == 0]) == {0}
+    assert set(known[found.turn == 1]) == {30}
+
+
+def test_a_conversation_that_is_over_is_forgotten() -> None:
+    found = demand("sessions:turns=2,think=1s,prompt=4,output=5", rate=1.0, seconds=1.0)
+    prompts = Prompts(found, Words(1))
+    first = prompts.ask(0)
+    prompts.over(0)
+    prompts.answered(0, "nobody repeats this")
+    assert "nobody repeats this" not in prompts.ask(1).text
+    assert first.messages[0] in prompts.ask(1).messages  # made anew, as it would have been

@@ -488,7 +488,7 @@ def _admit(
         if spare < f[r, WATERMARK] and f[r, RUNNING] + f[r, FILLING] > 0:
             return
         if f[r, ORDER] == GOODPUT and x[i, KEY] < LATER and q[i, MADE] == 0:
-            alone = _prefill_s(f, y, r, todo, hits * size, NONE, NONE)
+            alone = _prefill_s(y, r, todo, hits * size)
             if now + alone > x[i, DUE] + x[i, WITHIN]:
                 _take(q, x, f, r)
                 if f[r, SHEDS]:
@@ -516,12 +516,10 @@ def _admit(
 
 
 @inner
-def _prefill_s(f: Ints, y: Floats, r: int, chunk: int, context: int, decoding: int, contexts: int) -> float:
-    """A step of one chunk beside sequences that decode."""
-    tokens = chunk + decoding * (1 + f[r, DRAFTS])
-    linear = max(y[r, FLOOR], y[r, TOKEN] * tokens)
+def _prefill_s(y: Floats, r: int, chunk: int, context: int) -> float:
+    """A step of one prompt, if it were alone."""
     attention = y[r, ATTENTION] * chunk * (context + chunk / 2)
-    return linear + y[r, READING] * contexts + attention + y[r, SEQUENCE] * (decoding + 1)
+    return max(y[r, FLOOR], y[r, TOKEN] * chunk) + attention + y[r, SEQUENCE]
 
 
 @inner

@@ -265,8 +265,8 @@ def _replicas(fleet: Fleet, blocks: int, longest_run: int = 1 << 40) -> tuple[In
 def _batches(fleet: Fleet, demand: Demand, outcome: Outcome, end_ns: int) -> Iterator[pa.RecordBatch]:
     """Rows of all that was due in the window."""
     q, x = outcome.q, outcome.x
-    due_ns = np.minimum(_ns(outcome.due_s), end_ns - 1)
-    due = np.flatnonzero(~np.isnan(outcome.due_s) & (outcome.due_s * NS_PER_S < end_ns))
+    due_ns = np.minimum(_ns(x[:, core.DUE]), end_ns - 1)
+    due = np.flatnonzero(~np.isnan(x[:, core.DUE]) & (x[:, core.DUE] * NS_PER_S < end_ns))
     times, totals = token_times(outcome)
     if fleet.delay is not None:
         times = _delayed(times, totals, parse_seconds(fleet.delay))

@@ -23,7 +23,6 @@ class Outcome:
     x: Floats
     f: Ints
     y: Floats
-    due_s: Floats
     segments: tuple[Ints, Ints, Floats, Ints, Ints]  # request, replica, first_s, step, steps; by request
     clock: tuple[Ints, Ints, Floats, Floats, Floats]  # replica, step, start_s, base_s, slope_s; by replica
 
@@ -48,7 +47,7 @@ def run_replicas(
         q[mine, core.RAN] = f[r, core.STEP] - q[mine, core.BEGIN]
     by_replica = np.argsort(clock[0], kind="stable") if fleet > 1 else slice(None)
     ordered = tuple(column[by_replica] for column in clock)
-    return Outcome(q, x, f, y, x[:, core.DUE], _segments(q, x, before), ordered)
+    return Outcome(q, x, f, y, _segments(q, x, before), ordered)
 
 
 def _segments(q: Ints, x: Floats, before: Any) -> tuple[Ints, Ints, Floats, Ints, Ints]:

@@ -16,7 +16,6 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 USER, ASSISTANT, SYSTEM = 0, 1, 2
-NOBODY = -1
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,7 +102,7 @@ class Demand:
 
 
 def _none(count: int) -> Ints:
-    return np.full(count, NOBODY)
+    return np.full(count, -1)
 
 
 def together(parts: Sequence[Demand], classes: Sequence[str]) -> Demand:

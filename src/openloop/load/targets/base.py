@@ -135,9 +135,12 @@ class JsonTarget(HttpTarget):
     def body(self, ask: Ask) -> dict[str, Any]:
         """What it says besides the model."""
 
-    @abstractmethod
-    def hear(self, said: list[Any], data: list[bytes], found: Outcome) -> list[int]:
-        """Read the events of a stream, which are there as they came as well; the places of those that have words."""
+    def hear(self, said: list[Any], data: list[bytes], found: Outcome) -> list[int]:  # noqa: ARG002
+        """Read the events of a stream, which are there as they came as well; the places of those that have words.
+
+        Of a server that never streams, none has.
+        """
+        return []
 
     @abstractmethod
     def hear_all(self, said: Any, found: Outcome) -> bool:

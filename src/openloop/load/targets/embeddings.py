@@ -30,9 +30,6 @@ class Embeddings(JsonTarget):
     def body(self, ask: Ask) -> dict[str, Any]:
         return {"input": ask.text}
 
-    def hear(self, said: list[_Answer], data: list[bytes], found: Outcome) -> list[int]:
-        raise NotImplementedError  # it never streams
-
     def hear_all(self, said: _Answer, found: Outcome) -> bool:
         if said.usage is not None:
             found.prompt_tokens = said.usage.prompt_tokens
