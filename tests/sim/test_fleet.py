@@ -15,11 +15,10 @@ import openloop as ol
 from openloop.arrivals import Poisson
 from openloop.distributions import Exponential, Fixed, Uniform
 from openloop.errors import SpecError
-from openloop.sim import core
+from openloop.sim import tables
 from openloop.sim.batching import ORDERS, POLICIES
-from openloop.sim.fleet import Fleet, _replicas, _requests, _serve, read_fleet, simulate_fleet
-from openloop.sim.prefixes import block_names
-from openloop.sim.replicas import Outcome, run_replicas, token_times
+from openloop.sim.engine import Engine
+from openloop.sim.fleet import Fleet, engine_of, read_fleet, simulate_fleet
 from openloop.slo import read_slo
 from openloop.workload import Demand, Sessions, Synthetic, Workload, read_source
 
@@ -36,14 +35,26 @@ def demand(
     return Workload.of(read_source(spec)).demand(Poisson(rate), 30.0, seed)
 
 
-def served(found: Fleet, asked: Demand, longest_run: int = 1 << 40) -> Outcome:
-    blocks = found.kv_tokens() // found.block
-    q, x = _requests(asked, read_slo("ttft<=500ms"))
-    f, y = _replicas(found, blocks, longest_run)
-    hashes = None
-    if found.prefix_cache and np.any(asked.pieces.identity >= 0):
-        hashes, q[:, core.NAMES], q[:, core.NAMED], q[:, core.NAMED_PROMPT] = block_names(asked, found.block)
-    return run_replicas(q, x, f, y, hashes, routing=found.routing == "least-requests")
+class Outcome:
+    """All blocks of an engine, request by request."""
+
+    def __init__(self, engine: Engine, until: float = np.inf) -> None:
+        blocks = list(engine.run(until))
+        self.engine = engine
+        self.rows = np.concatenate([block.rows for block in blocks]).view(np.recarray)
+        self.counts = np.concatenate([block.counts for block in blocks])
+        self.times = np.concatenate([block.times for block in blocks])
+        order = np.lexsort((self.rows.attempt, self.rows.request))
+        starts = np.cumsum(self.counts) - self.counts
+        places = [np.arange(starts[n], starts[n] + self.counts[n]) for n in order]
+        self.times = self.times[np.concatenate(places)] if places else self.times
+        self.rows, self.counts = self.rows[order], self.counts[order]
+
+
+def served(found: Fleet, asked: Demand, longest_run: int = 1 << 40, seed: int = 0) -> Outcome:
+    engine = engine_of(found, asked, read_slo("ttft<=500ms"), 30.0, seed)
+    engine.replicas.longest = longest_run
+    return Outcome(engine)
 
 
 WORKLOADS = [
@@ -74,26 +85,37 @@ def test_nothing_is_lost_or_made(
                   swap=swap, replicas=replicas, routing="least-requests")  # fmt: skip
     asked = demand(spec, rate, seed)
     outcome = served(found, asked)
-    q, x, f = outcome.q, outcome.x, outcome.f
-    status = q[:, core.STATUS]
+    check_whole(outcome, asked)
+    assert order == "goodput:late=shed" or not np.any(outcome.rows.status == tables.SHED)
     if asked.after is None:
-        assert set(status) <= {core.OK, core.SHED}
-    assert order == "goodput:late=shed" or not np.any(status == core.SHED)
-    times, totals = token_times(outcome)
-    done = status == core.OK
-    assert np.array_equal(totals[done], q[done, core.OUTPUT])
-    assert not totals[status == core.SHED].any()
+        assert len(outcome.rows) == len(asked)
+
+
+def check_whole(outcome: Outcome, asked: Demand) -> None:
+    """Whatever happens, this is so."""
+    rows, totals, times, reps = outcome.rows, outcome.counts, outcome.times, outcome.engine.replicas
+    status = rows.status
+    done = status == tables.OK
+    assert np.array_equal(totals[done], rows.output[done])
+    assert not totals[status == tables.SHED].any()
+    assert np.all(totals <= rows.output)
     starts = np.concatenate([[0], np.cumsum(totals)])
     inside = np.ones(max(len(times) - 1, 0), bool)
     inside[starts[1:-1][(starts[1:-1] > 0) & (starts[1:-1] < len(times))] - 1] = False
-    assert np.all(np.diff(times)[inside] > -1e-9)
+    assert np.all(np.diff(times)[inside] >= 0)
     some = np.flatnonzero(totals > 0)
-    assert np.all(times[starts[some]] >= x[some, core.DUE])
-    assert np.all(q[done, core.CACHED] < q[done, core.PROMPT])
-    named = f[:, core.BLOCKS] - f[:, core.FREE]
-    assert np.array_equal(named, f[:, core.UNUSED])  # whatever is not free is known and unused
-    assert not f[:, [core.RUNNING, core.FILLING, core.WAITING, core.SLOTS]].any()
-    assert np.allclose(outcome.y[:, core.CONTEXT], 0)
+    assert np.all(times[starts[some]] >= 1e9 * rows.sent[some] - 1)
+    assert np.all(rows.cached[done] < rows.prompt[done])
+    assert np.array_equal(reps.blocks - reps.free, reps.unused)  # whatever is not free is known and unused
+    for name in ("running", "filling", "waiting", "slots", "backlog", "leaving"):
+        assert not reps[name].any(), name
+    assert np.allclose(reps.context, 0)
+    world = outcome.engine.world[0]
+    assert world.live == 0
+    assert not np.any((outcome.engine.attempts.where != tables.FREE) & (outcome.engine.attempts.where != tables.GONE))
+    assert len(np.unique(rows.request * 1000 + rows.attempt)) == len(rows)
+    first = rows[rows.attempt == 0]
+    assert len(np.unique(first.request)) == len(first)
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -101,21 +123,21 @@ def test_nothing_is_lost_or_made(
 def test_runs_of_steps_equal_single_steps(policy: str, more: dict[str, Any]) -> None:
     found, asked = fleet(policy=policy, **more), demand()
     whole, single = served(found, asked), served(found, asked, 1)
-    assert np.array_equal(whole.q[:, core.STATUS], single.q[:, core.STATUS])
-    assert np.allclose(whole.x[:, core.ENDED], single.x[:, core.ENDED], rtol=1e-9)
-    assert np.array_equal(whole.q[:, core.PREEMPTIONS], single.q[:, core.PREEMPTIONS])
+    assert np.array_equal(whole.rows.status, single.rows.status)
+    assert np.allclose(whole.rows.ended, single.rows.ended, rtol=1e-9)
+    assert np.array_equal(whole.rows.preemptions, single.rows.preemptions)
     if not found.drafts:
-        assert np.allclose(token_times(whole)[0], token_times(single)[0], rtol=1e-9)
-    assert len(single.clock[0]) > 2 * len(whole.clock[0])
+        assert np.allclose(whole.times, single.times, rtol=0, atol=20)
+    assert single.engine.world[0].runs > 2 * whole.engine.world[0].runs
 
 
 def test_memory_is_never_over_capacity_and_someone_makes_room() -> None:
     outcome = served(fleet(memory_tokens=2_000, max_sequences=40), demand(rate=20.0))
-    assert outcome.q[:, core.PREEMPTIONS].sum() > 10
-    assert outcome.q[:, core.RECOMPUTED].sum() > 0
+    assert outcome.rows.preemptions.sum() > 10
+    assert outcome.rows.recomputed.sum() > 0
     swapped = served(fleet(memory_tokens=2_000, max_sequences=40, swap="1us"), demand(rate=20.0))
-    assert swapped.q[:, core.PREEMPTIONS].sum() > 10
-    assert swapped.q[:, core.RECOMPUTED].sum() == 0
+    assert swapped.rows.preemptions.sum() > 10
+    assert swapped.rows.recomputed.sum() == 0
 
 
 @pytest.mark.parametrize(
@@ -129,7 +151,7 @@ def test_one_at_a_time_it_is_the_queue_of_the_textbooks(lengths: Any, square: fl
     for seed in range(20):
         asked = Workload.of(Synthetic(lengths, Fixed(1))).demand(Poisson(rate), 300.0, seed)
         outcome = served(found, asked)
-        waits.append(np.mean(outcome.x[:, core.STARTED] - outcome.x[:, core.DUE]))
+        waits.append(np.mean(outcome.rows.started - outcome.rows.due))
     service = 100 * each
     expected = rate * square * service**2 / (2 * (1 - rate * service))
     error = np.std(waits, ddof=1) / np.sqrt(len(waits))
@@ -143,8 +165,7 @@ from tests.sim.test_fleet import *
 found = fleet(policy=sys.argv[1], memory_tokens=3000)
 asked = demand(sys.argv[2], 10.0)
 outcome = served(found, asked.take(np.arange(min(len(asked), 120))) if asked.after is None else asked)
-times, totals = token_times(outcome)
-print(json.dumps([outcome.x[:, core.ENDED].tolist(), totals.tolist(), times.tolist()]))
+print(json.dumps([outcome.rows.ended.tolist(), outcome.counts.tolist(), outcome.times.tolist()]))
 """
 
 
@@ -227,7 +248,7 @@ def test_what_is_no_fleet_is_refused(change: dict[str, Any], sentence: str) -> N
 
 def test_a_request_longer_than_the_memory_is_refused() -> None:
     with pytest.raises(SpecError, match="longer than the memory of a replica"):
-        _serve(fleet(memory_tokens=500), demand(), None, 100.0)
+        engine_of(fleet(memory_tokens=500), demand())
 
 
 def test_drafts_come_several_at_a_time_and_are_counted() -> None:

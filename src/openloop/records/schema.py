@@ -131,10 +131,9 @@ def make_lists(name: str, values: NDArray[Any], lengths: NDArray[Any]) -> pa.Arr
 
 
 def make_words(codes: NDArray[Any], names: Sequence[str]) -> pa.Array:
-    """A column of words from the place of each in `names`."""
-    return pa.DictionaryArray.from_arrays(pa.array(np.asarray(codes, np.int32)), pa.array(names, pa.string())).cast(
-        pa.string()
-    )
+    """A column of words from the place of each in `names`; null where it is below zero."""
+    places = pa.array(np.asarray(codes, np.int32), mask=np.asarray(codes) < 0)
+    return pa.DictionaryArray.from_arrays(places, pa.array(names, pa.string())).cast(pa.string())
 
 
 def ints(batch: pa.RecordBatch, name: str) -> NDArray[np.int64]:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from openloop.sim import core
+from openloop.sim import tables
 from openloop.terms import COUNT, Codec, Term, param
 
 __all__ = [
@@ -25,7 +25,7 @@ class Static(Term):
     """A batch is filled when the one before it is done, and computed until its longest answer is."""
 
     name = "static"
-    code: ClassVar[int] = core.STATIC
+    code: ClassVar[int] = tables.STATIC
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class PrefillFirst(Term):
     """Whoever can be admitted is prefilled at once, and those that decode stand still meanwhile (vLLM before v1)."""
 
     name = "prefill-first"
-    code: ClassVar[int] = core.PREFILL_FIRST
+    code: ClassVar[int] = tables.PREFILL_FIRST
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Chunked(Term):
     (Sarathi-Serve, vLLM v1)."""
 
     name = "chunked"
-    code: ClassVar[int] = core.CHUNKED
+    code: ClassVar[int] = tables.CHUNKED
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Prepone(Term):
 
     name = "prepone"
     steps: int = param(COUNT, 4)
-    code: ClassVar[int] = core.PREPONE
+    code: ClassVar[int] = tables.PREPONE
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class First(Term):
     """Who came first."""
 
     name = "first"
-    code: ClassVar[int] = core.FIRST
+    code: ClassVar[int] = tables.FIRST
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Shortest(Term):
     """Who needs the fewest tokens, prompt and answer together; known beforehand, as no real system does."""
 
     name = "shortest"
-    code: ClassVar[int] = core.SHORTEST
+    code: ClassVar[int] = tables.SHORTEST
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Deadline(Term):
     """Whose first token is due first."""
 
     name = "deadline"
-    code: ClassVar[int] = core.DEADLINE
+    code: ClassVar[int] = tables.DEADLINE
 
 
 def _read_late(text: str) -> bool:
@@ -90,7 +90,7 @@ class Goodput(Term):
 
     name = "goodput"
     late: bool = param(Codec(_read_late, lambda shed: "shed" if shed else "defer"), False)
-    code: ClassVar[int] = core.GOODPUT
+    code: ClassVar[int] = tables.GOODPUT
 
 
 _POLICIES: tuple[type[Term], ...] = (Static, PrefillFirst, Chunked, Prepone)

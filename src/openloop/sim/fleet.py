@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
@@ -11,26 +12,49 @@ from numpy.typing import NDArray
 from openloop import __version__
 from openloop.arrivals import Arrivals
 from openloop.errors import SpecError
-from openloop.records import Manifest, Prices, Run, checked, make_batch, make_lists, make_words
-from openloop.sim import core
+from openloop.records import (
+    Manifest,
+    Prices,
+    Run,
+    RunWriter,
+    TimedEvent,
+    checked,
+    make_batch,
+    make_lists,
+    make_words,
+    open_run,
+)
+from openloop.routing import read_routing
 from openloop.sim.batching import ORDERS, POLICIES, Goodput, Prepone
+from openloop.sim.clients import ADMISSION, Admission, Client, Scale, client_row, scaler_row
+from openloop.sim.engine import Engine, Served
+from openloop.sim.events import EVENTS, LOGGED, Event, plan_rows
 from openloop.sim.prefixes import block_names
-from openloop.sim.replicas import Outcome, run_replicas, token_times, tokens_of
 from openloop.sim.steps import Preset, StepTime, explain, preset
+from openloop.sim.tables import BOTH, CENSORED, DECODE, EVENT, OK, PREFILL, REPLICA, REQUEST, START, STATUSES, records
 from openloop.slo import TTFT, Objectives
 from openloop.spec import Strict, convert, read_yaml
 from openloop.terms import read_term
 from openloop.units import NS_PER_S, parse_seconds, parse_share, to_ns
 from openloop.workload import Demand, Workload
 
-__all__ = ["Drafts", "Fleet", "StepSpec", "explain_fleet", "read_fleet", "simulate_fleet"]
+__all__ = [
+    "Drafts",
+    "Fleet",
+    "Replicas",
+    "StepSpec",
+    "Transfer",
+    "engine_of",
+    "explain_fleet",
+    "read_fleet",
+    "simulate_fleet",
+]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-ROUTING = {"round-robin": 0, "least-requests": 1}
-STATUSES = {core.OK: "ok", core.SHED: "shed", core.CENSORED: "censored"}
-ROWS = 50_000  # of a batch of records
+ROLES = {"both": BOTH, "prefill": PREFILL, "decode": DECODE}
+KINDS = ("first", "retry", "hedge")
 
 
 class StepSpec(Strict, frozen=True):
@@ -57,9 +81,19 @@ class Drafts(Strict, frozen=True):
         return sum(self.acceptance**n for n in range(self.tokens + 1))
 
 
-class Fleet(Strict, frozen=True):
+class Transfer(Strict, frozen=True):
+    """How the memory of a prompt gets from those that prefill to those that decode."""
+
+    bandwidth: float = 50e9  # bytes per second
+    latency: str = "2ms"
+    bytes_per_token: float | None = None  # null: the model's
+
+
+class Replicas(Strict, frozen=True):
+    """Replicas that are alike."""
+
     replicas: int = 1
-    routing: Literal["round-robin", "least-requests"] = "round-robin"
+    role: Literal["both", "prefill", "decode"] = "both"
     model: str | None = None
     gpu: str | None = None
     tp: int = 1
@@ -73,9 +107,7 @@ class Fleet(Strict, frozen=True):
     block: int = 16
     watermark: str = "1%"
     swap: str | None = None  # time per token, out and in again; null: what is preempted is computed again
-    prefix_cache: bool = True
     drafts: Drafts | None = None
-    delay: str | None = None  # tokens are handed out no faster than one in this time
     price_per_hour: float | None = None  # of one replica
 
     def preset(self) -> Preset | None:
@@ -96,9 +128,71 @@ class Fleet(Strict, frozen=True):
         found = self.preset()
         return 1 << 34 if found is None else found.kv_tokens
 
+    @property
+    def memory_blocks(self) -> int:
+        return self.kv_tokens() // self.block
+
+
+class Fleet(Replicas, frozen=True):
+    routing: str = "round-robin"
+    groups: tuple[dict[str, Any], ...] = ()  # unlike replicas: what is different in each, over the keys above
+    transfer: Transfer = Transfer()
+    prefix_cache: bool = True
+    tenant_salt: bool = False  # what one tenant said is not known to another
+    delay: str | None = None  # tokens are handed out no faster than one in this time
+    admission: str | None = None
+    client: Client | None = None
+    scale: Scale | None = None
+    events: tuple[str, ...] = ()
+
+    def kinds(self) -> list[Replicas]:
+        """The groups, each as a whole."""
+        if not self.groups:
+            return [self]
+        shared = {
+            name: getattr(self, name)
+            for name in Replicas.__struct_fields__
+            if getattr(self, name) != getattr(_DEFAULT, name) and name != "replicas"
+        }
+        whole = msgspec.to_builtins(shared)
+        return [convert({**whole, **group}, Replicas, f"group {n}") for n, group in enumerate(self.groups, 1)]
+
+    @property
+    def size(self) -> int:
+        """To begin with."""
+        return sum(each.replicas for each in self.kinds())
+
+    def plan(self) -> tuple[Event, ...]:
+        return tuple(read_term(each, EVENTS, "event") for each in self.events)
+
+    def read_admission(self) -> Admission | None:
+        found: Admission | None = None if self.admission is None else read_term(self.admission, ADMISSION, "admission")
+        return found
+
+
+_DEFAULT = Replicas()
+
 
 def read_fleet(what: str | Path | dict[str, Any]) -> Fleet:
     found = convert(what if isinstance(what, dict) else read_yaml(Path(what)), Fleet, str(what)[:80])
+    for each in found.kinds():
+        _check_replicas(each)
+    roles = {each.role for each in found.kinds()}
+    if roles != {"both"} and roles != {"prefill", "decode"}:
+        raise SpecError("replicas of the role prefill need others of the role decode, and the other way round")
+    if len({each.block for each in found.kinds()}) > 1:
+        raise SpecError("all groups of a fleet have the same block: names of blocks go by it")
+    if found.scale is not None:
+        scaler_row(found.scale, found.size)
+        if len(found.kinds()) > 1:
+            raise SpecError("scale needs replicas that are alike: a fleet without groups")
+    client_row(found.client, found.read_admission(), found.scale)
+    read_routing(found.routing)
+    found.plan()
+    return found
+
+
+def _check_replicas(found: Replicas) -> None:
     for name, least in (("replicas", 1), ("max_sequences", 1), ("max_tokens", 1), ("block", 1), ("tp", 1)):
         if getattr(found, name) < least:
             raise SpecError(f"{name} is {getattr(found, name)}; it is at least {least}")
@@ -113,25 +207,30 @@ def read_fleet(what: str | Path | dict[str, Any]) -> Fleet:
         raise SpecError("a step that takes no time has no end of capacity: give it a floor or a token time")
     read_term(found.policy, POLICIES, "batching policy")
     read_term(found.order, ORDERS, "order")
-    return found
 
 
 def explain_fleet(fleet: Fleet) -> Iterator[str]:
     """Every number of a replica, and where it comes from."""
-    found = fleet.preset()
-    if found is not None and fleet.step is None:
-        yield from explain(found)
-    else:
-        yield "step times as the file has them"
-    if fleet.speed != 1.0:
-        yield f"  all of it {fleet.speed:g} times as fast"
-    step = fleet.step_time()
-    yield f"  so a prefill of 2,048 tokens takes {1e3 * step.prefill(2048):.1f} ms"
-    decode = " / ".join(f"{1e3 * step.decode(batch, 1024):.1f}" for batch in (1, 32, 128))
-    yield f"  and a decode step at a context of 1,024, by batch size 1 / 32 / 128: {decode} ms"
-    if fleet.drafts:
-        told = f"1 + a + ... + a^{fleet.drafts.tokens}, a = {fleet.drafts.acceptance:g}"
-        yield f"  a step makes {fleet.drafts.gain:.2f} tokens: {told}"
+    for number, each in enumerate(fleet.kinds(), 1):
+        if fleet.groups:
+            yield f"group {number}, {each.replicas} replicas ({each.role})"
+        found = each.preset()
+        if found is not None and each.step is None:
+            yield from explain(found)
+        else:
+            yield "step times as the file has them"
+        if each.speed != 1.0:
+            yield f"  all of it {each.speed:g} times as fast"
+        step = each.step_time()
+        yield f"  so a prefill of 2,048 tokens takes {1e3 * step.prefill(2048):.1f} ms"
+        decode = " / ".join(f"{1e3 * step.decode(batch, 1024):.1f}" for batch in (1, 32, 128))
+        yield f"  and a decode step at a context of 1,024, by batch size 1 / 32 / 128: {decode} ms"
+        if each.drafts:
+            told = f"1 + a + ... + a^{each.drafts.tokens}, a = {each.drafts.acceptance:g}"
+            yield f"  a step makes {each.drafts.gain:.2f} tokens: {told}"
+        if each.role == "prefill":
+            once, token = _transfer_s(fleet, each)
+            yield f"  handing over a prompt of 2,048 tokens takes {1e3 * (once + 2048 * token):.1f} ms"
 
 
 def simulate_fleet(
@@ -142,13 +241,12 @@ def simulate_fleet(
     seed: int = 0,
     objectives: Objectives | None = None,
     drain_s: float = np.inf,
+    out: str | Path | None = None,
     **facts: Any,
 ) -> Run:
-    """Users of so many seconds, served by modelled replicas in virtual time."""
+    """Users of so many seconds, served by modelled replicas in virtual time; with `out`, straight into a run folder."""
     demand = workload.demand(arrivals, seconds, seed)
-    outcome = _serve(fleet, demand, objectives, seconds + drain_s)
-    batches = list(_batches(fleet, demand, outcome, to_ns(seconds)))
-    latest = np.nanmax(outcome.x[:, core.ENDED], initial=seconds)
+    engine = engine_of(fleet, demand, objectives, seconds, seed)
     manifest = Manifest(
         **{
             "source": "sim",
@@ -157,52 +255,79 @@ def simulate_fleet(
             "engine_flags": str(fleet),
             "model": fleet.model or "a step time",
             "hardware": f"{fleet.tp} x {fleet.gpu}" if fleet.gpu else "none: virtual time",
-            "replicas": fleet.replicas,
+            "replicas": fleet.size,
             "workload": str(workload),
             "arrivals": "as recorded" if arrivals is None else str(arrivals),
             "arrivals_cv": None if arrivals is None or demand.with_answers else arrivals.cv,
             "window_ns": (0, to_ns(seconds)),
-            "stopped_ns": to_ns(min(float(latest) + 1.0, seconds + drain_s)),
             "seed": seed,
-            "finished": True,
-            "prices": None if fleet.price_per_hour is None else Prices(per_hour=fleet.price_per_hour * fleet.replicas),
+            "retry_policy": None if fleet.client is None else fleet.client.retry,
             **facts,
         }
     )
-    return Run.of(checked(manifest), batches)
+    latest = seconds
+    batches: list[pa.RecordBatch] = []
+    writer = None if out is None else RunWriter(out, manifest)
+    for served in engine.run(seconds + drain_s):
+        latest = max(latest, float(np.nanmax(served.rows.ended, initial=seconds)))
+        (batches if writer is None else writer).append(make_rows(fleet, demand, served, to_ns(seconds)))
+    last: dict[str, Any] = {
+        "stopped_ns": to_ns(min(latest + 1.0, seconds + drain_s)),
+        "events": _events(engine),
+        "prices": manifest.prices or _prices(fleet, engine, seconds),
+    }
+    if writer is None:
+        return Run.of(checked(msgspec.structs.replace(manifest, finished=True, **last)), batches)
+    writer.finish(**last)
+    return open_run(writer.folder)
 
 
-def _serve(fleet: Fleet, demand: Demand, objectives: Objectives | None, stop_s: float) -> Outcome:
-    blocks = fleet.kv_tokens() // fleet.block
+def engine_of(
+    fleet: Fleet, demand: Demand, objectives: Objectives | None = None, seconds: float = np.inf, seed: int = 0
+) -> Engine:
+    """The tables of a fleet and of what is asked of it."""
     longest = int((demand.prompt_tokens + demand.output_tokens).max())
-    if longest > blocks * fleet.block:
-        raise SpecError(
-            f"a request of {longest:,} tokens is longer than the memory of a replica, {blocks * fleet.block:,}: "
-            "use shorter requests, or more memory_tokens"
-        )
-    q, x = _requests(demand, objectives)
-    f, y = _replicas(fleet, blocks)
+    for each in fleet.kinds():
+        if longest > each.memory_blocks * each.block:
+            raise SpecError(
+                f"a request of {longest:,} tokens is longer than the memory of a replica, "
+                f"{each.memory_blocks * each.block:,}: use shorter requests, or more memory_tokens"
+            )
+    d = _requests(demand, objectives)
     hashes = None
     if fleet.prefix_cache and bool(np.any(demand.pieces.identity >= 0)):
-        hashes, q[:, core.NAMES], q[:, core.NAMED], q[:, core.NAMED_PROMPT] = block_names(demand, fleet.block)
-    return run_replicas(q, x, f, y, hashes, routing=ROUTING[fleet.routing], stop_s=stop_s)
+        salt = demand.tenant if fleet.tenant_salt else None
+        hashes, d.names, d.named, d.named_prompt = block_names(demand, fleet.kinds()[0].block, salt)
+    admission = fleet.read_admission()
+    plan = plan_rows(fleet.plan(), fleet.size, seconds)
+    reps = _replicas(fleet, admission)
+    scaler = None if fleet.scale is None else scaler_row(fleet.scale, fleet.size)
+    client = events = None
+    if fleet.client or plan or scaler is not None or (admission and admission.name == "bucket"):
+        client = client_row(fleet.client, admission, fleet.scale)
+        events = records(EVENT, len(plan) + len(reps))
+        for row, (at, kind, replica, value) in zip(events, plan, strict=False):
+            row.time, row.kind, row.replica, row.value = at, kind, replica, value
+        events.time[len(plan) :], events.kind[len(plan) :] = np.inf, START  # for a scaler
+        events.replica[len(plan) :] = np.arange(len(reps))
+    routing = read_routing(fleet.routing) if len(reps) > 1 or client is not None else None
+    return Engine(d, reps, hashes, routing, client=client, scaler=scaler, events=events, seed=seed)
 
 
-def _requests(demand: Demand, objectives: Objectives | None) -> tuple[Ints, Floats]:
+def _requests(demand: Demand, objectives: Objectives | None) -> Any:
     """A demand as the loop takes it."""
-    count = len(demand)
-    q, x = np.zeros((count, core.REQUEST_INTS), np.int64), np.zeros((count, core.REQUEST_FLOATS))
-    q[:, core.PROMPT], q[:, core.OUTPUT] = demand.prompt_tokens, np.maximum(demand.output_tokens, 1)
-    q[:, [core.FOLLOWER, core.LEFT, core.RIGHT, core.REPLICA]] = -1
-    q[:, core.STATUS] = core.CENSORED
-    x[:, [core.STARTED, core.ENDED, core.FIRST_TOKEN]] = np.nan
-    x[:, core.DUE], x[:, core.WITHIN] = demand.due_s, _deadlines(demand, objectives)
+    d = records(REQUEST, len(demand))
+    d.prompt, d.output = demand.prompt_tokens, np.maximum(demand.output_tokens, 1)
+    d.follower = d.session = -1
+    d.due, d.within = demand.due_s, _deadlines(demand, objectives)
     if demand.after is not None:
         after = np.flatnonzero(demand.after >= 0)
-        q[demand.after[after], core.FOLLOWER] = after
+        d.follower[demand.after[after]] = after
     if demand.think_s is not None:
-        x[:, core.THINK] = np.nan_to_num(demand.think_s)
-    return q, x
+        d.think = np.nan_to_num(demand.think_s)
+    if demand.session is not None:
+        d.session = demand.session
+    return d
 
 
 def _deadlines(demand: Demand, objectives: Objectives | None) -> Floats:
@@ -217,116 +342,133 @@ def _deadlines(demand: Demand, objectives: Objectives | None) -> Floats:
     return np.array(bounds)[places]
 
 
-def _replicas(fleet: Fleet, blocks: int, longest_run: int = 1 << 40) -> tuple[Ints, Floats]:
-    f, y = (
-        np.zeros((fleet.replicas, core.REPLICA_INTS), np.int64),
-        np.zeros((fleet.replicas, core.REPLICA_FLOATS)),
-    )
-    step = fleet.step_time()
-    policy, order = read_term(fleet.policy, POLICIES, "batching policy"), read_term(fleet.order, ORDERS, "order")
-    whole = {
-        core.POLICY: policy.code,
-        core.ORDER: order.code,
-        core.SHEDS: isinstance(order, Goodput) and order.late,
-        core.SEQUENCES: fleet.max_sequences,
-        core.TOKENS: fleet.max_tokens,
-        core.SIZE: fleet.block,
-        core.BLOCKS: blocks,
-        core.FREE: blocks,
-        core.WATERMARK: int(parse_share(fleet.watermark) * blocks),
-        core.AHEAD: policy.steps if isinstance(policy, Prepone) else 0,
-        core.DRAFTS: fleet.drafts.tokens if fleet.drafts else 0,
-        core.LONGEST: longest_run,
-        core.ROOT: -1,
-        core.PREPONED: -1,
-        core.NEWEST: -1,
-        core.OLDEST: -1,
-    }
-    times = {
-        core.FLOOR: step.floor,
-        core.TOKEN: step.token,
-        core.READING: step.context,
-        core.ATTENTION: step.attention,
-        core.SEQUENCE: step.sequence,
-        core.SWAP: -1.0 if fleet.swap is None else parse_seconds(fleet.swap),
-        core.GAIN: fleet.drafts.gain if fleet.drafts else 1.0,
-        core.NEXT: np.inf,
-    }
-    if fleet.drafts:
-        share = parse_share(fleet.drafts.cost)
-        times |= {core.DRAFT: share * (step.token + step.sequence), core.DRAFT_STEP: share * step.floor}
-    for column, value in whole.items():
-        f[:, column] = value
-    for column, seconds in times.items():
-        y[:, column] = seconds
-    return f, y
+def _replicas(fleet: Fleet, admission: Admission | None) -> Any:
+    """All there will ever be; those that come later are like the first ones."""
+    kinds = [each for each in fleet.kinds() for _ in range(each.replicas)]
+    most = max(len(kinds) + sum(event.added for event in fleet.plan()), fleet.scale.most if fleet.scale else 0)
+    reps = records(REPLICA, most)
+    for number in range(most):
+        m, kind = reps[number], kinds[number % len(kinds)]
+        step = kind.step_time()
+        policy, order = read_term(kind.policy, POLICIES, "batching policy"), read_term(kind.order, ORDERS, "order")
+        m.number, m.up, m.role = number, number < len(kinds), ROLES[kind.role]
+        m.policy, m.order = policy.code, order.code
+        m.sheds = isinstance(order, Goodput) and order.late
+        m.sequences, m.tokens, m.page = kind.max_sequences, kind.max_tokens, kind.block
+        m.blocks = m.free = kind.memory_blocks
+        m.watermark = int(parse_share(kind.watermark) * m.blocks)
+        m.ahead = policy.steps if isinstance(policy, Prepone) else 0
+        m.longest = 1 << 40
+        m.root = m.newest = m.oldest = m.refused = -1
+        m.floor, m.token, m.reading = step.floor, step.token, step.context
+        m.attention, m.sequence = step.attention, step.sequence
+        m.swap = -1.0 if kind.swap is None else parse_seconds(kind.swap)
+        m.gain = m.slow = 1.0
+        m.next = np.inf
+        if kind.drafts:
+            share = parse_share(kind.drafts.cost)
+            m.drafts, m.gain = kind.drafts.tokens, kind.drafts.gain
+            m.draft, m.draft_step = share * (step.token + step.sequence), share * step.floor
+        if kind.role == "prefill":
+            m.transfer, m.transfer_token = _transfer_s(fleet, kind)
+        if admission is not None:
+            m.limited, m.limit = admission.code, admission.limit
+    return reps
 
 
-def _batches(fleet: Fleet, demand: Demand, outcome: Outcome, end_ns: int) -> Iterator[pa.RecordBatch]:
-    """Rows of all that was due in the window."""
-    q, x = outcome.q, outcome.x
-    due_ns = np.minimum(_ns(x[:, core.DUE]), end_ns - 1)
-    due = np.flatnonzero(~np.isnan(x[:, core.DUE]) & (x[:, core.DUE] * NS_PER_S < end_ns))
-    times, totals = token_times(outcome)
-    if fleet.delay is not None:
-        times = _delayed(times, totals, parse_seconds(fleet.delay))
-    tokens = tokens_of(outcome)
-    starts = np.concatenate([[0], np.cumsum(totals)])
-    for first in range(0, len(due), ROWS):
-        rows = due[first : first + ROWS]
-        counts = totals[rows]
-        flat = np.repeat(starts[rows] - np.concatenate([[0], np.cumsum(counts)[:-1]]), counts) + np.arange(counts.sum())
-        events = _ns(times[flat])
-        served = q[rows, core.REPLICA] >= 0
-        last = np.where(counts > 0, starts[rows] + counts - 1, 0)
-        ended = np.where(
-            counts > 0, np.fmax(x[rows, core.ENDED], times[last] if len(times) else 0), x[rows, core.ENDED]
+def _transfer_s(fleet: Fleet, kind: Replicas) -> tuple[float, float]:
+    """To hand a prompt over: once, and for each of its tokens."""
+    found = kind.preset()
+    each = fleet.transfer.bytes_per_token or (found.model.kv_bytes if found else 0.0)
+    if not fleet.transfer.bandwidth > 0:
+        raise SpecError(f"transfer: bandwidth is {fleet.transfer.bandwidth:g}; it is bytes per second, such as 50e9")
+    return parse_seconds(fleet.transfer.latency), each / fleet.transfer.bandwidth
+
+
+def _events(engine: Engine) -> tuple[TimedEvent, ...]:
+    rows = engine.log[: engine.world[0].events] if engine.log is not None else ()
+    return tuple(
+        TimedEvent(
+            at_ns=to_ns(float(row.time)),
+            kind=LOGGED[row.kind],
+            detail=f"replica {row.replica}" + (f", factor {row.value:g}" if LOGGED[row.kind] == "slow" else ""),
         )
-        over = q[rows, core.STATUS] != core.CENSORED
-        columns: dict[str, Any] = {
-            "request_id": rows,
-            "scheduled_ns": due_ns[rows],
-            "sent_ns": due_ns[rows],
-            "ended_ns": pa.array(np.where(over, _ns(np.nan_to_num(ended)), 0), mask=~over),
-            "event_ns": make_lists("event_ns", events, counts),
-            "prompt_tokens": q[rows, core.PROMPT],
-            "cached_tokens": q[rows, core.CACHED],
-            "output_tokens": counts
-            if tokens is None
-            else np.bincount(np.repeat(np.arange(len(rows)), counts), tokens[flat], len(rows)).astype(np.int64),
-            "requested_tokens": q[rows, core.OUTPUT],
-            "recomputed_tokens": q[rows, core.RECOMPUTED],
-            "preemptions": q[rows, core.PREEMPTIONS],
-            "status": make_words(q[rows, core.STATUS], [STATUSES[code] for code in range(3)]),
-            "finish_reason": pa.array(
-                np.where(q[rows, core.STATUS] == core.OK, "length", ""), mask=q[rows, core.STATUS] != core.OK
-            ),
-        }
-        if tokens is not None:
-            assert fleet.drafts is not None
-            steps = np.maximum(counts - 1, 0)
-            columns["event_tokens"] = make_lists("event_tokens", tokens[flat], counts)
-            columns["drafted_tokens"] = fleet.drafts.tokens * steps
-            columns["accepted_draft_tokens"] = np.maximum(columns["output_tokens"] - 1 - steps, 0)
-        names = [str(each) for each in range(fleet.replicas)]
-        columns["replica"] = pa.array(np.array(names)[np.maximum(q[rows, core.REPLICA], 0)], mask=~served)
-        if demand.session is not None and demand.turn is not None:
-            alone = demand.session[rows] < 0
-            columns["session_id"] = pa.array(demand.session[rows], mask=alone)
-            columns["turn"] = pa.array(demand.turn[rows].astype(np.int32), mask=alone)
-        if demand.workload_class is not None:
-            columns["workload_class"] = make_words(demand.workload_class[rows], demand.classes)
-        if demand.tenant is not None:
-            columns["tenant"] = make_words(demand.tenant[rows], demand.tenants)
-        yield make_batch(columns)
+        for row in rows
+    )
 
 
-def _delayed(times: Floats, totals: Ints, least_s: float) -> Floats:
-    """Tokens wait in a buffer until `least_s` after the one before them: a running maximum of time less place."""
+def _prices(fleet: Fleet, engine: Engine, seconds: float) -> Prices | None:
+    """Of what was up, on average."""
+    kinds = [each for each in fleet.kinds() for _ in range(each.replicas)]
+    if all(each.price_per_hour is None for each in kinds):
+        return None
+    up = np.minimum(engine.up_s(seconds) / seconds, 1.0)
+    each = [kinds[number % len(kinds)].price_per_hour or 0.0 for number in range(len(up))]
+    return Prices(per_hour=float(np.dot(up, each)))
+
+
+def make_rows(fleet: Fleet, demand: Demand, served: Served, end_ns: int) -> pa.RecordBatch:
+    """Records of what was due in the window."""
+    inside = served.rows.due * NS_PER_S < end_ns
+    rows, counts, times, tokens = served.rows, served.counts, served.times, served.tokens
+    if not inside.all():
+        wanted = np.repeat(inside, counts)
+        rows, counts, times = rows[inside], counts[inside], times[wanted]
+        tokens = None if tokens is None else tokens[wanted]
+    if fleet.delay is not None:
+        times = _delayed(times, counts, to_ns(parse_seconds(fleet.delay)))
+    last = times[np.maximum(np.cumsum(counts) - 1, 0)] if len(times) else np.zeros(len(rows), np.int64)
+    ok, over = rows.status == OK, rows.status != CENSORED
+    ended = np.maximum(_ns(rows.ended), np.where(ok & (counts > 0), last, 0))
+    request = rows.request
+    columns: dict[str, Any] = {
+        "request_id": request,
+        "scheduled_ns": np.minimum(_ns(rows.due), end_ns - 1),
+        "sent_ns": np.where(rows.attempt == 0, np.minimum(_ns(rows.sent), end_ns - 1), _ns(rows.sent)),
+        "ended_ns": pa.array(ended, mask=~over),
+        "event_ns": make_lists("event_ns", times, counts),
+        "prompt_tokens": rows.prompt,
+        "cached_tokens": rows.cached,
+        "output_tokens": counts if tokens is None else _sums(tokens, counts),
+        "requested_tokens": rows.output,
+        "recomputed_tokens": rows.recomputed,
+        "preemptions": rows.preemptions,
+        "status": make_words(rows.status, STATUSES),
+        "finish_reason": pa.array(np.where(ok, "length", ""), mask=~ok),
+        "replica": make_words(rows.replica, [str(each) for each in range(1 + int(rows.replica.max(initial=0)))]),
+    }
+    if np.any(rows.attempt > 0):
+        columns["attempt"], columns["kind"] = rows.attempt.astype(np.int32), make_words(rows.kind, KINDS)
+    if tokens is not None:
+        drafts = max(each.drafts.tokens if each.drafts else 0 for each in fleet.kinds())
+        steps = np.maximum(counts - 1, 0)
+        columns["event_tokens"] = make_lists("event_tokens", tokens, counts)
+        columns["drafted_tokens"] = drafts * steps
+        columns["accepted_draft_tokens"] = np.maximum(columns["output_tokens"] - 1 - steps, 0)
+    if demand.session is not None and demand.turn is not None:
+        alone = demand.session[request] < 0
+        columns["session_id"] = pa.array(demand.session[request], mask=alone)
+        columns["turn"] = pa.array(demand.turn[request].astype(np.int32), mask=alone)
+    if demand.workload_class is not None:
+        columns["workload_class"] = make_words(demand.workload_class[request], demand.classes)
+    if demand.tenant is not None:
+        columns["tenant"] = make_words(demand.tenant[request], demand.tenants)
+    return make_batch(columns)
+
+
+def _sums(values: Ints, counts: Ints) -> Ints:
+    ends = np.concatenate([[0], np.cumsum(values)])
+    places = np.cumsum(counts)
+    found: Ints = ends[places] - ends[places - counts]
+    return found
+
+
+def _delayed(times: Ints, totals: Ints, least_ns: int) -> Ints:
+    """Tokens wait in a buffer until `least_ns` after the one before them: a running maximum of time less place."""
     place = np.arange(len(times)) - np.repeat(np.cumsum(totals) - totals, totals)
-    slack = times - least_s * place
-    apart = np.repeat(np.arange(len(totals)), totals) * (np.ptp(slack) + 1.0) if len(times) else slack
-    found: Floats = np.maximum.accumulate(slack + apart) - apart + least_s * place
+    slack = times - least_ns * place
+    apart = np.repeat(np.arange(len(totals)), totals) * (np.ptp(slack) + 1) if len(times) else slack
+    found: Ints = np.maximum.accumulate(slack + apart) - apart + least_ns * place
     return found
 
 

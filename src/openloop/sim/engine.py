@@ -1,0 +1,327 @@
+"""The tables of a fleet, the loop that works on them, and what comes out of it: attempts with the times of their tokens.
+
+What is finished leaves in blocks, so memory is bounded by what is in flight, however long a run is.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from openloop.routing import ASK, MEMORY, VIEW, Policy
+from openloop.sim import loop
+from openloop.sim.replica import lasting, steps_by
+from openloop.sim.tables import (
+    ATTEMPT,
+    BLOCK,
+    BOTH,
+    DECODING,
+    FREE,
+    GONE,
+    LATER,
+    LOG,
+    NOT_YET,
+    OK,
+    RUN,
+    RUNNING,
+    SEAT,
+    SEGMENT,
+    WORLD,
+    records,
+)
+
+__all__ = ["Engine", "Served"]
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+BLOCK_ROWS = 16_384  # attempts that leave together
+WAIT_BINS = 512
+
+
+@dataclass(frozen=True, eq=False)
+class Served:
+    """Attempts that are over (or that were under way when time was up), and their tokens end to end."""
+
+    rows: Any
+    counts: Ints  # times that tokens came,
+    times: Ints  # when, in nanoseconds,
+    tokens: Ints | None  # and how many; None: one each time
+
+
+class Engine:
+    def __init__(
+        self,
+        requests: Any,
+        replicas: Any,
+        hashes: Ints | None = None,
+        routing: Policy | None = None,
+        *,
+        client: Any = None,
+        scaler: Any = None,
+        events: Any = None,
+        seed: int = 0,
+    ) -> None:
+        fleet, size = len(replicas), int(replicas.page.max())
+        self.requests, self.replicas, self.hashes = requests, replicas, hashes
+        self.world = records(WORLD, 1)
+        self.attempts = records(ATTEMPT, 1024)
+        self.seats = records(SEAT, fleet, int(replicas.sequences.max()))
+        self.residue = np.zeros((fleet, size), np.int64)
+        followed = bool(np.any(requests.follower >= 0)) or bool(np.any(replicas.role != BOTH))
+        self.later = records(LATER, 4096) if followed or client is not None else None
+        self.runs = records(RUN, 1 << 15)
+        self.segments, self.ended = records(SEGMENT, 4096), records(ATTEMPT, 2 * BLOCK_ROWS)
+        self.blocks, self.head = None, None
+        if hashes is not None:
+            known = int(replicas.blocks.max())
+            self.blocks = records(BLOCK, fleet, known)
+            self.blocks.spare = np.arange(known)
+            self.head = np.full((fleet, 1 << int(known).bit_length()), -1)
+            replicas.spares = known
+        self.client, self.scaler, self.events = client, scaler, events
+        self.log = None if client is None else records(LOG, 100_000)
+        self.waits = None if client is None else np.zeros(WAIT_BINS, np.int64)
+        self.choose = self.views = self.ask = self.state = self.knobs = None
+        if routing is not None:
+            self.choose, self.knobs = _compiled(type(routing)), np.zeros(0)
+            self.views, self.ask, self.state = records(VIEW, fleet), records(ASK, 1), np.zeros(MEMORY, np.int64)
+        w = self.world[0]
+        w.seed = seed & ((1 << 62) - 1)
+        w.scheduled = int(np.count_nonzero(~np.isnan(requests.due)))
+        w.hedge_after = np.inf if client is None else client[0].hedge_after
+        w.bucket = 0.0 if client is None else client[0].bucket_burst
+        for number in range(0 if events is None else len(events)):
+            if events[number].time < np.inf:
+                self.put_off(events[number].time, loop.HAPPEN, number)
+        if scaler is not None:
+            self.put_off(scaler[0].every, loop.LOOK, 0)
+
+    def put_off(self, time: float, kind: int, number: int) -> None:
+        """Only before the loop runs: times rise, so that a sorted list is a heap."""
+        w = self.world[0]
+        if w.waits + 1 >= len(self.later):
+            self.later = _doubled(self.later)
+        row = self.later[w.waits]
+        w.order += 1
+        row.time, row.kind, row.number, row.order = time, kind, number, w.order
+        w.waits += 1
+        rows = self.later[: w.waits]
+        rows[:] = rows[np.lexsort((rows.order, rows.time))]
+
+    def advance(self, until: float) -> int:
+        """Why it stopped: a table is full, it is time, or nothing is left."""
+        found: int = loop.advance(
+            self.world, self.requests, self.attempts, self.replicas, self.seats, self.residue, self.hashes, self.blocks,
+            self.head, self.later, self.runs, self.segments, self.ended, self.log, self.waits, self.client, self.scaler,
+            self.events, self.views, self.ask, self.choose, self.state, self.knobs, until,
+        )  # fmt: skip
+        return found
+
+    def run(self, until: float = np.inf) -> Iterator[Served]:
+        while self.advance(until) == loop.FULL:
+            if self.world[0].ended >= BLOCK_ROWS:
+                yield self.flush()
+            self._grow()
+        yield self.stop(until)
+
+    def up_s(self, until: float) -> Floats:
+        """How long each replica was paid for."""
+        reps = self.replicas
+        found: Floats = reps.paid + np.where(reps.up > 0, np.maximum(until - reps.up_since, 0.0), 0.0)
+        return found
+
+    def _grow(self) -> None:
+        """What is still full."""
+        w = self.world[0]
+        room = w.live + loop.SPARE_ROWS
+        if w.ended + room > len(self.ended):
+            self.ended = _doubled(self.ended)
+        if w.segments + room > len(self.segments):
+            self.segments = _doubled(self.segments)
+        if w.runs + room > len(self.runs):
+            self.runs = _doubled(self.runs)
+        if self.later is not None and w.waits + 3 * room > len(self.later):
+            self.later = _doubled(self.later)
+        if 2 * w.taken + loop.SPARE_ROWS > len(self.attempts):
+            self.attempts = _doubled(self.attempts)
+
+    def flush(self) -> Served:
+        """What is over and whose steps are all on record."""
+        w, reps = self.world[0], self.replicas
+        rows = self.ended[: w.ended]
+        place = np.maximum(rows.replica, 0)
+        ready = ~rows.open.astype(bool) | (
+            (rows.step + rows.ran <= reps.step[place]) & (reps.preponed[place] == NOT_YET)
+        )
+        gone, kept = rows[ready].copy(), rows[~ready].copy()
+        served = self._served(gone)
+        self.ended[: len(kept)] = kept
+        w.ended = len(kept)
+        self._forget_runs()
+        return served
+
+    def stop(self, until: float) -> Served:
+        """The rest, with what is under way."""
+        w = self.world[0]
+        for m in self.replicas[self.replicas.phase == DECODING]:
+            done = steps_by(m.pace, m.slope, until - m.start, m.steps) if until < m.next else m.steps
+            done -= lasting(m.pace, m.slope, done) > until - m.start
+            if done > 0:
+                row = self.runs[w.runs]
+                row.replica, row.step, row.start, row.pace, row.slope = m.number, m.step, m.start, m.pace, m.slope
+                w.runs += 1
+                self.replicas.step[m.number] += done
+        alive = self.attempts[(self.attempts.where != FREE) & (self.attempts.where != GONE)].copy()
+        running = alive.where == RUNNING
+        alive.ran[running] = self.replicas.step[alive.replica[running]] - alive.begin[running]
+        for m in self.replicas[self.replicas.preponed == loop.DONE]:
+            row = self.runs[w.runs]
+            row.replica, row.step, row.start, row.pace = m.number, m.kept_step, m.kept_start, m.kept_pace
+            w.runs += 1
+        rows = np.concatenate([self.ended[: w.ended], alive]).view(np.recarray)
+        rows.ran = np.where(rows.open == 1, np.minimum(rows.ran, self.replicas.step[rows.replica] - rows.step), 0)
+        w.ended = 0
+        return self._served(rows)
+
+    def _runs_by_replica(self) -> tuple[Any, Ints]:
+        """Runs of steps by replica, and where those of each begin."""
+        runs = self.runs[: self.world[0].runs]
+        runs = runs[np.lexsort((runs.step, runs.replica))]
+        return runs, np.searchsorted(runs.replica, np.arange(len(self.replicas) + 1))
+
+    def _forget_runs(self) -> None:
+        w, (runs, edges) = self.world[0], self._runs_by_replica()
+        oldest = self.replicas.step.copy()
+        alive = self.attempts[(self.attempts.where != FREE) & (self.attempts.open == 1)]
+        for rows in (alive, self.ended[: w.ended], self.segments[: w.segments]):
+            rows = rows[rows.replica >= 0]
+            np.minimum.at(oldest, rows.replica, rows.step)
+        following = np.append(runs.step[1:], 0)
+        following[edges[1:][np.diff(edges) > 0] - 1] = np.iinfo(np.int64).max
+        kept = runs[following > oldest[runs.replica]]
+        self.runs[: len(kept)] = kept
+        w.runs = len(kept)
+
+    def _served(self, rows: Any) -> Served:
+        w = self.world[0]
+        parts = self.segments[: w.segments]
+        mine = np.isin(parts.serial, rows.serial) if len(parts) else np.empty(0, bool)
+        last = rows[rows.open == 1]
+        pieces = records(SEGMENT, int(mine.sum()) + len(last))
+        pieces[: int(mine.sum())] = parts[mine]
+        tail = pieces[int(mine.sum()) :]
+        for name, source in (
+            ("serial", "serial"),
+            ("replica", "replica"),
+            ("step", "step"),
+            ("steps", "ran"),
+            ("first", "first"),
+        ):
+            tail[name] = last[source]
+        if mine.any():
+            pieces = pieces[np.argsort(pieces.serial, kind="stable")]
+            kept = parts[~mine].copy()
+            self.segments[: len(kept)] = kept
+            w.segments = len(kept)
+            rows = rows[np.argsort(rows.serial, kind="stable")]
+        has_first = ~np.isnan(pieces.first)
+        each = pieces.steps + has_first
+        owner = (
+            np.repeat(np.arange(len(rows)), rows.open)
+            if not mine.any()
+            else np.searchsorted(rows.serial, pieces.serial)
+        )
+        counts = np.bincount(owner, each, len(rows)).astype(np.int64) if len(rows) else np.empty(0, np.int64)
+        times = np.empty(int(each.sum()), np.int64)
+        _copy_times(pieces, *self._clock(), times)
+        tokens = self._tokens(pieces, each, owner, rows)
+        return self._clipped(Served(rows, counts, times, tokens))
+
+    def _clock(self) -> tuple[Ints, Ints, Ints]:
+        """When each step on record ended, replica by replica; where those of each begin, and with which step."""
+        runs, edges = self._runs_by_replica()
+        some = np.flatnonzero(np.diff(edges))
+        ends = self.replicas.step.copy()
+        following = np.append(runs.step[1:], 0)
+        following[edges[some + 1] - 1] = ends[some]
+        steps = np.maximum(following - runs.step, 0)
+        clock = np.empty(int(steps.sum()), np.int64)
+        _wind(runs, steps, clock)
+        places, firsts = np.zeros(len(self.replicas), np.int64), np.zeros(len(self.replicas), np.int64)
+        before = np.concatenate([[0], np.cumsum(steps)])
+        places[some], firsts[some] = before[edges[some]], runs.step[edges[some]]
+        return clock, places, firsts
+
+    def _clipped(self, served: Served) -> Served:
+        """Who left got nothing afterwards."""
+        left = (served.rows.status != OK) & ~np.isnan(served.rows.ended)
+        if not np.any(left & (served.counts > 0)):
+            return served
+        owner = np.repeat(np.arange(len(served.rows)), served.counts)
+        keep = ~left[owner] | (served.times <= np.rint(1e9 * served.rows.ended[owner]))
+        counts = np.bincount(owner[keep], minlength=len(served.rows))
+        return Served(served.rows, counts, served.times[keep], None if served.tokens is None else served.tokens[keep])
+
+    def _tokens(self, pieces: Any, each: Ints, owner: Ints, rows: Any) -> Ints | None:
+        """How many came each time. In the n-th step of a stretch floor(n * gain) have come."""
+        if np.all(self.replicas.gain == 1.0):
+            return None
+        first = ~np.isnan(pieces.first)
+        step = np.arange(each.sum()) - np.repeat(np.cumsum(each) - each, each) + np.repeat(1 - first, each)
+        gain = np.repeat(self.replicas.gain[pieces.replica], each)
+        made = np.floor(step * gain + 1e-9) - np.floor((step - 1) * gain + 1e-9)
+        made = np.where(step == 0, 1, made).astype(np.int64)
+        whose = np.repeat(owner, each)
+        so_far = np.cumsum(made)
+        starts = np.flatnonzero(np.diff(whose, prepend=-1))
+        so_far -= np.repeat((so_far - made)[starts], np.diff(starts, append=len(whose)))
+        most = rows.output[whose]
+        found: Ints = np.minimum(so_far, most) - np.minimum(so_far - made, most)
+        return found
+
+
+def _doubled(old: Any) -> Any:
+    new = records(old.dtype, 2 * len(old))
+    new[: len(old)] = old
+    return new
+
+
+@cache
+def _compiled(kind: type[Policy]) -> Any:
+    """A policy as the loop can call it."""
+    if numba.config.DISABLE_JIT:
+        return kind.choose
+    rows = [numba.types.Array(numba.from_dtype(each), 1, "C") for each in (ASK, VIEW)]
+    state, knobs = (numba.types.Array(each, 1, "C") for each in (numba.int64, numba.float64))
+    return numba.cfunc(numba.int64(*rows, state, knobs, numba.float64), cache=True)(kind.choose)
+
+
+@numba.njit(cache=True, error_model="numpy")
+def _wind(runs: Any, steps: Any, clock: Any) -> None:
+    """Ends of all steps, in nanoseconds."""
+    place = 0
+    for n in range(len(runs)):
+        run = runs[n]
+        for j in range(1, steps[n] + 1):
+            clock[place] = np.int64(np.rint(1e9 * (run.start + j * run.pace + run.slope * (j * (j - 1) / 2))))
+            place += 1
+
+
+@numba.njit(cache=True, error_model="numpy")
+def _copy_times(pieces: Any, clock: Any, places: Any, firsts: Any, times: Any) -> None:
+    """The tokens of a sequence are a slice of the clock of its replica, after the one that its prefill made."""
+    place = 0
+    for n in range(len(pieces)):
+        piece = pieces[n]
+        if piece.first == piece.first:  # it is no NaN
+            times[place] = np.int64(np.rint(1e9 * piece.first))
+            place += 1
+        at = places[piece.replica] + piece.step - firsts[piece.replica]
+        for j in range(piece.steps):
+            times[place + j] = clock[at + j]
+        place += piece.steps

@@ -1,0 +1,153 @@
+"""The tables that the compiled loop works on: few and wide, because each array that is handed to a compiled function
+costs time; rows are records, because a field of a row is one address."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+__all__ = [
+    "ATTEMPT",
+    "BLOCK",
+    "BOTH",
+    "BUCKET",
+    "CANCELLED",
+    "CENSORED",
+    "CHUNKED",
+    "CLIENT",
+    "CRASH",
+    "DEADLINE",
+    "DECODE",
+    "DECODING",
+    "DRAIN",
+    "ERROR",
+    "EVENT",
+    "FIRST",
+    "FIRST_TRY",
+    "FREE",
+    "GOODPUT",
+    "HEDGE",
+    "IDLE",
+    "IN_FLIGHT",
+    "LATER",
+    "LIKELY_LATE",
+    "LOG",
+    "MOVED",
+    "NOT_YET",
+    "OK",
+    "PREFILL",
+    "PREFILLING",
+    "PREFILL_FIRST",
+    "PREPONE",
+    "QUEUE",
+    "REPLICA",
+    "REQUEST",
+    "RETRY",
+    "ROTATE",
+    "RUN",
+    "SCALER",
+    "SCALE_IN",
+    "SCALE_OUT",
+    "SEAT",
+    "SEGMENT",
+    "SHED",
+    "SHORTEST",
+    "SLOW",
+    "START",
+    "STATIC",
+    "STATUSES",
+    "SWAPPED",
+    "TIMEOUT",
+    "UNDER_WAY",
+    "UNLIMITED",
+    "WORLD",
+    "records",
+]
+
+
+def _row(whole: str, real: str = "") -> np.dtype[Any]:
+    return np.dtype(
+        [*((name, np.int64) for name in whole.split()), *((name, np.float64) for name in real.split())], align=True
+    )
+
+
+def records(kind: np.dtype[Any], *shape: int) -> Any:
+    return np.zeros(shape, kind).view(np.recarray)
+
+
+def _codes(count: int) -> Iterator[Any]:
+    """Typed, or else compiled functions would be compiled again for each literal."""
+    return (np.int64(code) for code in range(count))
+
+
+# How a batch is put together; in which order requests are taken into it; what a replica is there for.
+STATIC, PREFILL_FIRST, CHUNKED, PREPONE = _codes(4)
+FIRST, SHORTEST, DEADLINE, GOODPUT = _codes(4)
+BOTH, PREFILL, DECODE = _codes(3)
+# When a fleet refuses.
+UNLIMITED, IN_FLIGHT, QUEUE, BUCKET, LIKELY_LATE = _codes(5)
+# What a replica does, and where an attempt is.
+IDLE, PREFILLING, DECODING = _codes(3)
+FREE, WAITING, FILLING, RUNNING, MOVING, GONE, REFUSED = _codes(7)
+NOT_YET, UNDER_WAY, DONE = _codes(3)  # of steps before a prefill
+HERE, SWAPPED, MOVED = _codes(3)  # memory that is there, not any more, not yet
+# How an attempt ends, and what kind it is.
+STATUSES = ("ok", "shed", "censored", "error", "timeout", "cancelled")
+OK, SHED, CENSORED, ERROR, TIMEOUT, CANCELLED = _codes(6)
+FIRST_TRY, RETRY, HEDGE = _codes(3)
+# What happens to a fleet at a given time, by plan or by a rule.
+SLOW, CRASH, START, DRAIN, ROTATE, SCALE_OUT, SCALE_IN = _codes(7)
+
+REQUEST = _row(
+    "prompt output follower "  # tokens; the request that comes after its answer, or -1
+    "names named named_prompt "  # where the hashes of its blocks begin, how many there are, how many of the prompt
+    "session tenant tries live done "
+    "first second",  # who tries, and who tries beside
+    "due think within",  # due NaN: `think` after the answer to the one before; within: its first token is wanted
+)
+
+ATTEMPT = _row(
+    "serial request kind attempt replica status where "
+    "prompt output names named named_prompt salt "
+    "left right "  # in the heap of those that wait
+    "made "  # tokens so far
+    "need done chunk "  # tokens to prefill, of which these are, and these will be by the end of the step
+    "held "  # blocks with a name
+    "before begin end "  # context when it began to decode, at which step that was, at which it will be done
+    "away "  # its memory is swapped out, or on its way
+    "cached recomputed preemptions "
+    "open step ran",  # the last stretch of its tokens: whether there is one, from which step on, for how many
+    "due within sent key started ended answered "
+    "first",  # of the last stretch: when the token that a prefill made came; NaN: there is none
+)
+
+REPLICA = _row(
+    "number policy order sheds sequences tokens page blocks watermark ahead longest drafts role limited limit "
+    "root waiting backlog running filling slots free step soonest phase steps preponed leaving freed refused "
+    "newest oldest unused spares salt up draining "
+    "kept_step",  # of a run that is held back because it will be spread over the prefill after it
+    # A step lasts max(floor, token * tokens) + reading * sum of contexts + attention * sum of chunk * (context
+    # + chunk / 2) + sequence * sequences, times `slow`.
+    "floor token reading attention sequence swap draft draft_step gain slow "
+    "transfer transfer_token "  # to hand a prompt over to those that decode: once, and for each token
+    "context start pace slope next busy up_since paid kept_start kept_pace",
+)
+
+SEAT = _row("attempt end filling")  # who decodes and when it is done; and, beside it, who is prefilled
+BLOCK = _row("chain name users newer older spare")  # of memory, with a name
+LATER = _row("order kind number serial", "time")
+RUN = _row("replica step", "start pace slope")  # from this step on, step j lasts pace + slope * j
+SEGMENT = _row("serial replica step steps", "first")  # tokens of an attempt that moved or had to make room
+EVENT = _row("kind replica", "time value")
+LOG = _row("kind replica", "time value")
+WORLD = _row(
+    "arrived scheduled waits order runs segments ended events live taken spare serial seed requests retries hedges "
+    "answered answers slow ends good",  # the last four since a scaler looked
+    "now bucket bucket_time hedge_after",
+)
+CLIENT = _row(
+    "tries on_error on_timeout on_shed",
+    "timeout patience pause factor cap jitter budget hedge_after hedge_percentile hedge_budget "
+    "bucket_rate bucket_burst tail",
+)
+SCALER = _row("signal least most", "target every delay share idle")
