@@ -16,13 +16,9 @@ import tempfile
 import time
 from pathlib import Path
 
-import numpy as np
-
 from openloop.arrivals import Poisson
 from openloop.distributions import Histogram, Weighted
-from openloop.sim import core
-from openloop.sim.fleet import Fleet, _serve, read_fleet, simulate_fleet
-from openloop.sim.replicas import token_times
+from openloop.sim.fleet import Fleet, engine_of, read_fleet, simulate_fleet
 from openloop.workload import Synthetic, Workload
 
 PROMPTS = [
@@ -71,7 +67,7 @@ def main() -> None:
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     fleet, workload = read_fleet(FLEET), Workload.of(Synthetic(lengths(PROMPTS), lengths(OUTPUTS)))
     began = time.process_time()
-    _serve(fleet, workload.demand(Poisson(4.0), 5.0, 1), None, np.inf)
+    list(engine_of(fleet, workload.demand(Poisson(4.0), 5.0, 1)).run())
     print(f"first call, compiled or from the cache: {time.process_time() - began:.1f} s")
     capacity = _capacity(fleet, workload)
     best = 0.0
@@ -80,14 +76,14 @@ def main() -> None:
         speeds = []
         for _ in range(5):
             began = time.process_time()
-            outcome = _serve(fleet, demand, None, np.inf)
-            times, _ = token_times(outcome)
+            engine = engine_of(fleet, demand)
+            times = [block.times for block in engine.run()]
             speeds.append(len(demand) / (time.process_time() - began))
-        busy = outcome.y[0, core.BUSY] / np.nanmax(outcome.x[:, core.ENDED])
+        busy = engine.replicas.busy[0] / engine.world[0].now
         best = best or max(speeds)
         print(
             f"{rate:6.2f} requests/s ({busy:.0%} busy): {max(speeds):>9,.0f} simulated per second,"
-            f" {len(times):,} token times"
+            f" {sum(map(len, times)):,} token times"
         )
     _write(fleet, workload, count)
     print(f"peak memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:,.0f} MiB")
@@ -97,19 +93,20 @@ def main() -> None:
 
 def _capacity(fleet: Fleet, workload: Workload) -> float:
     """Requests per second when there are always some that wait."""
-    outcome = _serve(fleet, workload.demand(Poisson(1000.0), 5.0, 2), None, np.inf)
-    return float(len(outcome.q) / np.nanmax(outcome.x[:, core.ENDED]))
+    demand = workload.demand(Poisson(1000.0), 5.0, 2)
+    engine = engine_of(fleet, demand)
+    list(engine.run())
+    return float(len(demand) / engine.world[0].now)
 
 
 def _write(fleet: Fleet, workload: Workload, count: int) -> None:
+    """Straight into a run folder."""
     with tempfile.TemporaryDirectory() as folder:
         began = time.process_time()
-        run = simulate_fleet(fleet, workload, Poisson(4.0), count / 4.0, 1)
-        made = time.process_time()
-        run.save(Path(folder) / "run")
+        simulate_fleet(fleet, workload, Poisson(4.0), count / 4.0, 1, out=Path(folder) / "run")
+        spent = time.process_time() - began
         size = sum(path.stat().st_size for path in (Path(folder) / "run").iterdir())
-        saved = time.process_time() - made
-        print(f"as records in memory {made - began:.2f} s; saving them {saved:.2f} s more ({size / 1e6:.0f} MB)")
+        print(f"into a run folder: {spent:.2f} s, {count / spent:,.0f} requests/s ({size / 1e6:.0f} MB)")
 
 
 if __name__ == "__main__":

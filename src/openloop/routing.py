@@ -5,7 +5,6 @@ replicas calls it as it is. `choose(ask, views, memory, knobs, now)` gives the p
 get it. `memory` is the policy's own, whole numbers that it may change; `knobs` are its parameters.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -19,12 +18,10 @@ ASK = np.dtype([("number", np.int64), ("session", np.int64), ("prompt", np.int64
 VIEW = np.dtype([("open", np.int64), ("requests", np.int64), ("waiting", np.int64), ("tokens", np.int64)], align=True)
 MEMORY = 64  # whole numbers that a policy may keep
 
-Choose = Callable[[Any, Any, Any, Any, float], int]
-
 
 @dataclass(frozen=True)
 class Policy(Term):
-    choose: ClassVar[Choose]
+    choose: ClassVar[Any]  # a function, as above
 
 
 def _round_robin(ask: Any, views: Any, memory: Any, knobs: Any, now: float) -> int:
@@ -32,7 +29,7 @@ def _round_robin(ask: Any, views: Any, memory: Any, knobs: Any, now: float) -> i
         place = (memory[0] + step) % len(views)
         if views[place].open:
             memory[0] = place + 1
-            return place
+            return int(place)
     return -1
 
 

@@ -41,10 +41,10 @@ class Outcome:
     def __init__(self, engine: Engine, until: float = np.inf) -> None:
         blocks = list(engine.run(until))
         self.engine = engine
-        self.rows = np.concatenate([block.rows for block in blocks]).view(np.recarray)
+        self.rows: Any = np.concatenate([block.rows for block in blocks]).view(np.recarray)
         self.counts = np.concatenate([block.counts for block in blocks])
         self.times = np.concatenate([block.times for block in blocks])
-        order = np.lexsort((self.rows.attempt, self.rows.request))
+        order = np.lexsort((self.rows["attempt"], self.rows["request"]))
         starts = np.cumsum(self.counts) - self.counts
         places = [np.arange(starts[n], starts[n] + self.counts[n]) for n in order]
         self.times = self.times[np.concatenate(places)] if places else self.times

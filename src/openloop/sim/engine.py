@@ -1,4 +1,4 @@
-"""The tables of a fleet, the loop that works on them, and what comes out of it: attempts with the times of their tokens.
+"""The tables of a fleet, the loop that works on them, and what comes out: attempts with the times of their tokens.
 
 What is finished leaves in blocks, so memory is bounded by what is in flight, however long a run is.
 """
@@ -20,6 +20,7 @@ from openloop.sim.tables import (
     BLOCK,
     BOTH,
     DECODING,
+    DONE,
     FREE,
     GONE,
     LATER,
@@ -73,10 +74,11 @@ class Engine:
         self.seats = records(SEAT, fleet, int(replicas.sequences.max()))
         self.residue = np.zeros((fleet, size), np.int64)
         followed = bool(np.any(requests.follower >= 0)) or bool(np.any(replicas.role != BOTH))
-        self.later = records(LATER, 4096) if followed or client is not None else None
+        self.later: Any = records(LATER, 4096) if followed or client is not None else None
         self.runs = records(RUN, 1 << 15)
         self.segments, self.ended = records(SEGMENT, 4096), records(ATTEMPT, 2 * BLOCK_ROWS)
-        self.blocks, self.head = None, None
+        self.blocks: Any = None
+        self.head: Any = None
         if hashes is not None:
             known = int(replicas.blocks.max())
             self.blocks = records(BLOCK, fleet, known)
@@ -86,9 +88,10 @@ class Engine:
         self.client, self.scaler, self.events = client, scaler, events
         self.log = None if client is None else records(LOG, 100_000)
         self.waits = None if client is None else np.zeros(WAIT_BINS, np.int64)
-        self.choose = self.views = self.ask = self.state = self.knobs = None
+        self.choose: Any = None
+        self.views = self.ask = self.state = self.knobs = self.choose
         if routing is not None:
-            self.choose, self.knobs = _compiled(type(routing)), np.zeros(0)
+            self.choose, self.knobs = _compiled(routing.choose), np.zeros(0)
             self.views, self.ask, self.state = records(VIEW, fleet), records(ASK, 1), np.zeros(MEMORY, np.int64)
         w = self.world[0]
         w.seed = seed & ((1 << 62) - 1)
@@ -101,7 +104,7 @@ class Engine:
         if scaler is not None:
             self.put_off(scaler[0].every, loop.LOOK, 0)
 
-    def put_off(self, time: float, kind: int, number: int) -> None:
+    def put_off(self, time: float, kind: Any, number: int) -> None:
         """Only before the loop runs: times rise, so that a sorted list is a heap."""
         w = self.world[0]
         if w.waits + 1 >= len(self.later):
@@ -179,7 +182,7 @@ class Engine:
         alive = self.attempts[(self.attempts.where != FREE) & (self.attempts.where != GONE)].copy()
         running = alive.where == RUNNING
         alive.ran[running] = self.replicas.step[alive.replica[running]] - alive.begin[running]
-        for m in self.replicas[self.replicas.preponed == loop.DONE]:
+        for m in self.replicas[self.replicas.preponed == DONE]:
             row = self.runs[w.runs]
             row.replica, row.step, row.start, row.pace = m.number, m.kept_step, m.kept_start, m.kept_pace
             w.runs += 1
@@ -292,13 +295,13 @@ def _doubled(old: Any) -> Any:
 
 
 @cache
-def _compiled(kind: type[Policy]) -> Any:
+def _compiled(choose: Any) -> Any:
     """A policy as the loop can call it."""
-    if numba.config.DISABLE_JIT:
-        return kind.choose
+    if not hasattr(loop.advance, "signatures"):  # numba is switched off
+        return choose
     rows = [numba.types.Array(numba.from_dtype(each), 1, "C") for each in (ASK, VIEW)]
     state, knobs = (numba.types.Array(each, 1, "C") for each in (numba.int64, numba.float64))
-    return numba.cfunc(numba.int64(*rows, state, knobs, numba.float64), cache=True)(kind.choose)
+    return numba.cfunc(numba.int64(*rows, state, knobs, numba.float64), cache=True)(choose)
 
 
 @numba.njit(cache=True, error_model="numpy")

@@ -1,11 +1,14 @@
 """A fleet in virtual time: what happens next, until there is nothing left or it is time to stop.
 
-Three kinds of things happen: a replica ends its steps, a request arrives, or something that was put off is due (the next
-turn of a conversation, a retry, a copy, a client who gives up, memory that has been handed over, an event of the plan).
-The earliest comes first; of equal times replicas come before arrivals, and otherwise the one that was put off first.
+Three kinds of things happen: a replica ends its steps, a request arrives, or something that was put off is due (the
+next turn of a conversation, a retry, a copy, a client who gives up, memory that has been handed over, an event of the
+plan). The earliest comes first; of equal times replicas come before arrivals, and otherwise who was put off first.
 
-Everything is in tables, so the loop can stop anywhere and go on: it returns when a table is full, or at `until`. The same
-source is plain Python where numba is switched off (NUMBA_DISABLE_JIT=1), with equal results.
+Everything is in tables, so the loop can stop anywhere and go on: it returns when a table is full, or at `until`. What
+is not used is None, and its part of the code is not compiled. The same source is plain Python where numba is switched
+off (NUMBA_DISABLE_JIT=1), with equal results.
+
+`w` are the counters of the loop, `d` the requests that are asked, `a` the attempts that are under way.
 """
 
 import hashlib
@@ -72,15 +75,14 @@ from openloop.sim.tables import (
     TIMEOUT,
     UNDER_WAY,
     WAITING,
+    codes,
 )
 
 __all__ = ["ENDED", "FULL", "REACHED", "advance"]
 
 FULL, REACHED, ENDED = range(3)  # why the loop returned
 SPARE_ROWS = 8
-FOLLOW, AGAIN, COPY, GIVE_UP, LOSE_PATIENCE, ARRIVE, HAPPEN, LOOK = (
-    np.int64(code) for code in range(8)
-)  # what was put off
+FOLLOW, AGAIN, COPY, GIVE_UP, LOSE_PATIENCE, ARRIVE, HAPPEN, LOOK = codes(8)  # what was put off
 QUEUES, TAIL, GOODPUT = range(3)  # what a scaler looks at
 NOBODY: Any = np.int64(-1)
 BUDGET_SPARE = 10  # what a budget allows in any case, for a share of little is nothing
@@ -221,8 +223,8 @@ def _withdraw(w: Any, d: Any, s: Any, reps: Any, later: Any, ended: Any, client:
 
 @inner
 def _answer(
-    w: Any, d: Any, a: Any, reps: Any, later: Any, ended: Any, client: Any, waits: Any, s: Any, now: float
-) -> None:
+    w: Any, d: Any, a: Any, reps: Any, later: Any, ended: Any, client: Any, waits: Any, s: Any, now: float,
+) -> None:  # fmt: skip
     """Its first token has come: the other copy is not needed any more."""
     s.answered = now
     c = client[0]
@@ -246,8 +248,8 @@ def _answer(
 
 @inner
 def _route(
-    w: Any, s: Any, reps: Any, views: Any, ask: Any, choose: Any, state: Any, knobs: Any, now: float, avoid: int
-) -> int:
+    s: Any, reps: Any, views: Any, ask: Any, choose: Any, state: Any, knobs: Any, now: float, avoid: int,
+) -> int:  # fmt: skip
     """Where it goes; -1: nobody should have it, -2: there is nobody."""
     some = 0
     for r in range(len(reps)):
@@ -312,7 +314,7 @@ def _send(
     s = a[i]
     r = NONE
     if choose is not None:
-        r = _route(w, s, reps, views, ask, choose, state, knobs, now, avoid)
+        r = _route(s, reps, views, ask, choose, state, knobs, now, avoid)
     if client is not None:
         c = client[0]
         if c.timeout < NEVER:
@@ -350,8 +352,8 @@ def _close(w: Any, s: Any, segments: Any) -> None:
 
 @inner
 def _end_steps(
-    w: Any, d: Any, a: Any, reps: Any, m: Any, seats: Any, residue: Any, hashes: Any, blocks: Any, head: Any, later: Any,
-    runs: Any, ended: Any, client: Any, now: float,
+    w: Any, d: Any, a: Any, m: Any, seats: Any, residue: Any, hashes: Any, blocks: Any, head: Any,
+    later: Any, runs: Any, ended: Any, client: Any, now: float,
 ) -> None:  # fmt: skip
     """Decode steps are over: everybody has so many more tokens, and some are done."""
     if m.preponed == UNDER_WAY:
@@ -377,8 +379,8 @@ def _end_steps(
 
 @inner
 def _end_prefill(
-    w: Any, d: Any, a: Any, reps: Any, m: Any, seats: Any, residue: Any, hashes: Any, blocks: Any, head: Any, later: Any,
-    runs: Any, segments: Any, ended: Any, client: Any, waits: Any, now: float,
+    w: Any, d: Any, a: Any, reps: Any, m: Any, seats: Any, residue: Any, hashes: Any, blocks: Any, head: Any,
+    later: Any, runs: Any, segments: Any, ended: Any, client: Any, waits: Any, now: float,
 ) -> None:  # fmt: skip
     """Whose prompt is read has its first token, and decodes from now on, here or elsewhere."""
     if m.preponed == DONE:  # the tokens made ahead are spread over the time that the prefill took
@@ -422,8 +424,8 @@ def _end_prefill(
 
 @inner
 def _crash(
-    w: Any, d: Any, a: Any, m: Any, seats: Any, residue: Any, blocks: Any, head: Any, later: Any, runs: Any, ended: Any,
-    client: Any, now: float,
+    w: Any, d: Any, a: Any, m: Any, seats: Any, residue: Any, blocks: Any, head: Any, later: Any, runs: Any,
+    ended: Any, client: Any, now: float,
 ) -> None:  # fmt: skip
     """All that is under way is lost, and so is what was known."""
     if m.phase != IDLE:
@@ -476,8 +478,8 @@ def _note(w: Any, log: Any, kind: int, number: int, now: float, value: float) ->
 
 @inner
 def _happen(
-    w: Any, d: Any, a: Any, reps: Any, seats: Any, residue: Any, blocks: Any, head: Any, later: Any, runs: Any, ended: Any,
-    client: Any, events: Any, log: Any, number: int, now: float,
+    w: Any, d: Any, a: Any, reps: Any, seats: Any, residue: Any, blocks: Any, head: Any, later: Any, runs: Any,
+    ended: Any, client: Any, events: Any, log: Any, number: int, now: float,
 ) -> None:  # fmt: skip
     e = events[number]
     _note(w, log, e.kind, e.replica, now, e.value)
@@ -541,9 +543,9 @@ def _look(w: Any, reps: Any, later: Any, scaler: Any, events: Any, log: Any, now
 
 @inner
 def _put_off(
-    w: Any, d: Any, a: Any, reps: Any, seats: Any, residue: Any, hashes: Any, blocks: Any, head: Any, later: Any, runs: Any,
-    ended: Any, client: Any, scaler: Any, events: Any, log: Any, views: Any, ask: Any, choose: Any, state: Any, knobs: Any,
-    now: float,
+    w: Any, d: Any, a: Any, reps: Any, seats: Any, residue: Any, blocks: Any, head: Any, later: Any,
+    runs: Any, ended: Any, client: Any, scaler: Any, events: Any, log: Any, views: Any, ask: Any, choose: Any,
+    state: Any, knobs: Any, now: float,
 ) -> None:  # fmt: skip
     """The first of those that were put off is due."""
     kind, number, serial = later[0].kind, later[0].number, later[0].serial
@@ -597,8 +599,8 @@ def _put_off(
 
 def _run(
     world: Any, d: Any, a: Any, reps: Any, seats: Any, residue: Any, hashes: Any, blocks: Any, head: Any, later: Any,
-    runs: Any, segments: Any, ended: Any, log: Any, waits: Any, client: Any, scaler: Any, events: Any, views: Any, ask: Any,
-    choose: Any, state: Any, knobs: Any, until: float,
+    runs: Any, segments: Any, ended: Any, log: Any, waits: Any, client: Any, scaler: Any, events: Any, views: Any,
+    ask: Any, choose: Any, state: Any, knobs: Any, until: float,
 ) -> int:  # fmt: skip
     w = world[0]
     while True:
@@ -629,10 +631,10 @@ def _run(
         if m.next == now:
             m.busy += now - m.start
             if m.steps > 0:
-                _end_steps(w, d, a, reps, m, seats, residue, hashes, blocks, head, later, runs, ended, client, now)
+                _end_steps(w, d, a, m, seats, residue, hashes, blocks, head, later, runs, ended, client, now)
             if m.phase == PREFILLING:
-                _end_prefill(w, d, a, reps, m, seats, residue, hashes, blocks, head, later, runs, segments, ended, client,
-                             waits, now)  # fmt: skip
+                _end_prefill(w, d, a, reps, m, seats, residue, hashes, blocks, head, later, runs, segments, ended,
+                             client, waits, now)  # fmt: skip
             if client is not None:
                 if m.leaving > 0:
                     purge(m, a, seats, residue, hashes, blocks, head)
@@ -650,7 +652,7 @@ def _run(
             w.arrived += 1
             _send(w, d, a, reps, later, ended, client, views, ask, choose, state, knobs, w.arrived - 1, FIRST_TRY, now)
         elif later is not None:
-            _put_off(w, d, a, reps, seats, residue, hashes, blocks, head, later, runs, ended, client, scaler, events, log,
+            _put_off(w, d, a, reps, seats, residue, blocks, head, later, runs, ended, client, scaler, events, log,
                      views, ask, choose, state, knobs, now)  # fmt: skip
 
 

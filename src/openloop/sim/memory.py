@@ -5,17 +5,25 @@ is forgotten when its place is needed, the least recently used first. Without na
 falls away.
 """
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
 
 import numba
 
 __all__ = ["blocks_of", "forget_all", "get_blocks", "hits_of", "inner", "leave", "name_blocks", "once", "use"]
 
-# For what is called from compiled code only.
-inner = numba.njit(error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)  # type: ignore[call-overload]
-once = numba.njit(
-    inline="always", error_model="numpy"
-)  # called from one place, or tiny: compiled there and not by itself
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def inner(function: F) -> F:
+    """For what is called from compiled code only."""
+    compiled = numba.njit(error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)  # type: ignore[call-overload]
+    return cast("F", compiled(function))
+
+
+def once(function: F) -> F:
+    """For what is tiny: compiled where it is called and not by itself."""
+    return cast("F", numba.njit(inline="always", error_model="numpy")(function))
 
 
 @inner
