@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from openloop.routing import ASK, MEMORY, VIEW, Policy
 from openloop.sim import loop
-from openloop.sim.replica import lasting, steps_by
 from openloop.sim.tables import (
     ATTEMPT,
     BLOCK,
@@ -101,7 +100,7 @@ class Engine:
         for number in range(0 if events is None else len(events)):
             if events[number].time < np.inf:
                 self.put_off(events[number].time, loop.HAPPEN, number)
-        if scaler is not None:
+        if scaler is not None and scaler[0].every > 0:
             self.put_off(scaler[0].every, loop.LOOK, 0)
 
     def put_off(self, time: float, kind: Any, number: int) -> None:
@@ -172,8 +171,9 @@ class Engine:
         """The rest, with what is under way."""
         w = self.world[0]
         for m in self.replicas[self.replicas.phase == DECODING]:
-            done = steps_by(m.pace, m.slope, until - m.start, m.steps) if until < m.next else m.steps
-            done -= lasting(m.pace, m.slope, done) > until - m.start
+            done = int(m.steps)
+            while done > 0 and m.start + done * m.pace + m.slope * (done * (done - 1) / 2) > until:
+                done -= 1
             if done > 0:
                 row = self.runs[w.runs]
                 row.replica, row.step, row.start, row.pace, row.slope = m.number, m.step, m.start, m.pace, m.slope

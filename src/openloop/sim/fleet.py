@@ -31,7 +31,20 @@ from openloop.sim.engine import Engine, Served
 from openloop.sim.events import EVENTS, LOGGED, Event, plan_rows
 from openloop.sim.prefixes import block_names
 from openloop.sim.steps import Preset, StepTime, explain, preset
-from openloop.sim.tables import BOTH, CENSORED, DECODE, EVENT, OK, PREFILL, REPLICA, REQUEST, START, STATUSES, records
+from openloop.sim.tables import (
+    BOTH,
+    CENSORED,
+    DECODE,
+    EVENT,
+    OK,
+    PREFILL,
+    REPLICA,
+    REQUEST,
+    SCALER,
+    START,
+    STATUSES,
+    records,
+)
 from openloop.slo import TTFT, Objectives
 from openloop.spec import Strict, convert, read_yaml
 from openloop.terms import read_term
@@ -301,10 +314,10 @@ def engine_of(
     admission = fleet.read_admission()
     plan = plan_rows(fleet.plan(), fleet.size, seconds)
     reps = _replicas(fleet, admission)
-    scaler = None if fleet.scale is None else scaler_row(fleet.scale, fleet.size)
-    client = events = None
-    if fleet.client or plan or scaler is not None or (admission and admission.name == "bucket"):
+    client = events = scaler = None
+    if fleet.client or plan or fleet.scale or (admission and admission.name == "bucket"):
         client = client_row(fleet.client, admission, fleet.scale)
+        scaler = records(SCALER, 1) if fleet.scale is None else scaler_row(fleet.scale, fleet.size)
         events = records(EVENT, len(plan) + len(reps))
         for row, (at, kind, replica, value) in zip(events, plan, strict=False):
             row.time, row.kind, row.replica, row.value = at, kind, replica, value
@@ -364,7 +377,7 @@ def _replicas(fleet: Fleet, admission: Admission | None) -> Any:
         m.attention, m.sequence = step.attention, step.sequence
         m.swap = -1.0 if kind.swap is None else parse_seconds(kind.swap)
         m.gain = m.slow = 1.0
-        m.next = np.inf
+        m.next, m.admitted = np.inf, np.nan
         if kind.drafts:
             share = parse_share(kind.drafts.cost)
             m.drafts, m.gain = kind.drafts.tokens, kind.drafts.gain

@@ -538,7 +538,8 @@ def _look(w: Any, reps: Any, later: Any, scaler: Any, events: Any, log: Any, now
         _note(w, log, SCALE_IN, last, now, 0.0)
         if m.phase == IDLE:
             _stop(m, now)
-    _push(w, later, now + c.every, LOOK, NONE, NONE)
+    if w.live > 0 or w.waits > 0 or w.arrived < w.scheduled:
+        _push(w, later, now + c.every, LOOK, NONE, NONE)
 
 
 @inner
@@ -638,6 +639,9 @@ def _run(
             if client is not None:
                 if m.leaving > 0:
                     purge(m, a, seats, residue, hashes, blocks, head)
+                if m.preponed == DONE and m.filling == 0:  # who was to be prefilled has left
+                    _write_run(w, m, runs, m.kept_step, m.kept_start, m.kept_pace, 0.0)
+                    m.preponed = NOT_YET
             plan(m, a, seats, residue, hashes, blocks, head, now)
             w.taken -= m.freed
             m.freed = 0

@@ -157,9 +157,10 @@ def _prefill_s(m: Any, chunk: int, context: int) -> float:
 
 @inner
 def predicted_s(m: Any, prompt: int, now: float) -> float:
-    """Until the first token of one that would come now, by what waits before it: a guess, as a router makes it."""
+    """Until the first token of one that would come now: a guess, as a router makes it, by the prompts that wait and by
+    how long it took lately to take one from the queue."""
     left = max(m.next - now, 0.0) if m.phase == PREFILLING else 0.0
-    return left + m.slow * m.token * m.backlog + _prefill_s(m, prompt, NONE)
+    return left + max(m.slow * m.token * m.backlog, m.gap * m.waiting) + _prefill_s(m, prompt, NONE)
 
 
 @inner
@@ -204,6 +205,9 @@ def _admit(m: Any, a: Any, seats: Any, residue: Any, hashes: Any, blocks: Any, h
             use(m, s, blocks, head, hashes, hits)
             s.held = hits
         get_blocks(m, blocks, head, wanted)
+        if m.admitted == m.admitted:
+            m.gap = 0.95 * m.gap + 0.05 * (now - m.admitted)
+        m.admitted = now if m.waiting > 0 else np.nan
         s.need, s.done = context, context - todo
         if s.started != s.started:
             s.started = now

@@ -131,7 +131,8 @@ REPLICA = _row(
     # + chunk / 2) + sequence * sequences, times `slow`.
     "floor token reading attention sequence swap draft draft_step gain slow "
     "transfer transfer_token "  # to hand a prompt over to those that decode: once, and for each token
-    "context start pace slope next busy up_since paid kept_start kept_pace",
+    "context start pace slope next busy up_since paid kept_start kept_pace "
+    "admitted gap",  # when somebody was last taken from a queue, and how long that takes on average
 )
 
 SEAT = _row("attempt end filling")  # who decodes and when it is done; and, beside it, who is prefilled

@@ -1,0 +1,287 @@
+"""Fleets that fail, grow and refuse, clients that give up, ask again and ask twice: attempts add up all the same."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import openloop as ol
+from openloop.arrivals import Poisson, read_arrivals
+from openloop.errors import SpecError
+from openloop.sim import tables
+from openloop.sim.batching import POLICIES
+from openloop.sim.fleet import read_fleet, simulate_fleet
+from openloop.slo import read_slo
+from openloop.workload import Workload, read_source
+from tests.sim.test_fleet import STEP, WORKLOADS, check_whole, demand, fleet, served
+
+CLIENTS: list[dict[str, Any] | None] = [
+    None,
+    {"timeout": "2s", "retry": "retry:most=3,on=timeout+shed+error,base=50ms"},
+    {"patience": "1s"},
+    {"hedge": "300ms"},
+    {"timeout": "4s", "hedge": "p90", "retry": "2", "patience": "8s"},
+]
+EVENTS = [
+    [],
+    ["crash:at=5s,replica=0,restart=3s"],
+    ["slow:at=2s,replica=1,factor=8,last=3s,every=7s", "rotate:at=9s"],
+    ["deploy:at=3s,every=6s,grace=500ms,restart=2s", "add:at=4s,count=2"],
+    ["remove:at=3s,replica=0", "crash:at=6s,replica=1"],
+]
+SCALES: list[dict[str, Any] | None] = [
+    None,
+    {"on": "queue", "target": 2, "most": 6, "least": 1, "idle": 2, "every": "2s", "delay": "1s"},
+    {"on": "tail", "target": "300ms", "most": 5, "every": "2s", "delay": "3s", "idle": 1},
+    {"on": "goodput", "target": "90%", "most": 5, "every": "2s", "delay": "3s", "idle": 1},
+]
+
+
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    st.sampled_from(list(POLICIES)),
+    st.sampled_from(["first", "goodput:late=shed"]),
+    st.sampled_from(WORKLOADS),
+    st.sampled_from(CLIENTS),
+    st.sampled_from(EVENTS),
+    st.sampled_from(SCALES),
+    st.sampled_from([None, "in-flight:12", "queue:4", "bucket:rate=8,burst=3", "deadline"]),
+    st.sampled_from(["round-robin", "least-requests"]),
+    st.sampled_from([3_000, 20_000]),
+    st.sampled_from([None, "2us"]),
+    st.floats(2.0, 40.0),
+    st.integers(0, 1000),
+)
+def test_every_request_ends_once_and_attempts_add_up(
+    policy: str, order: str, spec: str, client: Any, events: Any, scale: Any, admission: str | None, routing: str,
+    memory: int, swap: str | None, rate: float, seed: int,
+) -> None:  # fmt: skip
+    found = fleet(policy=policy, order=order, client=client, events=events, scale=scale, admission=admission,
+                  routing=routing, memory_tokens=memory, swap=swap, replicas=2, max_sequences=16)  # fmt: skip
+    asked = demand(spec, rate, seed)
+    outcome = served(found, asked, seed=seed)
+    check_whole(outcome, asked)
+    rows = outcome.rows
+    if asked.after is None:
+        assert len(np.unique(rows.request)) == len(asked)
+    ok = rows[rows.status == tables.OK]
+    assert len(np.unique(ok.request)) == len(ok)  # nobody is answered twice
+    tries = np.bincount(rows.request)
+    assert np.array_equal(outcome.engine.requests.tries[: len(tries)], tries)
+    assert not outcome.engine.requests.live.any()
+    assert np.all((rows.kind == tables.FIRST_TRY) == (rows.attempt == 0))
+    if client is None or "retry" not in client:
+        assert not np.any(rows.kind == tables.RETRY)
+    assert np.all(rows.sent >= rows.due - 1e-9)
+    assert np.all(rows.ended >= rows.sent)
+    if client is not None and "timeout" in client:
+        limit = float(client["timeout"].rstrip("s"))
+        assert np.all(rows.ended - rows.sent <= limit + 1e-6)
+
+
+@pytest.mark.parametrize("spec", WORKLOADS)
+def test_the_same_seed_gives_the_same_run(spec: str) -> None:
+    found = fleet(client=CLIENTS[4], events=EVENTS[3], scale=SCALES[1], replicas=2, routing="least-requests")
+    first, again = (served(found, demand(spec, 20.0, 3), seed=3) for _ in range(2))
+    assert np.array_equal(first.rows.ended, again.rows.ended, equal_nan=True)
+    assert np.array_equal(first.times, again.times)
+
+
+def test_what_leaves_in_small_blocks_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However often finished attempts leave the tables."""
+    for policy in POLICIES:
+        found = fleet(policy=policy, client=CLIENTS[4], events=EVENTS[1], replicas=2, memory_tokens=3_000)
+        whole = served(found, demand(rate=20.0))
+        monkeypatch.setattr("openloop.sim.engine.BLOCK_ROWS", 16)
+        small = served(found, demand(rate=20.0))
+        monkeypatch.undo()
+        assert np.array_equal(whole.rows.ended, small.rows.ended)
+        assert np.array_equal(whole.times, small.times)
+
+
+def test_many_servers_are_the_queue_of_the_textbooks() -> None:
+    """M/M/c: c places in a batch whose steps take the same time however many are in it, answers of exponential length.
+    Erlang: mean wait = C / (c / service - rate), C the chance to wait."""
+    rate, each, servers = 24.0, 0.1, 4
+    load = rate * each
+    terms = [load**n / np.prod(np.arange(1, n + 1, dtype=float)) for n in range(servers)]
+    last = load**servers / np.prod(np.arange(1, servers + 1, dtype=float)) * servers / (servers - load)
+    expected = last / (sum(terms) + last) / (servers / each - rate)
+    found = read_fleet({"step": {"floor": "0.05ms", "token": "0s"}, "max_sequences": servers})
+    waits = []
+    for seed in range(20):
+        asked = Workload.of(read_source("synthetic:prompt=1,output=exponential(2000)")).demand(
+            Poisson(rate), 300.0, seed
+        )
+        outcome = served(found, asked)
+        waits.append(np.mean(outcome.rows.started - outcome.rows.due))
+    error = np.std(waits, ddof=1) / np.sqrt(len(waits))
+    assert error < 0.05 * expected
+    assert abs(np.mean(waits) - expected) < 4 * error + 0.01 * expected
+
+
+def test_with_room_for_all_nobody_waits() -> None:
+    """M/G/inf as a special case: more replicas never make anybody wait longer under round-robin."""
+    waits = []
+    for replicas in (1, 2, 4, 8):
+        outcome = served(fleet(replicas=replicas, max_sequences=1), demand(rate=3.0))
+        waits.append(float(np.mean(outcome.rows.started - outcome.rows.due)))
+    assert waits == sorted(waits, reverse=True)
+    assert waits[-1] < 0.2 * waits[0]
+
+
+def run(rate: float, seconds: float = 120.0, **more: Any) -> ol.Run:
+    chosen = read_fleet({"model": "8b", "gpu": "h100", **more})
+    asked = Workload.of(read_source("synthetic:prompt=lognormal(median=900,sigma=0.7),output=150"))
+    return simulate_fleet(chosen, asked, Poisson(rate), seconds, 1, read_slo("ttft<=1s"))
+
+
+def test_a_crash_is_in_the_manifest_and_in_the_rows() -> None:
+    found = run(8.0, replicas=2, events=["crash:at=40s,replica=1,restart=20s"], client={"retry": "2"})
+    found.validate()
+    kinds = [(event.kind, event.at_ns) for event in found.manifest.events]
+    assert kinds == [("crash", 40_000_000_000), ("start", 60_000_000_000)]
+    rows = found.head(10_000)
+    lost = [row for row in rows if row["status"] == "error"]
+    assert lost
+    assert all(row["replica"] == "1" and row["ended_ns"] == 40_000_000_000 for row in lost)
+    assert all(row["event_ns"][-1] <= row["ended_ns"] for row in lost if row["event_ns"])
+    again = {row["request_id"] for row in rows if row["kind"] == "retry" and row["status"] == "ok"}
+    assert {row["request_id"] for row in lost} == again
+    away = [row for row in rows if 40e9 < row["sent_ns"] < 60e9]
+    assert {row["replica"] for row in away} == {"0"}
+
+
+def test_a_copy_helps_against_a_straggler_and_the_other_one_is_cancelled() -> None:
+    slow = {"replicas": 4, "events": ["slow:at=0s,replica=2,factor=20"]}
+    alone, copied = run(4.0, **slow), run(4.0, client={"hedge": "200ms"}, **slow)
+    first, second = (ol.score(each, "ttft<=400ms") for each in (alone, copied))
+    assert first.attainment < 0.9
+    assert second.attainment > 0.99
+    assert second.statuses["ok"] == first.statuses["ok"]
+    rows = copied.head(10_000)
+    copies = [row for row in rows if row["kind"] == "hedge"]
+    assert len(copies) > 20
+    assert sum(row["status"] == "cancelled" for row in rows) == len(copies)
+
+
+def test_a_storm_of_retries_emerges_and_outlives_its_cause() -> None:
+    """A pause of ten seconds, and clients who ask again after two: load that would be served for ever is not, minutes
+    later, because most of the work is for clients who have left. Without retries the fleet recovers."""
+    pause = {"events": ["slow:at=20s,replica=0,factor=50,last=10s"], "max_sequences": 64}
+    retries = {"client": {"timeout": "4s", "retry": "retry:most=5,on=timeout,base=100ms"}}
+    calm = ol.score(run(14.0, 240.0, **retries, max_sequences=64), "ttft<=2s", window_s=60.0)
+    patient = ol.score(run(14.0, 240.0, **pause), "ttft<=2s", window_s=60.0)
+    stormy = run(14.0, 240.0, **pause, **retries)
+    storm = ol.score(stormy, "ttft<=2s", window_s=60.0)
+    assert calm.attainment > 0.98
+    last = [each.windows[-1].summary.attainment for each in (patient, storm)]
+    assert last[0] > 0.95
+    assert last[1] < 0.5
+    assert stormy.num_rows > 2 * storm.requests
+
+
+def test_a_fleet_grows_with_what_waits_and_shrinks_again_and_is_paid_for_that_long() -> None:
+    scale = {"on": "queue", "target": 3, "idle": 8, "most": 6, "every": "5s", "delay": "10s"}
+    chosen = read_fleet({"model": "8b", "gpu": "h100", "scale": scale, "price_per_hour": 3.0, "max_sequences": 64,
+                         "routing": "least-requests"})  # fmt: skip
+    asked = Workload.of(read_source("synthetic:prompt=lognormal(median=900,sigma=0.7),output=150"))
+    found = simulate_fleet(chosen, asked, read_arrivals("piecewise:30@0s,4@60s"), 300.0, 1)
+    kinds = [event.kind for event in found.manifest.events]
+    assert kinds.count("scale-out") >= 2
+    assert kinds.count("scale-in") >= 1
+    assert kinds.count("start") == kinds.count("scale-out")
+    assert found.manifest.prices is not None
+    assert 3.0 < found.manifest.prices.per_hour < 18.0
+
+
+def test_refusing_early_keeps_those_who_are_let_in() -> None:
+    """Overload: with no limit nobody is in time; each of the ways to refuse serves many."""
+    nobody = ol.score(run(40.0, 60.0), "ttft<=1s").goodput_rps
+    for admission in ("in-flight:60", "queue:4", "bucket:rate=12,burst=4", "deadline"):
+        found = run(40.0, 60.0, admission=admission)
+        found.validate()
+        score = ol.score(found, "ttft<=1s")
+        assert score.statuses["shed"] > 100
+        assert score.goodput_rps > 3 * nobody, admission
+
+
+def test_prefill_and_decode_apart() -> None:
+    """The first token comes from the pool that prefills, the others from the one that decodes, after the memory of the
+    prompt has been handed over; decoding is not disturbed by prompts."""
+    apart = {"groups": [{"replicas": 2, "role": "prefill"}, {"replicas": 2, "role": "decode"}]}
+    found = run(10.0, **apart)
+    found.validate()
+    together = run(10.0, replicas=4, policy="prefill-first")
+    first, second = (ol.score(each, "tbt<=1s") for each in (found, together))
+    assert first.tbt_s is not None
+    assert second.tbt_s is not None
+    assert first.tbt_s.p99 < 0.5 * second.tbt_s.p99
+    rows = found.head(1000)
+    assert {row["replica"] for row in rows} == {"2", "3"}
+    slow = run(10.0, **apart, transfer={"bandwidth": 1e9, "latency": "5ms"})
+    row, other = rows[0], next(r for r in slow.head(10_000) if r["request_id"] == rows[0]["request_id"])
+    bytes_of = 131072 * row["prompt_tokens"]
+    gap = other["event_ns"][1] - other["event_ns"][0] - (row["event_ns"][1] - row["event_ns"][0])
+    assert gap * 1e-9 == pytest.approx(bytes_of / 1e9 + 0.005 - bytes_of / 50e9 - 0.002, abs=0.02)
+
+
+def test_a_salt_hides_what_was_known() -> None:
+    spec = "synthetic:prompt=50,output=20,prefixes=1,prefix=2000,reuse=100%"
+    asked = Workload.of(read_source(spec))
+    chosen = read_fleet({"model": "8b", "gpu": "h100", "events": ["rotate:at=50s"]})
+    rows = simulate_fleet(chosen, asked, Poisson(2.0), 100.0, 1).head(1000)
+    rows.sort(key=lambda row: row["scheduled_ns"])
+    seconds = [row["scheduled_ns"] / 1e9 for row in rows if row["cached_tokens"] == 0]
+    first = rows[0]["scheduled_ns"] / 1e9
+    assert any(50 <= at < 53 for at in seconds)
+    assert all(first <= at < first + 0.5 or 50 <= at < 53 for at in seconds)
+
+
+def test_unlike_replicas_share_the_load_by_what_they_can_do() -> None:
+    groups = [{"replicas": 1}, {"replicas": 1, "gpu": "a100"}]
+    rows = run(8.0, routing="least-requests", groups=groups).head(10_000)
+    assert sum(row["replica"] == "0" for row in rows) > 1.4 * sum(row["replica"] == "1" for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"events": ["crash:at=10s,replica=7"]}, "there is no replica 7; they are 0 to 0"),
+        ({"events": ["crash:at=100s"]}, "after the end of the run"),
+        ({"events": ["boom:at=1s"]}, "unknown event 'boom'"),
+        ({"events": ["slow:at=1s,every=5s,last=9s"]}, "must last less than that"),
+        ({"scale": {"on": "queue", "target": 1, "most": 0}}, "they must rise"),
+        ({"scale": {"on": "queue", "target": 1, "most": 4}, "replicas": 9}, "they must rise"),
+        ({"client": {"timeout": "0s"}}, "timeout is 0s"),
+        ({"client": {"retry": "often"}}, "unknown retry policy"),
+        ({"admission": "in-flight:0"}, "most is 0"),
+        ({"admission": "some"}, "unknown admission 'some'"),
+        ({"routing": "random-ish"}, "unknown routing policy"),
+        ({"groups": [{"role": "prefill"}]}, "need others of the role decode"),
+        ({"groups": [{"polcy": "chunked"}]}, "unknown key 'polcy'"),
+        ({"groups": [{"replicas": 0}]}, "replicas is 0"),
+        ({"transfer": {"bandwidth": 0}, "groups": [{"role": "prefill"}, {"role": "decode"}]}, "bandwidth is 0"),
+    ],
+)
+def test_what_cannot_be_is_refused(change: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(SpecError, match=sentence):
+        served(read_fleet({"step": STEP, "memory_tokens": 20_000, **change}), demand())
+
+
+def test_time_is_up_for_what_is_under_way() -> None:
+    """Tokens that were made by then are there, and the rest is censored."""
+    engine = served(fleet(), demand()).engine
+    assert engine.world[0].live == 0
+    chosen = read_fleet({"model": "8b", "gpu": "h100"})
+    asked = Workload.of(read_source("synthetic:prompt=100,output=2000"))
+    found = simulate_fleet(chosen, asked, Poisson(2.0), 20.0, 1, drain_s=1.0)
+    found.validate()
+    rows = found.head(1000)
+    open_ones = [row for row in rows if row["status"] == "censored"]
+    assert len(open_ones) > 10
+    assert any(len(row["event_ns"]) > 100 for row in open_ones)
+    assert all(row["event_ns"][-1] <= 21e9 for row in open_ones if row["event_ns"])
+    assert max(row["event_ns"][-1] for row in open_ones if row["event_ns"]) > 20.9e9
