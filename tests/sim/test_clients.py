@@ -155,7 +155,7 @@ def test_a_crash_is_in_the_manifest_and_in_the_rows() -> None:
 
 
 def test_a_copy_helps_against_a_straggler_and_the_other_one_is_cancelled() -> None:
-    slow = {"replicas": 4, "events": ["slow:at=0s,replica=2,factor=20"]}
+    slow: dict[str, Any] = {"replicas": 4, "events": ["slow:at=0s,replica=2,factor=20"]}
     alone, copied = run(4.0, **slow), run(4.0, client={"hedge": "200ms"}, **slow)
     first, second = (ol.score(each, "ttft<=400ms") for each in (alone, copied))
     assert first.attainment < 0.9
@@ -211,7 +211,7 @@ def test_refusing_early_keeps_those_who_are_let_in() -> None:
 def test_prefill_and_decode_apart() -> None:
     """The first token comes from the pool that prefills, the others from the one that decodes, after the memory of the
     prompt has been handed over; decoding is not disturbed by prompts."""
-    apart = {"groups": [{"replicas": 2, "role": "prefill"}, {"replicas": 2, "role": "decode"}]}
+    apart: dict[str, Any] = {"groups": [{"replicas": 2, "role": "prefill"}, {"replicas": 2, "role": "decode"}]}
     found = run(10.0, **apart)
     found.validate()
     together = run(10.0, replicas=4, policy="prefill-first")

@@ -222,7 +222,10 @@ def describe(
 
 @cli.command()
 @click.option(
-    "--engine", default="slots", show_default=True, help="What stands behind it, for example slots:count=8,gap=20ms."
+    "--engine",
+    default="slots",
+    show_default=True,
+    help="What stands behind it: slots:count=8,gap=20ms, or the YAML file of a fleet, simulated in real time.",
 )
 @click.option("--model", default="openloop", show_default=True, help="Name of the model that it serves.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
@@ -236,14 +239,20 @@ def serve(engine: str, model: str, host: str, port: int, seed: int) -> None:
     drip or hang, for example {"fault": "cut", "share": 0.1} or {"stall_s": 1, "every_s": 10}.
 
     \b
-    Example:
+    Examples:
       openloop serve --engine "slots:count=8,prefill=0.2ms,gap=exponential(20ms)" --port 8000
+      openloop serve --engine fleet.yaml     # a model on GPUs, as openloop sim has it, in real time
     """
     import gc
 
     from openloop.serve import Endpoint, read_engine
 
-    endpoint = Endpoint(read_engine(engine), model, host, port, seed)
+    if engine.endswith((".yaml", ".yml")):
+        from openloop.serve.fleet import FleetSpec
+
+        endpoint = Endpoint(FleetSpec(engine), model, host, port, seed)
+    else:
+        endpoint = Endpoint(read_engine(engine), model, host, port, seed)
     click.echo(f"listening on http://{endpoint.host}:{endpoint.port} (model {model!r}; Ctrl-C stops)")
     sys.stdout.flush()
     gc.disable()  # a collection would show as a stall

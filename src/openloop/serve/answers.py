@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-__all__ = ["Ask", "Voice", "chunk", "read_ask", "respond"]
+__all__ = ["WORDS", "Ask", "Voice", "chunk", "read_ask", "respond"]
 
 WORDS = (
     "the",
@@ -57,11 +57,10 @@ class Ask(msgspec.Struct):
     def output_tokens(self) -> int:
         return self.max_completion_tokens or self.max_tokens or 16
 
-    @property
-    def prompt_tokens(self) -> int:
-        """Words, for want of a tokenizer."""
+    def words(self) -> list[str]:
+        """Tokens, for want of a tokenizer."""
         texts = [message.content for message in self.messages] if self.messages is not None else [self.prompt]
-        return max(sum(len(text.split()) for text in texts if isinstance(text, str)), 1)
+        return [word for text in texts if isinstance(text, str) for word in text.split()]
 
     @property
     def wants_usage(self) -> bool:
@@ -105,15 +104,18 @@ class Voice:
         self.tokens = {chat: [self._token(chat, word) for word in WORDS] for chat in (True, False)}
         self.last = {chat: self._event(chat, {} if chat else "", "length") for chat in (True, False)}
 
-    def usage(self, chat: bool, prompt_tokens: int, output_tokens: int) -> bytes:
-        return chunk(b"data: " + self._body(chat, [], self._counted(prompt_tokens, output_tokens)) + b"\n\n")
+    def usage(self, chat: bool, prompt_tokens: int, output_tokens: int, cached_tokens: int = 0) -> bytes:
+        counted = self._counted(prompt_tokens, output_tokens, cached_tokens)
+        return chunk(b"data: " + self._body(chat, [], counted) + b"\n\n")
 
-    def whole(self, chat: bool, prompt_tokens: int, output_tokens: int) -> bytes:
+    def whole(self, chat: bool, prompt_tokens: int, output_tokens: int, cached_tokens: int = 0) -> bytes:
         """The answer to a request that does not stream."""
         text = " ".join(WORDS[i % len(WORDS)] for i in range(output_tokens))
         said = {"message": {"role": "assistant", "content": text}} if chat else {"text": text}
         choice = {"index": 0, **said, "finish_reason": "length"}
-        return respond(200, self._body(chat, [choice], self._counted(prompt_tokens, output_tokens), whole=True))
+        return respond(
+            200, self._body(chat, [choice], self._counted(prompt_tokens, output_tokens, cached_tokens), whole=True)
+        )
 
     def models(self) -> bytes:
         listed = [{"id": self.model, "object": "model", "owned_by": "openloop"}]
@@ -136,6 +138,7 @@ class Voice:
         return msgspec.json.encode(body if usage is None else body | {"usage": usage})
 
     @staticmethod
-    def _counted(prompt_tokens: int, output_tokens: int) -> dict[str, int]:
+    def _counted(prompt_tokens: int, output_tokens: int, cached_tokens: int) -> dict[str, Any]:
         total = prompt_tokens + output_tokens
-        return {"prompt_tokens": prompt_tokens, "completion_tokens": output_tokens, "total_tokens": total}
+        found = {"prompt_tokens": prompt_tokens, "completion_tokens": output_tokens, "total_tokens": total}
+        return found | ({"prompt_tokens_details": {"cached_tokens": cached_tokens}} if cached_tokens else {})

@@ -53,6 +53,7 @@ class _Answer:
     chat: bool
     truth: _Truth
     fault: str | None
+    prompt_tokens: int
     given: int = 0
     dripping: bytes = b""
 
@@ -232,12 +233,29 @@ class Endpoint:
         fault = self.behaviour.fault if self._random.random() < self.behaviour.share else None
         if self._refused(connection, fault):
             return
-        answer = _Answer(connection, ask, chat, truth, fault)
+        words = ask.words()
+        answer = _Answer(connection, ask, chat, truth, fault, max(len(words), 1))
         connection.answering = self._answers[self._key] = answer
         if ask.stream and chat and self.behaviour.early_role and fault is None:
             self._send(connection, Voice.STREAM_HEAD + self._voice.role)
         if fault != "hang":
-            self._engine.submit(self._key, ask.prompt_tokens, ask.output_tokens, time.monotonic_ns())
+            now = time.monotonic_ns()
+            self._engine.submit(self._key, answer.prompt_tokens, ask.output_tokens, now, words)
+
+    def _refuse_failed(self) -> None:
+        """Whom the engine does not serve, or not to the end."""
+        for key, busy in self._engine.failed():
+            answer = self._answers.get(key)
+            if answer is None:
+                continue
+            if answer.given:
+                self._drop(answer.connection)
+                continue
+            why = (
+                "there is no room for it now" if busy else "it cannot be served: it is too long, or the replica is gone"
+            )
+            self._send(answer.connection, self._voice.refuse(429 if busy else 503, why))
+            self._finish(key, answer)
 
     def _refused(self, connection: _Connection, fault: str | None) -> bool:
         """Faults that come in place of an answer."""
@@ -258,17 +276,19 @@ class Endpoint:
             answer = self._answers.get(key)
             if answer is not None:
                 self._give(key, answer)
+        self._refuse_failed()
 
     def _give(self, key: int, answer: _Answer) -> None:
         """One token; with the first come the headers, with the last the rest of the protocol."""
         ask, connection = answer.ask, answer.connection
         answer.given += 1
         self._made_tokens += 1
-        self._read_tokens += ask.prompt_tokens if answer.given == 1 else 0
+        self._read_tokens += answer.prompt_tokens if answer.given == 1 else 0
         last = answer.given == ask.output_tokens
         if not ask.stream or answer.fault == "whole":
             if last:
-                self._write(answer, self._voice.whole(answer.chat, ask.prompt_tokens, ask.output_tokens))
+                known = self._engine.cached(key)
+                self._write(answer, self._voice.whole(answer.chat, answer.prompt_tokens, ask.output_tokens, known))
                 self._finish(key, answer)
             return
         data = self._voice.tokens[answer.chat][answer.given % 15]
@@ -277,7 +297,8 @@ class Endpoint:
         if last:
             data += self._voice.last[answer.chat]
             if ask.wants_usage:
-                data += self._voice.usage(answer.chat, ask.prompt_tokens, ask.output_tokens)
+                known = self._engine.cached(key)
+                data += self._voice.usage(answer.chat, answer.prompt_tokens, ask.output_tokens, known)
             data += Voice.DONE + Voice.END
         if answer.fault is not None:
             self._misbehave(key, answer, data)
@@ -328,6 +349,7 @@ class Endpoint:
     def _finish(self, key: int, answer: _Answer) -> None:
         self._served += 1
         self._answers.pop(key, None)
+        self._engine.cached(key)  # nobody will ask
         if answer.given < answer.ask.output_tokens:
             self._engine.cancel(key)
         connection = answer.connection
@@ -373,7 +395,7 @@ class Endpoint:
             self._engine.cancel(key)
 
     def _metrics(self) -> bytes:
-        values = {
+        values: dict[str, float] = {
             "openloop_requests_running": self._engine.running,
             "openloop_requests_waiting": self._engine.waiting,
             "openloop_requests_served_total": self._served,
@@ -384,6 +406,7 @@ class Endpoint:
             "vllm:generation_tokens_total": self._made_tokens,
             "vllm:request_success_total": self._served,
         }
+        values |= self._engine.figures()
         kinds = {True: "counter", False: "gauge"}
         return "".join(
             f"# TYPE {name} {kinds[name.endswith('_total')]}\n{name} {value}\n" for name, value in values.items()

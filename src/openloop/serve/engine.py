@@ -2,6 +2,7 @@
 
 import heapq
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -25,9 +26,20 @@ class Engine(Protocol):
     @property
     def waiting(self) -> int: ...
 
-    def submit(self, key: int, prompt_tokens: int, output_tokens: int, now_ns: int) -> None: ...
+    def submit(
+        self, key: int, prompt_tokens: int, output_tokens: int, now_ns: int, words: Sequence[str] = ()
+    ) -> None: ...
 
     def cancel(self, key: int) -> None: ...
+
+    def failed(self) -> list[tuple[int, bool]]:
+        """Who gets no answer, and whether because there is no room for it now; once."""
+
+    def cached(self, key: int) -> int:
+        """Tokens of its prompt that were known; to be asked once, after its last token."""
+
+    def figures(self) -> dict[str, float]:
+        """What it says of itself besides, by the names that engines use."""
 
     def next_ns(self) -> int | None:
         """When the next token is due; None: nobody waits for one."""
@@ -76,7 +88,7 @@ class SlotsEngine:
     def waiting(self) -> int:
         return len(self._waiting)
 
-    def submit(self, key: int, prompt_tokens: int, output_tokens: int, now_ns: int) -> None:
+    def submit(self, key: int, prompt_tokens: int, output_tokens: int, now_ns: int, words: Sequence[str] = ()) -> None:
         if len(self._left) < self._spec.count:
             self._begin(key, prompt_tokens, output_tokens, now_ns)
         else:
@@ -88,6 +100,15 @@ class SlotsEngine:
             self._left[key] = 0
         else:
             self._waiting = deque(each for each in self._waiting if each[0] != key)
+
+    def failed(self) -> list[tuple[int, bool]]:
+        return []
+
+    def cached(self, key: int) -> int:
+        return 0
+
+    def figures(self) -> dict[str, float]:
+        return {}
 
     def next_ns(self) -> int | None:
         return self._due[0][0] if self._due else None

@@ -103,14 +103,14 @@ class Engine:
         if scaler is not None and scaler[0].every > 0:
             self.put_off(scaler[0].every, loop.LOOK, 0)
 
-    def put_off(self, time: float, kind: Any, number: int) -> None:
-        """Only before the loop runs: times rise, so that a sorted list is a heap."""
+    def put_off(self, time: float, kind: Any, number: int, serial: int = 0) -> None:
+        """A sorted list is a heap, too."""
         w = self.world[0]
         if w.waits + 1 >= len(self.later):
             self.later = _doubled(self.later)
         row = self.later[w.waits]
         w.order += 1
-        row.time, row.kind, row.number, row.order = time, kind, number, w.order
+        row.time, row.kind, row.number, row.serial, row.order = time, kind, number, serial, w.order
         w.waits += 1
         rows = self.later[: w.waits]
         rows[:] = rows[np.lexsort((rows.order, rows.time))]
@@ -128,7 +128,7 @@ class Engine:
         while self.advance(until) == loop.FULL:
             if self.world[0].ended >= BLOCK_ROWS:
                 yield self.flush()
-            self._grow()
+            self.grow()
         yield self.stop(until)
 
     def up_s(self, until: float) -> Floats:
@@ -137,7 +137,7 @@ class Engine:
         found: Floats = reps.paid + np.where(reps.up > 0, np.maximum(until - reps.up_since, 0.0), 0.0)
         return found
 
-    def _grow(self) -> None:
+    def grow(self) -> None:
         """What is still full."""
         w = self.world[0]
         room = w.live + loop.SPARE_ROWS

@@ -57,6 +57,7 @@ __all__ = [
     "Replicas",
     "StepSpec",
     "Transfer",
+    "assemble",
     "engine_of",
     "explain_fleet",
     "read_fleet",
@@ -311,11 +312,18 @@ def engine_of(
     if fleet.prefix_cache and bool(np.any(demand.pieces.identity >= 0)):
         salt = demand.tenant if fleet.tenant_salt else None
         hashes, d.names, d.named, d.named_prompt = block_names(demand, fleet.kinds()[0].block, salt)
+    return assemble(fleet, d, hashes, seconds, seed)
+
+
+def assemble(
+    fleet: Fleet, requests: Any, hashes: Ints | None, seconds: float, seed: int, *, live: bool = False
+) -> Engine:
+    """`live`: requests come while it runs, and may be withdrawn."""
     admission = fleet.read_admission()
     plan = plan_rows(fleet.plan(), fleet.size, seconds)
     reps = _replicas(fleet, admission)
     client = events = scaler = None
-    if fleet.client or plan or fleet.scale or (admission and admission.name == "bucket"):
+    if live or fleet.client or plan or fleet.scale or (admission and admission.name == "bucket"):
         client = client_row(fleet.client, admission, fleet.scale)
         scaler = records(SCALER, 1) if fleet.scale is None else scaler_row(fleet.scale, fleet.size)
         events = records(EVENT, len(plan) + len(reps))
@@ -324,7 +332,7 @@ def engine_of(
         events.time[len(plan) :], events.kind[len(plan) :] = np.inf, START  # for a scaler
         events.replica[len(plan) :] = np.arange(len(reps))
     routing = read_routing(fleet.routing) if len(reps) > 1 or client is not None else None
-    return Engine(d, reps, hashes, routing, client=client, scaler=scaler, events=events, seed=seed)
+    return Engine(requests, reps, hashes, routing, client=client, scaler=scaler, events=events, seed=seed)
 
 
 def _requests(demand: Demand, objectives: Objectives | None) -> Any:
