@@ -223,6 +223,7 @@ class FleetEngine:
         sim.requests = wider
         if sim.hashes is not None:
             sim.hashes = np.concatenate([sim.hashes, np.zeros(old * NAMES, np.int64)])
+            sim.spots = np.concatenate([sim.spots, np.zeros(old * NAMES, np.int32)])
         self._key = np.concatenate([self._key, np.full(old, -1)])
         self._given = np.concatenate([self._given, np.zeros(old, np.int64)])
         self._free += range(old, 2 * old)

@@ -23,6 +23,7 @@ from openloop.sim.tables import (
     FREE,
     GONE,
     LATER,
+    LINE,
     LOG,
     NOT_YET,
     OK,
@@ -77,12 +78,13 @@ class Engine:
         self.runs = records(RUN, 1 << 15)
         self.segments, self.ended = records(SEGMENT, 4096), records(ATTEMPT, 2 * BLOCK_ROWS)
         self.blocks: Any = None
-        self.head: Any = None
+        self.spots = self.head = self.line = self.blocks
         if hashes is not None:
             known = int(replicas.blocks.max())
-            self.blocks = records(BLOCK, fleet, known)
-            self.blocks.spare = np.arange(known)
-            self.head = np.full((fleet, 1 << int(known).bit_length()), -1)
+            self.spots = np.zeros(len(hashes), np.int32)
+            self.blocks, self.line = records(BLOCK, fleet, known), records(LINE, fleet, 4 << known.bit_length())
+            self.blocks.spare, self.blocks.name = np.arange(known), -1
+            self.head = np.full((fleet, 1 << known.bit_length()), -1, np.int32)
             replicas.spares = known
         self.client, self.scaler, self.events = client, scaler, events
         self.log = None if client is None else records(LOG, 100_000)
@@ -118,9 +120,9 @@ class Engine:
     def advance(self, until: float) -> int:
         """Why it stopped: a table is full, it is time, or nothing is left."""
         found: int = loop.advance(
-            self.world, self.requests, self.attempts, self.replicas, self.seats, self.residue, self.hashes, self.blocks,
-            self.head, self.later, self.runs, self.segments, self.ended, self.log, self.waits, self.client, self.scaler,
-            self.events, self.views, self.ask, self.choose, self.state, self.knobs, until,
+            self.world, self.requests, self.attempts, self.replicas, self.seats, self.residue, self.hashes, self.spots,
+            self.blocks, self.head, self.line, self.later, self.runs, self.segments, self.ended, self.log, self.waits,
+            self.client, self.scaler, self.events, self.views, self.ask, self.choose, self.state, self.knobs, until,
         )  # fmt: skip
         return found
 

@@ -380,7 +380,7 @@ def _replicas(fleet: Fleet, admission: Admission | None) -> Any:
         m.watermark = int(parse_share(kind.watermark) * m.blocks)
         m.ahead = policy.steps if isinstance(policy, Prepone) else 0
         m.longest = 1 << 40
-        m.root = m.newest = m.oldest = m.refused = -1
+        m.root = m.refused = -1
         m.floor, m.token, m.reading = step.floor, step.token, step.context
         m.attention, m.sequence = step.attention, step.sequence
         m.swap = -1.0 if kind.swap is None else parse_seconds(kind.swap)

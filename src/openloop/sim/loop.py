@@ -247,9 +247,7 @@ def _answer(
 
 
 @inner
-def _route(
-    s: Any, reps: Any, views: Any, ask: Any, choose: Any, state: Any, knobs: Any, now: float, avoid: int,
-) -> int:  # fmt: skip
+def _route(s: Any, reps: Any, views: Any, ask: Any, choose: Any, state: Any, knobs: Any, now: float, avoid: int) -> int:
     """Where it goes; -1: nobody should have it, -2: there is nobody."""
     some = 0
     for r in range(len(reps)):
@@ -352,8 +350,8 @@ def _close(w: Any, s: Any, segments: Any) -> None:
 
 @inner
 def _end_steps(
-    w: Any, d: Any, a: Any, m: Any, seats: Any, residue: Any, hashes: Any, blocks: Any, head: Any,
-    later: Any, runs: Any, ended: Any, client: Any, now: float,
+    w: Any, d: Any, a: Any, m: Any, seats: Any, residue: Any, hashes: Any, spots: Any, blocks: Any, head: Any,
+    line: Any, later: Any, runs: Any, ended: Any, client: Any, now: float,
 ) -> None:  # fmt: skip
     """Decode steps are over: everybody has so many more tokens, and some are done."""
     if m.preponed == UNDER_WAY:
@@ -361,7 +359,7 @@ def _end_steps(
         m.kept_step, m.kept_start, m.kept_pace = m.step, m.start, m.pace
     else:
         _write_run(w, m, runs, m.step, m.start, m.pace, m.slope)
-    grow(m, residue, blocks, head, m.steps)
+    grow(m, residue, blocks, head, line, m.steps)
     n = NONE
     while n < m.running and m.soonest <= m.step:
         seat = seats[m.number, n]
@@ -369,7 +367,7 @@ def _end_steps(
             n += 1
             continue
         s = a[seat.attempt]
-        part(m, s, n, seats, residue, hashes, blocks, head)
+        part(m, s, n, seats, residue, hashes, spots, blocks, head, line)
         if s.where != GONE:
             _end(w, d, s, later, ended, client, OK, now)
         else:
@@ -379,8 +377,8 @@ def _end_steps(
 
 @inner
 def _end_prefill(
-    w: Any, d: Any, a: Any, reps: Any, m: Any, seats: Any, residue: Any, hashes: Any, blocks: Any, head: Any,
-    later: Any, runs: Any, segments: Any, ended: Any, client: Any, waits: Any, now: float,
+    w: Any, d: Any, a: Any, reps: Any, m: Any, seats: Any, residue: Any, hashes: Any, spots: Any, blocks: Any,
+    head: Any, line: Any, later: Any, runs: Any, segments: Any, ended: Any, client: Any, waits: Any, now: float,
 ) -> None:  # fmt: skip
     """Whose prompt is read has its first token, and decodes from now on, here or elsewhere."""
     if m.preponed == DONE:  # the tokens made ahead are spread over the time that the prefill took
@@ -398,7 +396,7 @@ def _end_prefill(
             kept += 1
             continue
         if blocks is not None:
-            name_blocks(m, s, blocks, head, hashes, min(s.named_prompt, s.need // m.page))
+            name_blocks(m, s, blocks, head, hashes, spots, min(s.named_prompt, s.need // m.page))
         _close(w, s, segments)
         back = s.away == SWAPPED
         s.away = 0
@@ -411,7 +409,7 @@ def _end_prefill(
         if s.made < s.output and m.role != PREFILL:
             join(m, s, i, seats, residue)
             continue
-        leave(m, s, blocks, head, hashes, s.need // m.page, reserved(m, s, s.need))
+        leave(m, s, blocks, head, line, hashes, spots, s.need // m.page, reserved(m, s, s.need))
         if s.made >= s.output:
             _end(w, d, s, later, ended, client, OK, now)
             _free(w, s)
@@ -544,9 +542,9 @@ def _look(w: Any, reps: Any, later: Any, scaler: Any, events: Any, log: Any, now
 
 @inner
 def _put_off(
-    w: Any, d: Any, a: Any, reps: Any, seats: Any, residue: Any, blocks: Any, head: Any, later: Any,
-    runs: Any, ended: Any, client: Any, scaler: Any, events: Any, log: Any, views: Any, ask: Any, choose: Any,
-    state: Any, knobs: Any, now: float,
+    w: Any, d: Any, a: Any, reps: Any, seats: Any, residue: Any, blocks: Any, head: Any, later: Any, runs: Any,
+    ended: Any, client: Any, scaler: Any, events: Any, log: Any, views: Any, ask: Any, choose: Any, state: Any,
+    knobs: Any, now: float,
 ) -> None:  # fmt: skip
     """The first of those that were put off is due."""
     kind, number, serial = later[0].kind, later[0].number, later[0].serial
@@ -599,9 +597,9 @@ def _put_off(
 
 
 def _run(
-    world: Any, d: Any, a: Any, reps: Any, seats: Any, residue: Any, hashes: Any, blocks: Any, head: Any, later: Any,
-    runs: Any, segments: Any, ended: Any, log: Any, waits: Any, client: Any, scaler: Any, events: Any, views: Any,
-    ask: Any, choose: Any, state: Any, knobs: Any, until: float,
+    world: Any, d: Any, a: Any, reps: Any, seats: Any, residue: Any, hashes: Any, spots: Any, blocks: Any, head: Any,
+    line: Any, later: Any, runs: Any, segments: Any, ended: Any, log: Any, waits: Any, client: Any, scaler: Any,
+    events: Any, views: Any, ask: Any, choose: Any, state: Any, knobs: Any, until: float,
 ) -> int:  # fmt: skip
     w = world[0]
     while True:
@@ -632,17 +630,19 @@ def _run(
         if m.next == now:
             m.busy += now - m.start
             if m.steps > 0:
-                _end_steps(w, d, a, m, seats, residue, hashes, blocks, head, later, runs, ended, client, now)
+                _end_steps(
+                    w, d, a, m, seats, residue, hashes, spots, blocks, head, line, later, runs, ended, client, now
+                )
             if m.phase == PREFILLING:
-                _end_prefill(w, d, a, reps, m, seats, residue, hashes, blocks, head, later, runs, segments, ended,
-                             client, waits, now)  # fmt: skip
+                _end_prefill(w, d, a, reps, m, seats, residue, hashes, spots, blocks, head, line, later, runs,
+                             segments, ended, client, waits, now)  # fmt: skip
             if client is not None:
                 if m.leaving > 0:
-                    purge(m, a, seats, residue, hashes, blocks, head)
+                    purge(m, a, seats, residue, hashes, spots, blocks, head, line)
                 if m.preponed == DONE and m.filling == 0:  # who was to be prefilled has left
                     _write_run(w, m, runs, m.kept_step, m.kept_start, m.kept_pace, 0.0)
                     m.preponed = NOT_YET
-            plan(m, a, seats, residue, hashes, blocks, head, now)
+            plan(m, a, seats, residue, hashes, spots, blocks, head, line, now)
             w.taken -= m.freed
             m.freed = 0
             while m.refused >= 0:

@@ -164,7 +164,9 @@ def predicted_s(m: Any, prompt: int, now: float) -> float:
 
 
 @inner
-def _admit(m: Any, a: Any, seats: Any, residue: Any, hashes: Any, blocks: Any, head: Any, now: float) -> None:
+def _admit(
+    m: Any, a: Any, seats: Any, residue: Any, hashes: Any, spots: Any, blocks: Any, head: Any, line: Any, now: float
+) -> None:
     """Take from those who wait as many as may join the next step."""
     if m.policy == STATIC and (m.running > 0 or m.filling > 0):
         return
@@ -184,7 +186,7 @@ def _admit(m: Any, a: Any, seats: Any, residue: Any, hashes: Any, blocks: Any, h
         hits, unused = 0, 0
         if blocks is not None and s.away == 0:
             s.salt = m.salt
-            hits, unused = hits_of(m, s, blocks, head, hashes, min(s.named_prompt, (context - 1) // m.page))
+            hits, unused = hits_of(m, s, blocks, head, hashes, spots, min(s.named_prompt, (context - 1) // m.page))
         todo = 0 if s.away > 0 else context - hits * m.page
         if m.policy != CHUNKED and m.policy != STATIC and m.filling > 0 and todo > budget:
             return
@@ -202,9 +204,9 @@ def _admit(m: Any, a: Any, seats: Any, residue: Any, hashes: Any, blocks: Any, h
                 continue
         take(m, a)
         if blocks is not None:
-            use(m, s, blocks, head, hashes, hits)
+            use(m, s, blocks, spots, hits)
             s.held = hits
-        get_blocks(m, blocks, head, wanted)
+        get_blocks(m, blocks, head, line, wanted)
         if m.admitted == m.admitted:
             m.gap = 0.95 * m.gap + 0.05 * (now - m.admitted)
         m.admitted = now if m.waiting > 0 else np.nan
@@ -286,10 +288,10 @@ def _affordable(m: Any, residue: Any) -> int:
 
 
 @once
-def grow(m: Any, residue: Any, blocks: Any, head: Any, steps: int) -> None:
+def grow(m: Any, residue: Any, blocks: Any, head: Any, line: Any, steps: int) -> None:
     """Memory and contexts after so many decode steps."""
     if m.drafts == 0 and m.policy != STATIC:
-        get_blocks(m, blocks, head, _needed(m, residue, steps))
+        get_blocks(m, blocks, head, line, _needed(m, residue, steps))
     m.context += m.slots * steps * m.gain
     m.step += steps
 
@@ -311,7 +313,9 @@ def join(m: Any, s: Any, i: int, seats: Any, residue: Any) -> None:
 
 
 @inner
-def part(m: Any, s: Any, n: int, seats: Any, residue: Any, hashes: Any, blocks: Any, head: Any) -> None:
+def part(
+    m: Any, s: Any, n: int, seats: Any, residue: Any, hashes: Any, spots: Any, blocks: Any, head: Any, line: Any
+) -> None:
     """The n-th of those that decode stops: it is done, has to make room, or has left."""
     context = _context(m, s)
     steps = m.step - s.begin
@@ -331,11 +335,13 @@ def part(m: Any, s: Any, n: int, seats: Any, residue: Any, hashes: Any, blocks: 
         m.context -= s.before + steps * m.gain
     if m.running == 0:  # in a static batch, until then those that are done are computed on
         m.slots, m.context = 0, 0.0
-    leave(m, s, blocks, head, hashes, context // m.page, reserved(m, s, context))
+    leave(m, s, blocks, head, line, hashes, spots, context // m.page, reserved(m, s, context))
 
 
 @inner
-def _make_room(m: Any, a: Any, seats: Any, residue: Any, hashes: Any, blocks: Any, head: Any) -> None:
+def _make_room(
+    m: Any, a: Any, seats: Any, residue: Any, hashes: Any, spots: Any, blocks: Any, head: Any, line: Any
+) -> None:
     """Who came last goes back to those who wait; its tokens are computed again, or brought back."""
     last = NONE
     for n in range(1, m.running):
@@ -344,20 +350,20 @@ def _make_room(m: Any, a: Any, seats: Any, residue: Any, hashes: Any, blocks: An
             last = n
     i = seats[m.number, last].attempt
     s = a[i]
-    part(m, s, last, seats, residue, hashes, blocks, head)
+    part(m, s, last, seats, residue, hashes, spots, blocks, head, line)
     s.preemptions += 1
     s.away = SWAPPED if m.swap >= 0 else 0
     wait(m, a, i)
 
 
 @inner
-def purge(m: Any, a: Any, seats: Any, residue: Any, hashes: Any, blocks: Any, head: Any) -> None:
+def purge(m: Any, a: Any, seats: Any, residue: Any, hashes: Any, spots: Any, blocks: Any, head: Any, line: Any) -> None:
     """Those whose client has left, now that the step is over."""
     n = NONE
     while n < m.running:
         s = a[seats[m.number, n].attempt]
         if s.where == GONE:
-            part(m, s, n, seats, residue, hashes, blocks, head)
+            part(m, s, n, seats, residue, hashes, spots, blocks, head, line)
             s.where = FREE
             m.freed += 1
         else:
@@ -367,7 +373,7 @@ def purge(m: Any, a: Any, seats: Any, residue: Any, hashes: Any, blocks: Any, he
         i = seats[m.number, n].filling
         s = a[i]
         if s.where == GONE:
-            leave(m, s, blocks, head, hashes, s.done // m.page, reserved(m, s, s.need))
+            leave(m, s, blocks, head, line, hashes, spots, s.done // m.page, reserved(m, s, s.need))
             s.where = FREE
             m.freed += 1
         else:
@@ -378,9 +384,11 @@ def purge(m: Any, a: Any, seats: Any, residue: Any, hashes: Any, blocks: Any, he
 
 
 @inner
-def plan(m: Any, a: Any, seats: Any, residue: Any, hashes: Any, blocks: Any, head: Any, now: float) -> None:
+def plan(
+    m: Any, a: Any, seats: Any, residue: Any, hashes: Any, spots: Any, blocks: Any, head: Any, line: Any, now: float
+) -> None:
     """What the replica does next."""
-    _admit(m, a, seats, residue, hashes, blocks, head, now)
+    _admit(m, a, seats, residue, hashes, spots, blocks, head, line, now)
     if m.running == 0 and m.filling == 0:
         m.phase = IDLE
         m.next = NEVER
@@ -388,7 +396,7 @@ def plan(m: Any, a: Any, seats: Any, residue: Any, hashes: Any, blocks: Any, hea
     mixed = m.policy == CHUNKED or m.filling == 0  # whether those that decode go on
     steps = _affordable(m, residue) if m.running > 0 else NONE
     while steps == 0 and m.running > 0 and mixed:
-        _make_room(m, a, seats, residue, hashes, blocks, head)
+        _make_room(m, a, seats, residue, hashes, spots, blocks, head, line)
         steps = _affordable(m, residue) if m.running > 0 else NONE
     if m.filling == 0:
         _begin_decode(m, now, min(steps, m.longest))

@@ -31,6 +31,7 @@ __all__ = [
     "IN_FLIGHT",
     "LATER",
     "LIKELY_LATE",
+    "LINE",
     "LOG",
     "MOVED",
     "NOT_YET",
@@ -125,7 +126,7 @@ ATTEMPT = _row(
 REPLICA = _row(
     "number policy order sheds sequences tokens page blocks watermark ahead longest drafts role limited limit "
     "root waiting backlog running filling slots free step soonest phase steps preponed leaving freed refused "
-    "newest oldest unused spares salt up draining "
+    "first last unused spares salt up draining "  # first and last in line
     "kept_step",  # of a run that is held back because it will be spread over the prefill after it
     # A step lasts max(floor, token * tokens) + reading * sum of contexts + attention * sum of chunk * (context
     # + chunk / 2) + sequence * sequences, times `slow`.
@@ -136,7 +137,10 @@ REPLICA = _row(
 )
 
 SEAT = _row("attempt end filling")  # who decodes and when it is done; and, beside it, who is prefilled
-BLOCK = _row("chain name users newer older spare")  # of memory, with a name
+BLOCK = np.dtype(  # of memory, with a name: small, because they are many
+    [("name", np.int64), ("stamp", np.int64), ("chain", np.int32), ("users", np.int32), ("spare", np.int32)], align=True
+)
+LINE = _row("block stamp")  # of those that nobody uses, in the order in which they will be forgotten
 LATER = _row("order kind number serial", "time")
 RUN = _row("replica step", "start pace slope")  # from this step on, step j lasts pace + slope * j
 SEGMENT = _row("serial replica step steps", "first")  # tokens of an attempt that moved or had to make room
