@@ -1,0 +1,82 @@
+"""Commands that read other tools' files and write for other tools."""
+
+import json
+from pathlib import Path
+
+import click
+
+from openloop.cli.common import JSON, RUN, cli, say
+
+IMPORT = "import"  # a word that Python keeps for itself
+
+
+@cli.command(IMPORT)
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("-o", "--output", type=click.Path(path_type=Path), required=True, help="Folder for the run.")
+@click.option("--tool", help="Which tool wrote it; by default its content tells.")
+@click.option("--part", type=click.IntRange(1), help="Which run, if the file holds several.")
+@JSON
+def import_file(file: Path, output: Path, tool: str | None, part: int | None, as_json: bool) -> None:
+    """Make a run of another tool's FILE, so that everything that reads runs reads it.
+
+    It knows vllm bench, sglang bench_serving, aiperf, guidellm, inference-perf, genai-bench, veeksha, etalon, llmperf,
+    MLPerf LoadGen, kneepoint, vegeta, k6, locust, wrk2 and HdrHistogram logs, and OpenTelemetry GenAI spans. What the
+    file cannot tell is said in the run's notes. `openloop score FILE` takes such a file as it is.
+
+    \b
+    Examples:
+      openloop import vllm-result.json -o run/
+      openloop import artifacts/profile_export.jsonl -o run/        # aiperf
+      openloop import benchmarks.json --part 3 -o run/              # the third of a guidellm sweep
+    """
+    from openloop.importers import open_any
+
+    run = open_any(file, tool=tool, part=part)
+    run.save(output)
+    notes = run.manifest.notes
+    if as_json:
+        told = {"run": str(output), "tool": run.manifest.stamps, "rows": run.num_rows, "notes": list(notes)}
+        click.echo(json.dumps(told, indent=2))
+        return
+    click.echo(f"{output}: {run.num_rows:,} rows from {run.manifest.stamps}")
+    for note in notes:
+        click.echo(f"note: {note}")
+
+
+@cli.command()
+@RUN
+@click.option("--to", required=True, help="csv, jsonl, arrow, hdr, otel, mlflow or prometheus.")
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), required=True, help="File to write; for mlflow a folder."
+)
+@click.option("--slo", help="For otel, mlflow and prometheus; by default the SLO in the run's manifest.")
+@JSON
+def export(run: Path, to: str, output: Path, slo: str | None, as_json: bool) -> None:
+    """Write RUN for another tool.
+
+    \b
+      csv         every attempt as a row; lists joined by spaces
+      jsonl       every attempt as an object on a line, without what is null
+      arrow       every attempt, as an Arrow file (Feather)
+      hdr         TTFT, TPOT and E2E of completed requests from schedule, as an HdrHistogram log
+      otel        figures and latency histograms, as OTLP JSON for a collector
+      mlflow      figures as metrics and the manifest as parameters, as an mlruns folder
+      prometheus  figures as a page for a Pushgateway or textfile collector
+
+    \b
+    Examples:
+      openloop export run/ --to csv -o rows.csv
+      openloop export run/ --to prometheus --slo "ttft<=500ms" -o goodput.prom
+    """
+    from openloop.export import export as write
+    from openloop.importers import open_any
+
+    result = write(open_any(run), to, output, slo)
+    if as_json:
+        click.echo(json.dumps({"file": str(output), "form": to, "valid": result.valid if result else None}, indent=2))
+    else:
+        click.echo(f"wrote {output}")
+    for reason in result.reasons if result else ():
+        say(f"the run is not valid: {reason}", 1)
+    if result and not result.valid:
+        raise SystemExit(1)
