@@ -1,6 +1,7 @@
 """Commands that read other tools' files and write for other tools."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -46,9 +47,7 @@ def import_file(file: Path, output: Path, tool: str | None, part: int | None, as
 @cli.command()
 @RUN
 @click.option("--to", required=True, help="csv, jsonl, arrow, hdr, otel, mlflow or prometheus.")
-@click.option(
-    "-o", "--output", type=click.Path(path_type=Path), required=True, help="File to write; for mlflow a folder."
-)
+@click.option("-o", "--output", type=click.Path(path_type=Path), required=True, help="File to write.")
 @click.option("--slo", help="For otel, mlflow and prometheus; by default the SLO in the run's manifest.")
 @JSON
 def export(run: Path, to: str, output: Path, slo: str | None, as_json: bool) -> None:
@@ -60,7 +59,7 @@ def export(run: Path, to: str, output: Path, slo: str | None, as_json: bool) -> 
       arrow       every attempt, as an Arrow file (Feather)
       hdr         TTFT, TPOT and E2E of completed requests from schedule, as an HdrHistogram log
       otel        figures and latency histograms, as OTLP JSON for a collector
-      mlflow      figures as metrics and the manifest as parameters, as an mlruns folder
+      mlflow      figures as metrics and the manifest as parameters, as MLflow's log-batch takes them
       prometheus  figures as a page for a Pushgateway or textfile collector
 
     \b
@@ -80,3 +79,38 @@ def export(run: Path, to: str, output: Path, slo: str | None, as_json: bool) -> 
         say(f"the run is not valid: {reason}", 1)
     if result and not result.valid:
         raise SystemExit(1)
+
+
+@cli.command()
+@click.argument("names", nargs=-1)
+@click.option("--tool", multiple=True, help="Only what this tool calls them; several times for several.")
+@JSON
+def metrics(names: tuple[str, ...], tool: tuple[str, ...], as_json: bool) -> None:
+    """Show each metric, its formula, what other tools call it and how theirs differs.
+
+    \b
+    Examples:
+      openloop metrics
+      openloop metrics ttft_s goodput_rps
+      openloop metrics --tool vllm --tool aiperf
+    """
+    from openloop.report.metric_map import METRICS, TOOLS
+    from openloop.report.terminal import show_metrics
+    from openloop.spec import plain, suggest
+
+    known = {metric.key.removesuffix("_s"): metric.key for metric in METRICS}
+    wanted = {known.get(name, name) for name in names}
+    for name in sorted(wanted - set(known.values())):
+        raise click.BadParameter(f"unknown metric {name!r}{suggest(name, known)}")
+    for name in sorted(set(tool) - set(TOOLS)):
+        raise click.BadParameter(f"unknown tool {name!r}{suggest(name, TOOLS)}")
+    chosen = [
+        replace(metric, theirs={name: each for name, each in metric.theirs.items() if not tool or name in tool})
+        for metric in METRICS
+        if not names or metric.key in wanted
+    ]
+    chosen = [metric for metric in chosen if metric.theirs or not tool]
+    if as_json:
+        click.echo(json.dumps(plain(chosen), indent=2))
+    else:
+        show_metrics(chosen)

@@ -1,5 +1,6 @@
 """A page in Prometheus' text format."""
 
+import re
 from pathlib import Path
 
 from openloop.export.figures import STEPS, facts, figures
@@ -15,11 +16,9 @@ def write_prometheus(run: Run, score: Score, path: Path) -> None:
     told = ""
     for name, value in figures(score):
         base, _, step = name.partition(".")
-        if step in STEPS:
-            metric, extra = f"openloop_{base.removesuffix('_s')}_seconds", f',quantile="{STEPS[step]}"'
-        else:
-            metric, extra = f"openloop_{base.removesuffix('_s')}{'_seconds' if base.endswith('_s') else ''}", ""
-            metric += f"_{step}" if step else ""
+        metric = re.sub(r"(?<!per)_s$", "_seconds", f"openloop_{base}")
+        extra = f',quantile="{STEPS[step]}"' if step in STEPS else ""
+        metric += f"_{step}" if step and not extra else ""
         if metric != told:
             lines.append(f"# TYPE {metric} gauge")
             told = metric

@@ -81,12 +81,15 @@ def _table(text: str) -> Run:
 
 def decode(text: str) -> list[tuple[int, int]]:
     """(value, count) of each bin that is not empty; a value is the middle of its bin."""
-    packed = base64.b64decode(text)
-    cookie, length = struct.unpack_from(">ii", packed)
+    try:
+        packed = base64.b64decode(text)
+        cookie, length = struct.unpack_from(">ii", packed)
+        raw = zlib.decompress(packed[8 : 8 + length])
+        _, size, _, digits, low, _, _ = struct.unpack_from(">iiiiqqd", raw)
+    except (ValueError, struct.error, zlib.error):
+        raise RunError(f"{text[:20]!r} is no compressed histogram") from None
     if cookie & ~0xF0 != COMPRESSED & ~0xF0:
         raise RunError(f"it holds a histogram with cookie {cookie:#x}; only compressed ones of version 2 are read")
-    raw = zlib.decompress(packed[8 : 8 + length])
-    _, size, _, digits, low, _, _ = struct.unpack_from(">iiiiqqd", raw)
     found, index, place = [], 0, 40
     while place < 40 + size:
         number, place = _unzigzag(raw, place)

@@ -10,11 +10,12 @@ from rich.table import Table
 from rich.text import Text
 
 from openloop.records import Run
+from openloop.report.metric_map import Metric
 from openloop.score import Leak, Percentiles, Score, ServerScore, Summary, Verdict
 from openloop.spec import plain
 from openloop.units import format_count, format_money, format_rate, format_seconds, format_share
 
-__all__ = ["inspection", "show_inspection", "show_score"]
+__all__ = ["inspection", "show_inspection", "show_metrics", "show_score"]
 
 LATENCIES = {
     "ttft": "ttft_s",
@@ -369,3 +370,14 @@ def _cell(row: dict[str, Any], name: str) -> str:
     if value is None:
         return "-"
     return format_seconds(value / 1e9) if name.endswith("_ns") else str(value)
+
+
+def show_metrics(metrics: Sequence[Metric]) -> None:
+    page = _Page(valid=True)
+    for place, metric in enumerate(metrics):
+        if place:
+            page.console.print()
+        page.line(f"{metric.key}: {metric.what}", style="bold")
+        page.line(f"  {metric.formula}")
+        rows = [(f"  {tool}", theirs.name, theirs.differs) for tool, theirs in metric.theirs.items()]
+        page.table("  tool", ("its name", "how it differs"), rows or [("  no other tool", "", "")], words=True)
