@@ -159,7 +159,7 @@ def test_what_is_no_file_of_anybody_is_refused_with_a_list(tmp_path: Path) -> No
         open_any(tmp_path / "notes.txt")
     with pytest.raises(RunError, match="no importer for 'vlm'; did you mean 'vllm'"):
         open_any(tmp_path / "notes.txt", tool="vlm")
-    with pytest.raises(RunError, match="cannot be read: No such file"):
+    with pytest.raises(RunError, match="absent.json does not exist"):
         open_any(tmp_path / "absent.json")
 
 

@@ -9,6 +9,7 @@ import click
 from openloop.cli.common import JSON, RUN, cli, say
 
 IMPORT = "import"  # a word that Python keeps for itself
+FORMS = ("csv", "jsonl", "arrow", "hdr", "otel", "mlflow", "prometheus")
 
 
 @cli.command(IMPORT)
@@ -46,7 +47,7 @@ def import_file(file: Path, output: Path, tool: str | None, part: int | None, as
 
 @cli.command()
 @RUN
-@click.option("--to", required=True, help="csv, jsonl, arrow, hdr, otel, mlflow or prometheus.")
+@click.option("--to", type=click.Choice(FORMS), required=True, help="In which form.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), required=True, help="File to write.")
 @click.option("--slo", help="For otel, mlflow and prometheus; by default the SLO in the run's manifest.")
 @JSON

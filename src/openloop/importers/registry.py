@@ -25,7 +25,7 @@ from openloop.importers import (
     vegeta,
     vllm,
 )
-from openloop.records import Run, open_run
+from openloop.records import MANIFEST_FILE, Run, open_run
 from openloop.spec import suggest
 
 __all__ = ["IMPORTERS", "open_any", "read_foreign"]
@@ -54,7 +54,7 @@ HEAD = 1 << 16  # bytes that are enough to know a file by
 
 def open_any(path: str | Path, *, tool: str | None = None, part: int | None = None) -> Run:
     """The run in a folder, or in a file of another tool."""
-    return open_run(path) if Path(path).is_dir() else read_foreign(Path(path), tool, part)
+    return read_foreign(Path(path), tool, part) if Path(path).is_file() else open_run(path)
 
 
 def read_foreign(path: Path, tool: str | None = None, part: int | None = None) -> Run:
@@ -81,6 +81,8 @@ def _sniff(path: Path) -> str:
     except OSError as error:
         raise RunError(f"{path} cannot be read: {error.strerror}") from None
     name = next((name for name, importer in IMPORTERS.items() if importer.looks_like(head)), None)
+    if name is None and (path.parent / MANIFEST_FILE).exists():
+        raise RunError(f"{path} is a file; give the folder it is in")
     if name is None:
         raise RunError(f"{path} is neither a run nor a file of a known tool: {', '.join(IMPORTERS)}")
     return name

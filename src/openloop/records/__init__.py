@@ -1,6 +1,6 @@
 """The table every producer writes and every reader reads."""
 
-from openloop.records.manifest import Manifest, Prices, TimedEvent, Warmth, checked
+from openloop.records.manifest import MANIFEST_FILE, Manifest, Prices, TimedEvent, Warmth, checked
 from openloop.records.run import Run, open_run
 from openloop.records.schema import (
     COLUMNS,
@@ -23,6 +23,7 @@ __all__ = [
     "COLUMNS",
     "KINDS",
     "LARGEST_EVENT",
+    "MANIFEST_FILE",
     "MEASURES",
     "MISSING",
     "SCHEMA",

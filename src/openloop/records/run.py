@@ -5,6 +5,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
 from typing import IO, Any
 
@@ -89,6 +90,10 @@ class Run:
                 server = ServerWriter(folder)
                 server.append(figures)
                 server.finish()
+
+    def _repr_html_(self) -> str:
+        """For notebooks, which ask the thing itself."""
+        return str(import_module("openloop.report.notebook").run_html(self))
 
     def validate(self) -> None:
         """Read all of it and raise RecordError at the first row that breaks a rule."""

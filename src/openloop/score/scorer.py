@@ -5,6 +5,7 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +117,10 @@ class Score(Summary):
         """For JSON. Null stands for what is not known and, inside a ladder, for what is infinite."""
         found: dict[str, Any] = plain(self)
         return found
+
+    def _repr_html_(self) -> str:
+        """For notebooks, which ask the thing itself."""
+        return str(import_module("openloop.report.notebook").score_html(self))
 
 
 def score(
