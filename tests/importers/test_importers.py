@@ -296,6 +296,15 @@ def test_k6_iterations_that_were_dropped_are_rows(tmp_path: Path) -> None:
     assert score(open_any(tmp_path / "k6.json"), "e2e<=1s").statuses["dropped"] == 3
 
 
+def test_a_call_that_both_sides_tell_counts_once(tmp_path: Path) -> None:
+    found = told("otel.json")
+    spans = found["resourceSpans"][0]["scopeSpans"][0]["spans"]
+    asked = [span for span in spans if span["kind"] == "SPAN_KIND_CLIENT"]
+    spans += [{**span, "kind": "SPAN_KIND_SERVER", "name": "llm_request"} for span in asked]
+    (tmp_path / "both.json").write_text(json.dumps(found))
+    assert open_any(tmp_path / "both.json").num_rows == len(asked) == 20
+
+
 def test_the_percentile_table_is_the_log_but_for_rounding_up() -> None:
     log, table = (score(FILES / name, "e2e<=1s") for name in ("hdr.hlog", "hdr-table.txt"))
     assert log.completed == table.completed == 500

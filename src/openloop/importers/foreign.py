@@ -7,8 +7,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from openloop.errors import RunError
-from openloop.records import Manifest, Run, make_batch
+from openloop.records import Manifest, Run, checked, make_batch, make_lists
 from openloop.units import NS_PER_S, to_ns
 
 __all__ = [
@@ -24,6 +27,8 @@ __all__ = [
     "spread",
     "wall_clock",
 ]
+
+Ints = NDArray[np.int64]
 
 NO_SCHEDULE = (
     "the file tells when requests were sent and not when they were due: what the client held back is not seen, so "
@@ -47,7 +52,7 @@ class Call:
     ended_ns: int | None = None
     first_ns: int | None = None
     last_ns: int | None = None
-    events_ns: Sequence[int] | None = None
+    events_ns: Sequence[int] | Ints | None = None
     event_tokens: Sequence[int] | None = None
     request: object = None  # attempts that share it are attempts at one request; None: it is its own
     session: object = None
@@ -100,29 +105,30 @@ def assemble(
         notes=tuple(said),
         **facts,
     )
-    return Run.of(manifest, [make_batch(_columns(calls, origin))])
+    return Run.of(checked(manifest), [make_batch(_columns(calls, origin))])
 
 
-def _columns(calls: Sequence[Call], origin: int) -> dict[str, list[Any]]:
+def _columns(calls: Sequence[Call], origin: int) -> dict[str, Any]:
     def since(ns: int | None) -> int | None:
         return None if ns is None else ns - origin
 
-    columns: dict[str, list[Any]] = {name: [getattr(call, name) for call in calls] for name in _COPIED}
+    columns: dict[str, Any] = {name: [getattr(call, name) for call in calls] for name in _COPIED}
     requests, sessions = _Numbers(), _Numbers()
     columns["request_id"] = [requests.of(call if call.request is None else call.request) for call in calls]
     columns["session_id"] = [None if call.session is None else sessions.of(call.session) for call in calls]
     columns["sent_ns"] = [since(call.sent_ns) for call in calls]
     columns["scheduled_ns"] = [since(call.sent_ns if call.due_ns is None else call.due_ns) for call in calls]
     kept = [_events(call) for call in calls]
-    columns["event_ns"] = [[time - origin for time in events] for events, _ in kept]
+    events = np.concatenate([np.asarray(each, np.int64) for each, _ in kept])
+    columns["event_ns"] = make_lists("event_ns", events - origin, np.array([len(each) for each, _ in kept]))
     columns["ends_only"] = [True if ends else None for _, ends in kept]
     columns["event_tokens"] = [
         None if ends or call.event_tokens is None else list(call.event_tokens)
         for call, (_, ends) in zip(calls, kept, strict=True)
     ]
     columns["ended_ns"] = [
-        since(_latest(call.ended_ns, events)) if call.status != "censored" else None
-        for call, (events, _) in zip(calls, kept, strict=True)
+        since(_latest(call.ended_ns, times)) if call.status != "censored" else None
+        for call, (times, _) in zip(calls, kept, strict=True)
     ]
     return columns
 
@@ -134,23 +140,28 @@ _COPIED = [
 ]
 
 
-def _events(call: Call) -> tuple[list[int], bool]:
+def _events(call: Call) -> tuple[Sequence[int] | Ints, bool]:
     """Deliveries that can be kept, and whether they are only the first and the last."""
-    if call.events_ns and not _has_more_chunks_than_tokens(call):
-        return list(call.events_ns), False
-    ends = [call.events_ns[0], call.events_ns[-1]] if call.events_ns else [call.first_ns, call.last_ns]
+    seen = call.events_ns
+    if seen is None or not len(seen):
+        ends = [call.first_ns, call.last_ns]
+    elif _has_more_chunks_than_tokens(call):
+        ends = [int(seen[0]), int(seen[-1])]
+    else:
+        return seen, False
     known = [time for time in ends if time is not None][: call.output_tokens]
     return known, len(known) > 1
 
 
 def _has_more_chunks_than_tokens(call: Call) -> bool:
-    if call.output_tokens is None or not call.events_ns:
+    if call.output_tokens is None or call.events_ns is None:
         return False
-    return sum(call.event_tokens or [1] * len(call.events_ns)) > call.output_tokens
+    return (sum(call.event_tokens) if call.event_tokens else len(call.events_ns)) > call.output_tokens
 
 
-def _latest(ended_ns: int | None, events: list[int]) -> int | None:
-    return max([*([ended_ns] if ended_ns is not None else []), *events[-1:]], default=None)
+def _latest(ended_ns: int | None, events: Sequence[int] | Ints) -> int | None:
+    last = int(events[-1]) if len(events) else None
+    return max((time for time in (ended_ns, last) if time is not None), default=None)
 
 
 class _Numbers:
@@ -163,13 +174,9 @@ class _Numbers:
         return self._known.setdefault(id(name) if isinstance(name, Call) else name, len(self._known))
 
 
-def spread(sent_ns: int, ttft_s: float, gaps_s: Iterable[float]) -> list[int]:
+def spread(sent_ns: int, ttft_s: float, gaps_s: Sequence[float]) -> Ints:
     """When deliveries came, from the time to the first and the gaps after it."""
-    found, at = [], float(ttft_s)
-    for gap in (0.0, *gaps_s):
-        at += gap
-        found.append(sent_ns + round(at * NS_PER_S))
-    return found
+    return np.asarray(sent_ns + np.rint(np.cumsum([ttft_s, *gaps_s]) * NS_PER_S).astype(np.int64))
 
 
 def milliseconds(value: float | None) -> int | None:

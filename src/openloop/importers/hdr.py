@@ -34,17 +34,20 @@ def looks_like(head: str) -> bool:
 
 def read(path: Path) -> Iterator[Run]:
     text = path.read_text(encoding="utf-8")
-    if '"StartTimestamp","Interval_Length"' in text:
-        yield _log(text)
-    else:
+    if '"StartTimestamp","Interval_Length"' not in text:
         yield _table(text)
+        return
+    tags: dict[str, list[list[str]]] = {}
+    for row in csv.reader(line for line in text.splitlines() if line and line[0] not in '#"'):
+        tags.setdefault(row[0] if len(row) > 4 else "", []).append(row[-4:])
+    for rows in tags.values():
+        yield _log(text, rows)
 
 
-def _log(text: str) -> Run:
+def _log(text: str, rows: list[list[str]]) -> Run:
     calls: list[Call] = []
     seconds = 0.0
-    for row in csv.reader(line for line in text.splitlines() if line and line[0] not in '#"'):
-        _, length, most, packed = row[-4:]
+    for _, length, most, packed in rows:
         counts = decode(packed)
         top = max((value for value, _ in counts), default=0)
         # Logs give the largest value in milliseconds, whatever the histogram counts in.

@@ -26,7 +26,10 @@ def read(path: Path) -> Iterator[Run]:
     with path.open(encoding="utf-8") as file:
         whole = file.readline().strip() == "{"
     batches = [load_json(path)] if whole else list(lines(path))
-    calls = [call for batch in batches for span in _spans(batch) if (call := _call(span)) is not None]
+    found = [(span, call) for batch in batches for span in _spans(batch) if (call := _call(span)) is not None]
+    # A call may be told by whoever asked and by whoever answered: the user is with the former.
+    asked = [call for span, call in found if span.get("kind") in (3, "SPAN_KIND_CLIENT")]
+    calls = asked or [call for _, call in found]
     start = min((call.sent_ns or 0 for call in calls), default=0)
     yield assemble(
         "OpenTelemetry",

@@ -6,7 +6,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Final
 
-from openloop.errors import RunError
+from openloop.errors import OpenloopError, RunError
 from openloop.importers import (
     aiperf,
     etalon,
@@ -64,13 +64,14 @@ def read_foreign(path: Path, tool: str | None = None, part: int | None = None) -
         raise RunError(f"there is no importer for {name!r}{suggest(name, IMPORTERS)}")
     try:
         found: list[Run] = list(islice(IMPORTERS[name].read(path), part))
-    except (RunError, OSError, UnicodeError, LookupError, ValueError, TypeError, AttributeError) as error:
+        for run in found[-1:]:
+            run.validate()
+    except (OpenloopError, OSError, LookupError, ValueError, TypeError, AttributeError) as error:
         raise RunError(f"{path} cannot be read as a file of {name}: {_sentence(error)}") from None
     if not found or (part or 1) > len(found):
         raise RunError(f"{path} holds {len(found)} runs; there is no part {part or 1}")
     if part is None and len(found) > 1:
         raise RunError(f"{path} holds {len(found)} runs: choose one with --part 1 to {len(found)}")
-    found[-1].validate()
     return found[-1]
 
 
@@ -90,4 +91,4 @@ def _sniff(path: Path) -> str:
 
 def _sentence(error: Exception) -> str:
     said = " ".join(str(error).split())
-    return said if isinstance(error, RunError) else f"{type(error).__name__} {said}"
+    return said if isinstance(error, OpenloopError) else f"{type(error).__name__} {said}"

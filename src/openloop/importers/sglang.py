@@ -26,7 +26,7 @@ def read(path: Path) -> Iterator[Run]:
             notes=[CHUNKS, "how long a request took is known up to its last chunk with text"],
             seconds=found["duration"],
             arrivals=NOT_TOLD,
-            engine_flags=_flags(found.get("server_info")),
+            model=_model(found.get("server_info")),
             slo=", ".join(f"{name.replace('e2el', 'e2e')}<={bound:g}ms" for name, bound in bounds.items()) or None,
         )
 
@@ -44,5 +44,5 @@ def _call(found: dict[str, Any], i: int) -> Call:
     return call
 
 
-def _flags(info: Any) -> str | None:
-    return f"model {info['model_path']}" if isinstance(info, dict) and "model_path" in info else None
+def _model(info: Any) -> str | None:
+    return info.get("model_path") if isinstance(info, dict) else None

@@ -1,5 +1,6 @@
 """`vllm bench serve --save-result`: one JSON object of parallel arrays, or one per line (`--append-result`)."""
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,8 @@ def _run(found: dict[str, Any]) -> Run:
         raise RunError("it has totals and no requests: let vllm bench save them with --save-detailed")
     calls = [_call(found, i) for i in range(len(found.get("latencies") or found["ttfts"]))]
     timed, queued = "start_times" in found, "queue_times" in found
-    closed = found.get("max_concurrency") is not None and found["request_rate"] == "inf"
+    rate = float(found.get("request_rate", "inf"))
+    closed = found.get("max_concurrency") is not None and math.isinf(rate)
     if closed or not (timed and queued):
         for call in calls:
             call.due_ns = None
@@ -41,8 +43,12 @@ def _run(found: dict[str, Any]) -> Run:
         calls,
         notes=notes,
         seconds=found["duration"],
-        model=found["model_id"],
-        arrivals=f"closed: {found['max_concurrency']} at a time" if closed else _arrivals(found) if timed else NOT_TOLD,
+        model=found.get("model_id"),
+        arrivals=f"closed: {found['max_concurrency']} at a time"
+        if closed
+        else _arrivals(found, rate)
+        if timed
+        else NOT_TOLD,
     )
 
 
@@ -72,8 +78,8 @@ def _call(found: dict[str, Any], i: int) -> Call:
     return call
 
 
-def _arrivals(found: dict[str, Any]) -> str:
-    if found["request_rate"] == "inf":
+def _arrivals(found: dict[str, Any], rate: float) -> str:
+    if math.isinf(rate):
         return "all at once"
     shape = "poisson" if found.get("burstiness", 1.0) == 1.0 else f"gamma, burstiness {found['burstiness']:g},"
-    return f"{shape} at {found['request_rate']:g}/s as told, with gaps scaled to it"
+    return f"{shape} at {rate:g}/s as told, with gaps scaled to it"
