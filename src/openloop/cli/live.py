@@ -138,7 +138,12 @@ def run(ctx: click.Context, scenario: Path | None, out: Path | None, require: fl
 @cli.command()
 @click.argument("scenario", default="openloop.yaml", type=click.Path(path_type=Path))
 def init(scenario: Path) -> None:
-    """Write a scenario to start from, with comments, to SCENARIO (by default openloop.yaml)."""
+    """Write a scenario to start from, with comments, to SCENARIO (by default openloop.yaml).
+
+    \b
+    Example:
+      openloop init chat.yaml
+    """
     from openloop.load.scenario import STARTER
 
     if scenario.exists():
@@ -152,7 +157,12 @@ def init(scenario: Path) -> None:
 @scenario_options
 @click.pass_context
 def validate(ctx: click.Context, scenario: Path) -> None:
-    """Check SCENARIO without asking anybody: its keys, its terms, its files, and what would be sent."""
+    """Check SCENARIO without asking anybody: its keys, its terms, its files, and what would be sent.
+
+    \b
+    Example:
+      openloop validate chat.yaml --rate 30
+    """
     from openloop.load.scenario import check_files, read_scenario
     from openloop.report.workload import show_workload
     from openloop.workload import describe as describe_demand
@@ -292,6 +302,10 @@ def demo(out: Path) -> None:
     """See goodput collapse in under a minute: real HTTP load on the built-in endpoint, no GPU and no key.
 
     Five rates from comfortable to overloaded, each a run of its own in the folder, a table and a picture.
+
+    \b
+    Example:
+      openloop demo
     """
     from openloop.demo import demo as show
 

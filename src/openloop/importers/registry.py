@@ -54,7 +54,8 @@ HEAD = 1 << 16  # bytes that are enough to know a file by
 
 def open_any(path: str | Path, *, tool: str | None = None, part: int | None = None) -> Run:
     """The run in a folder, or in a file of another tool."""
-    return read_foreign(Path(path), tool, part) if Path(path).is_file() else open_run(path)
+    there = Path(path)
+    return read_foreign(there, tool, part) if there.exists() and not there.is_dir() else open_run(there)
 
 
 def read_foreign(path: Path, tool: str | None = None, part: int | None = None) -> Run:
@@ -91,4 +92,6 @@ def _sniff(path: Path) -> str:
 
 def _sentence(error: Exception) -> str:
     said = " ".join(str(error).split())
+    if isinstance(error, KeyError):
+        return f"it has no {said}"
     return said if isinstance(error, OpenloopError) else f"{type(error).__name__} {said}"
