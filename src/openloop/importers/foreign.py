@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from openloop.errors import RunError
 from openloop.records import Manifest, Run, checked, make_batch, make_lists
-from openloop.units import NS_PER_S, to_ns
+from openloop.units import LONGEST_S, NS_PER_S, to_ns
 
 __all__ = [
     "CHUNKS",
@@ -25,6 +25,7 @@ __all__ = [
     "load_json",
     "milliseconds",
     "spread",
+    "times",
     "wall_clock",
 ]
 
@@ -36,6 +37,7 @@ NO_SCHEDULE = (
 )
 CHUNKS = "token times are those of chunks in the stream, which may carry several tokens or none"
 SUCCESSES = "the file lists successes only: failed requests are missing from every share"
+MOST_COUNTED = 10_000_000
 NOT_TOLD = "not told: the file has no send times"  # the arrivals of such a run; its verdict says so
 
 
@@ -176,7 +178,17 @@ class _Numbers:
 
 def spread(sent_ns: int, ttft_s: float, gaps_s: Sequence[float]) -> Ints:
     """When deliveries came, from the time to the first and the gaps after it."""
-    return np.asarray(sent_ns + np.rint(np.cumsum([ttft_s, *gaps_s]) * NS_PER_S).astype(np.int64))
+    after_s = np.cumsum([ttft_s, *gaps_s])
+    if not np.all(np.abs(after_s) < LONGEST_S):
+        raise RunError(f"a token came {after_s[-1]} s after it was asked for")
+    return np.asarray(sent_ns + np.rint(after_s * NS_PER_S).astype(np.int64))
+
+
+def times(count: float) -> range:
+    """As often as something was counted, within reason."""
+    if not 0 <= count <= MOST_COUNTED:
+        raise RunError(f"it counts {count:g} requests of a kind; up to {MOST_COUNTED:,} can be read")
+    return range(round(count))
 
 
 def milliseconds(value: float | None) -> int | None:

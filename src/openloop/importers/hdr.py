@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from openloop.errors import RunError
-from openloop.importers.foreign import NOT_TOLD, Call, assemble, wall_clock
+from openloop.importers.foreign import NOT_TOLD, Call, assemble, times, wall_clock
 from openloop.records import Run
 from openloop.units import to_ns
 
@@ -53,7 +53,7 @@ def _log(text: str, rows: list[list[str]]) -> Run:
         # Logs give the largest value in milliseconds, whatever the histogram counts in.
         unit_ns = 1e6 * float(most) / top if top and float(most) else 1.0
         unit_ns = min((1.0, 1e3, 1e6, 1e9), key=lambda unit: abs(unit - unit_ns))
-        calls += [Call(ended_ns=round(value * unit_ns)) for value, count in counts for _ in range(count)]
+        calls += [Call(ended_ns=round(value * unit_ns)) for value, count in counts for _ in times(count)]
         seconds += float(length)
     started = re.search(r"StartTime: ([\d.]+)", text)
     return assemble(
@@ -71,7 +71,7 @@ def _table(text: str) -> Run:
     spectrum = text[text.index("TotalCount") :].partition("#[Mean")[0]
     calls: list[Call] = []
     for value, _, total in TABLE.findall(spectrum):
-        calls += [Call(ended_ns=round(float(value) * 1e6)) for _ in range(int(total) - len(calls))]
+        calls += [Call(ended_ns=round(float(value) * 1e6)) for _ in times(int(total) - len(calls))]
     took = re.search(r"requests in ([\d.]+)(us|ms|s|m)\b", text)
     return assemble(
         "wrk2",

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from openloop.importers.foreign import Call, assemble, load_json, wall_clock
+from openloop.importers.foreign import Call, assemble, load_json, times, wall_clock
 from openloop.records import Run
 from openloop.units import to_ns
 
@@ -36,7 +36,7 @@ def read(path: Path) -> Iterator[Run]:
 def _calls(entry: dict[str, Any]) -> list[Call]:
     name = f"{entry['method']} {entry['name']}"
     took = sorted((float(ms), count) for ms, count in entry["response_times"].items())
-    calls = [Call(ended_ns=round(ms * 1e6), workload_class=name) for ms, count in took for _ in range(count)]
+    calls = [Call(ended_ns=round(ms * 1e6), workload_class=name) for ms, count in took for _ in times(count)]
     for call in calls[: entry["num_failures"]]:
         call.status, call.error = "error", "failed, it is not told how"
     return calls

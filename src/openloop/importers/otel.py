@@ -79,7 +79,7 @@ def _call(span: dict[str, Any]) -> Call | None:
 
 
 def _value(value: dict[str, Any]) -> Any:
-    kind, found = next(iter(value.items()))
+    kind, found = next(iter(value.items()), ("", None))
     if kind == "intValue":
         return int(found)
     if kind == "arrayValue":

@@ -67,7 +67,7 @@ def read_foreign(path: Path, tool: str | None = None, part: int | None = None) -
         found: list[Run] = list(islice(IMPORTERS[name].read(path), part))
         for run in found[-1:]:
             run.validate()
-    except (OpenloopError, OSError, LookupError, ValueError, TypeError, AttributeError) as error:
+    except (OpenloopError, OSError, LookupError, ArithmeticError, ValueError, TypeError, AttributeError) as error:
         raise RunError(f"{path} cannot be read as a file of {name}: {_sentence(error)}") from None
     if not found or (part or 1) > len(found):
         raise RunError(f"{path} holds {len(found)} runs; there is no part {part or 1}")
