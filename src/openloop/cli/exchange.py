@@ -6,15 +6,15 @@ from pathlib import Path
 
 import click
 
-from openloop.cli.common import JSON, RUN, cli, say
+from openloop.cli.common import JSON, PLACE, RUN, cli, say
 
 IMPORT = "import"  # a word that Python keeps for itself
 FORMS = ("csv", "jsonl", "arrow", "hdr", "otel", "mlflow", "prometheus")
 
 
 @cli.command(IMPORT)
-@click.argument("file", type=click.Path(path_type=Path))
-@click.option("-o", "--output", type=click.Path(path_type=Path), required=True, help="Folder for the run.")
+@click.argument("file", type=PLACE)
+@click.option("-o", "--output", type=PLACE, required=True, help="Folder for the run.")
 @click.option("--tool", help="Which tool wrote it; by default its content tells.")
 @click.option("--part", type=click.IntRange(1), help="Which run, if the file holds several.")
 @JSON

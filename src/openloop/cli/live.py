@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from openloop.cli.common import DURATION, JSON, RATE, SHARE, cli, say, tell_run, tell_score
+from openloop.cli.common import DURATION, JSON, PLACE, RATE, SHARE, cli, say, tell_run, tell_score
 from openloop.units import parse_rate
 
 
@@ -101,9 +101,7 @@ def scenario_options(command: Any) -> Any:
 @click.argument("scenario", required=False, type=click.Path(path_type=Path))
 @scenario_options
 @click.option("--require", type=SHARE, help="Exit with 1 if attainment is below this share, for example 99%.")
-@click.option(
-    "-o", "--out", type=click.Path(path_type=Path), help="Folder for the run; by default one named by the time."
-)
+@click.option("-o", "--out", type=PLACE, help="Folder for the run; by default one named by the time.")
 @JSON
 @click.pass_context
 def run(ctx: click.Context, scenario: Path | None, out: Path | None, require: float | None, as_json: bool) -> None:
@@ -123,6 +121,8 @@ def run(ctx: click.Context, scenario: Path | None, out: Path | None, require: fl
     from openloop.report.live import LiveView
     from openloop.score import score as score_run
 
+    if "://" in str(out or ""):
+        raise click.UsageError(f"{out} is a URL, and a live run is written here as it goes: copy it when it is over")
     given = read_scenario(scenario, ctx.obj)
     objectives = given.objectives()
     with LiveView(given.horizon_s, objectives, quiet=as_json) as view:

@@ -79,9 +79,8 @@ def _call(span: dict[str, Any]) -> Call | None:
 
 
 def _value(value: dict[str, Any]) -> Any:
-    kind, found = next(iter(value.items()), ("", None))
-    if kind == "intValue":
-        return int(found)
-    if kind == "arrayValue":
-        return [_value(each) for each in found.get("values") or ()]
-    return found
+    if "intValue" in value:
+        return int(value["intValue"])
+    if "arrayValue" in value:
+        return [_value(each) for each in value["arrayValue"].get("values") or ()]
+    return next(iter(value.values()), None)

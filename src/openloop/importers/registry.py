@@ -25,7 +25,7 @@ from openloop.importers import (
     vegeta,
     vllm,
 )
-from openloop.records import MANIFEST_FILE, Run, open_run
+from openloop.records import MANIFEST_FILE, Run, locate, open_run
 from openloop.spec import suggest
 
 __all__ = ["IMPORTERS", "open_any", "read_foreign"]
@@ -53,9 +53,9 @@ HEAD = 1 << 16  # bytes that are enough to know a file by
 
 
 def open_any(path: str | Path, *, tool: str | None = None, part: int | None = None) -> Run:
-    """The run in a folder, or in a file of another tool."""
-    there = Path(path)
-    return read_foreign(there, tool, part) if there.exists() and not there.is_dir() else open_run(there)
+    """The run in a folder, or in a file of another tool; here, or at a URL."""
+    there = locate(path)
+    return read_foreign(there, tool, part) if there.exists() and not there.is_dir() else open_run(path)
 
 
 def read_foreign(path: Path, tool: str | None = None, part: int | None = None) -> Run:
