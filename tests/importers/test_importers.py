@@ -253,6 +253,15 @@ def test_tokens_of_one_chunk_came_at_once() -> None:
         assert sum(tokens or ()) == len(made.get("output_token_times") or ())
 
 
+def test_a_failure_after_the_last_success_is_still_due(tmp_path: Path) -> None:
+    rows = told("inference-perf/per_request_lifecycle_metrics.json")
+    late = max(row["end_time"] for row in rows) + 5
+    gone = {"error_type": "Gone", "error_msg": "away"}
+    rows.append({"start_time": late, "end_time": late, "request": "", "info": {}, "error": gone})
+    (tmp_path / "late.json").write_text(json.dumps(rows))
+    assert score(tmp_path / "late.json", "e2e<=1s").requests == len(rows)
+
+
 def test_sends_are_not_told_by_some_and_then_nothing_about_the_load_is_believed() -> None:
     for name in ("sglang.jsonl", "hdr.hlog", "etalon.json"):
         assert any("not told when requests were sent" in reason for reason in check(open_any(FILES / name)).reasons)

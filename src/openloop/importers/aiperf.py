@@ -1,6 +1,6 @@
 """aiperf's `profile_export.jsonl`: an object per request, its metrics by tag.
 
-Beside it, `profile_export_aiperf.json` tells the model, the target and the SLO.
+Beside it, `profile_export_aiperf.json` tells the model, the load, the SLO and how long the phase was.
 """
 
 from collections.abc import Iterator
@@ -76,13 +76,16 @@ def _facts(path: Path) -> dict[str, Any]:
         return {}
     summary = load_json(path)
     config = summary.get("input_config") or {}
-    began, ended = (datetime.fromisoformat(summary[name]) for name in ("start_time", "end_time"))
+    phase_s = {}
+    if summary.get("start_time") and summary.get("end_time"):
+        began, ended = (datetime.fromisoformat(summary[name]) for name in ("start_time", "end_time"))
+        phase_s["seconds"] = (ended - began).total_seconds()
     slos = config.get("slos") or {}
     phase = (config.get("phases") or [{}])[-1]
     models = (config.get("models") or {}).get("items") or [{}]
     closed = "rate" not in phase and "concurrency" in phase
     return {
-        "seconds": (ended - began).total_seconds(),
+        **phase_s,
         "model": models[0].get("name"),
         "arrivals": f"closed: {phase['concurrency']} at a time" if closed else _told(phase),
         "slo": ", ".join(f"{GATES[tag]}<={bound:g}ms" for tag, bound in slos.items())

@@ -86,7 +86,11 @@ def assemble(
     seconds: float | None = None,
     **facts: Any,
 ) -> Run:
-    """The run of these calls. `seconds` is what the tool divides its rates by, from `start_ns` or the first call."""
+    """The run of these calls.
+
+    `seconds` is what the tool divides its rates by, from `start_ns` or the first call; the window is longer only where
+    something would otherwise be due after it.
+    """
     if not calls:
         raise RunError("it holds no requests")
     told = [time for call in calls for time in (call.due_ns, call.sent_ns) if time is not None]
@@ -99,11 +103,12 @@ def assemble(
             "first and the last are kept"
         )
     opened = (origin if start_ns is None else start_ns) - origin
+    last = max((call.sent_ns if call.due_ns is None else call.due_ns) or 0 for call in calls) - origin
     manifest = Manifest(
         source="import",
         finished=True,
         stamps=f"{tool}, in its own client",
-        window_ns=(opened, opened + to_ns(seconds)) if seconds else None,
+        window_ns=(opened, max(opened + to_ns(seconds), last + 1)) if seconds else None,
         notes=tuple(said),
         **facts,
     )

@@ -236,7 +236,8 @@ def _known_label(gate: Gate, scope: Scope) -> Bools | None:
         return scope.answers.quality >= 0 if gate.at_least is None else ~np.isnan(scope.answers.quality_score)
     if isinstance(gate, E2E | Completion | Retries):
         return None
-    return scope.deliveries.delivered > 0 if isinstance(gate, TTFT | TPOT) else scope.answers.timed
+    some = scope.deliveries.delivered > 0
+    return some if isinstance(gate, TTFT | TPOT) else some & scope.answers.timed
 
 
 CHECKS: tuple[Callable[[Manifest, Scope], str | None], ...] = (
