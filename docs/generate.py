@@ -18,10 +18,13 @@ import click
 from openloop.arrivals import ARRIVALS
 from openloop.cli import cli
 from openloop.distributions import DISTRIBUTIONS
+from openloop.export import EXPORTERS
+from openloop.importers import IMPORTERS
 from openloop.load.prometheus import FIGURES
 from openloop.load.targets import TARGETS
 from openloop.persistence import Hedge, Retry
 from openloop.records import COLUMNS, MEASURES, Manifest
+from openloop.report.metric_map import METRICS
 from openloop.score import Score
 from openloop.serve import ENGINES
 from openloop.sim import QUEUES
@@ -85,6 +88,29 @@ def keys() -> Iterator[str]:
     yield ", ".join(f"`{field.name}`" for field in dataclasses.fields(Score)) + "."
 
 
+def importers() -> Iterator[str]:
+    yield from ("| name | what it reads |", "|---|---|")
+    for name, module in IMPORTERS.items():
+        yield f"| `{name}` | {' '.join((module.__doc__ or '').split(chr(10) * 2)[0].split())} |"
+
+
+def exporters() -> Iterator[str]:
+    yield from ("| `--to` | what is written |", "|---|---|")
+    for name, exporter in EXPORTERS.items():
+        yield f"| `{name}` | {exporter.what} |"
+
+
+def metric_map() -> Iterator[str]:
+    for metric in METRICS:
+        yield from (f"**`{metric.key}`**, {metric.what}: {metric.formula}", "")
+        if not metric.theirs:
+            yield from ("No other tool has it.", "")
+            continue
+        yield from ("| tool | its name | how it differs |", "|---|---|---|")
+        yield from (f"| {tool} | {theirs.name} | {theirs.differs} |" for tool, theirs in metric.theirs.items())
+        yield ""
+
+
 def terms(registry: dict[str, type[Term]]) -> Callable[[], Iterator[str]]:
     def rows() -> Iterator[str]:
         yield from ("| name | parameters | what it is |", "|---|---|---|")
@@ -139,6 +165,9 @@ PARTS: dict[str, Callable[[], Iterator[str]]] = {
     "gates": gates,
     "presets": presets,
     "keys": keys,
+    "metric_map": metric_map,
+    "importers": importers,
+    "exporters": exporters,
     "arrivals": terms(ARRIVALS),
     "distributions": terms(DISTRIBUTIONS),
     "queues": terms(QUEUES),

@@ -11,6 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import openloop
+from openloop.cli.exchange import FORMS
+from openloop.export import EXPORTERS
 from openloop.serve.process import endpoint_process
 from tests.runs import row, write_run
 
@@ -388,3 +390,48 @@ def test_validate_takes_a_closed_loop(tmp_path: Path) -> None:
     path = tmp_path / "s.yaml"
     path.write_text("target: {url: 'http://h:1'}\nclosed: 3\n")
     assert "can be run" in call("validate", path).stdout
+
+
+FILES = Path(__file__).parent / "importers" / "files"
+
+
+def test_a_file_of_another_tool_is_imported_scored_and_exported(tmp_path: Path) -> None:
+    told = call("import", FILES / "sglang.jsonl", "-o", tmp_path / "run").stdout
+    assert "40 rows from sglang bench_serving" in told
+    assert "note: token times are those of chunks" in told
+    slo = ["--slo", "ttft<=250ms, tpot<=15ms", "--json"]
+    foreign = json.loads(call("score", FILES / "sglang.jsonl", *slo, code=1).stdout)
+    imported = json.loads(call("score", tmp_path / "run", *slo, code=1).stdout)
+    assert foreign["goodput_rps"] == imported["goodput_rps"]
+    assert "not told when requests were sent" in call("inspect", FILES / "sglang.jsonl", code=1).stdout
+    call("export", FILES / "sglang.jsonl", "--to", "csv", "-o", tmp_path / "rows.csv")
+    assert len((tmp_path / "rows.csv").read_text().splitlines()) == 41
+    told = call("export", tmp_path / "run", "--to", "prometheus", "-o", tmp_path / "page", "--json", code=1).stdout
+    assert json.loads(told) == {"file": str(tmp_path / "page"), "form": "prometheus", "valid": False}
+
+
+def test_import_and_export_refuse_with_a_sentence(tmp_path: Path, run: Path) -> None:
+    (tmp_path / "x.txt").write_text("hello")
+    assert "neither a run nor a file of a known tool" in call("import", tmp_path / "x.txt", "-o", "r", code=2).stderr
+    assert "already holds a run" in call("import", FILES / "vllm.json", "-o", run, code=2).stderr
+    assert "'cvs' is not one of" in call("export", run, "--to", "cvs", "-o", "x", code=2).stderr
+    assert "exists already" in call("export", run, "--to", "csv", "-o", tmp_path / "x.txt", code=2).stderr
+
+
+def test_every_form_can_be_asked_for() -> None:
+    assert set(FORMS) == set(EXPORTERS)
+
+
+def test_metrics_are_explained_with_what_others_call_them() -> None:
+    assert "time_to_first_token" in call("metrics").stdout
+    found = json.loads(call("metrics", "ttft", "goodput_rps", "--tool", "vllm", "--json").stdout)
+    assert [(each["key"], list(each["theirs"])) for each in found] == [("ttft_s", ["vllm"]), ("goodput_rps", ["vllm"])]
+    assert "did you mean 'ttft'" in call("metrics", "tttf", code=2).stderr
+    assert "unknown tool 'vlm'" in call("metrics", "--tool", "vlm", code=2).stderr
+
+
+def test_a_shell_is_told_how_to_complete() -> None:
+    environment = os.environ | {"_OPENLOOP_COMPLETE": "bash_complete", "COMP_WORDS": "openloop exp", "COMP_CWORD": "1"}
+    code = "import sys; sys.argv[0] = 'openloop'; from openloop.cli import main; main()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=environment)
+    assert done.stdout.split() == ["plain,export"]

@@ -2,12 +2,14 @@
 
 import dataclasses
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import click
 import pytest
+import yaml
 
 from openloop.cli import cli
 from openloop.score import Score
@@ -36,6 +38,8 @@ def test_every_command_and_flag_is_documented() -> None:
     for name, command in {**cli.commands, **below}.items():
         section = text.split(f"## openloop {name}\n")[1].split("\n## ")[0]
         assert command.help
+        shown = re.search(r"\n\s*Examples?:\n", command.help) or isinstance(command, click.Group)
+        assert shown, f"{name} shows no example"
         for parameter in command.params:
             if isinstance(parameter, click.Option):
                 assert parameter.help, f"{name} {parameter.opts} has no help"
@@ -54,7 +58,7 @@ def test_every_key_of_a_score_is_explained() -> None:
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
 def test_python_in_the_docs_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     blocks = re.findall(r"```python\n(.*?)```", path.read_text(), flags=re.DOTALL)
-    if path.name == "README.md":
+    if path.name in ("README.md", "python.md"):
         steady_run().save(tmp_path / "run")
     prelude = "from openloop.slo.gates import *\nfrom openloop.slo.gates import _Within, Bools, parse_seconds\n"
     monkeypatch.chdir(tmp_path)
@@ -97,3 +101,12 @@ def test_links_between_pages_lead_somewhere() -> None:
     for path in [*PAGES, HOME / "DESIGN.md", HOME / "CHANGES.md"]:
         for link in re.findall(r"\]\(([^)#:]+)\)", path.read_text()):
             assert (path.parent / link).exists(), f"{path.name} links to {link}"
+
+
+def test_the_workflow_asks_for_what_there_is() -> None:
+    (job,) = yaml.safe_load((HOME / "examples" / "goodput.yml").read_text())["jobs"].values()
+    lines = [line for step in job["steps"] for line in step.get("run", "").splitlines() if line.startswith("openloop ")]
+    assert len(lines) == 3
+    for line in lines:
+        name, *words = shlex.split(line.removesuffix(" &"))[1:]
+        cli.commands[name].make_context(name, words)

@@ -2,7 +2,7 @@
 
     import openloop as ol
 
-    run = ol.open_run("run/")
+    run = ol.load("run/")  # or a file of vllm bench, aiperf, guidellm, ...
     print(ol.score(run, "ttft<=500ms, tpot<=40ms").goodput_rps)
 
 Names are loaded when they are first used, so that `import openloop` and `openloop --help` are quick.
@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from openloop.errors import OpenloopError, RecordError, RunError, SpecError, StorageError
+    from openloop.export import export
+    from openloop.load import load
     from openloop.load.conductor import Load, drive
     from openloop.records import (
         Manifest,
@@ -32,6 +34,8 @@ __version__ = "0.1.0"
 
 _HOME = {
     "errors": ["OpenloopError", "RecordError", "RunError", "SpecError", "StorageError"],
+    "export": ["export"],
+    "load": ["load"],
     "load.conductor": ["Load", "drive"],
     "records": [
         "Manifest",
@@ -67,6 +71,8 @@ __all__ = [
     "__version__",
     "check",
     "drive",
+    "export",
+    "load",
     "make_batch",
     "make_lists",
     "open_run",

@@ -31,6 +31,7 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
     "event after the end": ({"event_ns": [9_000_000_000]}, r"its last event at 9000000000 is after ended_ns"),
     "events never sent": ({"sent_ns": None, "status": "error"}, r"tokens were delivered, yet it was never sent"),
     "more events than tokens": ({"output_tokens": 2}, r"3 tokens were delivered, more than its output_tokens 2"),
+    "more than the ends": ({"ends_only": True}, r"ends_only, yet it has 3 tokens with times"),
     "tokens per event do not match": ({"event_tokens": [1, 2]}, r"it has 3 event_ns and 2 event_tokens"),
     "an event without a token": ({"event_tokens": [1, 0, 1]}, r"an event carries fewer than one token"),
     "an event of too many tokens": ({"event_tokens": [1, 2_000_000_000, 1]}, r".* or more than 1,000,000"),

@@ -589,6 +589,36 @@ def test_one_event_says_nothing_of_the_tokens_that_it_does_not_carry() -> None:
         assert score(run_of([row(0, tokens=[0.1], event_tokens=[100])]), slo).accepted == 1
 
 
+def test_first_and_last_token_alone_give_ttft_tpot_and_e2e_and_no_gaps() -> None:
+    """Due at 0, tokens at 0.2 and 1.2 s of 11 in all: TPOT is 0.1 s; how the others came is not known."""
+    rows = [row(0, tokens=[0.2, 1.2], output_tokens=11, ends_only=True)]
+    found = score(run_of(rows, window_ns=(0, 10**9)), "ttft<=200ms, tpot<=100ms, e2e<=1.2s")
+    assert found.accepted == 1
+    assert found.tpot_s is not None
+    assert found.tpot_s.p50 == pytest.approx(0.1)
+    assert (found.itl_s, found.tbt_s, found.jitter_s) == (None, None, None)
+    assert math.isnan(found.qoe)
+    assert math.isnan(found.fluidity_index)
+    # A reader of 20 tok/s from arrival is idle longest for the second token, if it came with the last: 1.2 - 0.1 s.
+    assert found.idle_s is not None
+    assert found.idle_s.p50 == pytest.approx(1.1)
+    assert any("tell only their first and last token" in note for note in found.notes)
+
+
+@pytest.mark.parametrize("gate", ["tbt<=9s", "jitter<=9s", "itl_p50<=9s", "read>=1tok/s", "read_from_first>=1tok/s"])
+def test_gates_on_gaps_that_are_not_told_are_missed(gate: str) -> None:
+    rows = [row(0, tokens=[0.2, 1.2], output_tokens=11, ends_only=True), row(1, 1.0, [0.1, 0.2])]
+    found = score(run_of(rows), gate)
+    assert found.accepted == 1
+    own = TokenDeadlines(CustomDeadlines(lambda i, first, previous: np.full(len(i), 9.0)))
+    assert score(run_of(rows), SLO((own,))).accepted == 1
+
+
+def test_tpot_of_ends_without_a_count_is_not_known() -> None:
+    found = score(run_of([row(0, tokens=[0.2, 1.2], ends_only=True), row(1, 1.0, [0.1, 0.2])]), "tpot<=9s")
+    assert found.accepted == 1
+
+
 def test_a_lone_retry_is_a_retry_in_any_order() -> None:
     rows = [row(i, tokens=[0.1], kind="retry", attempt=1) for i in range(3)]
     assert score(run_of(rows), "retries<=0").accepted == score(run_of(rows[::-1]), "retries<=0").accepted == 0

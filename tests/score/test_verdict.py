@@ -66,6 +66,11 @@ CASES: dict[str, tuple[Callable[[], Run], str, str]] = {
     "few_requests": (few, SLO, "only 50 requests were due in the window; at least 100 are needed"),
     "nothing_completed": (all_failed, SLO, "none of the 200 requests completed"),
     "closed_loop": (lambda: run_of(rows(), arrivals="closed:users=5"), SLO, "a closed loop: users waited for answers"),
+    "load_not_told": (
+        lambda: run_of(rows(), arrivals="not told: the file has no send times"),
+        SLO,
+        "it is not told when requests were sent",
+    ),
     "client_late": (late_client, SLO, "behind schedule is 60.0 ms, over 10.0% of the tightest bound 500 ms"),
     "arrivals_dropped": (dropped, SLO, "4 of 204 requests could not be sent by the client"),
     "requests_censored": (censored, SLO, "4 of 204 requests were still in flight when the run ended"),

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = [
     "DURATION",
     "JSON",
+    "PLACE",
     "RATE",
     "RUN",
     "SHARE",
@@ -32,7 +33,19 @@ __all__ = [
     "tell_score",
 ]
 
-RUN = click.argument("run", type=click.Path(path_type=Path))
+
+class Place(click.Path):
+    """A path here, or a URL as it is."""
+
+    def __init__(self) -> None:
+        super().__init__(path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return value if "://" in str(value) else super().convert(value, param, ctx)
+
+
+PLACE = Place()
+RUN = click.argument("run", type=PLACE)
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON for machines instead of a table for people.")
 
 

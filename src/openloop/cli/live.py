@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from openloop.cli.common import DURATION, JSON, RATE, SHARE, cli, say, tell_run, tell_score
+from openloop.cli.common import DURATION, JSON, PLACE, RATE, SHARE, cli, say, tell_run, tell_score
 from openloop.units import parse_rate
 
 
@@ -101,9 +101,7 @@ def scenario_options(command: Any) -> Any:
 @click.argument("scenario", required=False, type=click.Path(path_type=Path))
 @scenario_options
 @click.option("--require", type=SHARE, help="Exit with 1 if attainment is below this share, for example 99%.")
-@click.option(
-    "-o", "--out", type=click.Path(path_type=Path), help="Folder for the run; by default one named by the time."
-)
+@click.option("-o", "--out", type=PLACE, help="Folder for the run; by default one named by the time.")
 @JSON
 @click.pass_context
 def run(ctx: click.Context, scenario: Path | None, out: Path | None, require: float | None, as_json: bool) -> None:
@@ -123,6 +121,8 @@ def run(ctx: click.Context, scenario: Path | None, out: Path | None, require: fl
     from openloop.report.live import LiveView
     from openloop.score import score as score_run
 
+    if "://" in str(out or ""):
+        raise click.UsageError(f"{out} is a URL, and a live run is written here as it goes: copy it when it is over")
     given = read_scenario(scenario, ctx.obj)
     objectives = given.objectives()
     with LiveView(given.horizon_s, objectives, quiet=as_json) as view:
@@ -138,7 +138,12 @@ def run(ctx: click.Context, scenario: Path | None, out: Path | None, require: fl
 @cli.command()
 @click.argument("scenario", default="openloop.yaml", type=click.Path(path_type=Path))
 def init(scenario: Path) -> None:
-    """Write a scenario to start from, with comments, to SCENARIO (by default openloop.yaml)."""
+    """Write a scenario to start from, with comments, to SCENARIO (by default openloop.yaml).
+
+    \b
+    Example:
+      openloop init chat.yaml
+    """
     from openloop.load.scenario import STARTER
 
     if scenario.exists():
@@ -152,7 +157,12 @@ def init(scenario: Path) -> None:
 @scenario_options
 @click.pass_context
 def validate(ctx: click.Context, scenario: Path) -> None:
-    """Check SCENARIO without asking anybody: its keys, its terms, its files, and what would be sent."""
+    """Check SCENARIO without asking anybody: its keys, its terms, its files, and what would be sent.
+
+    \b
+    Example:
+      openloop validate chat.yaml --rate 30
+    """
     from openloop.load.scenario import check_files, read_scenario
     from openloop.report.workload import show_workload
     from openloop.workload import describe as describe_demand
@@ -301,6 +311,10 @@ def demo(out: Path) -> None:
     """See goodput collapse in under a minute: real HTTP load on the built-in endpoint, no GPU and no key.
 
     Five rates from comfortable to overloaded, each a run of its own in the folder, a table and a picture.
+
+    \b
+    Example:
+      openloop demo
     """
     from openloop.demo import demo as show
 

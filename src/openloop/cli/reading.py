@@ -12,7 +12,7 @@ from openloop.cli.common import DURATION, JSON, RUN, SHARE, cli, progress_bar, t
 @click.option("--rows", type=click.IntRange(0, 1_000_000), default=5, show_default=True, help="How many rows to show.")
 @JSON
 def inspect(run: Path, rows: int, as_json: bool) -> None:
-    """Show what RUN is: its manifest, whether it can be believed, and its first rows.
+    """Show what RUN (or another tool's file) is: its manifest, whether it can be believed, and its first rows.
 
     Reads and checks every row; the first one that breaks a rule is named.
 
@@ -20,9 +20,9 @@ def inspect(run: Path, rows: int, as_json: bool) -> None:
     Example:
       openloop inspect run/
     """
-    from openloop.records import open_run
+    from openloop.importers import open_any
 
-    tell_run(open_run(run), rows, as_json)
+    tell_run(open_any(run), rows, as_json)
 
 
 @cli.command()
@@ -50,6 +50,8 @@ def score(
 ) -> None:
     """Score RUN against an SLO: goodput, attainment, tails, cost per accepted result, and what stopped the rest.
 
+    RUN is the folder of a run, or the result file of another tool (see openloop import).
+
     \b
     An SLO is a list of gates, all of which a request must pass:
       ttft<=500ms          first token, from when the request was due
@@ -72,11 +74,12 @@ def score(
       openloop score run/ --slo "ttft<=500ms, tpot<=40ms"
       openloop score run/ --slo rag --by replica,class --window 60s
       openloop score run/ --slo slo.yaml --require 99% --json
+      openloop score vllm-result.json --slo "ttft<=500ms, tpot<=40ms"
     """
-    from openloop.records import open_run
+    from openloop.importers import open_any
     from openloop.score import score as score_run
 
-    opened = open_run(run)
+    opened = open_any(run)
     groups = [key.strip() for keys in by for key in keys.split(",")]
     with progress_bar("scoring", opened.num_rows) as progress:
         result = score_run(opened, slo, by=groups, window_s=window, disruption_s=disruption, progress=progress)

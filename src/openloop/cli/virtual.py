@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from openloop.cli.common import DURATION, JSON, RATE, cli, tell_run, tell_score
+from openloop.cli.common import DURATION, JSON, PLACE, RATE, cli, tell_run, tell_score
 
 
 @cli.command()
@@ -17,7 +17,7 @@ from openloop.cli.common import DURATION, JSON, RATE, cli, tell_run, tell_score
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="The same seed, the same run.")
 @click.option("--slo", help="Score the run against this SLO; without one the run is shown as it is.")
 @click.option("--price", type=click.FloatRange(0), help="Cost of all servers together, per hour.")
-@click.option("-o", "--out", type=click.Path(path_type=Path), help="Folder to write the run to.")
+@click.option("-o", "--out", type=PLACE, help="Folder to write the run to.")
 @JSON
 def queue(
     model: str,
@@ -87,7 +87,7 @@ def queue(
 @click.option("--seed", type=click.IntRange(0), help="The same seed, the same run.  [default: 0]")
 @click.option("--slo", help="Score the run against this SLO; its TTFT is the deadline that orders go by.")
 @click.option("--explain", is_flag=True, help="Print where every number of the replica comes from, and stop.")
-@click.option("-o", "--out", type=click.Path(path_type=Path), help="Folder to write the run to.")
+@click.option("-o", "--out", type=PLACE, help="Folder to write the run to.")
 @JSON
 def sim(fleet: Path, seconds: str | None, explain: bool, out: Path | None, as_json: bool, **asked: Any) -> None:
     """Simulate FLEET, a YAML file of modelled replicas, in virtual time, and score what its users got.

@@ -1,1 +1,25 @@
-"""A live endpoint, driven on a schedule that does not care how slow it is."""
+"""A live endpoint, driven on a schedule that does not care how slow it is.
+
+The module can be called: `openloop.load(path)` opens a run, or another tool's file. It asks for what does that only
+then, by name, because workers import this module and must start quickly.
+"""
+
+import sys
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+__all__ = ["load"]
+
+
+def load(path: Any, *, tool: str | None = None, part: int | None = None) -> Any:
+    """The run in a folder, or in a file of another tool; the `part`th, if it holds several."""
+    return import_module("openloop.importers").open_any(path, tool=tool, part=part)
+
+
+class _Callable(ModuleType):
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return load(*args, **kwargs)
+
+
+sys.modules[__name__].__class__ = _Callable

@@ -1,6 +1,7 @@
 """The table every producer writes and every reader reads."""
 
-from openloop.records.manifest import Manifest, Prices, TimedEvent, Warmth, checked
+from openloop.records.manifest import MANIFEST_FILE, Manifest, Prices, TimedEvent, Warmth, checked
+from openloop.records.remote import locate
 from openloop.records.run import Run, open_run
 from openloop.records.schema import (
     COLUMNS,
@@ -23,6 +24,7 @@ __all__ = [
     "COLUMNS",
     "KINDS",
     "LARGEST_EVENT",
+    "MANIFEST_FILE",
     "MEASURES",
     "MISSING",
     "SCHEMA",
@@ -41,6 +43,7 @@ __all__ = [
     "check_rows",
     "checked",
     "ints",
+    "locate",
     "make_batch",
     "make_lists",
     "make_words",

@@ -5,7 +5,9 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import IO, Any
 
 import numpy as np
@@ -14,8 +16,9 @@ import pyarrow.ipc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from openloop.errors import RunError
+from openloop.errors import RunError, StorageError
 from openloop.records.manifest import MANIFEST_FILE, Manifest, read_manifest
+from openloop.records.remote import copy_run, is_url, locate
 from openloop.records.schema import COLUMNS, SCHEMA, count_tokens, ints, missing_columns
 from openloop.records.server import ServerWriter, read_server
 from openloop.records.validate import check_attempts, check_batch
@@ -80,7 +83,10 @@ class Run:
         return (self.figures, None) if self.path is None else read_server(self.path)
 
     def save(self, folder: str | Path) -> None:
-        """Write the run to a folder of its own."""
+        """Write the run to a folder of its own, here or at a URL."""
+        if is_url(folder):
+            self._upload(locate(folder))
+            return
         figures = self.server()
         with RunWriter(folder, self.manifest) as writer:
             for batch in self.batches():
@@ -89,6 +95,20 @@ class Run:
                 server = ServerWriter(folder)
                 server.append(figures)
                 server.finish()
+
+    def _upload(self, there: Path) -> None:
+        if (there / MANIFEST_FILE).exists():
+            raise RunError(f"{there} already holds a run ({MANIFEST_FILE}): choose another folder or remove it")
+        with TemporaryDirectory() as here:
+            self.save(Path(here) / "run")
+            try:
+                copy_run(Path(here) / "run", there, MANIFEST_FILE)
+            except OSError as error:
+                raise StorageError(f"{there} cannot be written: {error.strerror or error}") from None
+
+    def _repr_html_(self) -> str:
+        """For notebooks, which ask the thing itself."""
+        return str(import_module("openloop.report.notebook").run_html(self))
 
     def validate(self) -> None:
         """Read all of it and raise RecordError at the first row that breaks a rule."""
@@ -103,8 +123,8 @@ class Run:
 
 
 def open_run(path: str | Path) -> Run:
-    """The run in a folder. A run that was cut short opens too, and says what is missing."""
-    folder = Path(path)
+    """The run in a folder, here or at a URL. A run that was cut short opens too, and says what is missing."""
+    folder = locate(path)
     if not folder.is_dir():
         what = "is a file; give the folder it is in" if folder.exists() else "does not exist"
         raise RunError(f"{folder} {what}")

@@ -74,6 +74,9 @@ COLUMNS: Final[Mapping[str, Column]] = {
     "merged_events": Column(
         pa.int32(), False, "deliveries that were read together with the one before: no gap is known"
     ),
+    "ends_only": Column(
+        pa.bool_(), False, "whether event_ns holds no more than the first and the last delivery; null: it holds all"
+    ),
     "first_any_ns": Column(pa.int64(), False, "first byte of the body, token or not"),
     "prompt_tokens": Column(pa.int32(), False, "tokens in the prompt"),
     "cached_tokens": Column(pa.int32(), False, "of these, found in a prefix cache"),

@@ -133,7 +133,8 @@ def read_server(folder: Path) -> tuple[pa.Table | None, str | None]:
     """The table if there is one, and a sentence if not all of it is there."""
     try:
         if (folder / SERVER_FILE).exists():
-            return pq.read_table(folder / SERVER_FILE).select(SERVER_SCHEMA.names).cast(SERVER_SCHEMA), None
+            with (folder / SERVER_FILE).open("rb") as file:
+                return pq.read_table(file).select(SERVER_SCHEMA.names).cast(SERVER_SCHEMA), None
         if (folder / SERVER_SPOOL).exists():
             table, whole = _read_spool(folder)
             rest = "" if whole else ", and the last of them is torn"

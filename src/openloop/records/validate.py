@@ -83,6 +83,9 @@ def check_events(batch: pa.RecordBatch, first_row: int = 0) -> None:
     tokens = batch.column("event_tokens")
     if tokens.null_count < len(tokens):
         delivered = _check_event_tokens(rows, tokens, delivered)
+    if batch.column("ends_only").null_count < batch.num_rows:
+        ends = np.asarray(batch.column("ends_only").fill_null(False).to_numpy(zero_copy_only=False), np.bool_)
+        rows.refuse(ends & (delivered > 2), lambda i: f"ends_only, yet it has {delivered[i]} tokens with times")
     output = rows.ints("output_tokens")
     rows.refuse(
         (output != MISSING) & (delivered > output),

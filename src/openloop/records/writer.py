@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 
 from openloop.errors import RecordError, RunError, StorageError
 from openloop.records.manifest import MANIFEST_FILE, Manifest, checked, write_manifest
+from openloop.records.remote import is_url
 from openloop.records.schema import COLUMNS, SCHEMA, count_tokens, split
 from openloop.records.server import SERVER_FILE, SERVER_SPOOL
 from openloop.records.validate import check_batch
@@ -41,6 +42,10 @@ class RunWriter:
     """
 
     def __init__(self, folder: str | Path, manifest: Manifest) -> None:
+        if is_url(folder):
+            raise RunError(
+                f"{folder} is a URL, and a run is written as it goes to a folder here: copy it when it is over"
+            )
         self.folder = Path(folder)
         self.manifest = checked(manifest)
         self.rows = 0

@@ -172,6 +172,10 @@ class Chart:
         self._draw(drawn, "svg")
         return drawn.getvalue()
 
+    def _repr_svg_(self) -> str:
+        """For notebooks."""
+        return self.svg()
+
     def save(self, path: str | Path) -> None:
         """Write an .svg or a .png."""
         path = Path(path)

@@ -10,11 +10,12 @@ from rich.table import Table
 from rich.text import Text
 
 from openloop.records import Run
+from openloop.report.metric_map import Metric
 from openloop.score import Leak, Percentiles, Score, ServerScore, Summary, Verdict
 from openloop.spec import plain
 from openloop.units import format_count, format_money, format_rate, format_seconds, format_share
 
-__all__ = ["inspection", "show_inspection", "show_score"]
+__all__ = ["inspection", "show_inspection", "show_metrics", "show_score"]
 
 LATENCIES = {
     "ttft": "ttft_s",
@@ -44,9 +45,9 @@ SHOWN_COLUMNS = (
 class _Page:
     """A console that knows whether the numbers on it may be believed."""
 
-    def __init__(self, valid: bool) -> None:
+    def __init__(self, valid: bool, console: Console | None = None) -> None:
         # Wide enough for every table: a wrapped line is better than a number cut short.
-        self.console = Console(highlight=False, soft_wrap=True, width=WIDTH)
+        self.console = console or Console(highlight=False, soft_wrap=True, width=WIDTH)
         self.valid = valid
 
     def line(self, text: str, style: str = "") -> None:
@@ -76,8 +77,8 @@ def _printable(text: str) -> str:
     return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text)
 
 
-def show_score(score: Score) -> None:
-    page = _Page(score.valid)
+def show_score(score: Score, console: Console | None = None) -> None:
+    page = _Page(score.valid, console)
     page.line(f"{score.run or 'run'}: {format_count(score.requests)} requests due in {format_seconds(score.window_s)}")
     page.line(f"SLO: {score.slo}")
     _show_verdict(page, Verdict(score.valid, score.reasons, ()))
@@ -334,10 +335,12 @@ def _told(run: Run) -> dict[str, Any] | None:
     return {"rows": table.num_rows, **words}
 
 
-def show_inspection(run: Run, verdict: Verdict, rows: int) -> None:
-    page = _Page(valid=True)
-    page.line(f"{run.path}: {run.manifest.source}, {format_count(run.num_rows)} rows")
-    _show_verdict(page, verdict)
+def show_inspection(run: Run, verdict: Verdict | None, rows: int, console: Console | None = None) -> None:
+    """What a run is; without a verdict, as far as that can be told without reading all of it."""
+    page = _Page(valid=True, console=console)
+    page.line(f"{run.path or 'run'}: {run.manifest.source}, {format_count(run.num_rows)} rows")
+    if verdict:
+        _show_verdict(page, verdict)
     facts = {
         name: value for name, value in msgspec.to_builtins(run.manifest).items() if value is not None and value != ()
     }
@@ -356,7 +359,7 @@ def show_inspection(run: Run, verdict: Verdict, rows: int) -> None:
             for row in run.head(rows)
         ),
     )
-    for note in verdict.notes:
+    for note in verdict.notes if verdict else ():
         page.line(f"note: {note}", style="dim")
 
 
@@ -369,3 +372,14 @@ def _cell(row: dict[str, Any], name: str) -> str:
     if value is None:
         return "-"
     return format_seconds(value / 1e9) if name.endswith("_ns") else str(value)
+
+
+def show_metrics(metrics: Sequence[Metric]) -> None:
+    page = _Page(valid=True)
+    for place, metric in enumerate(metrics):
+        if place:
+            page.console.print()
+        page.line(f"{metric.key}: {metric.what}", style="bold")
+        page.line(f"  {metric.formula}")
+        rows = [(f"  {tool}", theirs.name, theirs.differs) for tool, theirs in metric.theirs.items()]
+        page.table("  tool", ("its name", "how it differs"), rows or [("  no other tool", "", "")], words=True)

@@ -46,6 +46,7 @@ class Attempts:
     accepted_draft_tokens: Counts
     recomputed_tokens: Counts
     merged_events: Counts
+    ends_only: Codes
     status: Codes
     quality: Codes
     quality_score: Floats
@@ -85,7 +86,7 @@ def _missing(name: str) -> Any:
     kind = COLUMNS[name].type
     if pa.types.is_int64(kind):
         return np.int64(MISSING)
-    if name in ("kind", "status", "quality"):  # few values, in every row
+    if name in ("kind", "status", "quality", "ends_only"):  # few values, in every row
         return np.int8(-1)
     return np.float64(np.nan) if pa.types.is_floating(kind) else np.int32(-1)
 

@@ -139,7 +139,7 @@ def _plan(
 ) -> StreamPlan:
     slice_of = np.full(len(attempts), -1, np.int32)
     inside = (requests.due_ns >= window_ns[0]) & (requests.due_ns < window_ns[1])
-    counted = inside & (attempts.status[requests.rows] == OK)
+    counted = inside & (attempts.status[requests.rows] == OK) & (attempts.ends_only[requests.rows] != 1)
     place = np.repeat(np.arange(SLICES, dtype=np.int32), np.diff(slice_bounds(requests.due_ns, window_ns)))
     slice_of[requests.rows] = np.where(counted, place, -1)
     gates = [gate for slo in slos for gate in slo.gates]

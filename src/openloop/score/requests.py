@@ -159,33 +159,45 @@ class Deliveries:
     @cached_property
     def tpot_s(self) -> Floats:
         """(E2E - TTFT) / (n - 1)."""
-        return _known((self.last_ns - self.first_ns) / (np.maximum(self.tokens - 1, 1) * 1e9), self.delivered > 1)
+        counted = self.gaps_told | (self.of_attempt(self._attempts.output_tokens) >= 0)
+        return _known(
+            (self.last_ns - self.first_ns) / (np.maximum(self.tokens - 1, 1) * 1e9), (self.delivered > 1) & counted
+        )
+
+    @cached_property
+    def gaps_told(self) -> Bools:
+        """Whether times between tokens are known, and not just the first and the last."""
+        return np.asarray((self.delivered > 1) & (self.of_attempt(self._attempts.ends_only) != 1))
 
     @cached_property
     def tbt_s(self) -> Floats:
-        return _known(self.of_attempt(self._streams.facts.longest) / 1e9, self.delivered > 1)
+        return _known(self.of_attempt(self._streams.facts.longest) / 1e9, self.gaps_told)
 
     @cached_property
     def jitter_s(self) -> Floats:
         facts = self._streams.facts
-        return _known(self.of_attempt(facts.longest - facts.shortest) / 1e9, self.delivered > 1)
+        return _known(self.of_attempt(facts.longest - facts.shortest) / 1e9, self.gaps_told)
 
     def reach_ns(self, pace_ns: int) -> Ints:
         return self.of_attempt(self._streams.reach_at[pace_ns])
 
     def itl_s(self, share: float) -> Floats:
-        return self.of_attempt(self._streams.gap_at[share]) / 1e9
+        return _known(self.of_attempt(self._streams.gap_at[share]) / 1e9, self.gaps_told)
 
     def late_by_s(self, deadlines: CustomDeadlines, *, from_sent: bool) -> Floats:
-        return self.of_attempt(self._streams.late_by[deadlines, from_sent])
+        return _known(np.array(self.of_attempt(self._streams.late_by[deadlines, from_sent])), self._all_told)
 
     @property
     def qoe(self) -> NDArray[np.float32]:
-        return self.of_attempt(self._streams.facts.qoe)
+        return np.where(self._all_told, self.of_attempt(self._streams.facts.qoe), np.float32(np.nan))
 
     @property
     def fluidity(self) -> NDArray[np.float32]:
-        return self.of_attempt(self._streams.facts.fluidity)
+        return np.where(self._all_told, self.of_attempt(self._streams.facts.fluidity), np.float32(np.nan))
+
+    @property
+    def _all_told(self) -> Bools:
+        return self.gaps_told | (self.delivered <= 1)
 
     @property
     def quality(self) -> NDArray[np.int8]:
@@ -215,7 +227,7 @@ class Answers:
 
     @property
     def timed(self) -> Bools:
-        return (self.deliveries.delivered > 1) | (self.deliveries.tokens <= 1)
+        return self.deliveries.gaps_told | (self.deliveries.tokens <= 1)
 
     @cached_property
     def ttft_s(self) -> Floats:
@@ -266,13 +278,14 @@ class Answers:
         if not isinstance(deadlines, LinearDeadlines):
             return self.deliveries.late_by_s(deadlines, from_sent=self.from_sent)
         late_later = self._latest_over(deadlines) - deadlines.offset
-        return np.fmax(self.ttft_s - deadlines.first, _known(late_later, self.deliveries.delivered > 1))
+        return np.fmax(self.ttft_s - deadlines.first, _known(late_later, self.deliveries.gaps_told))
 
     def next_due_s(self, deadlines: Deadlines) -> Floats:
         """d of the token after the last that came: what the user of an unfinished request was waiting for."""
-        delivered = self.deliveries.delivered
+        told = self.deliveries.gaps_told
+        delivered = np.where(told, self.deliveries.delivered, np.minimum(self.deliveries.delivered, 1))
         first = np.where(delivered > 0, self.ttft_s, 0.0)
-        last = np.where(delivered > 0, self._since(self.deliveries.last_ns), 0.0)
+        last = np.where(told, self._since(self.deliveries.last_ns), first)
         return deadlines.due(delivered + 1, first, last)
 
     def _latest_over(self, deadlines: LinearDeadlines) -> Floats:

@@ -5,6 +5,7 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from openloop.errors import SpecError
-from openloop.records import STATUSES, Run, TimedEvent, open_run
+from openloop.importers import open_any
+from openloop.records import STATUSES, Run, TimedEvent
 from openloop.score import metrics
 from openloop.score.judge import GateScore, JointFailure
 from openloop.score.judged import judge_run
@@ -116,6 +118,10 @@ class Score(Summary):
         found: dict[str, Any] = plain(self)
         return found
 
+    def _repr_html_(self) -> str:
+        """For notebooks, which ask the thing itself."""
+        return str(import_module("openloop.report.notebook").score_html(self))
+
 
 def score(
     run: "Run | str | Path",
@@ -126,11 +132,11 @@ def score(
     disruption_s: float = 60.0,
     progress: Progress | None = None,
 ) -> Score:
-    """Score a run, or the run in a folder, against an SLO (by default the one in its manifest).
+    """Score a run, or the one in a folder or in another tool's file, against an SLO (by default its own).
 
     `by` also scores each replica, class, tenant or turn; `window_s` each stretch of that many seconds.
     """
-    run = run if isinstance(run, Run) else open_run(run)
+    run = run if isinstance(run, Run) else open_any(run)
     objectives = _own_objectives(run) if slo is None else read_slo(slo)
     if objectives is None:
         raise SpecError("there is no goodput without an SLO: give one, for example --slo 'ttft<=500ms, tpot<=40ms'")

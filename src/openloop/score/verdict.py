@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from openloop.records import Manifest, Run
 from openloop.score.attempts import CENSORED, DROPPED
 from openloop.score.scope import Scope
-from openloop.slo import E2E, TTFT, Completion, Cost, Gate, LinearDeadlines, Quality, Retries
+from openloop.slo import E2E, TPOT, TTFT, Completion, Cost, Gate, LinearDeadlines, Quality, Retries
 from openloop.units import format_seconds, format_share
 
 __all__ = ["CHECKS", "Verdict", "verdict"]
@@ -49,6 +49,12 @@ def closed_loop(manifest: Manifest, _: Scope) -> str | None:
     if not (manifest.arrivals or "").startswith("closed"):
         return None
     return "a closed loop: users waited for answers before they asked again, so a slow server was asked less"
+
+
+def load_not_told(manifest: Manifest, _: Scope) -> str | None:
+    if not (manifest.arrivals or "").startswith("not told"):
+        return None
+    return "it is not told when requests were sent: neither the load nor a steady state can be checked"
 
 
 def client_late(_: Manifest, scope: Scope) -> str | None:
@@ -228,13 +234,17 @@ def _known_label(gate: Gate, scope: Scope) -> Bools | None:
         return ~np.isnan(scope.answers.cost)
     if isinstance(gate, Quality):
         return scope.answers.quality >= 0 if gate.at_least is None else ~np.isnan(scope.answers.quality_score)
-    return None if isinstance(gate, E2E | Completion | Retries) else scope.deliveries.delivered > 0
+    if isinstance(gate, E2E | Completion | Retries):
+        return None
+    some = scope.deliveries.delivered > 0
+    return some if isinstance(gate, TTFT | TPOT) else some & scope.answers.timed
 
 
 CHECKS: tuple[Callable[[Manifest, Scope], str | None], ...] = (
     few_requests,
     nothing_completed,
     closed_loop,
+    load_not_told,
     client_late,
     arrivals_dropped,
     requests_censored,
@@ -283,6 +293,9 @@ def _notes(run: Run, scope: Scope) -> Iterator[str]:
     untimed = int(np.sum(ok & (deliveries.delivered == 0)))
     if untimed:
         yield f"{untimed:,} completed requests have no token times: gates on tokens count them as missed"
+    ends = int(np.sum(ok & (deliveries.delivered > 1) & ~deliveries.gaps_told))
+    if ends:
+        yield f"{ends:,} completed requests tell only their first and last token: gates on gaps count them as missed"
     labelled = int(np.sum(ok & (deliveries.quality >= 0)))
     if ok.any() and not labelled:
         yield "no quality labels: this is latency-constrained throughput, not yet goodput in the full sense"

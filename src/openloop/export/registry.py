@@ -1,0 +1,60 @@
+"""What a run can be written as."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from openloop.errors import SpecError, StorageError
+from openloop.export.hdr import write_hdr
+from openloop.export.mlflow import write_mlflow
+from openloop.export.otel import write_otel
+from openloop.export.prometheus import write_prometheus
+from openloop.export.rows import write_arrow, write_csv, write_jsonl
+from openloop.records import Run
+from openloop.score import Score, score
+from openloop.spec import suggest
+
+__all__ = ["EXPORTERS", "Exporter", "export"]
+
+
+@dataclass(frozen=True)
+class Exporter:
+    """`write(run, path)`, or with `scored` also the score: `write(run, score, path)`."""
+
+    write: Callable[..., None]
+    scored: bool
+    what: str
+
+
+EXPORTERS: Final[Mapping[str, Exporter]] = {
+    "csv": Exporter(write_csv, False, "every attempt as a row; lists joined by spaces"),
+    "jsonl": Exporter(write_jsonl, False, "every attempt as an object on a line, without what is null"),
+    "arrow": Exporter(write_arrow, False, "every attempt, as an Arrow file (Feather)"),
+    "hdr": Exporter(write_hdr, False, "TTFT, TPOT and E2E of completed requests from schedule, as an HdrHistogram log"),
+    "otel": Exporter(write_otel, True, "figures and latency histograms, as OTLP JSON for a collector"),
+    "mlflow": Exporter(
+        write_mlflow, True, "figures as metrics and the manifest as parameters, as MLflow's log-batch takes them"
+    ),
+    "prometheus": Exporter(write_prometheus, True, "figures as a page for a Pushgateway or textfile collector"),
+}
+
+
+def export(run: Run, to: str, path: str | Path, slo: Any = None) -> Score | None:
+    """Write a run in the form `to`.
+
+    Forms that tell goodput need an SLO, by default the run's own, and return the score.
+    """
+    if to not in EXPORTERS:
+        raise SpecError(f"cannot export to {to!r}{suggest(to, EXPORTERS)}")
+    path = Path(path)
+    if path.exists():
+        raise StorageError(f"{path} exists already: choose another name or remove it")
+    exporter = EXPORTERS[to]
+    result = score(run, slo) if exporter.scored else None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        exporter.write(*((run, path) if result is None else (run, result, path)))
+    except OSError as error:
+        raise StorageError(f"{path} cannot be written: {error.strerror}") from None
+    return result

@@ -1,0 +1,98 @@
+"""aiperf's `profile_export.jsonl`: an object per request, its metrics by tag.
+
+Beside it, `profile_export_aiperf.json` tells the model, the load, the SLO and how long the phase was.
+"""
+
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from openloop.importers.foreign import CHUNKS, Call, assemble, lines, load_json, milliseconds, wall_clock
+from openloop.records import Run
+from openloop.units import NS_PER_S
+
+__all__ = ["looks_like", "read"]
+
+GATES = {"time_to_first_token": "ttft", "inter_token_latency": "tpot", "request_latency": "e2e"}
+
+
+def looks_like(head: str) -> bool:
+    return head.startswith('{"metadata":') and '"request_start_ns"' in head and '"metrics"' in head
+
+
+def read(path: Path) -> Iterator[Run]:
+    found = [row for row in lines(path) if row["metadata"].get("benchmark_phase", "profiling") == "profiling"]
+    calls = [_call(row["metadata"], row.get("metrics") or {}, row.get("error")) for row in found]
+    start = min((call.sent_ns or 0 for call in calls), default=0)
+    over = max((call.ended_ns or 0 for call in calls), default=start)
+    facts = _facts(path.with_name("profile_export_aiperf.json"))
+    yield assemble(
+        "aiperf",
+        calls,
+        notes=[
+            CHUNKS,
+            "requests count as due when aiperf gave out their credit, which is after they waited for a slot; arrivals "
+            "that it skipped or gave up when it fell behind are not in the file",
+        ],
+        started_at=wall_clock(start),
+        **{"seconds": (over - start) / NS_PER_S, **facts},
+    )
+
+
+def _call(told: dict[str, Any], metrics: dict[str, Any], error: dict[str, Any] | None) -> Call:
+    def of(tag: str) -> Any:
+        return metrics[tag]["value"] if tag in metrics else None
+
+    sent_ns = told["request_start_ns"]
+    credit_ns = told.get("credit_issued_ns")
+    call = Call(
+        sent_ns=sent_ns,
+        due_ns=min(credit_ns, sent_ns) if credit_ns else None,
+        ended_ns=told["request_end_ns"],
+        session=told.get("x_correlation_id"),
+        turn=told.get("turn_index"),
+        prompt_tokens=of("input_sequence_length"),
+        output_tokens=of("output_sequence_length"),
+        reasoning_tokens=of("reasoning_token_count"),
+    )
+    if error or told.get("was_cancelled"):
+        call.status = "cancelled" if told.get("was_cancelled") else "error"
+        call.error = str((error or {}).get("message") or "cancelled")
+        code = (error or {}).get("code")
+        call.http_status = code if isinstance(code, int) else None
+    first, gaps = milliseconds(of("time_to_first_token")), of("inter_chunk_latency")
+    took = milliseconds(of("request_latency"))
+    if first is not None and isinstance(gaps, list):
+        at = sent_ns + first
+        call.events_ns = [at, *(at := at + round(gap * 1e6) for gap in gaps)]
+    elif first is not None:
+        call.first_ns, call.last_ns = sent_ns + first, sent_ns + took if took is not None else None
+    return call
+
+
+def _facts(path: Path) -> dict[str, Any]:
+    if not path.exists():
+        return {}
+    summary = load_json(path)
+    config = summary.get("input_config") or {}
+    phase_s = {}
+    if summary.get("start_time") and summary.get("end_time"):
+        began, ended = (datetime.fromisoformat(summary[name]) for name in ("start_time", "end_time"))
+        phase_s["seconds"] = (ended - began).total_seconds()
+    slos = config.get("slos") or {}
+    phase = (config.get("phases") or [{}])[-1]
+    models = (config.get("models") or {}).get("items") or [{}]
+    closed = "rate" not in phase and "concurrency" in phase
+    return {
+        **phase_s,
+        "model": models[0].get("name"),
+        "arrivals": f"closed: {phase['concurrency']} at a time" if closed else _told(phase),
+        "slo": ", ".join(f"{GATES[tag]}<={bound:g}ms" for tag, bound in slos.items())
+        if slos and set(slos) <= set(GATES)
+        else None,
+    }
+
+
+def _told(phase: dict[str, Any]) -> str | None:
+    return f"{phase['type']} at {phase['rate']:g}/s as told" if "rate" in phase and "type" in phase else None

@@ -1,0 +1,41 @@
+"""etalon's `request_level_metrics.json`: one object of parallel arrays, successes only."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from openloop.importers.foreign import NOT_TOLD, SUCCESSES, Call, assemble, load_json, spread
+from openloop.records import Run
+from openloop.units import to_ns
+
+__all__ = ["looks_like", "read"]
+
+
+def looks_like(head: str) -> bool:
+    return head.lstrip().startswith("{") and '"num_prompt_tokens"' in head and '"normalized_end_to_end_latency"' in head
+
+
+def read(path: Path) -> Iterator[Run]:
+    found = load_json(path)
+    yield assemble(
+        "etalon",
+        [_call(found, i) for i in range(len(found["ttft"]))],
+        notes=[SUCCESSES, "arrivals for which etalon had no client free are not in the file"],
+        arrivals=NOT_TOLD,
+    )
+
+
+def _call(found: dict[str, Any], i: int) -> Call:
+    gaps = found.get("tbt", found.get("tbc"))
+    end = to_ns(found["end_to_end_latency"][i])
+    ttft = found["ttft"][i]
+    call = Call(
+        ended_ns=end,
+        prompt_tokens=int(found["num_prompt_tokens"][i]),
+        output_tokens=int(found["num_output_tokens"][i]),
+    )
+    if gaps:
+        call.events_ns = spread(0, ttft, gaps[i])
+    else:
+        call.first_ns, call.last_ns = to_ns(ttft), end
+    return call

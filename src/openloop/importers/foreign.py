@@ -1,0 +1,221 @@
+"""What importers share: calls as another tool saw them, made into a run of ours."""
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from openloop.errors import RunError
+from openloop.records import Manifest, Run, checked, make_batch, make_lists
+from openloop.units import LONGEST_S, NS_PER_S, to_ns
+
+__all__ = [
+    "CHUNKS",
+    "NOT_TOLD",
+    "NO_SCHEDULE",
+    "SUCCESSES",
+    "Call",
+    "assemble",
+    "lines",
+    "load_json",
+    "milliseconds",
+    "spread",
+    "times",
+    "wall_clock",
+]
+
+Ints = NDArray[np.int64]
+
+NO_SCHEDULE = (
+    "the file tells when requests were sent and not when they were due: what the client held back is not seen, so "
+    "coordinated omission cannot be excluded"
+)
+CHUNKS = "token times are those of chunks in the stream, which may carry several tokens or none"
+SUCCESSES = "the file lists successes only: failed requests are missing from every share"
+MOST_COUNTED = 10_000_000
+NOT_TOLD = "not told: the file has no send times"  # the arrivals of such a run; its verdict says so
+
+
+@dataclass
+class Call:
+    """One attempt. Times are nanoseconds on the tool's own clock, all on the same.
+
+    `events_ns` are all deliveries that the tool saw. Where it kept only some facts, `first_ns` and `last_ns` are the
+    first and the last; neither is ever made up from the other.
+    """
+
+    sent_ns: int | None = 0
+    due_ns: int | None = None  # None: when it was sent
+    ended_ns: int | None = None
+    first_ns: int | None = None
+    last_ns: int | None = None
+    events_ns: Sequence[int] | Ints | None = None
+    event_tokens: Sequence[int] | None = None
+    request: object = None  # attempts that share it are attempts at one request; None: it is its own
+    session: object = None
+    turn: int | None = None
+    attempt: int = 0
+    kind: str = "first"
+    workload_class: str | None = None
+    tenant: str | None = None
+    replica: str | None = None
+    prompt_tokens: int | None = None
+    cached_tokens: int | None = None
+    output_tokens: int | None = None
+    reasoning_tokens: int | None = None
+    requested_tokens: int | None = None
+    status: str = "ok"
+    http_status: int | None = None
+    error: str | None = None
+    finish_reason: str | None = None
+    quality: bool | None = None
+    cost: float | None = None
+
+
+def assemble(
+    tool: str,
+    calls: Sequence[Call],
+    *,
+    notes: Iterable[str] = (),
+    start_ns: int | None = None,
+    seconds: float | None = None,
+    **facts: Any,
+) -> Run:
+    """The run of these calls.
+
+    `seconds` is what the tool divides its rates by, from `start_ns` or the first call; the window is longer only where
+    something would otherwise be due after it.
+    """
+    if not calls:
+        raise RunError("it holds no requests")
+    told = [time for call in calls for time in (call.due_ns, call.sent_ns) if time is not None]
+    origin = min([*told, *([start_ns] if start_ns is not None else [])], default=0)
+    crowded = sum(_has_more_chunks_than_tokens(call) for call in calls)
+    said = list(notes)
+    if crowded:
+        said.append(
+            f"{crowded:,} requests have more chunks than tokens (such as a role or a finish chunk): of these only the "
+            "first and the last are kept"
+        )
+    opened = (origin if start_ns is None else start_ns) - origin
+    last = max((call.sent_ns if call.due_ns is None else call.due_ns) or 0 for call in calls) - origin
+    manifest = Manifest(
+        source="import",
+        finished=True,
+        stamps=f"{tool}, in its own client",
+        window_ns=(opened, max(opened + to_ns(seconds), last + 1)) if seconds else None,
+        notes=tuple(said),
+        **facts,
+    )
+    return Run.of(checked(manifest), [make_batch(_columns(calls, origin))])
+
+
+def _columns(calls: Sequence[Call], origin: int) -> dict[str, Any]:
+    def since(ns: int | None) -> int | None:
+        return None if ns is None else ns - origin
+
+    columns: dict[str, Any] = {name: [getattr(call, name) for call in calls] for name in _COPIED}
+    requests, sessions = _Numbers(), _Numbers()
+    columns["request_id"] = [requests.of(call if call.request is None else call.request) for call in calls]
+    columns["session_id"] = [None if call.session is None else sessions.of(call.session) for call in calls]
+    columns["sent_ns"] = [since(call.sent_ns) for call in calls]
+    columns["scheduled_ns"] = [since(call.sent_ns if call.due_ns is None else call.due_ns) for call in calls]
+    kept = [_events(call) for call in calls]
+    events = np.concatenate([np.asarray(each, np.int64) for each, _ in kept])
+    columns["event_ns"] = make_lists("event_ns", events - origin, np.array([len(each) for each, _ in kept]))
+    columns["ends_only"] = [True if ends else None for _, ends in kept]
+    columns["event_tokens"] = [
+        None if ends or call.event_tokens is None else list(call.event_tokens)
+        for call, (_, ends) in zip(calls, kept, strict=True)
+    ]
+    columns["ended_ns"] = [
+        since(_latest(call.ended_ns, times)) if call.status != "censored" else None
+        for call, (times, _) in zip(calls, kept, strict=True)
+    ]
+    return columns
+
+
+_COPIED = [
+    *("turn", "attempt", "kind", "workload_class", "tenant", "replica", "status", "http_status", "error"),
+    *("prompt_tokens", "cached_tokens", "output_tokens", "reasoning_tokens", "requested_tokens"),
+    *("finish_reason", "quality", "cost"),
+]
+
+
+def _events(call: Call) -> tuple[Sequence[int] | Ints, bool]:
+    """Deliveries that can be kept, and whether they are only the first and the last."""
+    seen = call.events_ns
+    if seen is None or not len(seen):
+        ends = [call.first_ns, call.last_ns]
+    elif _has_more_chunks_than_tokens(call):
+        ends = [int(seen[0]), int(seen[-1])]
+    else:
+        return seen, False
+    known = [time for time in ends if time is not None][: call.output_tokens]
+    return known, len(known) > 1
+
+
+def _has_more_chunks_than_tokens(call: Call) -> bool:
+    if call.output_tokens is None or call.events_ns is None:
+        return False
+    return (sum(call.event_tokens) if call.event_tokens else len(call.events_ns)) > call.output_tokens
+
+
+def _latest(ended_ns: int | None, events: Sequence[int] | Ints) -> int | None:
+    last = int(events[-1]) if len(events) else None
+    return max((time for time in (ended_ns, last) if time is not None), default=None)
+
+
+class _Numbers:
+    """Small numbers for whatever names a tool gives."""
+
+    def __init__(self) -> None:
+        self._known: dict[object, int] = {}
+
+    def of(self, name: object) -> int:
+        return self._known.setdefault(id(name) if isinstance(name, Call) else name, len(self._known))
+
+
+def spread(sent_ns: int, ttft_s: float, gaps_s: Sequence[float]) -> Ints:
+    """When deliveries came, from the time to the first and the gaps after it."""
+    after_s = np.cumsum([ttft_s, *gaps_s])
+    if not np.all(np.abs(after_s) < LONGEST_S):
+        raise RunError(f"a token came {after_s[-1]} s after it was asked for")
+    return np.asarray(sent_ns + np.rint(after_s * NS_PER_S).astype(np.int64))
+
+
+def times(count: float) -> range:
+    """As often as something was counted, within reason."""
+    if not 0 <= count <= MOST_COUNTED:
+        raise RunError(f"it counts {count:g} requests of a kind; up to {MOST_COUNTED:,} can be read")
+    return range(round(count))
+
+
+def milliseconds(value: float | None) -> int | None:
+    return None if value is None else round(value * 1e6)
+
+
+def wall_clock(ns: int) -> str:
+    """Nanoseconds since 1970 as a manifest writes a moment."""
+    return datetime.fromtimestamp(ns / NS_PER_S, UTC).isoformat(timespec="milliseconds")
+
+
+def load_json(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def lines(path: Path) -> Iterator[Any]:
+    """The values of a file with one JSON value per line. A last line that was cut short is left out."""
+    with path.open(encoding="utf-8") as file:
+        for line in file:
+            if line.strip():
+                try:
+                    yield json.loads(line)
+                except ValueError:
+                    if line.endswith("\n"):
+                        raise

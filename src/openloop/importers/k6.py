@@ -1,0 +1,52 @@
+"""k6's `--out json=FILE`: points of metrics, several per request with the same tags and moment."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from openloop.importers.foreign import NO_SCHEDULE, Call, assemble, lines, milliseconds, times, wall_clock
+from openloop.importers.vegeta import iso_ns
+from openloop.records import Run
+
+__all__ = ["looks_like", "read"]
+
+
+def looks_like(head: str) -> bool:
+    return head.startswith("{") and '"type":"Metric"' in head and '"contains":' in head
+
+
+def read(path: Path) -> Iterator[Run]:
+    calls: list[Call] = []
+    dropped: list[int] = []
+    for row in lines(path):
+        if row["type"] == "Point" and row["metric"] == "http_req_duration":
+            calls.append(_call(row["data"]))
+        elif row["type"] == "Point" and row["metric"] == "dropped_iterations":
+            dropped += [iso_ns(row["data"]["time"]) for _ in times(row["data"]["value"])]
+    start = min((call.sent_ns or 0 for call in calls), default=0)
+    calls += [Call(sent_ns=None, due_ns=max(at, start), status="dropped", error="no free VU") for at in dropped]
+    yield assemble(
+        "k6",
+        calls,
+        notes=[
+            NO_SCHEDULE,
+            "whether arrivals were scheduled or waited for answers depends on the executor, which is not in the file",
+            "no tokens, only whole answers",
+        ],
+        started_at=wall_clock(start),
+    )
+
+
+def _call(point: dict[str, Any]) -> Call:
+    """A request's points bear the moment of its end."""
+    tags, end = point["tags"], iso_ns(point["time"])
+    code = int(tags.get("status") or 0)
+    ok = tags.get("expected_response", "true") == "true" and 0 < code < 400
+    return Call(
+        sent_ns=end - (milliseconds(point["value"]) or 0),
+        ended_ns=end,
+        workload_class=tags.get("scenario"),
+        status="ok" if ok else "timeout" if tags.get("error_code") == "1050" else "error",
+        http_status=code or None,
+        error=tags.get("error"),
+    )

@@ -1,0 +1,74 @@
+"""kneepoint's `run-ID.jsonl`: an object per attempt; beside it `run-ID-meta.json` tells target and model."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from openloop.importers.foreign import Call, assemble, lines, load_json, milliseconds, wall_clock
+from openloop.records import Prices, Run
+from openloop.units import to_ns
+
+__all__ = ["looks_like", "read"]
+
+
+def looks_like(head: str) -> bool:
+    return head.startswith("{") and '"session_id"' in head and '"total_ms"' in head and '"ttft_ms"' in head
+
+
+def read(path: Path) -> Iterator[Run]:
+    rows = list(lines(path))
+    monotonic = all(row.get("started_monotonic_s") is not None for row in rows)
+    calls = [_call(row, "started_monotonic_s" if monotonic else "started_at") for row in rows]
+    first: dict[object, int | None] = {}
+    for call in calls:  # a retry was due when its turn was
+        first.setdefault(call.request, call.sent_ns)
+        call.due_ns = first[call.request]
+    yield assemble(
+        "kneepoint",
+        calls,
+        notes=["the file keeps the first content of an answer and its end", "levels of concurrency follow each other"],
+        started_at=wall_clock(to_ns(min(row["started_at"] for row in rows))) if rows else None,
+        arrivals="closed: sessions that wait for answers",
+        **_facts(path.with_name(f"{path.stem}-meta.json")),
+    )
+
+
+def _call(row: dict[str, Any], clock: str) -> Call:
+    sent_ns = to_ns(row[clock])
+    first, took = milliseconds(row.get("ttft_ms")), milliseconds(row["total_ms"])
+    end = sent_ns + (took or 0)
+    retry = row.get("attempt", 1) - 1
+    return Call(
+        sent_ns=sent_ns,
+        ended_ns=end,
+        first_ns=None if first is None else sent_ns + first,
+        last_ns=None if first is None else end,
+        request=(row["session_id"], row.get("turn_index", 0)),
+        session=row["session_id"],
+        turn=row.get("turn_index"),
+        attempt=retry,
+        kind="retry" if retry else "first",
+        workload_class=f"concurrency {row['concurrency']}",
+        prompt_tokens=row.get("input_tokens"),
+        output_tokens=row.get("output_tokens"),
+        status="ok" if row["ok"] else "timeout" if row.get("abandoned") else "error",
+        http_status=row.get("status_code"),
+        error=row.get("error"),
+    )
+
+
+def _facts(path: Path) -> dict[str, Any]:
+    if not path.exists():
+        return {}
+    meta = load_json(path)
+    price, retry = meta.get("price"), meta.get("retry") or {}
+    return {
+        "model": meta.get("model"),
+        "seed": meta.get("seed"),
+        "retry_policy": f"up to {retry['max_attempts']} attempts" if retry else None,
+        "prices": Prices(
+            per_million_input_tokens=price["input_per_mtok"], per_million_output_tokens=price["output_per_mtok"]
+        )
+        if price
+        else None,
+    }

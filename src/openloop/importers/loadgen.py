@@ -1,0 +1,30 @@
+"""MLPerf LoadGen's `mlperf_log_trace.json` (log setting `enable_trace`): a sample's span starts when it was due."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from openloop.importers.foreign import Call, assemble
+from openloop.records import Run
+
+__all__ = ["looks_like", "read"]
+
+# The file is not always JSON as a whole: keys of logged strings are quoted twice. Samples are.
+SAMPLE = re.compile(r'"name":"Sample".*?"ph":"b".*?"ts":([\d.]+).*?"issue_start_ns":(\d+),"complete_ns":(\d+)')
+
+
+def looks_like(head: str) -> bool:
+    return head.startswith('{"traceEvents":[') and '"GenerateLoadableSets"' in head
+
+
+def read(path: Path) -> Iterator[Run]:
+    calls = []
+    with path.open(encoding="utf-8") as file:
+        for line in file:
+            if found := SAMPLE.search(line):
+                whole, _, part = found[1].partition(".")
+                due_ns = int(whole) * 1000 + int(part.ljust(3, "0"))
+                calls.append(Call(due_ns + int(found[2]), due_ns, due_ns + int(found[3])))
+    yield assemble(
+        "LoadGen", calls, notes=["the trace keeps the end of an answer and not its tokens", "it knows no failures"]
+    )

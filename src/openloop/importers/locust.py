@@ -1,0 +1,42 @@
+"""locust's `--json` or `--json-file`: per request name, how often each response time was seen."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from openloop.importers.foreign import Call, assemble, load_json, times, wall_clock
+from openloop.records import Run
+from openloop.units import to_ns
+
+__all__ = ["looks_like", "read"]
+
+
+def looks_like(head: str) -> bool:
+    return head.lstrip().startswith("[") and '"num_none_requests"' in head
+
+
+def read(path: Path) -> Iterator[Run]:
+    found = load_json(path)
+    start = min((entry["start_time"] for entry in found), default=0.0)
+    over = max((entry["last_request_timestamp"] or start for entry in found), default=0.0)
+    yield assemble(
+        "locust",
+        [call for entry in found for call in _calls(entry)],
+        notes=[
+            "the file counts response times, rounded to two digits, and does not tell which requests failed: it counts "
+            "as if the fastest had, so attainment is a lower bound",
+            "no tokens, only whole answers",
+        ],
+        seconds=over - start,
+        started_at=wall_clock(to_ns(start)),
+        arrivals="closed: users that wait for answers",
+    )
+
+
+def _calls(entry: dict[str, Any]) -> list[Call]:
+    name = f"{entry['method']} {entry['name']}"
+    took = sorted((float(ms), count) for ms, count in entry["response_times"].items())
+    calls = [Call(ended_ns=round(ms * 1e6), workload_class=name) for ms, count in took for _ in times(count)]
+    for call in calls[: entry["num_failures"]]:
+        call.status, call.error = "error", "failed, it is not told how"
+    return calls

@@ -1,0 +1,86 @@
+"""OpenTelemetry spans of calls to models (GenAI semantic conventions), as OTLP JSON: one object, or one per line."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from openloop.importers.foreign import NO_SCHEDULE, Call, assemble, lines, load_json, wall_clock
+from openloop.records import Run
+from openloop.units import to_ns
+
+__all__ = ["looks_like", "read"]
+
+ASKING = {"chat", "text_completion", "generate_content", "llm_request"}
+FIRST = (  # seconds from the start of the span, whoever wrote it
+    "gen_ai.response.time_to_first_chunk",
+    "gen_ai.server.time_to_first_token",
+    "gen_ai.latency.time_to_first_token",
+)
+
+
+def looks_like(head: str) -> bool:
+    return head.lstrip().startswith("{") and '"resourceSpans"' in head
+
+
+def read(path: Path) -> Iterator[Run]:
+    with path.open(encoding="utf-8") as file:
+        whole = file.readline().strip() == "{"
+    batches = [load_json(path)] if whole else list(lines(path))
+    found = [(span, call) for batch in batches for span in _spans(batch) if (call := _call(span)) is not None]
+    # A call may be told by whoever asked and by whoever answered: the user is with the former.
+    asked = [call for span, call in found if span.get("kind") in (3, "SPAN_KIND_CLIENT")]
+    calls = asked or [call for _, call in found]
+    start = min((call.sent_ns or 0 for call in calls), default=0)
+    yield assemble(
+        "OpenTelemetry",
+        calls,
+        notes=[
+            NO_SCHEDULE,
+            "a span covers a call with all retries inside it",
+            "of tokens the first is known where the span tells it, and the end",
+        ],
+        started_at=wall_clock(start),
+    )
+
+
+def _spans(batch: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    for resource in batch["resourceSpans"]:
+        for scope in resource.get("scopeSpans") or ():
+            yield from scope.get("spans") or ()
+
+
+def _call(span: dict[str, Any]) -> Call | None:
+    """None: the span is about something else."""
+    told = {each["key"]: _value(each["value"]) for each in span.get("attributes") or ()}
+    asking = told.get("gen_ai.operation.name", span.get("name"))
+    if asking not in ASKING:
+        return None
+    start, end = int(span["startTimeUnixNano"]), int(span["endTimeUnixNano"])
+    first = next((told[name] for name in FIRST if name in told), None)
+    status = span.get("status") or {}
+    failed = status.get("code") in (2, "STATUS_CODE_ERROR")
+    reasons = told.get("gen_ai.response.finish_reasons")
+    return Call(
+        sent_ns=start,
+        ended_ns=end,
+        first_ns=None if first is None else start + to_ns(float(first)),
+        last_ns=end,
+        session=told.get("gen_ai.conversation.id"),
+        replica=told.get("server.address"),
+        workload_class=told.get("gen_ai.request.model"),
+        prompt_tokens=told.get("gen_ai.usage.input_tokens", told.get("gen_ai.usage.prompt_tokens")),
+        cached_tokens=told.get("gen_ai.usage.cache_read.input_tokens"),
+        output_tokens=told.get("gen_ai.usage.output_tokens", told.get("gen_ai.usage.completion_tokens")),
+        requested_tokens=told.get("gen_ai.request.max_tokens"),
+        status="error" if failed else "ok",
+        error=(status.get("message") or str(told.get("error.type") or "failed")) if failed else None,
+        finish_reason=reasons[0] if reasons else None,
+    )
+
+
+def _value(value: dict[str, Any]) -> Any:
+    if "intValue" in value:
+        return int(value["intValue"])
+    if "arrayValue" in value:
+        return [_value(each) for each in value["arrayValue"].get("values") or ()]
+    return next(iter(value.values()), None)

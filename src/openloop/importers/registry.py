@@ -1,0 +1,97 @@
+"""Which importer a file is for."""
+
+from collections.abc import Mapping
+from itertools import islice
+from pathlib import Path
+from types import ModuleType
+from typing import Final
+
+from openloop.errors import OpenloopError, RunError
+from openloop.importers import (
+    aiperf,
+    etalon,
+    genai_bench,
+    guidellm,
+    hdr,
+    inference_perf,
+    k6,
+    kneepoint,
+    llmperf,
+    loadgen,
+    locust,
+    otel,
+    sglang,
+    veeksha,
+    vegeta,
+    vllm,
+)
+from openloop.records import MANIFEST_FILE, Run, locate, open_run
+from openloop.spec import suggest
+
+__all__ = ["IMPORTERS", "open_any", "read_foreign"]
+
+IMPORTERS: Final[Mapping[str, ModuleType]] = {
+    "vllm": vllm,
+    "sglang": sglang,
+    "aiperf": aiperf,
+    "guidellm": guidellm,
+    "inference-perf": inference_perf,
+    "genai-bench": genai_bench,
+    "veeksha": veeksha,
+    "etalon": etalon,
+    "llmperf": llmperf,
+    "loadgen": loadgen,
+    "kneepoint": kneepoint,
+    "vegeta": vegeta,
+    "k6": k6,
+    "locust": locust,
+    "hdr": hdr,
+    "otel": otel,
+}
+
+HEAD = 1 << 16  # bytes that are enough to know a file by
+
+
+def open_any(path: str | Path, *, tool: str | None = None, part: int | None = None) -> Run:
+    """The run in a folder, or in a file of another tool; here, or at a URL."""
+    there = locate(path)
+    return read_foreign(there, tool, part) if there.exists() and not there.is_dir() else open_run(path)
+
+
+def read_foreign(path: Path, tool: str | None = None, part: int | None = None) -> Run:
+    """The run in a file of another tool, known by its content unless it is said; the `part`th, if there are several."""
+    name = tool or _sniff(path)
+    if name not in IMPORTERS:
+        raise RunError(f"there is no importer for {name!r}{suggest(name, IMPORTERS)}")
+    try:
+        found: list[Run] = list(islice(IMPORTERS[name].read(path), part))
+        for run in found[-1:]:
+            run.validate()
+    except (OpenloopError, OSError, LookupError, ArithmeticError, ValueError, TypeError, AttributeError) as error:
+        raise RunError(f"{path} cannot be read as a file of {name}: {_sentence(error)}") from None
+    if not found or (part or 1) > len(found):
+        raise RunError(f"{path} holds {len(found)} runs; there is no part {part or 1}")
+    if part is None and len(found) > 1:
+        raise RunError(f"{path} holds {len(found)} runs: choose one with --part 1 to {len(found)}")
+    return found[-1]
+
+
+def _sniff(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            head = file.read(HEAD).decode("utf-8", "replace").removeprefix("\ufeff")
+    except OSError as error:
+        raise RunError(f"{path} cannot be read: {error.strerror}") from None
+    name = next((name for name, importer in IMPORTERS.items() if importer.looks_like(head)), None)
+    if name is None and (path.parent / MANIFEST_FILE).exists():
+        raise RunError(f"{path} is a file; give the folder it is in")
+    if name is None:
+        raise RunError(f"{path} is neither a run nor a file of a known tool: {', '.join(IMPORTERS)}")
+    return name
+
+
+def _sentence(error: Exception) -> str:
+    said = " ".join(str(error).split())
+    if isinstance(error, KeyError):
+        return f"it has no {said}"
+    return said if isinstance(error, OpenloopError) else f"{type(error).__name__} {said}"

@@ -1,0 +1,48 @@
+"""`sglang.benchmark.serving --output-details` (bench_serving): a JSON object of parallel arrays per run and line."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from openloop.errors import RunError
+from openloop.importers.foreign import CHUNKS, NOT_TOLD, Call, assemble, lines, spread
+from openloop.records import Run
+
+__all__ = ["looks_like", "read"]
+
+
+def looks_like(head: str) -> bool:
+    return head.startswith("{") and '"sharegpt_output_len"' in head and '"random_range_ratio"' in head
+
+
+def read(path: Path) -> Iterator[Run]:
+    for found in lines(path):
+        if "ttfts" not in found:
+            raise RunError("it has totals and no requests: run bench_serving with --output-details")
+        bounds = found.get("goodput_slos_ms") or {}
+        yield assemble(
+            "sglang bench_serving",
+            [_call(found, i) for i in range(len(found["ttfts"]))],
+            notes=[CHUNKS, "how long a request took is known up to its last chunk with text"],
+            seconds=found["duration"],
+            arrivals=NOT_TOLD,
+            model=_model(found.get("server_info")),
+            slo=", ".join(f"{name.replace('e2el', 'e2e')}<={bound:g}ms" for name, bound in bounds.items()) or None,
+        )
+
+
+def _call(found: dict[str, Any], i: int) -> Call:
+    def of(name: str) -> Any:
+        return found[name][i] if name in found else None
+
+    call = Call(prompt_tokens=of("input_lens"), cached_tokens=of("cached_tokens"))
+    if of("errors") or not of("ttfts"):
+        call.status, call.error = "error", of("errors") or "no token came"
+        return call
+    call.output_tokens = of("output_lens")
+    call.events_ns = spread(0, of("ttfts"), of("itls") or ())
+    return call
+
+
+def _model(info: Any) -> str | None:
+    return info.get("model_path") if isinstance(info, dict) else None

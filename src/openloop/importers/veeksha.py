@@ -1,0 +1,37 @@
+"""veeksha's `metrics/request_level_metrics.jsonl`: an object per successful request."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from openloop.importers.foreign import CHUNKS, NO_SCHEDULE, SUCCESSES, Call, assemble, lines, spread
+from openloop.records import Run
+from openloop.units import to_ns
+
+__all__ = ["looks_like", "read"]
+
+
+def looks_like(head: str) -> bool:
+    return head.startswith("{") and '"scheduler_dispatched_at"' in head and '"ttfc"' in head
+
+
+def read(path: Path) -> Iterator[Run]:
+    yield assemble(
+        "veeksha",
+        [_call(row) for row in lines(path)],
+        notes=[NO_SCHEDULE, CHUNKS, SUCCESSES],
+    )
+
+
+def _call(row: dict[str, Any]) -> Call:
+    sent_ns = to_ns(row.get("client_picked_up_at") or row["scheduler_dispatched_at"])
+    return Call(
+        sent_ns=sent_ns,
+        due_ns=min(to_ns(row["scheduler_dispatched_at"]), sent_ns),
+        ended_ns=sent_ns + to_ns(row["end_to_end_latency"]),
+        events_ns=spread(sent_ns, row["ttfc"], row["tbc"]) if row.get("is_stream", True) else None,
+        session=row.get("session_id"),
+        prompt_tokens=row.get("num_total_prompt_tokens"),
+        output_tokens=row.get("num_output_tokens"),
+        requested_tokens=row.get("num_requested_output_tokens"),
+    )

@@ -1,0 +1,53 @@
+"""vegeta's results as `vegeta encode --to json` (one object per hit) or `--to csv` writes them."""
+
+import csv
+import re
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from openloop.importers.foreign import NO_SCHEDULE, Call, assemble, lines, wall_clock
+from openloop.records import Run
+
+__all__ = ["iso_ns", "looks_like", "read"]
+
+CSV = re.compile(r"\d{18,20},\d{1,3},\d+,\d+,\d+,")
+
+
+def looks_like(head: str) -> bool:
+    return bool(CSV.match(head)) or (head.startswith("{") and '"bytes_out"' in head and '"attack"' in head)
+
+
+def read(path: Path) -> Iterator[Run]:
+    with path.open(encoding="utf-8", newline="") as file:
+        objects = file.read(1) == "{"
+        file.seek(0)
+        calls = [_from_json(row) for row in lines(path)] if objects else [_from_csv(row) for row in csv.reader(file)]
+    start = min((call.sent_ns or 0 for call in calls), default=0)
+    yield assemble("vegeta", calls, notes=[NO_SCHEDULE, "no tokens, only whole answers"], started_at=wall_clock(start))
+
+
+def _from_json(row: dict[str, Any]) -> Call:
+    return _call(iso_ns(row["timestamp"]), row["code"], row["latency"], row.get("error") or "")
+
+
+def _from_csv(row: list[str]) -> Call:
+    return _call(int(row[0]), int(row[1]), int(row[2]), row[5])
+
+
+def _call(sent_ns: int, code: int, took_ns: int, error: str) -> Call:
+    ok = 200 <= code < 400
+    status = "ok" if ok else "timeout" if "deadline exceeded" in error or "Timeout" in error else "error"
+    return Call(
+        sent_ns=sent_ns, ended_ns=sent_ns + took_ns, status=status, http_status=code or None, error=error or None
+    )
+
+
+def iso_ns(text: str) -> int:
+    """A moment in ISO 8601 with up to nanoseconds, as nanoseconds since 1970."""
+    found = re.fullmatch(r"(.+?:\d\d)(?:\.(\d+))?(Z|[+-]\d\d:?\d\d)", text)
+    if not found:
+        raise ValueError(f"{text!r} is no moment in ISO 8601")
+    moment = datetime.fromisoformat(found[1] + found[3].replace("Z", "+00:00"))
+    return int(moment.timestamp()) * 1_000_000_000 + int((found[2] or "0")[:9].ljust(9, "0"))

@@ -1,0 +1,85 @@
+"""`vllm bench serve --save-result`: one JSON object of parallel arrays, or one per line (`--append-result`)."""
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from openloop.errors import RunError
+from openloop.importers.foreign import CHUNKS, NO_SCHEDULE, NOT_TOLD, Call, assemble, lines, spread
+from openloop.records import Run
+from openloop.units import to_ns
+
+__all__ = ["looks_like", "read"]
+
+
+def looks_like(head: str) -> bool:
+    return head.lstrip().startswith("{") and '"endpoint_type"' in head and '"num_prompts"' in head
+
+
+def read(path: Path) -> Iterator[Run]:
+    for found in lines(path):
+        yield _run(found)
+
+
+def _run(found: dict[str, Any]) -> Run:
+    if "latencies" not in found and "ttfts" not in found:
+        raise RunError("it has totals and no requests: let vllm bench save them with --save-detailed")
+    calls = [_call(found, i) for i in range(len(found.get("latencies") or found["ttfts"]))]
+    timed, queued = "start_times" in found, "queue_times" in found
+    rate = float(found.get("request_rate", "inf"))
+    closed = found.get("max_concurrency") is not None and math.isinf(rate)
+    if closed or not (timed and queued):
+        for call in calls:
+            call.due_ns = None
+    notes = [CHUNKS] if "ttfts" in found else ["saved without --save-detailed: no token is timed or counted"]
+    if timed and not queued:
+        notes.append(NO_SCHEDULE)
+    empty = sum(call.error == _EMPTY for call in calls)
+    if empty:
+        notes.append(f"{empty:,} requests that vllm bench counts as successes delivered nothing: they are errors here")
+    return assemble(
+        "vllm bench",
+        calls,
+        notes=notes,
+        seconds=found["duration"],
+        model=found.get("model_id"),
+        arrivals=f"closed: {found['max_concurrency']} at a time"
+        if closed
+        else _arrivals(found, rate)
+        if timed
+        else NOT_TOLD,
+    )
+
+
+_EMPTY = "no token came"
+
+
+def _call(found: dict[str, Any], i: int) -> Call:
+    def of(name: str) -> Any:
+        return found[name][i] if name in found else None
+
+    sent_ns = to_ns(of("start_times") or 0.0)
+    ttft, gaps, took = of("ttfts"), of("itls"), of("latencies")
+    if took is None and ttft:
+        took = ttft + sum(gaps or ())
+    call = Call(
+        sent_ns=sent_ns,
+        due_ns=sent_ns - to_ns(of("queue_times") or 0.0),
+        ended_ns=sent_ns + to_ns(took) if took else None,
+        prompt_tokens=of("input_lens"),
+        output_tokens=of("output_lens"),
+    )
+    if of("errors") or not took:
+        call.status, call.error = "error", of("errors") or _EMPTY
+        call.output_tokens = None
+    elif ttft:
+        call.events_ns = spread(sent_ns, ttft, gaps or ())
+    return call
+
+
+def _arrivals(found: dict[str, Any], rate: float) -> str:
+    if math.isinf(rate):
+        return "all at once"
+    shape = "poisson" if found.get("burstiness", 1.0) == 1.0 else f"gamma, burstiness {found['burstiness']:g},"
+    return f"{shape} at {rate:g}/s as told, with gaps scaled to it"

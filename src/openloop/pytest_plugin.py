@@ -1,0 +1,72 @@
+"""A plugin for pytest: a team's tests fail when too few requests are accepted.
+
+    def test_goodput(goodput_gate):
+        goodput_gate("run/", "ttft<=500ms, tpot<=40ms", require="99%")
+
+What was held against what, and how it came out, is listed at the end of the session.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from openloop.units import format_rate, format_share, parse_share
+
+if TYPE_CHECKING:
+    from openloop.score import Score
+
+__all__ = ["GoodputGate", "goodput_gate", "pytest_terminal_summary"]
+
+GoodputGate = Callable[..., "Score"]
+
+_HEADING = "goodput"
+_LINES = pytest.StashKey[list[str]]()
+
+
+@pytest.fixture
+def goodput_gate(request: pytest.FixtureRequest, record_property: Callable[[str, object], None]) -> GoodputGate:
+    """Score a run (a folder, a file of another tool, or a Run) and fail the test if it is not good enough.
+
+    `require` is the share that must be accepted, `goodput` how many per second. A run that is not valid fails too,
+    unless `allow_invalid`: its numbers cannot be believed. Returns the score.
+    """
+
+    def gate(
+        run: Any,
+        slo: Any = None,
+        *,
+        require: str | float = "99%",
+        goodput: float | None = None,
+        allow_invalid: bool = False,
+    ) -> "Score":
+        from openloop.score import score
+
+        found = score(run, slo)
+        share = parse_share(require) if isinstance(require, str) else require
+        line = (
+            f"{request.node.name}: {format_share(found.attainment)} of {found.requests:,} requests accepted, "
+            f"{format_rate(found.goodput_rps)} ({found.slo})"
+        )
+        request.config.stash.setdefault(_LINES, []).append(line)
+        for name in ("attainment", "goodput_rps", "valid"):
+            record_property(f"openloop.{name}", getattr(found, name))
+        wrong = [] if allow_invalid else [f"the run is not valid: {reason}" for reason in found.reasons]
+        if not found.attainment >= share:
+            wrong.append(f"{format_share(share)} must be accepted, {format_share(found.attainment)} were")
+        if goodput is not None and not found.goodput_rps >= goodput:
+            wrong.append(f"goodput must be {format_rate(goodput)}, it is {format_rate(found.goodput_rps)}")
+        if wrong:
+            missed = [f"{each.failed:,} missed {name}" for name, each in found.gates.items() if each.failed]
+            pytest.fail("\n".join([line, *wrong, *missed]), pytrace=False)
+        return found
+
+    return gate
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    lines = config.stash.get(_LINES, [])
+    if lines:
+        terminalreporter.section(_HEADING)
+        for line in lines:
+            terminalreporter.write_line(line)

@@ -1,0 +1,36 @@
+"""Where a run is: a folder here, or one at a URL that fsspec knows (s3://, gs://, az://, https://, memory://, ...)."""
+
+import shutil
+from importlib import import_module
+from pathlib import Path
+
+from openloop.errors import RunError
+
+__all__ = ["copy_run", "is_url", "locate"]
+
+
+def is_url(path: str | Path) -> bool:
+    return "://" in str(path)
+
+
+def locate(path: str | Path) -> Path:
+    """A path that can be read from, wherever it leads."""
+    if not is_url(path):
+        return Path(path)
+    try:
+        found = import_module("upath").UPath(str(path))
+        _ = found.fs  # asks for the package of that store
+    except ImportError as error:
+        raise RunError(f"{path} cannot be reached: {error}; pip install 'openloop[remote]' and what it names") from None
+    except ValueError as error:
+        raise RunError(f"{path} cannot be reached: {error}") from None
+    reached: Path = found
+    return reached
+
+
+def copy_run(folder: Path, there: Path, last: str) -> None:
+    """All files of a folder, `last` at the end: a reader finds all of the run, or none."""
+    there.mkdir(parents=True, exist_ok=True)
+    for file in sorted(folder.iterdir(), key=lambda file: file.name == last):
+        with file.open("rb") as source, (there / file.name).open("wb") as target:
+            shutil.copyfileobj(source, target)

@@ -1,0 +1,323 @@
+"""Files of other tools become runs whose goodput from send is what the tool itself says."""
+
+import json
+import re
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from openloop.errors import OpenloopError, RunError
+from openloop.importers import IMPORTERS, open_any, read_foreign
+from openloop.importers.registry import HEAD
+from openloop.records import Run, ints
+from openloop.score import check, score
+
+FILES = Path(__file__).parent / "files"
+
+# A file of each, as the tool wrote it here but for texts and paths, or by its documented schema.
+SAMPLES = {
+    "vllm": "vllm.json",
+    "sglang": "sglang.jsonl",
+    "aiperf": "aiperf/profile_export.jsonl",
+    "guidellm": "guidellm.json",
+    "inference-perf": "inference-perf/per_request_lifecycle_metrics.json",
+    "genai-bench": "genai-bench.json",
+    "veeksha": "veeksha.jsonl",
+    "etalon": "etalon.json",
+    "llmperf": "llmperf.json",
+    "loadgen": "loadgen-trace.json",
+    "kneepoint": "kneepoint.jsonl",
+    "vegeta": "vegeta.json",
+    "k6": "k6.json",
+    "locust": "locust.json",
+    "hdr": "hdr.hlog",
+    "otel": "otel.json",
+}
+
+
+LINES = {"aiperf", "veeksha", "kneepoint", "vegeta", "k6", "loadgen"}
+
+
+def told(name: str) -> Any:
+    return json.loads((FILES / name).read_text())
+
+
+# What the tool printed, the SLO it was given, and its file.
+PRINTED: dict[str, tuple[str, str, Any]] = {
+    "vllm chat": ("vllm.json", "ttft<=250ms, tpot<=20ms, e2e<=500ms", lambda: told("vllm.json")["request_goodput"]),
+    "vllm completions": (
+        "vllm-completions.json",
+        "ttft<=250ms, tpot<=20ms, e2e<=500ms",
+        lambda: told("vllm-completions.json")["request_goodput"],
+    ),
+    "vllm, some failed": (
+        "vllm-failures.json",
+        "ttft<=250ms, tpot<=18ms, e2e<=250ms",
+        lambda: told("vllm-failures.json")["request_goodput"],
+    ),
+    "sglang": ("sglang.jsonl", "ttft<=250ms, tpot<=15ms", lambda: told("sglang.jsonl")["request_goodput"]),
+    "sglang, some failed": (
+        "sglang-failures.jsonl",
+        "ttft<=250ms, tpot<=15ms",
+        lambda: told("sglang-failures.jsonl")["request_goodput"],
+    ),
+    "aiperf": (
+        "aiperf/profile_export.jsonl",
+        "ttft<=250ms, tpot<=6ms",
+        lambda: told("aiperf/profile_export_aiperf.json")["goodput"]["avg"],
+    ),
+    "aiperf, some failed": (
+        "aiperf-failures/profile_export.jsonl",
+        "ttft<=250ms, tpot<=6ms",
+        lambda: told("aiperf-failures/profile_export_aiperf.json")["goodput"]["avg"],
+    ),
+    "guidellm": ("guidellm.json", "ttft<=250ms, e2e<=150ms", lambda: of_guidellm("guidellm.json")),
+    "guidellm, some failed": (
+        "guidellm-failures.json",
+        "ttft<=250ms, tpot<=16ms",
+        lambda: of_guidellm("guidellm-failures.json"),
+    ),
+    "inference-perf": (
+        "inference-perf/per_request_lifecycle_metrics.json",
+        "ttft<=200ms, tpot<=5ms",
+        lambda: told("inference-perf/summary_lifecycle_metrics.json")["goodput_metrics"]["request_goodput"],
+    ),
+}
+
+
+def of_guidellm(name: str) -> float:
+    return float(told(name)["benchmarks"][0]["metrics"]["request_goodput"]["successful"]["mean"])
+
+
+@pytest.mark.parametrize("case", PRINTED)
+def test_goodput_from_send_is_what_the_tool_printed(case: str) -> None:
+    name, slo, printed = PRINTED[case]
+    found = score(FILES / name, slo)
+    assert found.goodput_rps_from_sent == pytest.approx(printed(), rel=1e-6)
+    assert 0 < found.accepted < found.completed  # or nothing would be shown
+    assert ("failed" in case) == (found.completed < found.requests) or case == "inference-perf"
+
+
+@pytest.mark.parametrize("name", ["vllm.json", "aiperf/profile_export.jsonl", "guidellm.json", "sglang.jsonl"])
+def test_an_slo_in_the_file_is_the_runs_own(name: str) -> None:
+    assert (open_any(FILES / name).manifest.slo is None) == (name == "vllm.json")  # which keeps none
+
+
+def test_every_tool_has_a_sample() -> None:
+    assert set(SAMPLES) == set(IMPORTERS)
+
+
+@pytest.mark.parametrize("tool", IMPORTERS)
+def test_a_file_is_known_by_its_content_and_to_nobody_else(tool: str, tmp_path: Path) -> None:
+    path = FILES / SAMPLES[tool]
+    head = path.read_text()[:HEAD]
+    assert [name for name, importer in IMPORTERS.items() if importer.looks_like(head)] == [tool]
+    renamed = tmp_path / "results"
+    renamed.write_bytes(path.read_bytes())
+    assert read_foreign(renamed).num_rows == open_any(path).num_rows
+
+
+@pytest.mark.parametrize("tool", IMPORTERS)
+def test_a_run_of_a_file_is_a_run_like_any_other(tool: str, tmp_path: Path) -> None:
+    run = open_any(FILES / SAMPLES[tool])
+    assert run.manifest.source == "import"
+    assert run.manifest.notes, "what the file cannot tell is said"
+    run.save(tmp_path / "run")
+    again = open_any(tmp_path / "run")
+    again.validate()
+    assert score(again, "e2e<=200ms").accepted == score(run, "e2e<=200ms").accepted > 0
+    assert set(run.manifest.notes) <= set(check(again).notes), "the verdict carries it"
+
+
+@pytest.mark.parametrize("tool", IMPORTERS)
+@pytest.mark.parametrize("damage", ["half", "empty", "numbers", "other"])
+def test_a_damaged_file_is_one_sentence(tool: str, damage: str, tmp_path: Path) -> None:
+    text = (FILES / SAMPLES[tool]).read_text()
+    path = tmp_path / "file"
+    broken = {
+        "half": text[: len(text) // 2],
+        "empty": "",
+        "numbers": re.sub(r"\d+(\.\d+)?", '"x"', text),
+        "other": '{"hello": "world"}',
+    }
+    path.write_text(broken[damage])
+    if damage == "half" and tool in LINES:  # lines before the damage are whole
+        assert 0 < read_foreign(path, tool).num_rows < open_any(FILES / SAMPLES[tool]).num_rows
+        return
+    with pytest.raises(OpenloopError) as refused:
+        read_foreign(path, tool)
+    assert "\n" not in str(refused.value)
+    assert str(path) in str(refused.value)
+
+
+def test_what_is_no_file_of_anybody_is_refused_with_a_list(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("nothing")
+    with pytest.raises(RunError, match="neither a run nor a file of a known tool: vllm, sglang"):
+        open_any(tmp_path / "notes.txt")
+    with pytest.raises(RunError, match="no importer for 'vlm'; did you mean 'vllm'"):
+        open_any(tmp_path / "notes.txt", tool="vlm")
+    with pytest.raises(RunError, match="absent.json does not exist"):
+        open_any(tmp_path / "absent.json")
+
+
+def test_a_file_with_several_runs_asks_which(tmp_path: Path) -> None:
+    path = tmp_path / "appended.json"
+    path.write_text((FILES / "vllm.json").read_text() + (FILES / "vllm-failures.json").read_text())
+    with pytest.raises(RunError, match="holds 2 runs: choose one with --part 1 to 2"):
+        open_any(path)
+    assert score(open_any(path, part=2), "e2e<=9s").statuses["error"] == 2
+    with pytest.raises(RunError, match="there is no part 3"):
+        open_any(path, part=3)
+
+
+def column(run: Run, name: str) -> list[Any]:
+    return [value for batch in run.batches([name]) for value in batch.column(name).to_pylist()]
+
+
+def test_vllm_waiting_in_the_client_counts_from_schedule_and_not_from_send(tmp_path: Path) -> None:
+    found = told("vllm.json")
+    found["queue_times"] = [1.0] * 40
+    path = tmp_path / "queued.json"
+    path.write_text(json.dumps(found))
+    late = score(path, "ttft<=500ms")
+    assert late.attainment == 0
+    assert late.attainment_from_sent == 1
+    assert "the client was late" in " ".join(late.reasons)
+
+
+def test_vllm_of_old_has_no_queue_times_and_says_so(tmp_path: Path) -> None:
+    found = told("vllm.json")
+    new = score(FILES / "vllm.json", "tpot<=20ms")
+    del found["queue_times"], found["latencies"]
+    path = tmp_path / "old.json"
+    path.write_text(json.dumps(found))
+    old = score(path, "tpot<=20ms")
+    assert old.accepted == new.accepted
+    assert any("coordinated omission" in note for note in old.notes)
+    assert not any("coordinated omission" in note for note in new.notes)
+
+
+def test_vllm_without_details_tells_whole_answers_or_nothing(tmp_path: Path) -> None:
+    plain = score(FILES / "vllm-plain.json", "e2e<=200ms")
+    assert plain.completed == 40
+    assert plain.ttft_s is None
+    assert any("closed loop" in reason for reason in plain.reasons)
+    found = told("vllm-plain.json")
+    del found["latencies"]
+    (tmp_path / "totals.json").write_text(json.dumps(found))
+    with pytest.raises(RunError, match="totals and no requests: let vllm bench save them with --save-detailed"):
+        open_any(tmp_path / "totals.json")
+
+
+def test_vllm_success_without_a_token_is_no_success(tmp_path: Path) -> None:
+    found = told("vllm.json")
+    found["ttfts"][0], found["itls"][0], found["latencies"][0] = 0.0, [], 0.0
+    (tmp_path / "empty.json").write_text(json.dumps(found))
+    empty = score(tmp_path / "empty.json", "ttft<=1s")
+    assert empty.statuses["error"] == 1
+    assert any("1 requests that vllm bench counts as successes delivered nothing" in note for note in empty.notes)
+
+
+def test_chunks_that_are_no_tokens_leave_gaps_unknown_and_tpot_right() -> None:
+    run = open_any(FILES / "vllm.json")
+    found = told("vllm.json")
+    assert all(column(run, "ends_only"))
+    result = score(run, "tbt<=10s")
+    assert result.accepted == 0
+    assert result.itl_s is None
+    assert any("asks for tbt<=10s and no request tells" in reason for reason in result.reasons)
+    tpot = [(took - ttft) / 11 for took, ttft in zip(found["latencies"], found["ttfts"], strict=True)]
+    assert result.tpot_s is not None
+    assert result.tpot_s.p50 == pytest.approx(np.median(tpot), rel=1e-6)
+
+
+@pytest.mark.parametrize("name", ["sglang.jsonl", "aiperf/profile_export.jsonl"])
+def test_gaps_that_are_told_are_kept(name: str) -> None:
+    run = open_any(FILES / name)
+    assert not any(column(run, "ends_only"))
+    gaps = [(b - a) / 1e9 for events in column(run, "event_ns") for a, b in pairwise(events)]
+    result = score(run, "ttft<=1s")
+    assert result.itl_s is not None
+    assert result.itl_s.n == len(gaps)
+    assert result.itl_s.p99 == pytest.approx(np.quantile(gaps, 0.99), rel=1e-6)
+
+
+def test_tokens_of_one_chunk_came_at_once() -> None:
+    run = open_any(FILES / "inference-perf/per_request_lifecycle_metrics.json")
+    rows = told("inference-perf/per_request_lifecycle_metrics.json")
+    for row, tokens in zip(rows, column(run, "event_tokens"), strict=True):
+        made = row["info"].get("response_metrics") or {}
+        assert sum(tokens or ()) == len(made.get("output_token_times") or ())
+
+
+def test_a_failure_after_the_last_success_is_still_due(tmp_path: Path) -> None:
+    rows = told("inference-perf/per_request_lifecycle_metrics.json")
+    late = max(row["end_time"] for row in rows) + 5
+    gone = {"error_type": "Gone", "error_msg": "away"}
+    rows.append({"start_time": late, "end_time": late, "request": "", "info": {}, "error": gone})
+    (tmp_path / "late.json").write_text(json.dumps(rows))
+    assert score(tmp_path / "late.json", "e2e<=1s").requests == len(rows)
+
+
+def test_sends_are_not_told_by_some_and_then_nothing_about_the_load_is_believed() -> None:
+    for name in ("sglang.jsonl", "hdr.hlog", "etalon.json"):
+        assert any("not told when requests were sent" in reason for reason in check(open_any(FILES / name)).reasons)
+
+
+def test_guidellm_tells_when_requests_were_due() -> None:
+    run = open_any(FILES / "guidellm.json")
+    (batch,) = run.batches()
+    lag = ints(batch, "sent_ns") - ints(batch, "scheduled_ns")
+    first = told("guidellm.json")["benchmarks"][0]["requests"]["successful"][0]["info"]["timings"]
+    assert lag[0] / 1e9 == pytest.approx(first["request_start"] - first["targeted_start"], abs=1e-6)
+
+
+def test_kneepoint_retries_are_attempts_at_one_request() -> None:
+    found = score(FILES / "kneepoint.jsonl", "e2e<=10s")
+    assert found.retries.retries == 6
+    assert found.requests + found.retries.retries == len((FILES / "kneepoint.jsonl").read_text().splitlines())
+
+
+def test_loadgen_counts_from_schedule() -> None:
+    (batch,) = open_any(FILES / "loadgen-trace.json").batches()
+    assert ints(batch, "sent_ns")[3] - ints(batch, "scheduled_ns")[3] == 1_009_995
+    assert ints(batch, "ended_ns")[3] - ints(batch, "scheduled_ns")[3] == 37_821_060
+
+
+def test_vegeta_csv_is_its_json(tmp_path: Path) -> None:
+    rows = [json.loads(line) for line in (FILES / "vegeta.json").read_text().splitlines()]
+    base = 1_794_700_800_000_000_000  # 2026-11-15T00:00:00Z
+    with (tmp_path / "hits.csv").open("w") as file:
+        for row in rows:
+            moment = base + round(float(row["timestamp"][17:-1]) * 1e9)
+            file.write(f"{moment},{row['code']},{row['latency']},80,300,{row['error']},,,0,POST,,\n")
+    ours, theirs = open_any(FILES / "vegeta.json"), open_any(tmp_path / "hits.csv")
+    assert [b.to_pylist() for b in ours.batches()] == [b.to_pylist() for b in theirs.batches()]
+
+
+def test_k6_iterations_that_were_dropped_are_rows(tmp_path: Path) -> None:
+    point = {"time": "2026-11-15T12:40:00Z", "value": 3, "tags": {}}
+    line = json.dumps({"metric": "dropped_iterations", "type": "Point", "data": point})
+    (tmp_path / "k6.json").write_text((FILES / "k6.json").read_text() + line + "\n")
+    assert score(open_any(tmp_path / "k6.json"), "e2e<=1s").statuses["dropped"] == 3
+
+
+def test_a_call_that_both_sides_tell_counts_once(tmp_path: Path) -> None:
+    found = told("otel.json")
+    spans = found["resourceSpans"][0]["scopeSpans"][0]["spans"]
+    asked = [span for span in spans if span["kind"] == "SPAN_KIND_CLIENT"]
+    spans += [{**span, "kind": "SPAN_KIND_SERVER", "name": "llm_request"} for span in asked]
+    (tmp_path / "both.json").write_text(json.dumps(found))
+    assert open_any(tmp_path / "both.json").num_rows == len(asked) == 20
+
+
+def test_the_percentile_table_is_the_log_but_for_rounding_up() -> None:
+    log, table = (score(FILES / name, "e2e<=1s") for name in ("hdr.hlog", "hdr-table.txt"))
+    assert log.completed == table.completed == 500
+    assert log.e2e_s is not None
+    assert table.e2e_s is not None
+    assert log.e2e_s.p50 <= table.e2e_s.p50 * 1.001
+    assert log.e2e_s.p99 == pytest.approx(table.e2e_s.p99, rel=0.1)
