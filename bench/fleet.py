@@ -1,12 +1,12 @@
 """How many requests of a fleet does the simulator do in a second, on one core?
 
-    python bench/fleet.py [--requests 200000] [--day]
+    python bench/fleet.py [--requests 200000] [--day 10000000]
 
 Replicas of an 8B model on H100s with prefix caches, conversations of three turns that share a system prompt, to whoever
 has the fewest requests, 15 requests/s for each replica: 8 replicas and 64. Printed are requests per second of processor
 time with token times in memory, and the ratio to a simulator of such a workload, whose figure was taken on one idle
-core of another machine of this kind. `--day`: ten million requests over 64 replicas straight into a run folder, with
-the peak of memory (minutes, gigabytes of disk).
+core of another machine of this kind. `--day`: so many requests in a day over 64 replicas,
+straight into a run folder, with the peak of memory (ten million take minutes, and gigabytes of disk).
 """
 
 import argparse
@@ -33,7 +33,7 @@ PER_REPLICA_RPS = 15.0
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--requests", type=int, default=200_000)
-    parser.add_argument("--day", action="store_true")
+    parser.add_argument("--day", type=int, default=0)
     given = parser.parse_args()
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
@@ -57,12 +57,12 @@ def main() -> None:
         )
     print(f"peak memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:,.0f} MiB")
     if given.day:
-        _day(workload)
+        _day(workload, given.day)
 
 
-def _day(workload: Workload) -> None:
+def _day(workload: Workload, count: int) -> None:
     fleet = read_fleet({**FLEET, "replicas": 64})
-    rate, seconds = 10e6 / 86_400, 86_400.0
+    rate, seconds = count / 86_400, 86_400.0
     folder = Path(tempfile.mkdtemp(prefix="openloop-day-"))
     began = time.monotonic()
     try:

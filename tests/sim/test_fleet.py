@@ -21,6 +21,7 @@ from openloop.sim.engine import Engine
 from openloop.sim.fleet import Fleet, engine_of, read_fleet, simulate_fleet
 from openloop.slo import read_slo
 from openloop.workload import Demand, Sessions, Synthetic, Workload, read_source
+from openloop.workload.demand import one_piece
 
 STEP = {"floor": "5ms", "token": "50us", "context": "20ns", "attention": "1ns", "sequence": "10us"}
 
@@ -289,3 +290,52 @@ def test_refusing_what_is_late_raises_goodput_in_overload_and_serves_fewer_token
     assert refusing.goodput_rps > 1.5 * first.goodput_rps
     assert refusing.statuses["shed"] > 0
     assert refusing.output_tokens_per_s < first.output_tokens_per_s
+
+
+@pytest.mark.parametrize("policy", ["chunked", "prepone"])
+def test_a_demand_in_parts_is_served_as_a_whole_one_is(policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts of 40 users, one after the other in the same places, against all of them at once."""
+    found = fleet(policy=policy, replicas=2, memory_tokens=4_000)
+    asked = Workload.of(read_source("synthetic:prompt=uniform(1,900),output=uniform(1,60)"))
+    parts = list(asked.parts(Poisson(8.0), 60.0, 1, users=40))
+    assert len(parts) > 8
+    lengths = np.concatenate([part.pieces.tokens for part in parts])
+    whole = Demand(
+        np.concatenate([part.due_s for part in parts]),
+        one_piece(lengths),
+        np.concatenate([part.output_tokens for part in parts]),
+    )
+    expected = Outcome(engine_of(found, whole))
+    monkeypatch.setattr("openloop.workload.mix.Workload.parts", lambda *_: iter(parts))
+    monkeypatch.setattr("openloop.sim.engine.BLOCK_ROWS", 16)
+    run = simulate_fleet(found, asked, Poisson(8.0), 60.0, 1)
+    rows = sorted(run.head(10_000), key=lambda row: row["request_id"])
+    assert [row["request_id"] for row in rows] == list(range(len(whole)))
+    assert [row["prompt_tokens"] for row in rows] == lengths.tolist()
+    assert np.concatenate([row["event_ns"] for row in rows]).tolist() == expected.times.tolist()
+
+
+def test_conversations_in_parts_know_what_was_said_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = Workload.of(Sessions(Fixed(4), Fixed(2.0), Fixed(160), Fixed(64), 320))
+    parts = list(asked.parts(Poisson(2.0), 100.0, 3, users=20))
+    monkeypatch.setattr("openloop.workload.mix.Workload.parts", lambda *_: iter(parts))
+    monkeypatch.setattr("openloop.sim.engine.BLOCK_ROWS", 16)
+    run = simulate_fleet(read_fleet({"model": "8b", "gpu": "h100"}), asked, Poisson(2.0), 100.0, 3)
+    run.validate()
+    rows = run.head(10_000)
+    sessions = {row["session_id"] for row in rows}
+    assert len(sessions) == sum(len(part.due_s[~np.isnan(part.due_s)]) for part in parts)
+    for row in rows:
+        known = row["prompt_tokens"] - 160 - 1 if row["turn"] else 320
+        assert row["cached_tokens"] in ((known // 16 * 16,) if row["turn"] else (0, known // 16 * 16))
+
+
+def test_a_demand_in_one_part_is_the_demand() -> None:
+    asked = Workload.of(read_source("synthetic:prompt=50,output=20,prefixes=3,prefix=uniform(100,900),reuse=50%"))
+    (only,) = asked.parts(Poisson(8.0), 30.0, 1)
+    whole = asked.demand(Poisson(8.0), 30.0, 1)
+    assert np.array_equal(only.pieces.identity, whole.pieces.identity)
+    several = list(asked.parts(Poisson(8.0), 30.0, 1, users=50))
+    lengths = [dict(zip(p.pieces.identity.tolist(), p.pieces.tokens.tolist(), strict=True)) for p in several]
+    for each in lengths[1:]:
+        assert {k: v for k, v in each.items() if k >= 0} == {k: v for k, v in lengths[0].items() if k >= 0}

@@ -6,7 +6,7 @@ What is finished leaves in blocks, so memory is bounded by what is in flight, ho
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numba
 import numpy as np
@@ -53,6 +53,20 @@ class Served:
     times: Ints  # when, in nanoseconds,
     tokens: Ints | None  # and how many; None: one each time
 
+    def some(self, wanted: NDArray[np.bool_]) -> "Served":
+        """Some of the attempts."""
+        each = np.repeat(wanted, self.counts)
+        tokens = None if self.tokens is None else self.tokens[each]
+        return Served(self.rows[wanted], self.counts[wanted], self.times[each], tokens)
+
+
+class _Place(NamedTuple):
+    """Of requests that were fed together, in the table of requests and in that of names."""
+
+    rows: int
+    name: int
+    names: int
+
 
 class Engine:
     def __init__(
@@ -94,6 +108,8 @@ class Engine:
         if routing is not None:
             self.choose, self.knobs = _compiled(routing.choose), np.zeros(0)
             self.views, self.ask, self.state = records(VIEW, fleet), records(ASK, 1), np.zeros(MEMORY, np.int64)
+        self.places = {0: _Place(len(requests), 0, 0 if hashes is None else len(hashes))}
+        self.fed = 0  # where those begin that were fed last
         w = self.world[0]
         w.seed = seed & ((1 << 62) - 1)
         w.scheduled = int(np.count_nonzero(~np.isnan(requests.due)))
@@ -127,11 +143,42 @@ class Engine:
         return found
 
     def run(self, until: float = np.inf) -> Iterator[Served]:
+        yield from self.run_to(until)
+        yield self.stop(until)
+
+    def run_to(self, until: float) -> Iterator[Served]:
         while self.advance(until) == loop.FULL:
             if self.world[0].ended >= BLOCK_ROWS:
                 yield self.flush()
             self.grow()
-        yield self.stop(until)
+
+    def feed(self, requests: Any, hashes: Ints | None) -> Iterator[Served]:
+        """More requests, once all that were there have come: they take the place of those that are over."""
+        yield self.flush()
+        self.places = {first: place for first, place in self.places.items() if self._used(first, place.rows)}
+        row = _gap([(first, place.rows) for first, place in self.places.items()], len(requests))
+        name = _gap([(place.name, place.names) for place in self.places.values()], 0 if hashes is None else len(hashes))
+        self.places[row] = _Place(len(requests), name, 0 if hashes is None else len(hashes))
+        requests.follower += np.where(requests.follower >= 0, row, 0)
+        requests.names += name
+        self.requests = _fitting(self.requests, row + len(requests))
+        self.requests[row : row + len(requests)] = requests
+        if hashes is not None:
+            self.hashes, self.spots = (_fitting(each, name + len(hashes)) for each in (self.hashes, self.spots))
+            self.hashes[name : name + len(hashes)] = hashes
+        w = self.world[0]
+        w.arrived, w.scheduled = row, row + int(np.count_nonzero(~np.isnan(requests.due)))
+        self.fed = row
+
+    def _used(self, first: int, rows: int) -> bool:
+        """Whether anything is still about these requests."""
+        w = self.world[0]
+        alive = self.attempts[self.attempts.where != FREE].request
+        put_off = self.later[: w.waits] if self.later is not None else self.later
+        asked = put_off.number[put_off.kind <= loop.COPY] if put_off is not None else alive[:0]
+        patient = put_off.number[put_off.kind == loop.LOSE_PATIENCE] if put_off is not None else alive[:0]
+        found = np.concatenate([alive, self.ended[: w.ended].request, asked, patient])
+        return bool(np.any((found >= first) & (found < first + rows)))
 
     def up_s(self, until: float) -> Floats:
         """How long each replica was paid for."""
@@ -288,6 +335,25 @@ class Engine:
         most = rows.output[whose]
         found: Ints = np.minimum(so_far, most) - np.minimum(so_far - made, most)
         return found
+
+
+def _gap(taken: list[tuple[int, int]], size: int) -> int:
+    """The first place where so many fit."""
+    at = 0
+    for first, length in sorted(taken):
+        if first - at >= size:
+            return at
+        at = max(at, first + length)
+    return at
+
+
+def _fitting(old: Any, size: int) -> Any:
+    """With room for so many; what is there stays."""
+    if size <= len(old):
+        return old
+    new = np.zeros(size, old.dtype)
+    new[: len(old)] = old
+    return new.view(np.recarray) if old.dtype.names else new
 
 
 def _doubled(old: Any) -> Any:

@@ -1,6 +1,7 @@
 """A fleet of modelled replicas, as a user writes it, and a run of it."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -259,7 +260,8 @@ def simulate_fleet(
     **facts: Any,
 ) -> Run:
     """Users of so many seconds, served by modelled replicas in virtual time; with `out`, straight into a run folder."""
-    demand = workload.demand(arrivals, seconds, seed)
+    parts = workload.parts(arrivals, seconds, seed)
+    demand = next(parts)
     engine = engine_of(fleet, demand, objectives, seconds, seed)
     manifest = Manifest(
         **{
@@ -282,9 +284,9 @@ def simulate_fleet(
     latest = seconds
     batches: list[pa.RecordBatch] = []
     writer = None if out is None else RunWriter(out, manifest)
-    for served in engine.run(seconds + drain_s):
+    for part, served in _served(fleet, engine, demand, parts, objectives, seconds + drain_s):
         latest = max(latest, float(np.nanmax(served.rows.ended, initial=seconds)))
-        (batches if writer is None else writer).append(make_rows(fleet, demand, served, to_ns(seconds)))
+        (batches if writer is None else writer).append(_make_rows(fleet, part, served, to_ns(seconds)))
     last: dict[str, Any] = {
         "stopped_ns": to_ns(min(latest + 1.0, seconds + drain_s)),
         "events": _events(engine),
@@ -300,6 +302,58 @@ def engine_of(
     fleet: Fleet, demand: Demand, objectives: Objectives | None = None, seconds: float = np.inf, seed: int = 0
 ) -> Engine:
     """The tables of a fleet and of what is asked of it."""
+    return assemble(fleet, *_tables(fleet, demand, objectives), seconds, seed)
+
+
+def _served(
+    fleet: Fleet,
+    engine: Engine,
+    demand: Demand,
+    parts: Iterator[Demand],
+    objectives: Objectives | None,
+    until: float,
+) -> Iterator[tuple["_Part", Served]]:
+    """All that is served, part by part of the demand; the next part is fed when its first request is due."""
+    fed = {0: _Part(demand, 0, 0, 0)}
+    last = fed[0]
+    for more in parts:
+        for served in engine.run_to(float(more.due_s[0])):
+            yield from _by_part(fed, served)
+        requests, hashes = _tables(fleet, more, objectives)
+        for served in engine.feed(requests, hashes):
+            yield from _by_part(fed, served)
+        last = _Part(more, engine.fed, last.request + len(last.demand), last.session + last.sessions)
+        fed = {row: part for row, part in fed.items() if row in engine.places} | {engine.fed: last}
+    for served in engine.run(until):
+        yield from _by_part(fed, served)
+
+
+@dataclass(frozen=True, eq=False)
+class _Part:
+    """Of a demand: where its requests are in the table, and how many requests and sessions were before it."""
+
+    demand: Demand
+    row: int
+    request: int
+    session: int
+
+    @property
+    def sessions(self) -> int:
+        return 0 if self.demand.session is None else 1 + int(self.demand.session.max())
+
+
+def _by_part(fed: dict[int, _Part], served: Served) -> Iterator[tuple[_Part, Served]]:
+    if len(fed) == 1:
+        yield next(iter(fed.values())), served
+        return
+    for row, part in fed.items():
+        mine = (served.rows.request >= row) & (served.rows.request < row + len(part.demand))
+        if mine.any():
+            yield part, served.some(mine)
+
+
+def _tables(fleet: Fleet, demand: Demand, objectives: Objectives | None) -> tuple[Any, Ints | None]:
+    """Requests, and the names of their blocks."""
     longest = int((demand.prompt_tokens + demand.output_tokens).max())
     for each in fleet.kinds():
         if longest > each.memory_blocks * each.block:
@@ -312,7 +366,7 @@ def engine_of(
     if fleet.prefix_cache and bool(np.any(demand.pieces.identity >= 0)):
         salt = demand.tenant if fleet.tenant_salt else None
         hashes, d.names, d.named, d.named_prompt = block_names(demand, fleet.kinds()[0].block, salt)
-    return assemble(fleet, d, hashes, seconds, seed)
+    return d, hashes
 
 
 def assemble(
@@ -428,22 +482,20 @@ def _prices(fleet: Fleet, engine: Engine, seconds: float) -> Prices | None:
     return Prices(per_hour=float(np.dot(up, each)))
 
 
-def make_rows(fleet: Fleet, demand: Demand, served: Served, end_ns: int) -> pa.RecordBatch:
+def _make_rows(fleet: Fleet, part: _Part, served: Served, end_ns: int) -> pa.RecordBatch:
     """Records of what was due in the window."""
+    demand = part.demand
     inside = served.rows.due * NS_PER_S < end_ns
+    served = served if inside.all() else served.some(inside)
     rows, counts, times, tokens = served.rows, served.counts, served.times, served.tokens
-    if not inside.all():
-        wanted = np.repeat(inside, counts)
-        rows, counts, times = rows[inside], counts[inside], times[wanted]
-        tokens = None if tokens is None else tokens[wanted]
     if fleet.delay is not None:
         times = _delayed(times, counts, to_ns(parse_seconds(fleet.delay)))
     last = times[np.maximum(np.cumsum(counts) - 1, 0)] if len(times) else np.zeros(len(rows), np.int64)
     ok, over = rows.status == OK, rows.status != CENSORED
     ended = np.maximum(_ns(rows.ended), np.where(ok & (counts > 0), last, 0))
-    request = rows.request
+    request = rows.request - part.row
     columns: dict[str, Any] = {
-        "request_id": request,
+        "request_id": request + part.request,
         "scheduled_ns": np.minimum(_ns(rows.due), end_ns - 1),
         "sent_ns": np.where(rows.attempt == 0, np.minimum(_ns(rows.sent), end_ns - 1), _ns(rows.sent)),
         "ended_ns": pa.array(ended, mask=~over),
@@ -468,7 +520,7 @@ def make_rows(fleet: Fleet, demand: Demand, served: Served, end_ns: int) -> pa.R
         columns["accepted_draft_tokens"] = np.maximum(columns["output_tokens"] - 1 - steps, 0)
     if demand.session is not None and demand.turn is not None:
         alone = demand.session[request] < 0
-        columns["session_id"] = pa.array(demand.session[request], mask=alone)
+        columns["session_id"] = pa.array(demand.session[request] + part.session, mask=alone)
         columns["turn"] = pa.array(demand.turn[request].astype(np.int32), mask=alone)
     if demand.workload_class is not None:
         columns["workload_class"] = make_words(demand.workload_class[request], demand.classes)

@@ -1,5 +1,6 @@
 """The whole of what is asked: one source, or several classes of requests, each with a share of the users."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +20,7 @@ __all__ = ["SOURCES", "Class", "Workload", "read_source", "schedule"]
 
 _KINDS: tuple[type[Term], ...] = (Synthetic, Sessions, Corpus, Trace, ServeGen)
 SOURCES = {kind.name: kind for kind in _KINDS}
+PART = 100_000  # users whose requests are held at once, where it can be
 
 
 def read_source(text: str) -> Source:
@@ -74,6 +76,26 @@ class Workload:
         if not len(found):
             raise SpecError(f"nothing is due in {horizon_s:g} s of {arrivals or self}: raise the rate, or run longer")
         return found
+
+    def parts(self, arrivals: Arrivals | None, horizon_s: float, seed: int, users: int = PART) -> Iterator[Demand]:
+        """The same in parts of so many users, each with all that they ask, so that a long run need not be held at once.
+        The first part is what `demand` begins with; the next ones are drawn from streams of their own. A workload of
+        classes, or with times of its own, is one part."""
+        source = self.classes[0].source
+        if arrivals is None or self.classes[0].name or not isinstance(source, Synthetic | Sessions):
+            yield self.demand(arrivals, horizon_s, seed)
+            return
+        starts = schedule(arrivals, horizon_s, seed)
+        if len(starts) <= users:
+            yield self.demand(arrivals, horizon_s, seed)
+            return
+        for number in range(0, len(starts), users):
+            some = starts[number : number + users]
+            if number == 0:
+                yield source.demand(some, horizon_s, stream(seed, "workload"))
+            else:
+                rng = stream(seed, f"workload from user {number}")
+                yield source.part(some, rng, stream(seed, "workload"), users)
 
     def _mixed(self, starts_s: Floats | None, horizon_s: float, seed: int) -> Demand:
         shares = np.array([each.share for each in self.classes])

@@ -1,6 +1,6 @@
 """Requests of given lengths: alone, with prefixes that many share, or as conversations that grow."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -33,8 +33,18 @@ class Synthetic(Term):
         assert starts_s is not None
         count = len(starts_s)
         prompts, outputs = whole(self.prompt, count, rng), whole(self.output, count, rng)
-        own = one_piece(prompts)
-        shared = whole(self.prefix, self.prefixes, rng, least=0)
+        return self._demand(starts_s, prompts, outputs, whole(self.prefix, self.prefixes, rng, least=0), rng)
+
+    def part(self, starts_s: Floats, rng: np.random.Generator, opening: np.random.Generator, users: int) -> Demand:
+        """More of a demand that `opening` began with so many users: the same prefixes."""
+        whole(self.prompt, users, opening)
+        whole(self.output, users, opening)
+        shared = whole(self.prefix, self.prefixes, opening, least=0)
+        prompts, outputs = whole(self.prompt, len(starts_s), rng), whole(self.output, len(starts_s), rng)
+        return self._demand(starts_s, prompts, outputs, shared, rng)
+
+    def _demand(self, starts_s: Floats, prompts: Ints, outputs: Ints, shared: Ints, rng: np.random.Generator) -> Demand:
+        count, own = len(starts_s), one_piece(prompts)
         if not shared.any():
             return Demand(starts_s, own, outputs)
         weights = np.arange(1.0, self.prefixes + 1) ** -self.skew
@@ -64,6 +74,14 @@ class Sessions(Term):
     output: Distribution = param(LENGTHS, Fixed(64))
     system: int | None = param(COUNT, None)
     timed = False
+
+    def part(self, starts_s: Floats, rng: np.random.Generator, opening: np.random.Generator, users: int) -> Demand:
+        """More of a demand: what was said there is not said here, but for the system prompt."""
+        found = self.demand(starts_s, 0.0, rng)
+        apart = int(rng.integers(1, 1 << 40)) << 21
+        pieces = replace(found.pieces, identity=np.where(found.pieces.identity > 0, found.pieces.identity + apart, 0))
+        answer = found.answer if found.answer is None else np.where(found.answer < 0, -1, found.answer + apart)
+        return replace(found, pieces=pieces, answer=answer)
 
     def demand(self, starts_s: Floats | None, horizon_s: float, rng: np.random.Generator) -> Demand:
         assert starts_s is not None
