@@ -10,7 +10,7 @@ from openloop.sim.tables import CRASH, DRAIN, ROTATE, SLOW, START
 from openloop.terms import COUNT, NUMBER, SECONDS, Codec, Term, param
 from openloop.units import parse_number
 
-__all__ = ["EVENTS", "LOGGED", "Add", "Crash", "Deploy", "Event", "Remove", "Rotate", "Slow"]
+__all__ = ["EVENTS", "LOGGED", "Add", "Crash", "Deploy", "Event", "Remove", "Rotate", "Slow", "plan_rows"]
 
 Row = tuple[float, int, int, float]  # time, kind, replica, value
 LOGGED = ("slow", "crash", "start", "drain", "salt-rotation", "scale-out", "scale-in")

@@ -20,7 +20,7 @@ __all__ = ["SOURCES", "Class", "Workload", "read_source", "schedule"]
 
 _KINDS: tuple[type[Term], ...] = (Synthetic, Sessions, Corpus, Trace, ServeGen)
 SOURCES = {kind.name: kind for kind in _KINDS}
-PART = 100_000  # users whose requests are held at once, where it can be
+PART = 20_000  # users whose requests are held at once, where it can be
 
 
 def read_source(text: str) -> Source:
