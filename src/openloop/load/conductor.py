@@ -517,7 +517,7 @@ class _Conductor:
 
     def _spent(self, now: int) -> float:
         prices: Prices | None = self.load.facts.get("prices")
-        hourly = prices.per_hour * max(now - self.start_ns, 0) / 3.6e12 if prices else 0.0
+        hourly = prices.hourly * max(now - self.start_ns, 0) / 3.6e12 if prices else 0.0
         return self.spent + hourly
 
     def _halt(self, now: int, due_ns: int, why: str | None, patience_s: float | None = None) -> None:

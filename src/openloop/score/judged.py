@@ -35,7 +35,7 @@ def judge_run(run: Run, objectives: Objectives, progress: Progress | None = None
     _check_against_rows(run, attempts, streams)
     tokens = np.where(attempts.output_tokens >= 0, attempts.output_tokens, streams.delivered)
     cost = _attempt_costs(attempts, tokens, prices)
-    per_hour = prices.per_hour if prices and "cost" not in attempts.present else 0.0
+    per_hour = prices.hourly if prices and "cost" not in attempts.present else 0.0
     spending = _spending(tokens, cost, per_hour, requests, request_of)
     deliveries = Deliveries(requests, attempts, streams, spending)
     judgement, from_sent = (
