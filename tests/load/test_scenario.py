@@ -47,6 +47,8 @@ def test_what_the_starter_has_in_comments_is_a_scenario_too(tmp_path: Path) -> N
         text = MINE.replace("model: m}", f"model: m, {bare.split('#')[0].strip()}}}") if inside else f"{MINE}\n{bare}"
         if key in ("spend", "limits"):
             text += "\nprices: {per_hour: 1.0}"
+        if key == "repair":
+            text += "\ngates: [json]"
         if key != "model":
             scenario(tmp_path, text)
 

@@ -25,13 +25,23 @@ from openloop.load.targets import (
     check_template,
     find_function,
 )
-from openloop.persistence import read_hedge, read_retry
-from openloop.records import Prices, Run, Warmth
+from openloop.persistence import read_hedge, read_repair, read_retry
+from openloop.quality import Gating, read_gating
+from openloop.records import Prices, Run, Warmth, read_prices
 from openloop.slo import Objectives, read_slo
 from openloop.spec import Strict, convert, read_yaml, suggest
 from openloop.terms import NUMBER
 from openloop.units import parse_seconds, parse_share
-from openloop.workload import Scale, Synthetic, Words, Workload, read_source, word_tokens
+from openloop.workload import (
+    Scale,
+    Synthetic,
+    Warming,
+    Words,
+    Workload,
+    read_source,
+    read_warming,
+    word_tokens,
+)
 from openloop.workload.mix import Class
 
 __all__ = [
@@ -65,6 +75,7 @@ class TargetSpec(Strict, frozen=True):
     method: str = "POST"  # api http
     replica_header: str | None = None  # of responses: says who served
     metrics: bool = True  # scrape /metrics during the run
+    cache_salt: bool = False  # the API takes a cache_salt, as vLLM's does: warmth then leaves prompts as they are
 
 
 class ClassSpec(Strict, frozen=True, rename={"name": "class"}):
@@ -101,9 +112,13 @@ class Scenario(Strict, frozen=True, rename={"seconds": "for"}):
     seconds: str = "60s"
     seed: int = 0
     slo: Any = None
-    prices: Prices | None = None
+    gates: Any = None  # of quality: a file, a gate, several, or what stands in a file
+    repair: str | int | None = None
+    keep_texts: bool = False
+    prices: Prices | str | None = None  # or a file of them
     retry: str | int | None = None
     hedge: str | None = None
+    warmth: str | None = None
     limits: Limits = Limits()
     timeout: str = "120s"
     drain: str = "30s"
@@ -130,6 +145,19 @@ class Scenario(Strict, frozen=True, rename={"seconds": "for"}):
 
     def read_arrivals(self) -> Arrivals | None:
         return None if self.arrivals is None else read_arrivals(self.arrivals)
+
+    def read_prices(self) -> Prices | None:
+        return None if self.prices is None else read_prices(self.prices)
+
+    def read_gating(self) -> Gating | None:
+        if self.gates is None:
+            return None
+        if not isinstance(self.gates, str | list | dict) or not all(isinstance(each, str) for each in self.gates):
+            raise SpecError(f"gates is {self.gates!r}; it is a file, a gate such as json, or a list of them")
+        return read_gating(self.gates)
+
+    def read_warming(self) -> Warming | None:
+        return None if self.warmth is None else read_warming(self.warmth)
 
     def whole_slo(self) -> Any:
         """With that of each class."""
@@ -176,6 +204,8 @@ def _spelt_out(raw: Mapping[str, Any], flags: dict[str, Any]) -> dict[str, Any]:
         flags["target.url"] = urls[0] if len(urls) == 1 else list(urls)
     if "extra" in flags:
         flags["target.extra"] = _json_object("--extra", flags.pop("extra"))
+    if "gates" in flags:
+        flags["gates"] = list(flags["gates"])
     if "header" in flags:
         given = [each.partition(":") for each in flags.pop("header")]
         for name, colon, value in given:
@@ -264,6 +294,34 @@ def _check(scenario: Scenario) -> None:
         raise SpecError(f"timeout is {scenario.timeout}; an answer takes some time, such as 120s")
     _seconds(scenario.drain, "drain")
     scenario.objectives()
+    scenario.read_prices()
+    _check_quality(scenario)
+    _check_warmth(scenario)
+
+
+def _check_quality(scenario: Scenario) -> None:
+    gating = scenario.read_gating()
+    if scenario.repair is not None:
+        read_repair(str(scenario.repair))
+        if gating is None:
+            raise SpecError("a repair needs a quality gate that an answer can fail: give --gate, or gates in the file")
+        if scenario.closed is not None:
+            raise SpecError("a closed loop asks nobody twice: leave out --repair, or --closed")
+    if (gating or scenario.keep_texts) and scenario.target.api == "embeddings":
+        raise SpecError("embeddings have no words: leave out --gate and --keep-texts")
+
+
+def _check_warmth(scenario: Scenario) -> None:
+    warming = scenario.read_warming()
+    if warming is None:
+        return
+    warming.events(scenario.horizon_s)
+    if scenario.facts.cache_warmth not in (None, warming.state):
+        raise SpecError(f"warmth brings about {warming.state!r}, and facts say {scenario.facts.cache_warmth!r}")
+    if warming.settles and scenario.closed is not None:
+        raise SpecError("a closed loop has no steady traffic to settle: leave out --warmth hot, or --closed")
+    if scenario.target.api in ("http", "python") and warming.primes:
+        raise SpecError(f"--api {scenario.target.api} has no prefix cache that is known of: leave --warmth out")
 
 
 def _seconds(text: str, name: str) -> float:
@@ -298,7 +356,7 @@ def _load(scenario: Scenario, command: list[str] | None) -> Load:
         "model": getattr(sites[0][1], "model", None),
         "command": command and _without_secrets(command),
         "slo": scenario.whole_slo(),
-        "prices": scenario.prices,
+        "prices": scenario.read_prices(),
         "notes": (*([cap] if scenario.connections else []), *told),
         **{name: value for name in Facts.__struct_fields__ if (value := getattr(scenario.facts, name)) is not None},
     }
@@ -316,10 +374,15 @@ def _load(scenario: Scenario, command: list[str] | None) -> Load:
         scenario.closed,
         None if scenario.retry is None else read_retry(str(scenario.retry)),
         None if scenario.hedge is None else read_hedge(str(scenario.hedge)),
-        scenario.limits.requests,
-        scenario.limits.spend,
-        dict(sites[0][1].headers) if spec.metrics else None,
-        facts,
+        gating=scenario.read_gating(),
+        repair=None if scenario.repair is None else read_repair(str(scenario.repair)),
+        keep_texts=scenario.keep_texts,
+        warming=scenario.read_warming(),
+        cache_salt=spec.cache_salt,
+        most_requests=scenario.limits.requests,
+        most_spend=scenario.limits.spend,
+        metrics=dict(sites[0][1].headers) if spec.metrics else None,
+        facts=facts,
     )
 
 
@@ -437,9 +500,14 @@ seed: 0
 # What they accept.
 slo: "ttft<=500ms, tpot<=40ms"
 
-# prices: {per_hour: 3.0}           # or per_million_input_tokens, per_million_output_tokens, per_request
+# Whether an answer is good: all must pass, and outputs are kept. Or gates: gates.yaml, with gates by class.
+# gates: [json, "length:most=200", "regex:'^[A-Z]'"]
+# repair: 1                         # ask again, with a correction, where a gate fails
+
+# prices: {per_hour: 3.0}           # or per_gpu_hour and gpus, per_million_input_tokens, per_human_review; or a file
 # retry: "retry:most=2,on=429+503+timeout,budget=20%"
 # hedge: "hedge:after=p95,budget=5%"
+# warmth: warm-cache                # cold-cache, hot, disrupted:at=30s: brought about, not found
 # limits: {requests: 10000, spend: 5.0}
 # facts: {engine: vllm, hardware: 1x H100, cache_warmth: warm-model cold-cache}
 """

@@ -30,6 +30,8 @@ GRADES: Final = SideTable(
             pa.field("review_cost", pa.float64()),
             pa.field("slices", pa.string()),
             pa.field("why", pa.string()),
+            pa.field("agreed", pa.int32()),  # replies of a judge that said the same
+            pa.field("votes", pa.int32()),  # of so many that made sense
             pa.field("gate", pa.string(), nullable=False),  # a fingerprint of what judged it
         ]
     ),
@@ -59,9 +61,13 @@ def side_table(table: SideTable, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
 
 
 class Labels:
-    """Grades, to be filled into rows of the table by request and attempt; of several for one row the last counts."""
+    """Grades, to be filled into rows of the table by request and attempt.
 
-    def __init__(self, grades: pa.Table) -> None:
+    A row without one stays as it is (`keep`), or loses what it had.
+    """
+
+    def __init__(self, grades: pa.Table, *, keep: bool = True) -> None:
+        self._keep = keep
         self._columns = {name: grades.column(name).combine_chunks() for name in FILLED}
         keys = zip(grades.column("request_id").to_pylist(), grades.column("attempt").to_pylist(), strict=True)
         self._place = {key: place for place, key in enumerate(keys)}
@@ -72,6 +78,7 @@ class Labels:
         found, known = pa.array(np.maximum(places, 0)), pa.array(places >= 0)
         for name, column in self._columns.items() if len(self._place) else ():
             index = batch.schema.get_field_index(name)
-            filled = pc.if_else(known, column.take(found), batch.column(name).cast(column.type))
+            else_ = batch.column(name).cast(column.type) if self._keep else pa.scalar(None, column.type)
+            filled = pc.if_else(known, column.take(found), else_)
             batch = batch.set_column(index, batch.schema.field(name), filled)
         return batch
