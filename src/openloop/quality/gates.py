@@ -17,7 +17,23 @@ from openloop.quality.judge import Judge
 from openloop.spec import read_json
 from openloop.terms import COUNT, FLAG, NUMBER, SHARE, TEXT, Codec, Term, param, read_term
 
-__all__ = ["QUALITY_GATES", "Gate", "content_words", "read_gate"]
+__all__ = [
+    "QUALITY_GATES",
+    "Contains",
+    "Exact",
+    "Finish",
+    "Gate",
+    "Grounded",
+    "Json",
+    "Length",
+    "Match",
+    "Number",
+    "Python",
+    "Regex",
+    "Schema",
+    "content_words",
+    "read_gate",
+]
 
 NO_REFERENCE = "there is no reference to compare it with"
 NUMBER_IN_TEXT = re.compile(r"[-+]?(?:\d[\d,]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")

@@ -19,7 +19,19 @@ from openloop.units import to_ns
 from openloop.workload.demand import Demand, Ints, one_after_the_other
 from openloop.workload.describe import chains
 
-__all__ = ["WARMTHS", "Warming", "priming", "read_warming", "salted", "steady", "with_priming"]
+__all__ = [
+    "WARMTHS",
+    "ColdCache",
+    "Disrupted",
+    "Hot",
+    "WarmCache",
+    "Warming",
+    "priming",
+    "read_warming",
+    "salted",
+    "steady",
+    "with_priming",
+]
 
 MOST_PRIMES = 2000
 STEADY_POINTS = 0.03  # that the hit rate may differ by between thirds
