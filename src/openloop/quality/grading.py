@@ -139,8 +139,10 @@ def _grade_all(
     if not todo:
         return found
     writer, pool = GradesWriter(folder), Pool(gating, min(jobs, len(todo)))
+    spooled = GRADES.read_spool(folder)[0].to_pylist() if (folder / GRADES.spool).exists() else []
+    there = {(row["request_id"], row["attempt"]) for row in spooled if row["gate"] == mark}
     writer.resume()
-    held = list(known.values())  # what is written is to hold all of it
+    held = [row for key, row in known.items() if key not in there]  # what is written is to hold all of it
     flushed = time.monotonic()
     try:
         for key, case in todo.items():

@@ -75,8 +75,8 @@ class Labels:
     def fill(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         keys = zip(batch.column("request_id").to_pylist(), batch.column("attempt").to_pylist(), strict=True)
         places = np.array([self._place.get(key, -1) for key in keys], np.int64)
-        found, known = pa.array(np.maximum(places, 0)), pa.array(places >= 0)
-        for name, column in self._columns.items() if len(self._place) else ():
+        found, known = pa.array(places, mask=places < 0), pa.array(places >= 0)
+        for name, column in self._columns.items():
             index = batch.schema.get_field_index(name)
             else_ = batch.column(name).cast(column.type) if self._keep else pa.scalar(None, column.type)
             filled = pc.if_else(known, column.take(found), else_)
