@@ -549,6 +549,10 @@ class _Conductor:
             if not worker.over:
                 self._send(worker, ("drain", self.start_ns + self.end_ns + to_ns(self.load.drain_s)))
 
+    def _hurried(self, waited_s: float) -> bool:
+        """Whether nobody wants to wait for the last grades."""
+        return self.interrupts > 1 or (self.interrupts > 0 and waited_s > HALT_S)
+
     def _warmth(self) -> Warmth | None:
         """What the manifest says of caches, unless it did not come about."""
         stated = self.writer.manifest.cache_warmth
@@ -662,7 +666,7 @@ class _Conductor:
                 self._add(Row(number, self.due_ns[number], outcome, ask=request.ask))
         self._flush()
         self._stop_scraping()
-        labels = self.texts.finish(lambda: bool(self.interrupts), self.notes) if self.texts else None
+        labels = self.texts.finish(self._hurried, self.notes) if self.texts else None
         end = self.end_ns
         if self.halted_ns is not None:  # maybe while what was in flight ended: nothing was due by then
             halted = self.halted_ns - self.start_ns

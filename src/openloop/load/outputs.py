@@ -77,10 +77,10 @@ class Texts:
             self._grades.append(side_table(GRADES, self._fresh))
             self._fresh = []
 
-    def finish(self, stop: Callable[[], bool], notes: list[str]) -> Labels | None:
+    def finish(self, hurried: Callable[[float], bool], notes: list[str]) -> Labels | None:
         """Wait for the last grades, unless somebody is in a hurry; then `openloop grade` goes on where they end."""
-        flushed = time.monotonic()
-        while self._pool and self._pool.pending and not stop():
+        began = flushed = time.monotonic()
+        while self._pool and self._pool.pending and not hurried(time.monotonic() - began):
             for _ in self.graded(0.2):
                 pass
             if time.monotonic() - flushed > 1.0:
