@@ -50,6 +50,7 @@ def measure(setup: Setup, server: Engine, name: str, how: dict[str, Any]) -> tup
         "target.model": "tiny",
         "target.extra": SAMPLING,
         "tokenizer": setup.model,
+        "tokens_per_word": 1.0,  # the server is not asked how it counts: that would be a hit of its own
         "workload": WORKLOAD,
         "arrivals": f"poisson:rate={setup.rate}",
         "for": f"{setup.seconds}s",

@@ -321,7 +321,9 @@ def show_quality(page: Page, quality: QualityScore | None) -> None:
     """By slice, with what it takes to see a tail fail."""
     if quality is None:
         return
-    whole = SliceScore(quality.judged, quality.failed, quality.pass_rate, quality.interval, math.nan, quality.needed)
+    whole = SliceScore(
+        quality.judged, quality.failed, quality.pass_rate, quality.interval, math.nan, quality.interval, quality.needed
+    )
     page.table(
         "quality",
         ("judged", "failed", "pass", "95% interval", "others pass", "needed to see +2% fail", ""),

@@ -28,6 +28,7 @@ class SliceScore:
     pass_rate: float
     interval: tuple[float, float]
     rest_pass_rate: float
+    rest_interval: tuple[float, float]
     needed: int
 
     @property
@@ -36,8 +37,8 @@ class SliceScore:
 
     @property
     def worse(self) -> bool:
-        """Surely: even the upper end of its interval is below the others."""
-        return self.judged > 0 and self.interval[1] < self.rest_pass_rate
+        """Surely: its interval ends below where that of the others begins."""
+        return self.interval[1] < self.rest_interval[0]
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,7 @@ def _slice(scope: Scope, mine: Bools, others: Bools, good: Bools) -> SliceScore:
         float(good[mine].mean()),
         share_interval(good[mine], scope.part(mine).bounds),
         rest,
+        share_interval(good[others], scope.part(others).bounds),
         needed_to_see(1 - rest),
     )
 
