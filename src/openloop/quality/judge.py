@@ -60,6 +60,8 @@ class Judge(Term):
     def prepare(self) -> None:
         if not self.url.startswith(("http://", "https://")):
             raise SpecError(f"{self.url!r} is no URL; write http://host:port")
+        if "@" in self.url:
+            raise SpecError("a URL with a name or a password is written down with the run; put a key into a variable")
         _question(self.prompt)
 
     def check(self, case: Case) -> Grade:
