@@ -1,11 +1,12 @@
 """Cache warmth as a controlled state, against vLLM with its prefix cache on.
 
-    python -m validation.warmth --vllm PYTHON --model FOLDER [-o OUT] [--rate 2] [--for 60]
+    python -m validation.warmth --vllm PYTHON --model FOLDER [-o OUT] [--rate 2] [--for 55] [--rounds 3]
 
 PYTHON can import vllm; FOLDER holds a small model and its tokenizer. One server, one workload (three long prefixes that
 prompts share), and the states one after the other. What each found in the cache is read off vLLM's own counters.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -44,7 +45,19 @@ STATES: dict[str, dict[str, Any]] = {
 }
 
 
-def measure(setup: Setup, server: Engine, name: str, how: dict[str, Any]) -> tuple[ol.Score, dict[str, float], Noise]:
+REPEATED = ("cold-cache", "cold-cache, by cache_salt", "warm-cache", "warm-cache, by cache_salt", "disrupted")
+
+
+@dataclass(frozen=True)
+class Measured:
+    score: ol.Score
+    manifest: ol.Manifest
+    hits: float
+    queries: float
+    noise: Noise
+
+
+def measure(setup: Setup, server: Engine, name: str, how: dict[str, Any]) -> Measured:
     """A run in this state; in all of it, and by the server's counters, how many prompt tokens were found."""
     flags = {
         "target.model": "tiny",
@@ -61,8 +74,8 @@ def measure(setup: Setup, server: Engine, name: str, how: dict[str, Any]) -> tup
     with noise(server) as around:
         run = drive(server, fresh(setup.out / "runs" / name.replace(" ", "-").replace(",", "")), **flags)
     after = server.figures()
-    counted = {each: after[each] - before[each] for each in (HITS, QUERIES)}
-    return ol.score(run), counted, around
+    hits, queries = (after[each] - before[each] for each in (HITS, QUERIES))
+    return Measured(ol.score(run), run.manifest, hits, queries, around)
 
 
 def split_at_rotation(found: ol.Score) -> tuple[list[float], list[float]]:
@@ -77,52 +90,20 @@ def split_at_rotation(found: ol.Score) -> tuple[list[float], list[float]]:
 
 
 def warmth(setup: Setup) -> None:
-    kept: dict[str, Any] = {}
-    lines = []
+    """Rounds, so that what others do on this machine meets every state."""
+    found: dict[str, list[Measured]] = {name: [] for name in STATES}
     with setup.serve("warmth") as server:
-        for name, how in STATES.items():
-            found, counted, around = measure(setup, server, name, how)
-            assert found.ttft_s is not None
-            manifest = ol.open_run(str(found.run)).manifest
-            share = counted[HITS] / counted[QUERIES]
-            lines.append(
-                [
-                    name,
-                    manifest.cache_warmth or "unknown",
-                    *(ms(getattr(found.ttft_s, step)) for step in ("p50", "p90", "p99")),
-                    f"{found.cache_hit_rate:.1%}",
-                    f"{share:.1%}",
-                    f"{counted[HITS]:,.0f}",
-                    around,
-                ]
-            )
-            kept[name] = {
-                "ttft_s": found.ttft_s,
-                "rows": found.cache_hit_rate,
-                "counted": counted,
-                "noise": around,
-                "warmth": manifest.cache_warmth,
-                "notes": manifest.notes,
-                "valid": found.valid,
-                "score": found,
-            }
+        for number in range(setup.repeats):
+            for name, how in STATES.items():
+                if number == 0 or name in REPEATED:
+                    found[name].append(measure(setup, server, name, how))
     table(
-        "three prefixes of 2,500 tokens; milliseconds",
-        [
-            "asked for",
-            "manifest",
-            "ttft p50",
-            "p90",
-            "p99",
-            "cached, by rows",
-            "by the server",
-            "hits",
-            "stolen / others",
-        ],
-        lines,
+        f"three prefixes of 2,500 tokens, {setup.repeats} rounds; milliseconds, median (least to most)",
+        ["asked for", "manifest", "ttft p50", "p90", "cached, by rows", "by the server", "hits", "stolen / others"],
+        [_line(name, each) for name, each in found.items()],
     )
-    check(setup.checks, kept)
-    before, after = split_at_rotation(kept["disrupted"]["score"])
+    check(setup.checks, found)
+    before, after = split_at_rotation(found["disrupted"][0].score)
     print(
         f"around the salt rotation: p50 {np.median(before):.1f} ms before; after it {[round(each) for each in after]}"
     )
@@ -134,26 +115,68 @@ def warmth(setup: Setup) -> None:
         log_x=True,
     )
     for name in ("cold-cache", "warm-cache", "disrupted"):
-        run = ol.open_run(str(kept[name]["score"].run))
-        values = sorted((row["event_ns"][0] - row["scheduled_ns"]) / 1e6 for row in rows(run) if row["event_ns"])
+        values = sorted(wait for each in found[name] for wait in _first_ms(each.score))
         chart.line(values, np.arange(1, len(values) + 1) / len(values), name)
-    for each in kept.values():
-        del each["score"]
-    save(setup.out, "warmth", kept | {"rotation": {"before_ms": before, "after_ms": after}}, chart)
+    kept = {name: [_numbers(each) for each in several] for name, several in found.items()}
+    save(setup.out, "warmth", {**kept, "rotation": {"before_ms": before, "after_ms": after}}, chart)
 
 
-def check(checks: Checks, kept: dict[str, Any]) -> None:
-    cold = [kept[name]["counted"][HITS] for name in STATES if name.startswith("cold-cache")]
-    checks.that(cold == [0, 0], f"salts defeat the cache: {cold} hits by vLLM's counter")
-    checks.that(kept["warm-cache"]["rows"] > 0.9, f"a primed cache knows {kept['warm-cache']['rows']:.1%} of prompts")
-    p50 = {name: each["ttft_s"].p50 for name, each in kept.items()}
+def _line(name: str, several: list[Measured]) -> list[object]:
+    ladders = [each.score.ttft_s for each in several if each.score.ttft_s]
+    rows_say = [each.score.cache_hit_rate for each in several]
+    server_says = [each.hits / each.queries for each in several]
+    return [
+        name,
+        several[0].manifest.cache_warmth or "unknown",
+        _spread([1000 * each.p50 for each in ladders], "{:.0f}"),
+        _spread([1000 * each.p90 for each in ladders], "{:.0f}"),
+        _spread(rows_say, "{:.1%}"),
+        _spread(server_says, "{:.1%}"),
+        _spread([each.hits for each in several], "{:,.0f}"),
+        ", ".join(str(each.noise) for each in several),
+    ]
+
+
+def _spread(values: list[float], form: str) -> str:
+    low, mid, high = (form.format(each) for each in (min(values), float(np.median(values)), max(values)))
+    return mid if low == high else f"{mid} ({low} to {high})"
+
+
+def _first_ms(found: ol.Score) -> list[float]:
+    run = ol.open_run(str(found.run))
+    return [(row["event_ns"][0] - row["scheduled_ns"]) / 1e6 for row in rows(run) if row["event_ns"]]
+
+
+def _numbers(each: Measured) -> dict[str, Any]:
+    return {
+        "ttft_s": each.score.ttft_s,
+        "rows": each.score.cache_hit_rate,
+        "hits": each.hits,
+        "queries": each.queries,
+        "noise": each.noise,
+        "warmth": each.manifest.cache_warmth,
+        "notes": each.manifest.notes,
+        "valid": each.score.valid,
+        "reasons": each.score.reasons,
+    }
+
+
+def check(checks: Checks, found: dict[str, list[Measured]]) -> None:
+    cold = [each.hits for name in STATES if name.startswith("cold-cache") for each in found[name]]
+    checks.that(not any(cold), f"salts defeat the cache: {cold} hits by vLLM's counter")
+    known = [each.score.cache_hit_rate for name in STATES if name.startswith("warm-cache") for each in found[name]]
+    checks.that(min(known) > 0.9, f"a primed cache knows {min(known):.1%} to {max(known):.1%} of prompts")
+    p50 = {
+        name: float(np.median([each.score.ttft_s.p50 for each in several if each.score.ttft_s]))
+        for name, several in found.items()
+    }
     checks.that(
         p50["warm-cache"] < p50["cold-cache"] / 2,
         f"warm TTFT p50 {ms(p50['warm-cache'])} ms, cold {ms(p50['cold-cache'])} ms",
     )
-    for name, each in kept.items():
-        asked = "warmth" in STATES[name]
-        checks.that((each["warmth"] is not None) == asked, f"{name}: the manifest says {each['warmth']}")
+    for name, several in found.items():
+        told = {each.manifest.cache_warmth for each in several}
+        checks.that((None not in told) == ("warmth" in STATES[name]), f"{name}: the manifest says {told}")
 
 
 def main() -> None:
@@ -161,11 +184,12 @@ def main() -> None:
     parser.add_argument("--vllm", required=True, help="a Python that can import vllm")
     parser.add_argument("--model", required=True, help="a folder with a small model and its tokenizer")
     parser.add_argument("--rate", type=float, default=2.0)
-    parser.add_argument("--for", dest="seconds", type=float, default=60.0)
+    parser.add_argument("--for", dest="seconds", type=float, default=55.0)
+    parser.add_argument("--rounds", type=int, default=3)
     given = parser.parse_args()
     stay_off_the_engines_core()
     checks = Checks()
-    warmth(Setup(given.vllm, given.model, given.out, 1, given.seconds, given.rate, 0.0, 1, checks))
+    warmth(Setup(given.vllm, given.model, given.out, given.rounds, given.seconds, given.rate, 0.0, 1, checks))
     checks.end()
 
 

@@ -96,6 +96,15 @@ def test_what_fails_is_repaired_with_a_correction(server: Served, tmp_path: Path
     assert leak["retries_and_repairs"].requests_per_s == pytest.approx(repairs / found.window_s)
 
 
+def test_a_grade_that_comes_when_the_run_is_over_makes_no_second_row(server: Served, tmp_path: Path) -> None:
+    (tmp_path / "slow.py").write_text("import time\ndef check(case):\n    time.sleep(0.4)\n    return False\n")
+    gating = read_gating(f"python:{tmp_path}/slow.py:check")
+    run = drive(load_of(server, 10.0, 0.5, gating=gating, repair=Repair(1), drain_s=0.2), tmp_path / "run")
+    run.validate()
+    assert {row["status"] for row in rows_of(run) if row["kind"] == "first"} == {"ok"}
+    assert {row["quality"] for row in rows_of(run) if row["status"] == "ok"} == {False}
+
+
 def test_a_conversation_goes_on_after_its_repair(server: Served, tmp_path: Path) -> None:
     talk = Workload.of(read_source("sessions:turns=2,think=50ms,prompt=5,output=8"))
     load = load_of(server, 10.0, workload=talk, gating=read_gating("length:most=6"), repair=Repair(1))

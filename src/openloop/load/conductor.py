@@ -129,10 +129,16 @@ class _Request:
 
     ask: Ask
     waves: list[str] = field(default_factory=lambda: ["first"])  # why it was asked, each time
+    graded: bool = False  # an answer is there, and waits for its grade
 
     @property
     def tries(self) -> int:
         return len(self.waves)
+
+    @property
+    def known(self) -> bool:
+        """Whether a row tells already what became of it."""
+        return self.tries > 1 or self.graded
 
 
 class _Conductor:
@@ -370,6 +376,7 @@ class _Conductor:
             return
         if self.load.repair and self.texts and self.texts.waits_for(row):
             self.awaited[number, attempt] = row
+            request.graded = True
         else:
             self._settle(number, request, row)
 
@@ -377,6 +384,7 @@ class _Conductor:
         """What was graded meanwhile; where a repair depends on it, it goes on."""
         assert self.texts is not None
         for key, grade in self.texts.graded():
+            self.spent += grade.cost
             row = self.awaited.pop(key, None)
             request = self.asked.get(key[0])
             if row is not None and request is not None:
@@ -556,7 +564,8 @@ class _Conductor:
     def _warmth(self) -> Warmth | None:
         """What the manifest says of caches, unless it did not come about."""
         stated = self.writer.manifest.cache_warmth
-        return stated if self.load.warming is None or (self.primed and self.settled_hits) else None
+        came_about = self.primed and self.settled_hits and self.opened_ns is not None
+        return stated if self.load.warming is None or came_about else None
 
     def _tell_when_late(self) -> None:
         """After how long a copy is to be sent, where that is a percentile of how long answers have taken so far."""
@@ -591,7 +600,7 @@ class _Conductor:
         for number in numbers:
             request = self.asked.pop(number, None)
             self.settled += 1
-            if request is None or request.tries == 1:  # else what became of it is known already
+            if request is None or not request.known:
                 self._add(
                     Row(number, self.due_ns[number], Outcome("dropped", error=why), ask=self.prompts.bare(number))
                 )
@@ -661,7 +670,7 @@ class _Conductor:
             self._drop(range(self.fed, end), "it was due before any worker had it")
         for number in [] if self.load.users else sorted(self.asked):
             request = self.asked[number]
-            if request.tries == 1:  # else what became of it is known already
+            if not request.known:
                 outcome = Outcome("censored", error="still in flight when the run was stopped")
                 self._add(Row(number, self.due_ns[number], outcome, ask=request.ask))
         self._flush()
