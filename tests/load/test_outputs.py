@@ -171,8 +171,10 @@ def test_a_warm_cache_was_asked_every_prefix_before(server: Served, tmp_path: Pa
 
 def test_a_disruption_changes_every_prefix_at_a_marked_time(server: Served, tmp_path: Path) -> None:
     load = load_of(server, seconds=2.0, keep_texts=True, warming=read_warming("disrupted:at=500ms"))
-    run = drive(load, tmp_path / "run")
-    (event,) = run.manifest.events
+    mine = ol.TimedEvent(at_ns=10**9, kind="deploy")
+    run = drive(replace(load, facts={"events": (mine,)}), tmp_path / "run")
+    event, other = run.manifest.events
+    assert other == mine
     assert (event.kind, event.at_ns) == ("salt-rotation", 500_000_000)
     found = salts(run)
     sides = {row["scheduled_ns"] >= event.at_ns: found[row["request_id"]] for row in rows_of(run)}

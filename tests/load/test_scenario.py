@@ -47,6 +47,8 @@ def test_what_the_starter_has_in_comments_is_a_scenario_too(tmp_path: Path) -> N
         text = MINE.replace("model: m}", f"model: m, {bare.split('#')[0].strip()}}}") if inside else f"{MINE}\n{bare}"
         if key in ("spend", "limits"):
             text += "\nprices: {per_hour: 1.0}"
+        if key == "events":
+            text = text.replace("for: 2s", "for: 60s")
         if key == "repair":
             text += "\ngates: [json]"
         if key != "model":
@@ -111,6 +113,8 @@ workload:
         (MINE + "gates: [jsn]", "unknown quality gate 'jsn'; did you mean 'json'?"),
         (MINE + "gates: 3", "gates is 3; it is a file, a gate such as json, or a list of them"),
         (MINE + "gates: {clases: {}}", "unknown key 'clases'; did you mean 'classes'?"),
+        (MINE + "events: [{at: 9s, kind: deploy}]", "event 'deploy' is at 9s, and the run is over after 2s"),
+        (MINE + "events: [{at: soon, kind: deploy}]", "event 'deploy': at: 'soon'"),
         (MINE + "repair: 1", "a repair needs a quality gate"),
         (MINE + "gates: [json]\nrepair: 99", "it must be at most 10"),
         (MINE + "prices: nowhere.yaml", "nowhere.yaml cannot be read"),
@@ -222,3 +226,10 @@ def test_gates_are_a_list_a_file_or_what_stands_in_one(tmp_path: Path) -> None:
         str(scenario(tmp_path, f"{MINE}\ngates: [json]", gates=("json", "finish:stop")).read_gating())
         == "json and finish"
     )
+
+
+def test_what_will_be_done_is_marked(tmp_path: Path) -> None:
+    found = scenario(tmp_path, events=("1s=deploy", "1500ms = restart of b"))
+    assert [(each.at, each.kind) for each in found.events] == [("1s", "deploy"), ("1500ms", "restart of b")]
+    with pytest.raises(SpecError, match="--event 'deploy' is none; write it as 30s=deploy"):
+        scenario(tmp_path, events=("deploy",))

@@ -7,8 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import openloop as ol
+from openloop.arrivals import Poisson
 from openloop.records import Run, server_table
 from openloop.score import score
+from openloop.sim.fleet import read_fleet, simulate_fleet
+from openloop.sim.quality import label, read_quality
+from openloop.workload import Workload, read_source
 from tests.runs import row, run_of
 
 ATTEMPT = st.fixed_dictionaries(
@@ -97,3 +101,23 @@ def test_what_rows_do_not_tell_the_server_may() -> None:
     assert sum(leak.share or 0.0 for leak in leaks.values()) == pytest.approx(1.0)
     assert sum(leak.cost or 0.0 for leak in leaks.values()) == pytest.approx(10.0)
     assert score(base, "ttft<=1s").leaks[0].told_by is None
+
+
+def test_a_modelled_fleet_tells_all_of_it() -> None:
+    """Little memory, so that it preempts, and drafts of which some are rejected: the sums are those of its rows."""
+    fleet = read_fleet(
+        {"model": "8b", "gpu": "h100", "memory_tokens": 2000, "drafts": {"tokens": 3, "acceptance": 0.5}}
+    )
+    asked = Workload.of(read_source("synthetic:prompt=200,output=300"))
+    run = label(simulate_fleet(fleet, asked, Poisson(8.0), 60.0), read_quality("quality:fail=10%"))
+    found = score(run, "ttft<=2s, quality")
+    told = {leak.name: leak for leak in found.leaks}
+    rows = run.head(100_000)
+    assert told["kv_recompute"].tokens_per_s == pytest.approx(sum(r["recomputed_tokens"] for r in rows) / 60)
+    assert told["kv_recompute"].share
+    drafts = sum(r["drafted_tokens"] - r["accepted_draft_tokens"] for r in rows)
+    assert told["rejected_drafts"].tokens_per_s == pytest.approx(drafts / 60)
+    bad = sum(r["output_tokens"] for r in rows if r["quality"] is False)
+    assert told["quality_failures"].tokens_per_s == pytest.approx(bad / 60)
+    assert {leak.told_by for leak in found.leaks} == {"rows"}
+    assert sum(leak.share for leak in found.leaks if leak.share) == pytest.approx(1.0)

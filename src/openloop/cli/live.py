@@ -83,6 +83,12 @@ SCENARIO = [
         help="Bring caches into a state: cold-cache, warm-cache, hot, disrupted (or disrupted:at=30s).",
     ),
     scenario_option(
+        "--event",
+        "events",
+        multiple=True,
+        help="Mark what you will do to the system, as 30s=deploy; may be given again.",
+    ),
+    scenario_option(
         "--cache-salt",
         "target.cache_salt",
         is_flag=True,

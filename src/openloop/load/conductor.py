@@ -247,7 +247,8 @@ class _Conductor:
             "events": load.warming.events(load.seconds) if load.warming else (),
             "started_at": datetime.now(UTC).isoformat(),
         }
-        return Manifest(**{**facts, **load.facts})
+        events = (*facts["events"], *load.facts.get("events", ()))
+        return Manifest(**{**facts, **load.facts, "events": events})
 
     def _start(self, number: int) -> _Worker:
         load = self.load

@@ -27,11 +27,11 @@ from openloop.load.targets import (
 )
 from openloop.persistence import read_hedge, read_repair, read_retry
 from openloop.quality import Gating, read_gating
-from openloop.records import Prices, Run, Warmth, read_prices
+from openloop.records import Prices, Run, TimedEvent, Warmth, read_prices
 from openloop.slo import Objectives, read_slo
 from openloop.spec import Strict, convert, read_yaml, suggest
 from openloop.terms import NUMBER
-from openloop.units import parse_seconds, parse_share
+from openloop.units import parse_seconds, parse_share, to_ns
 from openloop.workload import (
     Scale,
     Synthetic,
@@ -47,6 +47,7 @@ from openloop.workload.mix import Class
 __all__ = [
     "STARTER",
     "ClassSpec",
+    "EventSpec",
     "Facts",
     "Limits",
     "Scenario",
@@ -85,6 +86,14 @@ class ClassSpec(Strict, frozen=True, rename={"name": "class"}):
     slo: Any = None
 
 
+class EventSpec(Strict, frozen=True):
+    """Something that will be done to the system while the run goes on."""
+
+    at: str  # after the start
+    kind: str
+    detail: str | None = None
+
+
 class Limits(Strict, frozen=True):
     requests: int | None = None
     spend: float | None = None
@@ -119,6 +128,7 @@ class Scenario(Strict, frozen=True, rename={"seconds": "for"}):
     retry: str | int | None = None
     hedge: str | None = None
     warmth: str | None = None
+    events: list[EventSpec] = []  # noqa: RUF012
     limits: Limits = Limits()
     timeout: str = "120s"
     drain: str = "30s"
@@ -206,6 +216,12 @@ def _spelt_out(raw: Mapping[str, Any], flags: dict[str, Any]) -> dict[str, Any]:
         flags["target.extra"] = _json_object("--extra", flags.pop("extra"))
     if "gates" in flags:
         flags["gates"] = list(flags["gates"])
+    if "events" in flags:
+        pairs = [each.partition("=") for each in flags["events"]]
+        for at, equals, kind in pairs:
+            if not equals or not kind.strip():
+                raise SpecError(f"--event {at + equals + kind!r} is none; write it as 30s=deploy")
+        flags["events"] = [{"at": at.strip(), "kind": kind.strip()} for at, _, kind in pairs]
     if "header" in flags:
         given = [each.partition(":") for each in flags.pop("header")]
         for name, colon, value in given:
@@ -295,6 +311,9 @@ def _check(scenario: Scenario) -> None:
     _seconds(scenario.drain, "drain")
     scenario.objectives()
     scenario.read_prices()
+    for event in scenario.events:
+        if _seconds(event.at, f"event {event.kind!r}: at") >= scenario.horizon_s:
+            raise SpecError(f"event {event.kind!r} is at {event.at}, and the run is over after {scenario.seconds}")
     _check_quality(scenario)
     _check_warmth(scenario)
 
@@ -357,6 +376,10 @@ def _load(scenario: Scenario, command: list[str] | None) -> Load:
         "command": command and _without_secrets(command),
         "slo": scenario.whole_slo(),
         "prices": scenario.read_prices(),
+        "events": tuple(
+            TimedEvent(at_ns=to_ns(_seconds(each.at, "at")), kind=each.kind, detail=each.detail)
+            for each in scenario.events
+        ),
         "notes": (*([cap] if scenario.connections else []), *told),
         **{name: value for name in Facts.__struct_fields__ if (value := getattr(scenario.facts, name)) is not None},
     }
@@ -508,6 +531,7 @@ slo: "ttft<=500ms, tpot<=40ms"
 # retry: "retry:most=2,on=429+503+timeout,budget=20%"
 # hedge: "hedge:after=p95,budget=5%"
 # warmth: warm-cache                # cold-cache, hot, disrupted:at=30s: brought about, not found
+# events: [{at: 30s, kind: deploy}] # what you will do meanwhile: the stretch after it is scored by itself
 # limits: {requests: 10000, spend: 5.0}
 # facts: {engine: vllm, hardware: 1x H100, cache_warmth: warm-model cold-cache}
 """
