@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from openloop.errors import OpenloopError, RecordError, RunError, SpecError, StorageError
     from openloop.load.conductor import Load, drive
+    from openloop.quality.grading import grade_run
     from openloop.records import (
         Manifest,
         Prices,
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
         make_batch,
         make_lists,
         open_run,
+        read_prices,
     )
     from openloop.score import Score, Verdict, check, score
     from openloop.sim import simulate
@@ -33,6 +35,7 @@ __version__ = "0.1.0"
 _HOME = {
     "errors": ["OpenloopError", "RecordError", "RunError", "SpecError", "StorageError"],
     "load.conductor": ["Load", "drive"],
+    "quality.grading": ["grade_run"],
     "records": [
         "Manifest",
         "Prices",
@@ -42,6 +45,7 @@ _HOME = {
         "make_batch",
         "make_lists",
         "open_run",
+        "read_prices",
     ],
     "score": ["Score", "Verdict", "check", "score"],
     "sim": ["simulate"],
@@ -67,10 +71,12 @@ __all__ = [
     "__version__",
     "check",
     "drive",
+    "grade_run",
     "make_batch",
     "make_lists",
     "open_run",
     "parse_slo",
+    "read_prices",
     "read_slo",
     "score",
     "simulate",

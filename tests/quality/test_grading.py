@@ -13,6 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from openloop.errors import RunError
@@ -172,6 +173,11 @@ def test_runs_that_cannot_be_graded_say_why(tmp_path: Path) -> None:
     bare = write_run(tmp_path / "bare", [row(0, tokens=[0.1])])
     with pytest.raises(RunError, match="has no texts.parquet: outputs are kept by run --keep-texts or --gate"):
         grade_run(bare, ["json"])
+    foreign = run_with(tmp_path / "foreign", ["1"])
+    table = pq.read_table(foreign / "requests.parquet")
+    pq.write_table(table.append_column("mine", [[7]]), foreign / "requests.parquet")
+    with pytest.raises(RunError, match="has the column 'mine', which openloop would lose"):
+        grade_run(foreign, ["json"])
     damaged = run_with(tmp_path / "damaged", ["1"])
     (damaged / "texts.parquet").write_bytes(b"garbage")
     with pytest.raises(RunError, match="texts.parquet is damaged, so the texts are missing"):

@@ -123,6 +123,11 @@ class RunWriter:
 
 def relabel(folder: Path, batches: Iterable[pa.RecordBatch], labels: Labels, manifest: Manifest) -> None:
     """Fill grades into the table of a finished run, whose `batches` these are; a reader sees the old one or the new."""
+    others = set(pq.read_schema(folder / TABLE_FILE).names) - set(COLUMNS)
+    if others:
+        raise RunError(
+            f"{folder / TABLE_FILE} has the column {min(others)!r}, which openloop would lose: grade a copy without it"
+        )
     draft = folder / f"{TABLE_FILE}.tmp"
     try:
         _write_table((batch.cast(SCHEMA) for batch in batches), draft, labels)
