@@ -188,3 +188,11 @@ def test_prompts_fall_into_slices() -> None:
     )
     assert set(names[:200]) == {()}
     assert names[200:] == [("rare",), ("numeric",), (), ("rare",)]
+
+
+def test_the_file_in_the_docs_can_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "quality.md").read_text()
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "invoice.json").write_text("{}")
+    (tmp_path / "gates.yaml").write_text(page.split("```yaml\n")[1].split("```")[0])
+    assert set(read_gating("gates.yaml").classes) == {"extraction", "rag"}

@@ -96,7 +96,7 @@ def test_whatever_a_function_does_costs_its_own_case_only(tmp_path: Path) -> Non
         "    return bool(1 / int(case.text))\n"
     )
     folder = run_with(tmp_path / "run", ["1", "die", "0", "hang", "2"])
-    found = grade_run(folder, [f"python:function={tmp_path}/mine.py:check,limit=1"], jobs=2)
+    found = grade_run(folder, [f"python:function={tmp_path}/mine.py:check,limit=1s"], jobs=2)
     assert labels(folder) == [True, None, None, None, True]
     assert sorted(why.split(" ")[-1] for why in found.open) == ["died", "s", "zero"]
 
@@ -113,7 +113,7 @@ def test_a_process_that_does_not_even_hear_an_alarm_is_replaced(
         "        time.sleep(60)\n"
         "    return True\n"
     )
-    pool = Pool(read_gating(f"python:function={tmp_path}/deaf.py:check,limit=0.2"), 1)
+    pool = Pool(read_gating(f"python:function={tmp_path}/deaf.py:check,limit=200ms"), 1)
     try:
         pool.submit("warm", Case("well"))
         found: dict[Any, Any] = {}
@@ -266,5 +266,5 @@ def test_a_judge_that_is_late_or_away_is_left_open(tmp_path: Path) -> None:
 
 def test_what_has_failed_is_not_shown_to_a_judge(tmp_path: Path) -> None:
     folder = run_with(tmp_path / "run", ["no json"])
-    found = grade_run(folder, ["json", "judge:url=http://127.0.0.1:9,model=m"], jobs=1)
+    found = grade_run(folder, ["judge:url=http://127.0.0.1:9,model=m", "json"], jobs=1)
     assert (found.failed, found.cost) == (1, 0.0)

@@ -1,6 +1,7 @@
 """Cost per accepted result: the article's numbers, and sums that add up."""
 
 import math
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -144,3 +145,9 @@ def test_a_burst_and_a_stall_is_worse_than_a_steady_pace() -> None:
     assert found.jitter_s is not None
     assert found.jitter_s.p99_9 == pytest.approx(2.62 - 0.01, abs=0.02)
     assert score(run_of([steady, burst]), "itl_p95<=50ms").accepted == 1
+
+
+def test_the_file_in_the_docs_can_be_read(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "cost.md").read_text()
+    (tmp_path / "prices.yaml").write_text(page.split("```yaml\n")[1].split("```")[0])
+    assert read_prices(tmp_path / "prices.yaml").hourly == 12.0

@@ -15,7 +15,7 @@ from openloop.plugins import find_function
 from openloop.quality.case import Case, Grade
 from openloop.quality.judge import Judge
 from openloop.spec import read_json
-from openloop.terms import COUNT, FLAG, NUMBER, SHARE, TEXT, Codec, Term, param, read_term
+from openloop.terms import COUNT, FLAG, NUMBER, SECONDS, SHARE, TEXT, Codec, Term, param, read_term
 
 __all__ = [
     "QUALITY_GATES",
@@ -292,7 +292,7 @@ class Python(_Gate):
     name = "python"
     function: str = param(TEXT)
     least: float = param(SHARE, 0.5)
-    limit: float = param(NUMBER, 10.0)
+    limit: float = param(SECONDS, 10.0, above=0.0)
 
     @property
     def limit_s(self) -> float:  # type: ignore[override]

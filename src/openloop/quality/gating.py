@@ -9,6 +9,7 @@ from typing import Any
 from openloop.errors import SpecError
 from openloop.quality.case import Case, Grade, together, until_failed
 from openloop.quality.gates import Gate, read_gate
+from openloop.quality.judge import Judge
 from openloop.spec import Strict, convert, read_yaml
 
 __all__ = ["Gating", "read_gating"]
@@ -81,12 +82,17 @@ def _from(raw: object, where: str) -> Gating:
         raise SpecError(f"{where}: it names no gate; give a list, such as [json, 'length:most=200']")
     try:
         return Gating(
-            tuple(map(read_gate, file.default or ())),
-            {name: tuple(map(read_gate, gates)) for name, gates in (file.classes or {}).items()},
+            _gates(file.default or ()),
+            {name: _gates(gates) for name, gates in (file.classes or {}).items()},
             {_slice(name): read_gate(gate) for name, gate in (file.slices or {}).items()},
         )
     except SpecError as error:
         raise SpecError(f"{where}: {error}") from None
+
+
+def _gates(texts: Sequence[str]) -> tuple[Gate, ...]:
+    """In the order in which they are asked: a judge, which costs money, after all others."""
+    return tuple(sorted(map(read_gate, texts), key=lambda gate: isinstance(gate, Judge)))
 
 
 def _slice(name: str) -> str:

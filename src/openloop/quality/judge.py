@@ -43,7 +43,7 @@ class Judge(Term):
     model: str | None = param(TEXT, None)
     prompt: str | None = param(TEXT, None)
     repeats: int = param(COUNT, 1, most=99)
-    agree: float = param(SHARE, 2 / 3)
+    agree: float = param(SHARE, 0.6)
     timeout: float = param(SECONDS, 30.0, above=0.0)
     input: float = param(NUMBER, 0.0)
     output: float = param(NUMBER, 0.0)

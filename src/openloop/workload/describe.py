@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from openloop.workload.demand import ASSISTANT, Demand, Ints
 
-__all__ = ["Description", "chains", "describe", "known_tokens"]
+__all__ = ["MULTIPLIER", "Description", "chains", "describe", "known_tokens"]
 
 Words = NDArray[np.uint64]
 

@@ -17,7 +17,7 @@ from openloop.records import TimedEvent, Warmth
 from openloop.terms import SECONDS, Term, param, read_term
 from openloop.units import to_ns
 from openloop.workload.demand import Demand, Ints, one_after_the_other
-from openloop.workload.describe import chains
+from openloop.workload.describe import MULTIPLIER, chains
 
 __all__ = [
     "WARMTHS",
@@ -127,8 +127,10 @@ def priming(demand: Demand) -> Demand:
     users = np.arange(len(demand)) + (1 << 40)
     if demand.session is not None:
         users = np.where(demand.session >= 0, demand.session, users)
-    pairs = np.unique(np.stack([hashes, users[owner].astype(np.uint64)], axis=1), axis=0)[:, 0]
-    common, counts = np.unique(pairs, return_counts=True)
+    with np.errstate(over="ignore"):
+        both = hashes ^ (users[owner].astype(np.uint64) + np.uint64(1)) * MULTIPLIER
+    _, once = np.unique(both, return_index=True)  # by each user
+    common, counts = np.unique(hashes[once], return_counts=True)
     shared = (pieces.identity >= 0) & np.isin(hashes, common[counts > 1])
     level = np.arange(len(owner)) - pieces.starts[owner]
     alone = np.full(len(demand), np.iinfo(np.int64).max)
