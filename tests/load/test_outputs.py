@@ -105,6 +105,12 @@ def test_a_grade_that_comes_when_the_run_is_over_makes_no_second_row(server: Ser
     assert {row["quality"] for row in rows_of(run) if row["status"] == "ok"} == {False}
 
 
+def test_what_cannot_be_judged_is_counted_in_the_notes(server: Served, tmp_path: Path) -> None:
+    run = drive(load_of(server, gating=read_gating(["exact", "length"])), tmp_path / "run")
+    assert {row["quality"] for row in rows_of(run)} == {None}
+    assert f"{run.num_rows} outputs could not be judged: there is no reference to compare it with" in run.manifest.notes
+
+
 def test_a_conversation_goes_on_after_its_repair(server: Served, tmp_path: Path) -> None:
     talk = Workload.of(read_source("sessions:turns=2,think=50ms,prompt=5,output=8"))
     load = load_of(server, 10.0, workload=talk, gating=read_gating("length:most=6"), repair=Repair(1))

@@ -1,6 +1,7 @@
 """The words of a run: kept beside its rows, and graded by processes that come after everybody else."""
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import cast
@@ -88,6 +89,8 @@ class Texts:
                 flushed = time.monotonic()
         if self._pool and self._pool.pending:
             notes.append(f"{self._pool.pending:,} outputs were not graded, for the run was interrupted: openloop grade")
+        open_ = Counter(row["why"] for row in self._rows.values() if row["quality"] is None)
+        notes += [f"{count:,} outputs could not be judged: {why}" for why, count in open_.most_common(3)]
         self.flush()
         self._texts.finish()
         self._grades.finish()
