@@ -114,7 +114,7 @@ def warmth(setup: Setup) -> None:
         shares=True,
         log_x=True,
     )
-    for name in ("cold-cache", "warm-cache", "disrupted"):
+    for name in ("cold-cache", "warm-cache"):
         values = sorted(wait for each in found[name] for wait in _first_ms(each.score))
         chart.line(values, np.arange(1, len(values) + 1) / len(values), name)
     kept = {name: [_numbers(each) for each in several] for name, several in found.items()}
