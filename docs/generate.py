@@ -16,23 +16,26 @@ from pathlib import Path
 import click
 
 from openloop.arrivals import ARRIVALS
+from openloop.audit import CLAIMS, FACTS
 from openloop.cli import cli
 from openloop.distributions import DISTRIBUTIONS
 from openloop.export import EXPORTERS
 from openloop.importers import IMPORTERS
 from openloop.load.prometheus import FIGURES
 from openloop.load.targets import TARGETS
-from openloop.persistence import Hedge, Retry
+from openloop.persistence import Hedge, Repair, Retry
+from openloop.quality import QUALITY_GATES
 from openloop.records import COLUMNS, MEASURES, Manifest
 from openloop.report.metric_map import METRICS
 from openloop.score import Score
 from openloop.serve import ENGINES
 from openloop.sim import QUEUES
 from openloop.sim.batching import ORDERS, POLICIES
+from openloop.sim.quality import QualityModel
 from openloop.sim.steps import GPUS, MEASURED, MODELS, preset
 from openloop.slo import GATES, PRESETS
 from openloop.terms import Term
-from openloop.workload import SOURCES
+from openloop.workload import SOURCES, WARMTHS
 
 DOCS = Path(__file__).parent
 
@@ -153,6 +156,16 @@ def steps() -> Iterator[str]:
                 yield f"| {found.model.name} | {tp} x {gpu} | {known} | {prefill} | {decode} ms | {found.kv_tokens:,} |"
 
 
+def facts() -> Iterator[str]:
+    yield from ("| fact | why |", "|---|---|")
+    yield from (f"| {name.replace('_', ' ')} | {why} |" for name, why in FACTS.items())
+
+
+def claims() -> Iterator[str]:
+    yield from ("| claim | what it takes |", "|---|---|")
+    yield from (f"| {claim} | {', '.join(needs).replace('_', ' ')} |" for claim, needs in CLAIMS.items())
+
+
 def _first_sentence(kind: type) -> str:
     return " ".join((kind.__doc__ or "").split("\n\n")[0].split())
 
@@ -175,7 +188,12 @@ PARTS: dict[str, Callable[[], Iterator[str]]] = {
     "policies": terms(POLICIES),
     "orders": terms(ORDERS),
     "steps": steps,
-    "persistence": terms({"retry": Retry, "hedge": Hedge}),
+    "persistence": terms({"retry": Retry, "hedge": Hedge, "repair": Repair}),
+    "quality_gates": terms(QUALITY_GATES),
+    "warmths": terms({**WARMTHS}),
+    "quality_model": terms({"quality": QualityModel}),
+    "facts": facts,
+    "claims": claims,
     "engines": terms(ENGINES),
     "targets": targets,
 }

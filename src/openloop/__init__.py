@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from openloop.export import export
     from openloop.load import load
     from openloop.load.conductor import Load, drive
+    from openloop.quality.grading import grade_run
     from openloop.records import (
         Manifest,
         Prices,
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
         make_batch,
         make_lists,
         open_run,
+        read_prices,
     )
     from openloop.score import Score, Verdict, check, score
     from openloop.sim import simulate
@@ -37,6 +39,7 @@ _HOME = {
     "export": ["export"],
     "load": ["load"],
     "load.conductor": ["Load", "drive"],
+    "quality.grading": ["grade_run"],
     "records": [
         "Manifest",
         "Prices",
@@ -46,6 +49,7 @@ _HOME = {
         "make_batch",
         "make_lists",
         "open_run",
+        "read_prices",
     ],
     "score": ["Score", "Verdict", "check", "score"],
     "sim": ["simulate"],
@@ -72,11 +76,13 @@ __all__ = [
     "check",
     "drive",
     "export",
+    "grade_run",
     "load",
     "make_batch",
     "make_lists",
     "open_run",
     "parse_slo",
+    "read_prices",
     "read_slo",
     "score",
     "simulate",

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from openloop.errors import SpecError
-from openloop.terms import COUNT, NUMBER, SECONDS, SHARE, Codec, Term, param, read_term
+from openloop.terms import COUNT, NUMBER, SECONDS, SHARE, TEXT, Codec, Term, param, read_term
 from openloop.units import LONGEST_S, check_number, parse_seconds, write_seconds
 
-__all__ = ["AFTER", "MOST_TRIES", "After", "Hedge", "Retry", "read_hedge", "read_retry"]
+__all__ = ["AFTER", "MOST_TRIES", "After", "Hedge", "Repair", "Retry", "read_hedge", "read_repair", "read_retry"]
 
 MOST_TRIES = 30  # waves of attempts at one request
 SPARE = 10  # what a budget allows in any case, for a share of little is nothing
@@ -102,6 +102,27 @@ class Hedge(Term):
         super().__post_init__()
         if self.after.seconds == 0:
             raise SpecError("hedge: after is 0s; a copy is sent when an answer is late, such as after 20ms")
+
+
+@dataclass(frozen=True)
+class Repair(Term):
+    """Ask again where an answer fails its quality gate, at most `most` times: with the answer, and with a `prompt` that
+    says what is wrong with it (`{why}`)."""
+
+    name = "repair"
+    most: int = param(COUNT, 1, most=10)
+    prompt: str = param(TEXT, "This answer is not acceptable: {why}. Answer again, and correct it.")
+
+    def correction(self, why: str | None) -> str:
+        return self.prompt.replace("{why}", why or "it fails a check")
+
+
+def read_repair(text: str) -> Repair:
+    """`repair:most=2`, or only how many times."""
+    found: Repair = (
+        Repair(most=int(text)) if text.strip().isdecimal() else read_term(text, {"repair": Repair}, "repair policy")
+    )
+    return found
 
 
 def read_retry(text: str) -> Retry:

@@ -2,7 +2,8 @@
 
 A thing is a frozen dataclass derived from `Term`; each of its fields says with `param` how its value is read and
 written. Values may come by name or, first to last, without one. Inside another term a term stands in parentheses:
-`fcfs:service=lognormal(median=40ms,sigma=0.5),servers=4`.
+`fcfs:service=lognormal(median=40ms,sigma=0.5),servers=4`. A text with commas or parentheses stands in single quotes,
+one inside it twice: `regex:'^(yes|no), it''s'`.
 """
 
 import dataclasses
@@ -26,11 +27,13 @@ from openloop.units import (
 
 __all__ = [
     "COUNT",
+    "FLAG",
     "NUMBER",
     "RATE",
     "RATE_OR_NONE",
     "SECONDS",
     "SHARE",
+    "TEXT",
     "VALUE",
     "Codec",
     "InContext",
@@ -70,6 +73,26 @@ def _number(value: float) -> str:
     return repr(int(value)) if float(value).is_integer() and abs(value) < 1e15 else repr(float(value))
 
 
+def _read_text(text: str) -> str:
+    if text[:1] != "'":
+        return text
+    if len(text) < 2 or text[-1] != "'":
+        raise SpecError(f"{text!r} has a quote that does not end")
+    return text[1:-1].replace("''", "'")
+
+
+def _write_text(text: str) -> str:
+    return text if re.fullmatch(r"[^\s,()'=][^,()=]*(?<!\s)", text) else "'" + text.replace("'", "''") + "'"
+
+
+def _read_flag(text: str) -> bool:
+    if text not in ("yes", "no"):
+        raise SpecError(f"{text!r} is neither yes nor no")
+    return text == "yes"
+
+
+TEXT = Codec(_read_text, _write_text)
+FLAG = Codec(_read_flag, lambda value: "yes" if value else "no")
 SECONDS = Codec(parse_seconds, write_seconds, _between(0.0, LONGEST_S))
 NUMBER = Codec(parse_number, _number, _between(0.0, 1e12))
 COUNT = Codec(parse_count, str, _whole)
@@ -203,18 +226,26 @@ def _listed(names: Any) -> str:
     return ", ".join(names) or "none"
 
 
+_QUOTED = re.compile(r"\s*(?:\w+\s*=\s*)?'(?:[^']|'')*'")
+
+
 def _parts(inner: str) -> list[str]:
-    """Split at the commas that are in no parentheses."""
-    parts, depth, start = [], 0, 0
-    for place, letter in enumerate(inner):
+    """Split at the commas that are in no parentheses and no quotes."""
+    parts, depth, start, place = [], 0, 0, 0
+    while place < len(inner):
+        if place == start and (quoted := _QUOTED.match(inner, place)):
+            place = quoted.end()
+            continue
+        letter = inner[place]
         depth += (letter == "(") - (letter == ")")
         if depth < 0:
             break
         if depth > DEEPEST:
             raise SpecError(f"parentheses are more than {DEEPEST} deep")
+        place += 1
         if letter == "," and depth == 0:
-            parts.append(inner[start:place])
-            start = place + 1
+            parts.append(inner[start : place - 1])
+            start = place
     if depth:
         raise SpecError("a parenthesis is missing")
     return [*parts, inner[start:]] if inner.strip() else []

@@ -47,6 +47,10 @@ def test_what_the_starter_has_in_comments_is_a_scenario_too(tmp_path: Path) -> N
         text = MINE.replace("model: m}", f"model: m, {bare.split('#')[0].strip()}}}") if inside else f"{MINE}\n{bare}"
         if key in ("spend", "limits"):
             text += "\nprices: {per_hour: 1.0}"
+        if key == "events":
+            text = text.replace("for: 2s", "for: 60s")
+        if key == "repair":
+            text += "\ngates: [json]"
         if key != "model":
             scenario(tmp_path, text)
 
@@ -106,6 +110,16 @@ workload:
          "has no name"),
         (MINE + "limits: {requests: 0}", "requests is 0; it is at least 1"),
         (MINE + "prices: {per_hour: 1}\nlimits: {spend: .nan}", "spend is nan; it is a sum of money"),
+        (MINE + "gates: [jsn]", "unknown quality gate 'jsn'; did you mean 'json'?"),
+        (MINE + "gates: 3", "gates is 3; it is a file, a gate such as json, or a list of them"),
+        (MINE + "gates: {clases: {}}", "unknown key 'clases'; did you mean 'classes'?"),
+        (MINE + "events: [{at: 9s, kind: deploy}]", "event 'deploy' is at 9s, and the run is over after 2s"),
+        (MINE + "events: [{at: soon, kind: deploy}]", "event 'deploy': at: 'soon'"),
+        (MINE + "repair: 1", "a repair needs a quality gate"),
+        (MINE + "gates: [json]\nrepair: 99", "it must be at most 10"),
+        (MINE + "prices: nowhere.yaml", "nowhere.yaml cannot be read"),
+        (MINE + "prices: {per_request: -1}", "Expected `float` >= 0.0"),
+        (MINE + "warmth: warm-cache\nfacts: {cache_warmth: cold}", "'warm-cache', and facts say 'cold'"),
         (MINE + "workers: 65", "workers is 65; it is at most 64"),
         (MINE + "workers: 3\nconnections: 2", "connections is 2, which 3 workers cannot share"),
         (MINE + "timeout: 0s", "timeout is 0s"),
@@ -200,3 +214,22 @@ def test_a_header_that_is_given_goes_before_the_key(tmp_path: Path, monkeypatch:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-of-the-environment")
     found = scenario(tmp_path, target__url="http://127.0.0.1:9", header=["authorization: mine"])
     assert _sites(found.target, ["http://127.0.0.1:9"])[0][1].headers == {"authorization": "mine"}
+
+
+def test_gates_are_a_list_a_file_or_what_stands_in_one(tmp_path: Path) -> None:
+    (tmp_path / "gates.yaml").write_text("default: [json]\nclasses: {free: ['length:most=9']}\n")
+    for gates in (f"gates: {tmp_path}/gates.yaml", "gates: {default: [json], classes: {free: ['length:most=9']}}"):
+        gating = scenario(tmp_path, f"{MINE}\n{gates}").read_gating()
+        assert str(gating) == "default: json; free: length:most=9"
+    assert str(scenario(tmp_path, f"{MINE}\ngates: json").read_gating()) == "json"
+    assert (
+        str(scenario(tmp_path, f"{MINE}\ngates: [json]", gates=("json", "finish:stop")).read_gating())
+        == "json and finish"
+    )
+
+
+def test_what_will_be_done_is_marked(tmp_path: Path) -> None:
+    found = scenario(tmp_path, events=("1s=deploy", "1500ms = restart of b"))
+    assert [(each.at, each.kind) for each in found.events] == [("1s", "deploy"), ("1500ms", "restart of b")]
+    with pytest.raises(SpecError, match="--event 'deploy' is none; write it as 30s=deploy"):
+        scenario(tmp_path, events=("deploy",))

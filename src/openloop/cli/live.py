@@ -67,6 +67,34 @@ SCENARIO = [
     ),
     scenario_option("--timeout", "timeout", help="Give up on a request after this.  [default: 120s]"),
     scenario_option("--drain", "drain", help="Wait so long for what is in flight.  [default: 30s]"),
+    scenario_option(
+        "--gate",
+        "gates",
+        multiple=True,
+        help="Grade outputs meanwhile: a quality gate such as json, or a YAML file of them; may be given again.",
+    ),
+    scenario_option(
+        "--repair", "repair", help="Ask again, with a correction, where a gate fails: how many times, or repair:most=2."
+    ),
+    scenario_option("--keep-texts", "keep_texts", is_flag=True, flag_value=True, help="Keep prompts and outputs."),
+    scenario_option(
+        "--warmth",
+        "warmth",
+        help="Bring caches into a state: cold-cache, warm-cache, hot, disrupted (or disrupted:at=30s).",
+    ),
+    scenario_option(
+        "--event",
+        "events",
+        multiple=True,
+        help="Mark what you will do to the system, as 30s=deploy; may be given again.",
+    ),
+    scenario_option(
+        "--cache-salt",
+        "target.cache_salt",
+        is_flag=True,
+        flag_value=True,
+        help="The API takes cache_salt, as vLLM's does: --warmth then changes no prompt.",
+    ),
     scenario_option("--retry", "retry", help="Ask again: how many times, or retry:most=2,on=429+503,budget=20%."),
     scenario_option(
         "--hedge", "hedge", help="Send a copy to whoever is next: after 500ms, after p95, or hedge:after=p95."
@@ -87,6 +115,7 @@ SCENARIO = [
     scenario_option("--max-requests", "limits.requests", type=click.IntRange(1), help="Stop after so many."),
     scenario_option("--max-spend", "limits.spend", type=click.FloatRange(0), help="Stop when this is spent."),
     scenario_option("--seed", "seed", type=click.IntRange(0), help="The same seed, the same requests.  [default: 0]"),
+    scenario_option("--prices", "prices", help="YAML file of prices: of GPUs, tokens, requests, human reviews."),
     scenario_option("--price", "prices.per_hour", type=click.FloatRange(0), help="Cost of all that serves, per hour."),
 ]
 

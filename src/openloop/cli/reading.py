@@ -37,6 +37,7 @@ def inspect(run: Path, rows: int, as_json: bool) -> None:
     show_default=True,
     help="How long an event in the run disturbs it.",
 )
+@click.option("--prices", type=click.Path(path_type=Path), help="YAML file of prices, in place of the manifest's.")
 @click.option("--require", type=SHARE, help="Exit with 1 if attainment is below this share, for example 99%.")
 @JSON
 def score(
@@ -45,6 +46,7 @@ def score(
     by: tuple[str, ...],
     window: float | None,
     disruption: float,
+    prices: Path | None,
     require: float | None,
     as_json: bool,
 ) -> None:
@@ -77,10 +79,14 @@ def score(
       openloop score vllm-result.json --slo "ttft<=500ms, tpot<=40ms"
     """
     from openloop.importers import open_any
+    from openloop.records import read_prices
     from openloop.score import score as score_run
 
     opened = open_any(run)
+    chosen = read_prices(prices) if prices else None
     groups = [key.strip() for keys in by for key in keys.split(",")]
     with progress_bar("scoring", opened.num_rows) as progress:
-        result = score_run(opened, slo, by=groups, window_s=window, disruption_s=disruption, progress=progress)
+        result = score_run(
+            opened, slo, by=groups, window_s=window, disruption_s=disruption, prices=chosen, progress=progress
+        )
     tell_score(result, as_json, require)

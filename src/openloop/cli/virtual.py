@@ -86,10 +86,20 @@ def queue(
 @click.option("--for", "seconds", help="How long they come.  [default: 10m]")
 @click.option("--seed", type=click.IntRange(0), help="The same seed, the same run.  [default: 0]")
 @click.option("--slo", help="Score the run against this SLO; its TTFT is the deadline that orders go by.")
+@click.option("--warmth", help="Bring caches into a state: cold-cache, warm-cache, hot, disrupted:at=5m.")
+@click.option("--quality", help="Label answers by a model of quality, such as quality:fail=2%,tail=4%,factor=1.5.")
 @click.option("--explain", is_flag=True, help="Print where every number of the replica comes from, and stop.")
 @click.option("-o", "--out", type=PLACE, help="Folder to write the run to.")
 @JSON
-def sim(fleet: Path, seconds: str | None, explain: bool, out: Path | None, as_json: bool, **asked: Any) -> None:
+def sim(
+    fleet: Path,
+    seconds: str | None,
+    quality: str | None,
+    explain: bool,
+    out: Path | None,
+    as_json: bool,
+    **asked: Any,
+) -> None:
     """Simulate FLEET, a YAML file of modelled replicas, in virtual time, and score what its users got.
 
     \b
@@ -109,6 +119,8 @@ def sim(fleet: Path, seconds: str | None, explain: bool, out: Path | None, as_js
     from openloop.records import open_run
     from openloop.score import score as score_run
     from openloop.sim.fleet import explain_fleet, read_fleet, simulate_fleet
+    from openloop.sim.quality import label, read_quality
+    from openloop.sim.warmth import simulate_warm
 
     chosen = read_fleet(fleet)
     if explain:
@@ -117,16 +129,11 @@ def sim(fleet: Path, seconds: str | None, explain: bool, out: Path | None, as_js
     given = {name: value for name, value in asked.items() if value is not None}
     scenario = read_scenario(None, {"for": seconds or "10m", **given}, live=False)
     objectives = scenario.objectives()
-    run = simulate_fleet(
-        chosen,
-        scenario.read_workload(),
-        scenario.read_arrivals(),
-        scenario.horizon_s,
-        scenario.seed,
-        objectives,
-        slo=scenario.slo,
-        command=["openloop", *sys.argv[1:]],
-    )
+    warming, facts = scenario.read_warming(), {"slo": scenario.slo, "command": ["openloop", *sys.argv[1:]]}
+    how = scenario.read_workload(), scenario.read_arrivals(), scenario.horizon_s, scenario.seed, objectives
+    run = simulate_warm(chosen, warming, *how, **facts) if warming else simulate_fleet(chosen, *how, **facts)
+    if quality:
+        run = label(run, read_quality(quality), scenario.seed)
     if out:
         run.save(out)
         run = open_run(out)

@@ -29,15 +29,19 @@ from openloop.clock import READ, WRITE, Poller, stolen_s
 from openloop.errors import OpenloopError, SpecError
 from openloop.load.address import Place
 from openloop.load.channel import Channel, GoneError
+from openloop.load.outputs import Texts
 from openloop.load.rows import Row, batch_of, read_finished
+from openloop.load.salts import Salter, prime
 from openloop.load.scraper import Scraper
 from openloop.load.targets import HttpTarget, Outcome, Target
 from openloop.load.worker import NEVER, Asked, Finished
-from openloop.persistence import MOST_TRIES, Hedge, Retry
-from openloop.records import Manifest, Prices, Run, RunWriter, ServerWriter, open_run
+from openloop.persistence import MOST_TRIES, Hedge, Repair, Retry
+from openloop.quality import Gating, Grade
+from openloop.records import Manifest, Prices, Run, RunWriter, ServerWriter, Warmth, open_run
 from openloop.seeds import stream
 from openloop.units import to_ns
-from openloop.workload import Ask, Demand, Prompts, Scale, Words, Workload
+from openloop.workload import Ask, Demand, Prompts, Scale, Warming, Words, Workload, steady
+from openloop.workload.warmth import Hot
 
 __all__ = ["Load", "Snapshot", "drive"]
 
@@ -50,6 +54,8 @@ FLUSH_NS = 1_000_000_000
 FLUSH_ROWS = 5_000
 READ_NS = 5_000_000
 TICK_NS = 50_000_000
+GRADED_NS = 2_000_000  # between looks for a grade that a repair waits for
+LEAST_READINGS = 8  # of the server's counters, to call them steady
 TELL_NS = 500_000_000
 STOLEN_SHARE = 0.01
 MOST_IN_CLOSED_LOOP = 1_000_000
@@ -76,6 +82,11 @@ class Load:
     users: int | None = None  # a closed loop of so many in place of the schedule, to show what it hides
     retry: Retry | None = None
     hedge: Hedge | None = None
+    gating: Gating | None = None  # that outputs are graded by meanwhile
+    repair: Repair | None = None  # of outputs that fail
+    keep_texts: bool = False
+    warming: Warming | None = None  # what caches are to know beforehand
+    cache_salt: bool = False  # salts go where the API has a place for them, and not before the prompt
     most_requests: int | None = None
     most_spend: float | None = None
     metrics: dict[str, str] | None = None  # read what the servers say of themselves, asking with these headers
@@ -117,29 +128,46 @@ class _Request:
     """One that was given to a worker, and is not settled."""
 
     ask: Ask
-    tries: int = 1
+    waves: list[str] = field(default_factory=lambda: ["first"])  # why it was asked, each time
+    graded: bool = False  # an answer is there, and waits for its grade
+
+    @property
+    def tries(self) -> int:
+        return len(self.waves)
+
+    @property
+    def known(self) -> bool:
+        """Whether a row tells already what became of it."""
+        return self.tries > 1 or self.graded
 
 
 class _Conductor:
     def __init__(self, load: Load, out: Path, watch: Callable[[Snapshot], None]) -> None:
         self.watch = watch
-        self.demand = _demand(load)
-        if self.demand.with_answers:
+        self.settling_s = load.warming.most if isinstance(load.warming, Hot) else 0.0
+        self.opened_ns = None if self.settling_s else 0  # when the measured window begins
+        self.end_ns = to_ns(load.seconds + self.settling_s)  # when nothing more is due
+        self.hits: list[tuple[float, float]] = []  # prompt tokens found in a cache, and looked up
+        self.demand = _demand(load, load.seconds + self.settling_s)
+        self.salter = Salter(load.warming, load.seconds, as_field=load.cache_salt) if load.warming else None
+        if self.demand.with_answers or load.keep_texts or load.gating:
             load = replace(load, sites=[(place, replace(target, keep_text=True)) for place, target in load.sites])
         self.load = load
         self.prompts = Prompts(self.demand, load.words or Words(load.seed))
-        self.due_ns = _due_ns(load, self.demand)
+        self.due_ns = _due_ns(load, self.demand, self.end_ns)
         self.scheduled = bisect.bisect_left(self.due_ns, NEVER)  # the others follow from answers
         self.followers = _followers(self.demand)
         self.later: list[tuple[int, int]] = []  # a heap: attempts and turns that an answer has brought about
         self.later_due: list[int] = []  # when those turns are due, in order
         self.asked: dict[int, _Request] = {}  # with a worker, or to be tried again
+        self.awaited: dict[tuple[int, int], Row] = {}  # whose grade decides what comes next
         self.rng = stream(load.seed, "retries")
         self.begun: deque[int] = deque(maxlen=REMEMBERED)  # how long until answers began
         self.fed = 0  # of the schedule
         self.given = 0  # requests that a worker has or had
         self.latest = 0  # when the last of these is due
         self.full_ns: int | None = None  # when the first is due that was left out, for there were enough
+        self.patient = not (self.followers or load.retry or load.repair)  # no answer decides what is sent next
         self.retries = 0
         self.spent = 0.0
         self.ended = False  # the workers know that nothing more will come
@@ -150,6 +178,7 @@ class _Conductor:
         self.kernel_stamps = self.stamps = self.settled = 0
         self.notes: list[str] = [*load.facts.get("notes", ()), *self.demand.notes]
         self.interrupts = 0
+        self.primed = self.settled_hits = True
         self.failure: BaseException | None = None
         self.halted_ns: int | None = None
         self.start_ns = 0
@@ -157,6 +186,7 @@ class _Conductor:
         self.poller = Poller()
         self.writer = RunWriter(out, self._manifest())
         self.scraper = Scraper.of(ServerWriter(out), _pages(load), load.metrics) if load.metrics is not None else None
+        self.texts = Texts(out, load.gating) if load.keep_texts or load.gating else None
         self.workers: list[_Worker] = []
 
     def run(self) -> None:
@@ -177,6 +207,8 @@ class _Conductor:
             self.writer.close()
             raise
         finally:
+            if self.texts:
+                self.texts.close()
             for worker in self.workers:
                 worker.process.kill()
                 worker.process.wait()
@@ -195,24 +227,28 @@ class _Conductor:
             facts["arrivals"] = "as recorded" if load.arrivals is None else str(load.arrivals)
             facts["arrivals_dispersion"] = 0.0
             if not self.followers:
-                facts["offered_rps"] = self.scheduled / load.seconds
+                facts["offered_rps"] = self.scheduled / (self.end_ns / 1e9)
         if load.arrivals is not None and not load.users and not self.followers:
             facts |= {
                 "arrivals_cv": load.arrivals.cv,
-                "arrivals_dispersion": load.arrivals.dispersion(load.seconds),
-                "offered_rps": load.arrivals.expected(load.seconds) / load.seconds,
+                "arrivals_dispersion": load.arrivals.dispersion(self.end_ns / 1e9),
+                "offered_rps": load.arrivals.expected(self.end_ns / 1e9) / (self.end_ns / 1e9),
             }
         prompts, outputs = demand.prompt_tokens, demand.output_tokens
         facts |= {
             "seed": load.seed,
             "workload": str(load.workload),
             "lengths": f"prompt {_spread(prompts)}, output {_spread(outputs)} tokens{_made_of(load.words)}",
-            "retry_policy": "; ".join(str(each) for each in (load.retry, load.hedge) if each) or None,
+            "retry_policy": "; ".join(str(each) for each in (load.retry, load.hedge, load.repair) if each) or None,
+            "quality_gate": str(load.gating) if load.gating else None,
             "replicas": len(load.sites) if len(load.sites) > 1 else None,
-            "window_ns": (0, to_ns(load.seconds)),
+            "window_ns": (0, self.end_ns),
+            "cache_warmth": load.warming.state if load.warming else None,
+            "events": load.warming.events(load.seconds) if load.warming else (),
             "started_at": datetime.now(UTC).isoformat(),
         }
-        return Manifest(**{**facts, **load.facts})
+        events = (*facts["events"], *load.facts.get("events", ()))
+        return Manifest(**{**facts, **load.facts, "events": events})
 
     def _start(self, number: int) -> _Worker:
         load = self.load
@@ -231,10 +267,11 @@ class _Conductor:
         spare = max(4, min(256, int(rate * 0.1)))
         spare = min(spare, limit) if limit else spare
         addresses = [astuple(place.address) for place, _ in load.sites]
-        eager = bool(self.followers or load.retry)
         hedge = load.hedge.after.seconds if load.hedge else None
         share = load.hedge.budget if load.hedge else 0.0
-        channel.send((addresses, to_ns(load.timeout_s), spare, limit, users, eager, to_ns(hedge or 0.0), share))
+        channel.send(
+            (addresses, to_ns(load.timeout_s), spare, limit, users, not self.patient, to_ns(hedge or 0.0), share)
+        )
         self.poller.watch(channel.fd, READ)
         return _Worker(channel, process, mine)
 
@@ -243,7 +280,7 @@ class _Conductor:
 
         Not where answers decide what is sent next: then reading them is as urgent as sending.
         """
-        if not (self.followers or self.load.retry):
+        if self.patient:
             with contextlib.suppress(AttributeError, OSError):
                 os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
         try:
@@ -255,13 +292,15 @@ class _Conductor:
         """Until every worker has said goodbye, or is gone."""
         while not all(worker.ready or worker.over for worker in self.workers):
             self._listen(None)
+        if self.salter:
+            self._prime(self.salter)
         self.start_ns = time.monotonic_ns() + LEAD_NS
         self.stolen_s = stolen_s()
         flushed = told = self.start_ns
         if self.scraper:
             self.scraper.start(self.start_ns)
         for worker in self.workers:
-            self._send(worker, ("drain", self.start_ns + to_ns(self.load.seconds + self.load.drain_s)))
+            self._send(worker, ("drain", self.start_ns + self.end_ns + to_ns(self.load.drain_s)))
         while not all(worker.over for worker in self.workers):
             now = time.monotonic_ns()
             self._feed(now)
@@ -272,10 +311,13 @@ class _Conductor:
             if now - told >= TELL_NS:
                 self._tell(now)
                 self._tell_when_late()
+                self._open_if_steady(now)
                 told = now
             self._read(now + READ_NS)
+            if self.texts:
+                self._hear_grades()
             busy = bool(self.brought) or self._hungry(now)
-            self._listen(now if busy else now + TICK_NS)
+            self._listen(now if busy else now + (GRADED_NS if self.awaited else TICK_NS))
         self._read(None)
         self._tell(time.monotonic_ns())
 
@@ -320,30 +362,56 @@ class _Conductor:
             self.due_ns[number] = max(finished[3] - self.start_ns, 0)  # it was due when it was sent
         where = self._where(number, attempt)
         place, target = load.sites[where]
-        row = Row(number, self.due_ns[number], Outcome(), attempt, self._kind(attempt), request.ask)
+        row = Row(number, self.due_ns[number], Outcome(), attempt, self._kind(request, attempt), request.ask)
         read_finished(row, finished, self.start_ns, target, load.timeout_s)
         if len(load.sites) > 1 and row.outcome.replica is None:
             row.outcome.replica = place.host
         self._add(row)
+        if self.texts:
+            self.texts.add(row)
+        if self.opened_ns is None and row.outcome.cached_tokens is not None:
+            self.hits.append((row.outcome.cached_tokens, row.outcome.prompt_tokens or 0))
         if row.outcome.status == "ok" and row.event_ns:
             self.begun.append(row.event_ns[0] - row.due_ns)
-        if not finished[-1] and row.outcome.status != "cancelled":
+        if finished[-1] or row.outcome.status == "cancelled":
+            return
+        if self.load.repair and self.texts and self.texts.waits_for(row):
+            self.awaited[number, attempt] = row
+            request.graded = True
+        else:
             self._settle(number, request, row)
 
-    def _settle(self, number: int, request: _Request, row: Row) -> None:
+    def _hear_grades(self) -> None:
+        """What was graded meanwhile; where a repair depends on it, it goes on."""
+        assert self.texts is not None
+        for key, grade in self.texts.graded():
+            self.spent += grade.cost
+            row = self.awaited.pop(key, None)
+            request = self.asked.get(key[0])
+            if row is not None and request is not None:
+                self._settle(key[0], request, row, grade)
+
+    def _settle(self, number: int, request: _Request, row: Row, grade: Grade | None = None) -> None:
         """All copies of this attempt are back: try again, go on with the conversation, or leave it at that."""
-        retry, outcome, now = self.load.retry, row.outcome, time.monotonic_ns()
+        retry, repair, outcome, now = self.load.retry, self.load.repair, row.outcome, time.monotonic_ns()
+        if self.halted_ns is not None or request.tries >= MOST_TRIES:
+            retry = repair = None
         if (
             retry is not None
-            and self.halted_ns is None
-            and request.tries <= retry.most
+            and request.waves.count("retry") < retry.most
             and retry.applies(outcome.status, outcome.http_status)
             and retry.affords(self.retries, self.given)
         ):
             wait = to_ns(retry.wait_s(request.tries, self.rng))
-            request.tries += 1
+            request.waves.append("retry")
             self.retries += 1
             heapq.heappush(self.later, ((row.ended_ns or now - self.start_ns) + wait, number))
+            return
+        if repair and grade and grade.passed is False and request.waves.count("repair") < repair.most:
+            said = (("assistant", outcome.text or ""), ("user", repair.correction(grade.why)))
+            request.ask = replace(request.ask, messages=(*request.ask.messages, *said))
+            request.waves.append("repair")
+            heapq.heappush(self.later, (max(row.ended_ns or 0, now - self.start_ns), number))
             return
         del self.asked[number]
         self.settled += 1
@@ -353,7 +421,7 @@ class _Conductor:
             return
         assert self.demand.think_s is not None
         due = (row.ended_ns or 0) + to_ns(float(self.demand.think_s[follower]))
-        if due >= to_ns(self.load.seconds) or self.full_ns is not None:
+        if due >= self.end_ns or self.full_ns is not None:
             self.full_ns = None if self.full_ns is None else min(self.full_ns, due)
             self.prompts.over(number)
             return
@@ -362,10 +430,10 @@ class _Conductor:
         bisect.insort(self.later_due, due)
         heapq.heappush(self.later, (due, follower))
 
-    def _kind(self, attempt: int) -> str:
-        if self.load.hedge is not None:
-            return "hedge" if attempt % 2 else "retry" if attempt else "first"
-        return "retry" if attempt else "first"
+    def _kind(self, request: _Request, attempt: int) -> str:
+        if self.load.hedge is None:
+            return request.waves[attempt]
+        return "hedge" if attempt % 2 else request.waves[attempt // 2]
 
     def _where(self, number: int, attempt: int) -> int:
         return (number + attempt) % len(self.load.sites)
@@ -410,7 +478,7 @@ class _Conductor:
                 self._drop(ticket // TICKETS for ticket, *_ in share)
             elif share:
                 self._send(worker, ("ask", share))
-        settled = not (self.asked if self.followers or self.load.retry else ())
+        settled = self.patient or not self.asked
         if not self.ended and settled and self._next_due() == NEVER:
             self.ended = True
             for worker in self.workers:
@@ -432,7 +500,7 @@ class _Conductor:
         """This request and all after it: there are enough. Those that there are may still be tried again."""
         if due == self.latest:  # of several at the same time some are left out: the window ends before the next
             after = bisect.bisect_right(self.due_ns, due, 0, self.scheduled) if not self.load.users else self.scheduled
-            due = self.due_ns[after] if after < self.scheduled else to_ns(self.load.seconds)
+            due = self.due_ns[after] if after < self.scheduled else self.end_ns
         self.full_ns = due
         self.scheduled = self.fed = min(self.fed, number)
         self.later = sorted(each for each in self.later if each[1] in self.asked)
@@ -446,7 +514,8 @@ class _Conductor:
         """What a worker is told: an attempt at a request, and a copy of it for the case that it is late."""
         request = self.asked.get(number)
         if request is None:
-            request = self.asked[number] = _Request(self.prompts.ask(number))
+            ask = self.prompts.ask(number)
+            request = self.asked[number] = _Request(self.salter.salted(ask, number, due / 1e9) if self.salter else ask)
             self.given += 1
             self.latest = max(self.latest, due)
         step = 1 if self.load.hedge is None else 2
@@ -457,6 +526,47 @@ class _Conductor:
         if self.load.hedge is not None:
             copy = payload if where == elsewhere else self.load.sites[elsewhere][1].encode(request.ask, number)
         return number * TICKETS + attempt, self.start_ns + due, where, payload, elsewhere, copy
+
+    def _prime(self, salter: Salter) -> None:
+        """Ask, before the clock starts, what caches are to know; not being able to is a note, and no such state."""
+        asks = salter.primes(self.demand, self.prompts.words)
+        done, why = prime(self.load.sites, asks, self.load.timeout_s, lambda: bool(self.interrupts))
+        total = len(asks) * len(self.load.sites)
+        self.primed = done == total
+        if salter.warming.primes:
+            self.notes.append(f"primed with {done:,} of {total:,} prefixes{f': {why}' if why else ''}")
+
+    def _open_if_steady(self, now: int) -> None:
+        """Begin to measure once the hit rate is steady, by rows or else by the server's counters; or late."""
+        if self.opened_ns is not None or now < self.start_ns:
+            return
+        settled = steady(self.hits) or (
+            self.scraper is not None and not self.hits and steady(self.scraper.hits(), LEAST_READINGS)
+        )
+        if not settled and now - self.start_ns < to_ns(self.settling_s):
+            return
+        self.settled_hits = settled
+        self.opened_ns = now - self.start_ns
+        self.end_ns = self.opened_ns + to_ns(self.load.seconds)
+        self.scheduled = max(bisect.bisect_left(self.due_ns, self.end_ns, 0, self.scheduled), self.fed)
+        self.later = sorted(each for each in self.later if each[1] in self.asked or each[0] < self.end_ns)
+        self.notes.append(
+            f"the hit rate was {'steady' if settled else 'not steady yet'} after {self.opened_ns / 1e9:.0f} s, and the "
+            "window begins there"
+        )
+        for worker in self.workers:
+            if not worker.over:
+                self._send(worker, ("drain", self.start_ns + self.end_ns + to_ns(self.load.drain_s)))
+
+    def _hurried(self, waited_s: float) -> bool:
+        """Whether nobody wants to wait for the last grades."""
+        return self.interrupts > 1 or (self.interrupts > 0 and waited_s > HALT_S)
+
+    def _warmth(self) -> Warmth | None:
+        """What the manifest says of caches, unless it did not come about."""
+        stated = self.writer.manifest.cache_warmth
+        came_about = self.primed and self.settled_hits and self.opened_ns is not None
+        return stated if self.load.warming is None or came_about else None
 
     def _tell_when_late(self) -> None:
         """After how long a copy is to be sent, where that is a percentile of how long answers have taken so far."""
@@ -491,7 +601,7 @@ class _Conductor:
         for number in numbers:
             request = self.asked.pop(number, None)
             self.settled += 1
-            if request is None or request.tries == 1:  # else what became of it is known already
+            if request is None or not request.known:
                 self._add(
                     Row(number, self.due_ns[number], Outcome("dropped", error=why), ask=self.prompts.bare(number))
                 )
@@ -507,7 +617,7 @@ class _Conductor:
     def _stop_if_told(self, now: int) -> None:
         if self.interrupts:
             self._halt(now, now, f"interrupted after {(now - self.start_ns) / 1e9:.1f} s", HALT_S)
-        elif self.load.users and now >= self.start_ns + to_ns(self.load.seconds):
+        elif self.load.users and now >= self.start_ns + self.end_ns:
             self._halt(now, now, None, HALT_S)
         elif self.load.most_spend is not None and self._spent(now) >= self.load.most_spend:
             self._halt(now, now, f"stopped when {self._spent(now):.4g} was spent, of {self.load.most_spend:g} allowed")
@@ -517,7 +627,7 @@ class _Conductor:
 
     def _spent(self, now: int) -> float:
         prices: Prices | None = self.load.facts.get("prices")
-        hourly = prices.per_hour * max(now - self.start_ns, 0) / 3.6e12 if prices else 0.0
+        hourly = prices.hourly * max(now - self.start_ns, 0) / 3.6e12 if prices else 0.0
         return self.spent + hourly
 
     def _halt(self, now: int, due_ns: int, why: str | None, patience_s: float | None = None) -> None:
@@ -550,6 +660,8 @@ class _Conductor:
         if self.rows:
             self.writer.append(batch_of(self.rows))
             self.rows = []
+        if self.texts:
+            self.texts.flush()
 
     def _close(self) -> None:
         """Whatever did not come back was in flight when we stopped watching."""
@@ -559,12 +671,13 @@ class _Conductor:
             self._drop(range(self.fed, end), "it was due before any worker had it")
         for number in [] if self.load.users else sorted(self.asked):
             request = self.asked[number]
-            if request.tries == 1:  # else what became of it is known already
+            if not request.known:
                 outcome = Outcome("censored", error="still in flight when the run was stopped")
                 self._add(Row(number, self.due_ns[number], outcome, ask=request.ask))
         self._flush()
         self._stop_scraping()
-        end = to_ns(self.load.seconds)
+        labels = self.texts.finish(self._hurried, self.notes) if self.texts else None
+        end = self.end_ns
         if self.halted_ns is not None:  # maybe while what was in flight ended: nothing was due by then
             halted = self.halted_ns - self.start_ns
             end = halted if self.load.users else min(halted, end)
@@ -574,7 +687,9 @@ class _Conductor:
         if stolen > STOLEN_SHARE * (os.cpu_count() or 1) * stopped / 1e9:
             self.notes.append(f"the host took {stolen:.1f} s of processor time from this machine during the run")
         self.writer.finish(
-            window_ns=(0, end),
+            labels,
+            window_ns=(min(self.opened_ns or 0, end - 1), end),
+            cache_warmth=self._warmth(),
             stopped_ns=max(stopped, 1),
             stamps=self._stamps(),
             notes=tuple(self.notes),
@@ -586,7 +701,9 @@ class _Conductor:
         offered = self.writer.manifest.offered_rps
         if offered is None or self.halted_ns is self.full_ns is None:
             return offered
-        return self._scheduled_by(self.start_ns + end) / (end / 1e9) or None
+        opened = self.opened_ns or 0
+        due = self._scheduled_by(self.start_ns + end) - self._scheduled_by(self.start_ns + opened)
+        return due / (max(end - opened, 1) / 1e9) or None
 
     def _stop_scraping(self) -> None:
         if self.scraper and self.start_ns:
@@ -612,20 +729,20 @@ def _share(total: int | None, number: int, workers: int) -> int:
     return total // workers + (number < total % workers)
 
 
-def _demand(load: Load) -> Demand:
+def _demand(load: Load, seconds: float) -> Demand:
     if not load.users:
-        return load.workload.demand(load.arrivals, load.seconds, load.seed)
+        return load.workload.demand(load.arrivals, seconds, load.seed)
     found = load.workload.demand(Constant(MOST_IN_CLOSED_LOOP / load.seconds), load.seconds, load.seed)
     if found.with_answers:
         raise SpecError("a closed loop has no conversations; use a schedule, or a workload without turns")
     return found
 
 
-def _due_ns(load: Load, demand: Demand) -> list[int]:
+def _due_ns(load: Load, demand: Demand, end_ns: int) -> list[int]:
     """When each request is due: NEVER where that follows from an answer; in a closed loop, at the earliest."""
     if load.users:
         return [0] * len(demand)
-    known = np.minimum(np.rint(np.nan_to_num(demand.due_s) * 1e9).astype(np.int64), to_ns(load.seconds) - 1)
+    known = np.minimum(np.rint(np.nan_to_num(demand.due_s) * 1e9).astype(np.int64), end_ns - 1)
     due: list[int] = np.where(np.isnan(demand.due_s), NEVER, known).tolist()
     return due
 

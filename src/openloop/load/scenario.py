@@ -25,18 +25,29 @@ from openloop.load.targets import (
     check_template,
     find_function,
 )
-from openloop.persistence import read_hedge, read_retry
-from openloop.records import Prices, Run, Warmth
+from openloop.persistence import read_hedge, read_repair, read_retry
+from openloop.quality import Gating, read_gating
+from openloop.records import Prices, Run, TimedEvent, Warmth, read_prices
 from openloop.slo import Objectives, read_slo
 from openloop.spec import Strict, convert, read_yaml, suggest
 from openloop.terms import NUMBER
-from openloop.units import parse_seconds, parse_share
-from openloop.workload import Scale, Synthetic, Words, Workload, read_source, word_tokens
+from openloop.units import parse_seconds, parse_share, to_ns
+from openloop.workload import (
+    Scale,
+    Synthetic,
+    Warming,
+    Words,
+    Workload,
+    read_source,
+    read_warming,
+    word_tokens,
+)
 from openloop.workload.mix import Class
 
 __all__ = [
     "STARTER",
     "ClassSpec",
+    "EventSpec",
     "Facts",
     "Limits",
     "Scenario",
@@ -65,6 +76,7 @@ class TargetSpec(Strict, frozen=True):
     method: str = "POST"  # api http
     replica_header: str | None = None  # of responses: says who served
     metrics: bool = True  # scrape /metrics during the run
+    cache_salt: bool = False  # the API takes a cache_salt, as vLLM's does: warmth then leaves prompts as they are
 
 
 class ClassSpec(Strict, frozen=True, rename={"name": "class"}):
@@ -72,6 +84,14 @@ class ClassSpec(Strict, frozen=True, rename={"name": "class"}):
     share: str | float
     source: str
     slo: Any = None
+
+
+class EventSpec(Strict, frozen=True):
+    """Something that will be done to the system while the run goes on."""
+
+    at: str  # after the start
+    kind: str
+    detail: str | None = None
 
 
 class Limits(Strict, frozen=True):
@@ -101,9 +121,14 @@ class Scenario(Strict, frozen=True, rename={"seconds": "for"}):
     seconds: str = "60s"
     seed: int = 0
     slo: Any = None
-    prices: Prices | None = None
+    gates: Any = None  # of quality: a file, a gate, several, or what stands in a file
+    repair: str | int | None = None
+    keep_texts: bool = False
+    prices: Prices | str | None = None  # or a file of them
     retry: str | int | None = None
     hedge: str | None = None
+    warmth: str | None = None
+    events: list[EventSpec] = []  # noqa: RUF012
     limits: Limits = Limits()
     timeout: str = "120s"
     drain: str = "30s"
@@ -130,6 +155,19 @@ class Scenario(Strict, frozen=True, rename={"seconds": "for"}):
 
     def read_arrivals(self) -> Arrivals | None:
         return None if self.arrivals is None else read_arrivals(self.arrivals)
+
+    def read_prices(self) -> Prices | None:
+        return None if self.prices is None else read_prices(self.prices)
+
+    def read_gating(self) -> Gating | None:
+        if self.gates is None:
+            return None
+        if not isinstance(self.gates, str | list | dict) or not all(isinstance(each, str) for each in self.gates):
+            raise SpecError(f"gates is {self.gates!r}; it is a file, a gate such as json, or a list of them")
+        return read_gating(self.gates)
+
+    def read_warming(self) -> Warming | None:
+        return None if self.warmth is None else read_warming(self.warmth)
 
     def whole_slo(self) -> Any:
         """With that of each class."""
@@ -176,6 +214,14 @@ def _spelt_out(raw: Mapping[str, Any], flags: dict[str, Any]) -> dict[str, Any]:
         flags["target.url"] = urls[0] if len(urls) == 1 else list(urls)
     if "extra" in flags:
         flags["target.extra"] = _json_object("--extra", flags.pop("extra"))
+    if "gates" in flags:
+        flags["gates"] = list(flags["gates"])
+    if "events" in flags:
+        pairs = [each.partition("=") for each in flags["events"]]
+        for at, equals, kind in pairs:
+            if not equals or not kind.strip():
+                raise SpecError(f"--event {at + equals + kind!r} is none; write it as 30s=deploy")
+        flags["events"] = [{"at": at.strip(), "kind": kind.strip()} for at, _, kind in pairs]
     if "header" in flags:
         given = [each.partition(":") for each in flags.pop("header")]
         for name, colon, value in given:
@@ -264,6 +310,37 @@ def _check(scenario: Scenario) -> None:
         raise SpecError(f"timeout is {scenario.timeout}; an answer takes some time, such as 120s")
     _seconds(scenario.drain, "drain")
     scenario.objectives()
+    scenario.read_prices()
+    for event in scenario.events:
+        if _seconds(event.at, f"event {event.kind!r}: at") >= scenario.horizon_s:
+            raise SpecError(f"event {event.kind!r} is at {event.at}, and the run is over after {scenario.seconds}")
+    _check_quality(scenario)
+    _check_warmth(scenario)
+
+
+def _check_quality(scenario: Scenario) -> None:
+    gating = scenario.read_gating()
+    if scenario.repair is not None:
+        read_repair(str(scenario.repair))
+        if gating is None:
+            raise SpecError("a repair needs a quality gate that an answer can fail: give --gate, or gates in the file")
+        if scenario.closed is not None:
+            raise SpecError("a closed loop asks nobody twice: leave out --repair, or --closed")
+    if (gating or scenario.keep_texts) and scenario.target.api == "embeddings":
+        raise SpecError("embeddings have no words: leave out --gate and --keep-texts")
+
+
+def _check_warmth(scenario: Scenario) -> None:
+    warming = scenario.read_warming()
+    if warming is None:
+        return
+    warming.events(scenario.horizon_s)
+    if scenario.facts.cache_warmth not in (None, warming.state):
+        raise SpecError(f"warmth brings about {warming.state!r}, and facts say {scenario.facts.cache_warmth!r}")
+    if warming.settles and scenario.closed is not None:
+        raise SpecError("a closed loop has no steady traffic to settle: leave out --warmth hot, or --closed")
+    if scenario.target.api in ("http", "python") and warming.primes:
+        raise SpecError(f"--api {scenario.target.api} has no prefix cache that is known of: leave --warmth out")
 
 
 def _seconds(text: str, name: str) -> float:
@@ -298,7 +375,11 @@ def _load(scenario: Scenario, command: list[str] | None) -> Load:
         "model": getattr(sites[0][1], "model", None),
         "command": command and _without_secrets(command),
         "slo": scenario.whole_slo(),
-        "prices": scenario.prices,
+        "prices": scenario.read_prices(),
+        "events": tuple(
+            TimedEvent(at_ns=to_ns(_seconds(each.at, "at")), kind=each.kind, detail=each.detail)
+            for each in scenario.events
+        ),
         "notes": (*([cap] if scenario.connections else []), *told),
         **{name: value for name in Facts.__struct_fields__ if (value := getattr(scenario.facts, name)) is not None},
     }
@@ -316,10 +397,15 @@ def _load(scenario: Scenario, command: list[str] | None) -> Load:
         scenario.closed,
         None if scenario.retry is None else read_retry(str(scenario.retry)),
         None if scenario.hedge is None else read_hedge(str(scenario.hedge)),
-        scenario.limits.requests,
-        scenario.limits.spend,
-        dict(sites[0][1].headers) if spec.metrics else None,
-        facts,
+        gating=scenario.read_gating(),
+        repair=None if scenario.repair is None else read_repair(str(scenario.repair)),
+        keep_texts=scenario.keep_texts,
+        warming=scenario.read_warming(),
+        cache_salt=spec.cache_salt,
+        most_requests=scenario.limits.requests,
+        most_spend=scenario.limits.spend,
+        metrics=dict(sites[0][1].headers) if spec.metrics else None,
+        facts=facts,
     )
 
 
@@ -437,9 +523,15 @@ seed: 0
 # What they accept.
 slo: "ttft<=500ms, tpot<=40ms"
 
-# prices: {per_hour: 3.0}           # or per_million_input_tokens, per_million_output_tokens, per_request
+# Whether an answer is good: all must pass, and outputs are kept. Or gates: gates.yaml, with gates by class.
+# gates: [json, "length:most=200", "regex:'^[A-Z]'"]
+# repair: 1                         # ask again, with a correction, where a gate fails
+
+# prices: {per_hour: 3.0}           # or per_gpu_hour and gpus, per_million_input_tokens, per_human_review; or a file
 # retry: "retry:most=2,on=429+503+timeout,budget=20%"
 # hedge: "hedge:after=p95,budget=5%"
+# warmth: warm-cache                # cold-cache, hot, disrupted:at=30s: brought about, not found
+# events: [{at: 30s, kind: deploy}] # what you will do meanwhile: the stretch after it is scored by itself
 # limits: {requests: 10000, spend: 5.0}
 # facts: {engine: vllm, hardware: 1x H100, cache_warmth: warm-model cold-cache}
 """

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Protocol
 
 from openloop.errors import StorageError
@@ -158,6 +159,7 @@ class Scraper:
         self._over = threading.Event()
         self._start_ns = 0
         self._full = ""
+        self._hits: list[dict[tuple[str, str], float]] = []  # readings of the prefix cache's counters, as they come
         self._tallies = [(source, _Tally()) for source in sources]
         self._threads = [threading.Thread(target=self._watch, args=each, daemon=True) for each in self._tallies]
 
@@ -212,9 +214,17 @@ class Scraper:
             tally.why = (why or str(error) or type(error).__name__).lower()
             return False
         tally.read += 1
+        before = self._hits[-1] if self._hits else {}
+        self._hits.append(before | {(who, name): value for who, name, value in figures if name.startswith("prefix_")})
         with self._noting_a_full_disk():
             self._writer.append(server_table((now, *figure) for figure in figures))
         return True
+
+    def hits(self) -> list[tuple[float, float]]:
+        """Between readings: prompt tokens found in prefix caches, and looked up, all servers together."""
+        names = ("prefix_hits", "prefix_queries")
+        sums = [[sum(v for (_, name), v in each.items() if name == sought) for sought in names] for each in self._hits]
+        return [(after[0] - before[0], after[1] - before[1]) for before, after in pairwise(sums)]
 
     @contextlib.contextmanager
     def _noting_a_full_disk(self) -> Iterator[None]:

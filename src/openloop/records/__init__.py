@@ -1,6 +1,6 @@
 """The table every producer writes and every reader reads."""
 
-from openloop.records.manifest import MANIFEST_FILE, Manifest, Prices, TimedEvent, Warmth, checked
+from openloop.records.manifest import MANIFEST_FILE, Manifest, Prices, TimedEvent, Warmth, checked, read_prices
 from openloop.records.remote import locate
 from openloop.records.run import Run, open_run
 from openloop.records.schema import (
@@ -17,11 +17,13 @@ from openloop.records.schema import (
     words,
 )
 from openloop.records.server import MEASURES, SERVER_SCHEMA, Measure, Reading, ServerWriter, read_server, server_table
+from openloop.records.texts import GRADES, TEXTS, GradesWriter, Labels, TextsWriter, side_table
 from openloop.records.validate import LARGEST_EVENT, check_attempts, check_rows
-from openloop.records.writer import RunWriter
+from openloop.records.writer import RunWriter, relabel
 
 __all__ = [
     "COLUMNS",
+    "GRADES",
     "KINDS",
     "LARGEST_EVENT",
     "MANIFEST_FILE",
@@ -30,6 +32,9 @@ __all__ = [
     "SCHEMA",
     "SERVER_SCHEMA",
     "STATUSES",
+    "TEXTS",
+    "GradesWriter",
+    "Labels",
     "Manifest",
     "Measure",
     "Prices",
@@ -37,6 +42,7 @@ __all__ = [
     "Run",
     "RunWriter",
     "ServerWriter",
+    "TextsWriter",
     "TimedEvent",
     "Warmth",
     "check_attempts",
@@ -48,8 +54,11 @@ __all__ = [
     "make_lists",
     "make_words",
     "open_run",
+    "read_prices",
     "read_server",
+    "relabel",
     "server_table",
+    "side_table",
     "split",
     "words",
 ]

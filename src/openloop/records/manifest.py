@@ -9,9 +9,19 @@ import msgspec
 from openloop import __version__
 from openloop.errors import RunError, SpecError, StorageError
 from openloop.records.schema import LATEST_NS, SCHEMA_VERSION
-from openloop.spec import Strict, convert, read_json
+from openloop.spec import Strict, convert, read_json, read_yaml
 
-__all__ = ["MANIFEST_FILE", "Manifest", "Prices", "TimedEvent", "Warmth", "checked", "read_manifest", "write_manifest"]
+__all__ = [
+    "MANIFEST_FILE",
+    "Manifest",
+    "Prices",
+    "TimedEvent",
+    "Warmth",
+    "checked",
+    "read_manifest",
+    "read_prices",
+    "write_manifest",
+]
 
 MANIFEST_FILE: Final = "run.json"
 
@@ -35,15 +45,32 @@ class Prices(Strict, frozen=True):
     """What the run's resources cost, in one currency."""
 
     per_hour: Amount = 0.0  # of everything that was reserved for the run, together
+    per_gpu_hour: Amount = 0.0
+    gpus: Positive | None = None  # how many of these were reserved
     per_request: Amount = 0.0
     per_million_input_tokens: Amount = 0.0
     per_million_cached_tokens: Amount | None = None  # null: cached input costs as much as any
     per_million_output_tokens: Amount = 0.0
+    per_human_review: Amount = 0.0  # of an answer that fails its quality gate, and of a share of the others
+    reviewed_share: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0
+
+    def __post_init__(self) -> None:
+        if self.per_gpu_hour and self.gpus is None:
+            raise ValueError(f"per_gpu_hour is {self.per_gpu_hour:g}, of how many? Give gpus as well")
+
+    @property
+    def hourly(self) -> float:
+        return self.per_hour + self.per_gpu_hour * (self.gpus or 0.0)
 
     @property
     def by_use(self) -> bool:
         """Whether requests or tokens have a price of their own."""
-        return any(getattr(self, name) for name in self.__struct_fields__ if name != "per_hour")
+        return bool(
+            self.per_request
+            or self.per_million_input_tokens
+            or self.per_million_cached_tokens
+            or self.per_million_output_tokens
+        )
 
     def of(self, prompt_tokens: int | None, cached_tokens: int | None, output_tokens: int | None) -> float:
         """Of one attempt, apart from the time of what served it."""
@@ -98,6 +125,14 @@ class Manifest(Strict, frozen=True):
             raise ValueError(f"window_ns is {list(self.window_ns)}; it runs from one time to a later one")
         if self.slo is not None and not isinstance(self.slo, str | dict):
             raise ValueError("slo is text or a mapping; write an SLO object as str(slo)")
+
+
+def read_prices(what: "str | Path | dict[str, Any] | Prices") -> Prices:
+    """Prices from a YAML file, or from what stands in one."""
+    if isinstance(what, Prices):
+        return what
+    raw = what if isinstance(what, dict) else read_yaml(Path(what))
+    return convert({} if raw is None else raw, Prices, "the prices" if isinstance(what, dict) else str(what))
 
 
 def checked(manifest: Manifest) -> Manifest:

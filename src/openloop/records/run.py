@@ -21,6 +21,7 @@ from openloop.records.manifest import MANIFEST_FILE, Manifest, read_manifest
 from openloop.records.remote import copy_run, is_url, locate
 from openloop.records.schema import COLUMNS, SCHEMA, count_tokens, ints, missing_columns
 from openloop.records.server import ServerWriter, read_server
+from openloop.records.texts import TEXTS
 from openloop.records.validate import check_attempts, check_batch
 from openloop.records.writer import SPOOL_FILE, TABLE_FILE, RunWriter
 
@@ -77,6 +78,10 @@ class Run:
     def server_note(self) -> str | None:
         """What is wrong with the server's figures, if anything is: the run can be scored without them."""
         return self._server[1]
+
+    def texts(self) -> tuple[pa.Table | None, str | None]:
+        """What was asked and answered, where it was kept, and a sentence if not all of it is there."""
+        return (None, None) if self.path is None else TEXTS.read(self.path)
 
     @cached_property
     def _server(self) -> tuple[pa.Table | None, str | None]:

@@ -93,7 +93,9 @@ COLUMNS: Final[Mapping[str, Column]] = {
     "finish_reason": Column(pa.string(), False, "why generation stopped"),
     "quality": Column(pa.bool_(), False, "whether the output passed its quality gate; null: not judged"),
     "quality_score": Column(pa.float64(), False, "the grade behind it"),
+    "slices": Column(pa.string(), False, "kinds of request that quality is looked at apart for, as `numeric+rare`"),
     "cost": Column(pa.float64(), False, "money spent on this attempt"),
+    "review_cost": Column(pa.float64(), False, "money spent on judging its output"),
 }
 
 SCHEMA: Final = pa.schema(

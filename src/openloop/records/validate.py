@@ -44,9 +44,14 @@ def check_rows(batch: pa.RecordBatch, first_row: int = 0) -> None:
         rows.refuse_larger(part, whole)
     _check_order(rows)
     _check_status(rows, status)
-    if batch.column("cost").null_count < batch.num_rows:
-        cost = batch.column("cost").fill_null(0.0).to_numpy()
-        rows.refuse(~(cost >= 0) | np.isinf(cost), lambda i: f"cost is {cost[i]}; it is zero or more")
+    for name in ("cost", "review_cost"):
+        if batch.column(name).null_count < batch.num_rows:
+            _check_money(rows, name)
+
+
+def _check_money(rows: "_Rows", name: str) -> None:
+    cost = rows.batch.column(name).fill_null(0.0).to_numpy()
+    rows.refuse(~(cost >= 0) | np.isinf(cost), lambda i: f"{name} is {cost[i]}; it is zero or more")
 
 
 def _check_order(rows: "_Rows") -> None:

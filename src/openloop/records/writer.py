@@ -21,10 +21,11 @@ from openloop.errors import RecordError, RunError, StorageError
 from openloop.records.manifest import MANIFEST_FILE, Manifest, checked, write_manifest
 from openloop.records.remote import is_url
 from openloop.records.schema import COLUMNS, SCHEMA, count_tokens, split
-from openloop.records.server import SERVER_FILE, SERVER_SPOOL
+from openloop.records.server import SERVER
+from openloop.records.texts import GRADES, TEXTS, Labels
 from openloop.records.validate import check_batch
 
-__all__ = ["SPOOL_FILE", "TABLE_FILE", "RunWriter"]
+__all__ = ["SPOOL_FILE", "TABLE_FILE", "RunWriter", "relabel"]
 
 TABLE_FILE: Final = "requests.parquet"
 SPOOL_FILE: Final = "requests.arrows"
@@ -49,7 +50,8 @@ class RunWriter:
         self.folder = Path(folder)
         self.manifest = checked(manifest)
         self.rows = 0
-        for name in (MANIFEST_FILE, TABLE_FILE, SPOOL_FILE, SERVER_FILE, SERVER_SPOOL):
+        beside = [name for each in (SERVER, TEXTS, GRADES) for name in (each.file, each.spool)]
+        for name in (MANIFEST_FILE, TABLE_FILE, SPOOL_FILE, *beside):
             if (self.folder / name).exists():
                 raise RunError(f"{self.folder} already holds a run ({name}): choose another folder or remove it")
         try:
@@ -74,7 +76,7 @@ class RunWriter:
         self._write(batch.serialize())
         self.rows += batch.num_rows
 
-    def finish(self, **facts: Any) -> None:
+    def finish(self, labels: Labels | None = None, **facts: Any) -> None:
         """Close the run; `facts` are manifest fields that are known only now (stopped_ns, window_ns, notes, ...)."""
         if self._spool.closed:
             raise RunError(f"{self.folder} is finished or was closed")
@@ -82,7 +84,8 @@ class RunWriter:
         self._spool.close()
         draft = self.folder / f"{TABLE_FILE}.tmp"
         try:
-            _write_table(self.folder / SPOOL_FILE, draft)
+            with pa.OSFile(str(self.folder / SPOOL_FILE)) as source:
+                _write_table(pa.ipc.open_stream(source), draft, labels)
             draft.replace(self.folder / TABLE_FILE)
             write_manifest(self.folder, self.manifest)
             (self.folder / SPOOL_FILE).unlink()
@@ -123,14 +126,28 @@ class RunWriter:
         self.close()
 
 
-def _write_table(spool: Path, table: Path) -> None:
-    """The Parquet file of a spool, one row group at a time."""
-    with (
-        pa.OSFile(str(spool)) as source,
-        table.open("wb") as file,
-        pq.ParquetWriter(file, SCHEMA, **_PARQUET) as writer,
-    ):
-        for group in _row_groups(pa.ipc.open_stream(source)):
+def relabel(folder: Path, batches: Iterable[pa.RecordBatch], labels: Labels, manifest: Manifest) -> None:
+    """Fill grades into the table of a finished run, whose `batches` these are; a reader sees the old one or the new."""
+    others = set(pq.read_schema(folder / TABLE_FILE).names) - set(COLUMNS)
+    if others:
+        raise RunError(
+            f"{folder / TABLE_FILE} has the column {min(others)!r}, which openloop would lose: grade a copy without it"
+        )
+    draft = folder / f"{TABLE_FILE}.tmp"
+    try:
+        _write_table((batch.cast(SCHEMA) for batch in batches), draft, labels)
+        draft.replace(folder / TABLE_FILE)
+    except OSError as error:
+        draft.unlink(missing_ok=True)
+        raise StorageError(f"{folder / TABLE_FILE} cannot be written ({_reason(error)}); it is as it was") from None
+    write_manifest(folder, checked(manifest))
+
+
+def _write_table(batches: Iterable[pa.RecordBatch], table: Path, labels: Labels | None) -> None:
+    """The Parquet file of a run, one row group at a time."""
+    filled = batches if labels is None else (labels.fill(batch) for batch in batches)
+    with table.open("wb") as file, pq.ParquetWriter(file, SCHEMA, **_PARQUET) as writer:
+        for group in _row_groups(filled):
             writer.write_table(group, row_group_size=group.num_rows)
         writer.close()
         file.flush()

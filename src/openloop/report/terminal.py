@@ -11,11 +11,21 @@ from rich.text import Text
 
 from openloop.records import Run
 from openloop.report.metric_map import Metric
-from openloop.score import Leak, Percentiles, Score, ServerScore, Summary, Verdict
+from openloop.score import (
+    CostScore,
+    Leak,
+    Percentiles,
+    QualityScore,
+    Score,
+    ServerScore,
+    SliceScore,
+    Summary,
+    Verdict,
+)
 from openloop.spec import plain
 from openloop.units import format_count, format_money, format_rate, format_seconds, format_share
 
-__all__ = ["inspection", "show_inspection", "show_metrics", "show_score"]
+__all__ = ["Page", "inspection", "show_inspection", "show_metrics", "show_quality", "show_score"]
 
 LATENCIES = {
     "ttft": "ttft_s",
@@ -42,7 +52,7 @@ SHOWN_COLUMNS = (
 )
 
 
-class _Page:
+class Page:
     """A console that knows whether the numbers on it may be believed."""
 
     def __init__(self, valid: bool, console: Console | None = None) -> None:
@@ -78,7 +88,7 @@ def _printable(text: str) -> str:
 
 
 def show_score(score: Score, console: Console | None = None) -> None:
-    page = _Page(score.valid, console)
+    page = Page(score.valid, console)
     page.line(f"{score.run or 'run'}: {format_count(score.requests)} requests due in {format_seconds(score.window_s)}")
     page.line(f"SLO: {score.slo}")
     _show_verdict(page, Verdict(score.valid, score.reasons, ()))
@@ -98,14 +108,14 @@ def show_score(score: Score, console: Console | None = None) -> None:
         page.line(f"note: {note}", style="dim")
 
 
-def _show_verdict(page: _Page, verdict: Verdict) -> None:
+def _show_verdict(page: Page, verdict: Verdict) -> None:
     if verdict.valid:
         page.line("VALID", style="bold green")
     for reason in verdict.reasons:
         page.line(f"INVALID: {reason}", style="bold red")
 
 
-def _show_rates(page: _Page, score: Score) -> None:
+def _show_rates(page: Page, score: Score) -> None:
     low, high = score.attainment_interval
     rows = [
         ("offered", format_rate(score.offered_rps), "", ""),
@@ -131,9 +141,30 @@ def _show_rates(page: _Page, score: Score) -> None:
         rows.append((name, f"{unit.goodput:,.3g}/{per}", f"{format_share(unit.attainment)} of {unit.due:,}", ""))
     if score.output_tokens_per_s:
         rows += _token_rates(score)
-    if score.cost_per_accepted is not None:
-        rows.append(("cost per accepted", format_money(score.cost_per_accepted), "", ""))
+    if score.sessions.by_turn:
+        sessions = score.sessions
+        rows.append(
+            (
+                "accepted sessions",
+                format_rate(sessions.goodput_per_s),
+                f"{format_share(sessions.attainment)} of {sessions.sessions:,}; "
+                f"{format_share(sessions.turn_attainment)} of {sessions.turns:,} turns",
+                "",
+            )
+        )
+    if score.cost is not None:
+        rows.append(("cost per accepted", format_money(score.cost.per_accepted), _cost_parts(score.cost), ""))
     page.table("", ("from schedule", "95% interval", "from send"), rows)
+
+
+def _cost_parts(cost: CostScore) -> str:
+    parts = {
+        "by the hour": cost.hourly,
+        "by use": cost.serving,
+        "judging": cost.judging,
+        "human review": cost.human_review,
+    }
+    return " + ".join(f"{format_money(value)} {name}" for name, value in parts.items() if value)
 
 
 def _token_rates(score: Score) -> list[tuple[str, str, str, str]]:
@@ -149,7 +180,7 @@ def _token_rates(score: Score) -> list[tuple[str, str, str, str]]:
     ]
 
 
-def _show_latencies(page: _Page, score: Score) -> None:
+def _show_latencies(page: Page, score: Score) -> None:
     found = {name: getattr(score, field) for name, field in LATENCIES.items()}
     if not score.output_tokens_per_s:
         found["user idle"] = None
@@ -194,7 +225,7 @@ def _latency_row(values: Percentiles) -> list[str]:
     ]
 
 
-def _show_failures(page: _Page, score: Score) -> None:
+def _show_failures(page: Page, score: Score) -> None:
     rows = [
         (name, format_count(gate.failed), format_count(gate.failed_alone), format_share(gate.attainment))
         for name, gate in score.gates.items()
@@ -206,7 +237,7 @@ def _show_failures(page: _Page, score: Score) -> None:
     page.table("unsuccessful", ("requests",), ((name, format_count(count)) for name, count in failed.items()))
 
 
-def _show_more(page: _Page, score: Score) -> None:
+def _show_more(page: Page, score: Score) -> None:
     little, retries = score.little, score.retries
     rows = [
         ("in flight, measured", f"{little.L_measured:,.4g}"),
@@ -224,7 +255,22 @@ def _show_more(page: _Page, score: Score) -> None:
         rows.append(("attempts per request", f"{retries.amplification:.3f} ({extra})"))
     page.table("", ("",), ((name, value) for name, value in rows if value != "-"))
     if score.output_tokens_per_s:
-        page.table("where the tokens went", ("tokens/s", "share", "cost"), map(_leak_row, score.leaks))
+        page.table("where the work went", ("attempts/s", "tokens/s", "share", "cost", ""), map(_leak_row, score.leaks))
+    show_quality(page, score.quality)
+    page.table(
+        "turn",
+        ("requests", "attainment", "prompt tokens", "cached"),
+        (
+            (
+                str(each.turn + 1),
+                format_count(each.requests),
+                format_share(each.attainment),
+                "-" if math.isnan(each.prompt_tokens) else format_count(each.prompt_tokens),
+                format_share(each.cache_hit_rate),
+            )
+            for each in score.sessions.by_turn
+        ),
+    )
     page.table(
         "straggler",
         ("metric", "p95", "fleet's p95"),
@@ -262,10 +308,40 @@ def _level(value: float) -> str:
 
 
 def _leak_row(leak: Leak) -> tuple[str, ...]:
+    name, gone = leak.name.replace("_", " "), f"{leak.requests_per_s:,.2f}"
     cost = "" if leak.cost is None else format_money(leak.cost)
     if leak.tokens_per_s is None or leak.share is None:
-        return leak.name.replace("_", " "), "not told", "", cost
-    return leak.name.replace("_", " "), f"{leak.tokens_per_s:,.1f}", format_share(leak.share), cost
+        return name, gone, "not told", "", cost, ""
+    teller = {"server": "by the server's counters", "estimate": "estimated from preemptions"}.get(
+        leak.told_by or "", ""
+    )
+    return name, gone, f"{leak.tokens_per_s:,.1f}", format_share(leak.share), cost, teller
+
+
+def show_quality(page: Page, quality: QualityScore | None) -> None:
+    """By slice, with what it takes to see a tail fail."""
+    if quality is None:
+        return
+    whole = SliceScore(
+        quality.judged, quality.failed, quality.pass_rate, quality.interval, math.nan, quality.interval, quality.needed
+    )
+    page.table(
+        "quality",
+        ("judged", "failed", "pass", "95% interval", "others pass", "needed to see +2% fail", ""),
+        (
+            (
+                name,
+                format_count(each.judged),
+                format_count(each.failed),
+                format_share(each.pass_rate),
+                " to ".join(map(format_share, each.interval)),
+                format_share(each.rest_pass_rate),
+                format_count(each.needed),
+                "worse" if each.worse else "" if each.enough else "too few to tell",
+            )
+            for name, each in {"all": whole, **quality.slices}.items()
+        ),
+    )
 
 
 GROUP_HEADER = (
@@ -279,6 +355,7 @@ GROUP_HEADER = (
     "p99",
     "e2e p50",
     "p99",
+    "cost per accepted",
 )
 
 
@@ -295,10 +372,11 @@ def _group_row(summary: Summary) -> list[str]:
         format_share(summary.attainment),
         f"{format_share(low)} to {format_share(high)}",
         *tails,
+        "-" if summary.cost_per_accepted is None else format_money(summary.cost_per_accepted),
     ]
 
 
-def _show_disruptions(page: _Page, score: Score) -> None:
+def _show_disruptions(page: Page, score: Score) -> None:
     rows = [(f"{d.kind}, {d.start_s:.6g} s to {d.end_s:.6g} s", *_group_row(d.summary)) for d in score.disruptions]
     if score.steady:
         rows.append(("outside of these", *_group_row(score.steady)))
@@ -337,7 +415,7 @@ def _told(run: Run) -> dict[str, Any] | None:
 
 def show_inspection(run: Run, verdict: Verdict | None, rows: int, console: Console | None = None) -> None:
     """What a run is; without a verdict, as far as that can be told without reading all of it."""
-    page = _Page(valid=True, console=console)
+    page = Page(valid=True, console=console)
     page.line(f"{run.path or 'run'}: {run.manifest.source}, {format_count(run.num_rows)} rows")
     if verdict:
         _show_verdict(page, verdict)
@@ -375,7 +453,7 @@ def _cell(row: dict[str, Any], name: str) -> str:
 
 
 def show_metrics(metrics: Sequence[Metric]) -> None:
-    page = _Page(valid=True)
+    page = Page(valid=True)
     for place, metric in enumerate(metrics):
         if place:
             page.console.print()

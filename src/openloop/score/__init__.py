@@ -9,22 +9,18 @@ from types import ModuleType
 from typing import Any
 
 from openloop.score.judge import GateScore, JointFailure
-from openloop.score.metrics import (
-    CostScore,
-    Leak,
-    LittleScore,
-    RetryScore,
-    SessionScore,
-    Straggler,
-    UnitScore,
-)
+from openloop.score.leaks import Leak
+from openloop.score.metrics import LittleScore, RetryScore, SessionScore, Straggler, TurnScore, UnitScore
+from openloop.score.money import Blend, CostScore, blended, capacity_needed
+from openloop.score.quality import QualityScore, SliceScore, needed_to_see
 from openloop.score.quantiles import Ladder, Percentiles
-from openloop.score.scorer import GROUPS, Disruption, Score, Summary, TimeWindow, check, score
+from openloop.score.scorer import GROUPS, Disruption, Score, Summary, TimeWindow, blends, check, score
 from openloop.score.server import ServerScore
 from openloop.score.verdict import Verdict
 
 __all__ = [
     "GROUPS",
+    "Blend",
     "CostScore",
     "Disruption",
     "GateScore",
@@ -33,16 +29,23 @@ __all__ = [
     "Leak",
     "LittleScore",
     "Percentiles",
+    "QualityScore",
     "RetryScore",
     "Score",
     "ServerScore",
     "SessionScore",
+    "SliceScore",
     "Straggler",
     "Summary",
     "TimeWindow",
+    "TurnScore",
     "UnitScore",
     "Verdict",
+    "blended",
+    "blends",
+    "capacity_needed",
     "check",
+    "needed_to_see",
     "score",
 ]
 

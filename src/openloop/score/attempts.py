@@ -50,7 +50,9 @@ class Attempts:
     status: Codes
     quality: Codes
     quality_score: Floats
+    slices: Counts
     cost: Floats
+    review_cost: Floats
     words: dict[str, tuple[str, ...]]
     present: frozenset[str]
 

@@ -24,8 +24,10 @@ EXPECTED_FIRST_S = 1.0  # when QoE and fluidity expect the first token, where th
 EXPECTED_PACE_S = 0.05  # and each further one
 
 
-def judge_run(run: Run, objectives: Objectives, progress: Progress | None = None) -> JudgedRun:
-    attempts, prices = read_attempts(run), run.manifest.prices
+def judge_run(
+    run: Run, objectives: Objectives, progress: Progress | None = None, prices: Prices | None = None
+) -> JudgedRun:
+    attempts, prices = read_attempts(run), prices or run.manifest.prices
     if not len(attempts):
         raise RunError(f"{run.path or 'the run'} has no rows: there is nothing to score")
     requests, request_of = group_attempts(attempts)
@@ -35,7 +37,7 @@ def judge_run(run: Run, objectives: Objectives, progress: Progress | None = None
     _check_against_rows(run, attempts, streams)
     tokens = np.where(attempts.output_tokens >= 0, attempts.output_tokens, streams.delivered)
     cost = _attempt_costs(attempts, tokens, prices)
-    per_hour = prices.per_hour if prices and "cost" not in attempts.present else 0.0
+    per_hour = prices.hourly if prices and "cost" not in attempts.present else 0.0
     spending = _spending(tokens, cost, per_hour, requests, request_of)
     deliveries = Deliveries(requests, attempts, streams, spending)
     judgement, from_sent = (
@@ -52,6 +54,7 @@ def judge_run(run: Run, objectives: Objectives, progress: Progress | None = None
         gaps=streams.gaps,
         attempt_cost=cost,
         per_hour=per_hour,
+        prices=prices,
         window_ns=window_ns,
         stopped_ns=_stopped(run, attempts),
     )

@@ -11,17 +11,14 @@ from openloop.score.scope import Scope
 from openloop.slo import SLO
 
 __all__ = [
-    "CostScore",
-    "Leak",
     "LittleScore",
     "RetryScore",
     "SessionScore",
     "Straggler",
+    "TurnScore",
     "UnitScore",
     "benefits",
     "cache_hit_rate",
-    "cost_score",
-    "leaks",
     "little",
     "mean_over_due",
     "retry_score",
@@ -33,6 +30,8 @@ __all__ = [
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
+
+MOST_TURNS = 100
 
 
 @dataclass(frozen=True)
@@ -92,31 +91,89 @@ def mean_over_due(scope: Scope, values: NDArray[np.float32]) -> float:
 
 
 @dataclass(frozen=True)
+class TurnScore:
+    """Turns of the same number, over all sessions."""
+
+    turn: int
+    requests: int
+    attainment: float
+    prompt_tokens: float  # mean: how the context grows
+    cache_hit_rate: float
+
+
+@dataclass(frozen=True)
 class SessionScore:
     """Sessions of which every turn was accepted; a request outside any session is a session of its own.
 
-    A session belongs to the window in which its first turn was due, and is judged by all of its turns.
+    A session belongs to the window in which its first turn was due, and is judged by all of its turns. One of which a
+    turn is missing (there is a third, and no second) is not accepted.
     """
 
     sessions: int
     accepted: int
     attainment: float
     goodput_per_s: float
+    turns: int  # of the requests due in the window
+    turn_attainment: float  # with the same gates, turn by turn
+    turn_goodput_per_s: float
+    incomplete: int  # sessions of which a turn is missing
+    by_turn: list[TurnScore]
 
 
 def sessions(scope: Scope) -> SessionScore:
-    everyone = scope.run.everyone
-    session_id = everyone.deliveries.of_attempt(scope.run.attempts.session_id)
+    everyone, attempts = scope.run.everyone, scope.run.attempts
+    session_id, turn = (everyone.deliveries.of_attempt(each) for each in (attempts.session_id, attempts.turn))
     accepted = scope.run.judgement.accepted
     alone = session_id == MISSING
     _, first, index = np.unique(session_id[~alone], return_index=True, return_inverse=True)
     good = np.bincount(index[~accepted[~alone]], minlength=len(first)) == 0
+    whole = _whole(index, turn[~alone], len(first))
     mine = np.zeros(everyone.n, np.bool_)
     mine[scope.where] = True
     counted = mine[~alone][first]
     total = int(counted.sum() + mine[alone].sum())
-    passed = int(good[counted].sum() + accepted[alone & mine].sum())
-    return SessionScore(total, passed, _ratio(passed, total), passed / scope.seconds)
+    passed = int((good & whole)[counted].sum() + accepted[alone & mine].sum())
+    turns = int(scope.judgement.accepted.sum())
+    return SessionScore(
+        total,
+        passed,
+        _ratio(passed, total),
+        passed / scope.seconds,
+        scope.n,
+        _ratio(turns, scope.n),
+        turns / scope.seconds,
+        int(np.sum(~whole[counted])),
+        _by_turn(scope) if counted.any() else [],
+    )
+
+
+def _whole(session: Ints, turn: NDArray[np.int32], count: int) -> NDArray[np.bool_]:
+    """Sessions that have every turn up to their last, as far as turns are told."""
+    last = np.full(count, -1)
+    np.maximum.at(last, session, turn)
+    told, width = turn >= 0, int(turn.max(initial=0)) + 1
+    different = np.unique(session[told] * width + turn[told]) // width
+    return np.bincount(different, minlength=count) >= last + 1
+
+
+def _by_turn(scope: Scope) -> list[TurnScore]:
+    attempts = scope.run.attempts
+    turn = scope.deliveries.of_attempt(attempts.turn)
+    prompt = scope.deliveries.of_attempt(attempts.prompt_tokens)
+    found = []
+    for number in np.unique(turn[turn >= 0])[:MOST_TURNS].tolist():
+        mine = turn == number
+        told = mine & (prompt >= 0)
+        found.append(
+            TurnScore(
+                number,
+                int(mine.sum()),
+                float(scope.judgement.accepted[mine].mean()),
+                float(prompt[told].mean()) if told.any() else np.nan,
+                cache_hit_rate(scope.part(mine)),
+            )
+        )
+    return found
 
 
 @dataclass(frozen=True)
@@ -171,110 +228,6 @@ def retry_score(scope: Scope) -> RetryScore:
     wasted = int(scope.deliveries.spending.tokens.sum() - scope.deliveries.tokens.sum())
     retries, hedges, repairs = (int(kinds[kind]) for kind in (RETRY, HEDGE, REPAIR))
     return RetryScore(attempts, _ratio(attempts, scope.n), retries, hedges, repairs, wasted)
-
-
-@dataclass(frozen=True)
-class CostScore:
-    """Money, with everything that failed in the numerator."""
-
-    total: float
-    per_request: float
-    per_accepted: float
-    per_million_output_tokens: float
-    per_million_accepted_output_tokens: float
-    known_for: float  # share of requests whose cost is known in full
-
-
-def cost_score(scope: Scope, *, by_the_hour: bool = True) -> CostScore | None:
-    """cost per accepted = sum(all costs) / count(accepted).
-
-    What is paid by the hour can be divided over time, and not over replicas or classes (`by_the_hour=False`).
-    """
-    run, spending = scope.run, scope.deliveries.spending
-    if not scope.n or (run.attempt_cost is None and not run.per_hour) or (run.per_hour and not by_the_hour):
-        return None
-    total = float(spending.spent.sum()) + run.per_hour * scope.seconds / 3600
-    accepted = scope.judgement.accepted
-    return CostScore(
-        total=total,
-        per_request=_ratio(total, scope.n),
-        per_accepted=_ratio(total, int(accepted.sum())),
-        per_million_output_tokens=_ratio(total, spending.tokens.sum() / 1e6),
-        per_million_accepted_output_tokens=_ratio(total, scope.deliveries.tokens[accepted].sum() / 1e6),
-        known_for=1.0 if run.per_hour else float(np.mean(~np.isnan(spending.cost))),
-    )
-
-
-@dataclass(frozen=True)
-class Leak:
-    """A step of the waterfall: tokens that were computed and did not reach anybody who accepted them.
-
-    None where the run does not tell.
-    """
-
-    name: str
-    tokens_per_s: float | None
-    share: float | None  # of all the work that is known
-    cost: float | None  # what was spent on it
-
-
-FATES = ("retries_and_repairs", "unsuccessful", "quality_failures", "slo_misses", "accepted")
-
-
-def leaks(scope: Scope) -> list[Leak]:
-    """The waterfall from throughput to goodput, in tokens and money. It adds up by construction.
-
-        work = output of all attempts + tokens recomputed after preemption + rejected drafts
-
-    A token is lost once, at the first of these that applies: recomputed; drafted and rejected; generated by an attempt
-    that was not the answer; answer of an unsuccessful request; of one that failed its quality gate; of one that missed
-    another gate. What remains was accepted. Money follows the attempt it was spent on and, inside an attempt, its
-    tokens; what is paid by the hour follows tokens.
-    """
-    fates, output = _fates(scope), scope.deliveries.spending.tokens_by_attempt[scope.of_attempts]
-    drafted, kept = _told(scope, "drafted_tokens"), _told(scope, "accepted_draft_tokens")
-    extra = {
-        "kv_recompute": _told(scope, "recomputed_tokens"),
-        "rejected_drafts": None if drafted is None or kept is None else np.maximum(drafted - kept, 0),
-    }
-    work = output + sum((tokens for tokens in extra.values() if tokens is not None), np.zeros(len(output), np.int64))
-    tokens = {name: None if each is None else float(each.sum()) for name, each in extra.items()}
-    tokens |= zip(FATES, np.bincount(fates, weights=output, minlength=len(FATES)).tolist(), strict=True)
-    money = dict.fromkeys(tokens, 0.0)
-    if scope.run.attempt_cost is not None:
-        spent = np.nan_to_num(scope.run.attempt_cost[scope.of_attempts])
-        per_token = spent / np.maximum(work, 1)
-        money |= {name: float(per_token @ each) for name, each in extra.items() if each is not None}
-        on_output = np.where(work > 0, per_token * output, spent)  # what made no tokens was spent on what became of it
-        money |= zip(FATES, np.bincount(fates, weights=on_output, minlength=len(FATES)).tolist(), strict=True)
-    priced = scope.run.attempt_cost is not None or scope.run.per_hour > 0
-    hourly = scope.run.per_hour * scope.seconds / 3600
-    total = float(work.sum())
-
-    def step(name: str, n: float | None) -> Leak:
-        if n is None:
-            return Leak(name, None, None, None)
-        share = _ratio(n, total)
-        return Leak(name, n / scope.seconds, share, money[name] + hourly * np.nan_to_num(share) if priced else None)
-
-    return [step(name, n) for name, n in tokens.items()]
-
-
-def _fates(scope: Scope) -> NDArray[np.int8]:
-    """By attempt at these requests: what became of it, an index into FATES."""
-    judged = scope.judgement
-    bad = judged.missed.get("quality", np.zeros(scope.n, np.bool_))
-    fate = np.full(len(scope.run.attempts), 0, np.int8)
-    fate[scope.deliveries.requests.rows] = np.select([~judged.ok, bad, ~judged.accepted], [1, 2, 3], 4)
-    return fate[scope.of_attempts]
-
-
-def _told(scope: Scope, column: str) -> Ints | None:
-    """A column of counts over the attempts at these requests, if any row tells; what is not told counts as none."""
-    if column not in scope.run.attempts.present:
-        return None
-    counts: Ints = np.maximum(getattr(scope.run.attempts, column)[scope.of_attempts], 0).astype(np.int64)
-    return counts
 
 
 def utilisation(scope: Scope, replicas: int | None) -> float:

@@ -6,7 +6,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from openloop.records import MISSING
+from openloop.records import MISSING, Prices
 from openloop.score.attempts import Attempts
 from openloop.score.judge import Judgement
 from openloop.score.quantiles import Sample, slice_bounds
@@ -35,8 +35,15 @@ class JudgedRun:
     gaps: GapPool
     attempt_cost: Floats | None  # by attempt, NaN: not known; None: nothing is known of any
     per_hour: float  # what was reserved costs, on top
+    prices: Prices | None
     window_ns: tuple[int, int]
     stopped_ns: int
+
+    @property
+    def priced(self) -> bool:
+        """Whether anything is known of what it cost."""
+        reviewed = self.prices is not None and self.prices.per_human_review > 0
+        return self.attempt_cost is not None or self.per_hour > 0 or reviewed or "review_cost" in self.attempts.present
 
     @cached_property
     def everyone(self) -> "Scope":

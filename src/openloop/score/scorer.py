@@ -14,10 +14,13 @@ from numpy.typing import NDArray
 
 from openloop.errors import SpecError
 from openloop.importers import open_any
-from openloop.records import STATUSES, Run, TimedEvent
+from openloop.records import STATUSES, Prices, Run, TimedEvent
 from openloop.score import metrics
 from openloop.score.judge import GateScore, JointFailure
 from openloop.score.judged import judge_run
+from openloop.score.leaks import Leak, leaks, work
+from openloop.score.money import Blend, CostScore, blended, cost_score
+from openloop.score.quality import QualityScore, quality_score
 from openloop.score.quantiles import Ladder, Percentiles, Sample, ladder, percentiles, rate_interval, share_interval
 from openloop.score.scope import JudgedRun, Scope
 from openloop.score.server import ServerScore, server_score
@@ -27,7 +30,7 @@ from openloop.slo import SLO, Objectives, parse_slo, read_slo
 from openloop.spec import plain, suggest
 from openloop.units import format_seconds, to_ns
 
-__all__ = ["GROUPS", "Disruption", "Score", "Summary", "TimeWindow", "check", "score"]
+__all__ = ["GROUPS", "Disruption", "Score", "Summary", "TimeWindow", "blends", "check", "score"]
 
 Floats = NDArray[np.float64]
 
@@ -64,7 +67,7 @@ class Summary:
     e2e_s: Percentiles | None
     gates: dict[str, GateScore]
     cache_hit_rate: float
-    cost: metrics.CostScore | None
+    cost: CostScore | None
     cost_per_accepted: float | None
 
 
@@ -106,7 +109,8 @@ class Score(Summary):
     utilisation: float
     server: ServerScore | None  # by its own account
     retries: metrics.RetryScore
-    leaks: list[metrics.Leak]
+    leaks: list[Leak]
+    quality: QualityScore | None
     stragglers: list[metrics.Straggler]
     disruptions: list[Disruption]
     steady: Summary | None  # outside the disruptions
@@ -130,11 +134,13 @@ def score(
     by: Sequence[str] = (),
     window_s: float | None = None,
     disruption_s: float = 60.0,
+    prices: Prices | None = None,
     progress: Progress | None = None,
 ) -> Score:
     """Score a run, or the one in a folder or in another tool's file, against an SLO (by default its own).
 
-    `by` also scores each replica, class, tenant or turn; `window_s` each stretch of that many seconds.
+    `by` also scores each replica, class, tenant or turn; `window_s` each stretch of that many seconds. `prices` stand
+    in for those of the manifest.
     """
     run = run if isinstance(run, Run) else open_any(run)
     objectives = _own_objectives(run) if slo is None else read_slo(slo)
@@ -145,8 +151,32 @@ def score(
             raise SpecError(f"cannot group by {key!r}{suggest(key, GROUPS)}")
     if window_s is not None and window_s <= 0:
         raise SpecError(f"a window of {window_s} s is no window; give a duration such as 60s")
-    judged = judge_run(run, objectives, progress)
+    judged = judge_run(run, objectives, progress, prices)
     return _score(run, objectives, judged, by, window_s, disruption_s)
+
+
+def blends(score: Score, every_s: Sequence[float]) -> list[Blend]:
+    """Cost per accepted result if what disturbed this run did so every so often; none where nothing did."""
+    rough = [each.summary for each in score.disruptions if each.summary.cost is not None]
+    calm = score.steady
+    if not rough or calm is None or calm.cost is None or not calm.goodput_rps:
+        return []
+    accepted = sum(each.accepted for each in rough)
+    cost = sum(each.cost.total for each in rough if each.cost)
+    goodput = accepted / sum(each.window_s for each in rough)
+    length = max(each.window_s for each in rough)
+    if not accepted:  # all that is spent then goes to those accepted before and after
+        rate = calm.cost.total / calm.window_s
+        extra = cost / sum(each.window_s for each in rough) * length
+        return [_all_lost(calm.cost.per_accepted, rate, extra, length, every) for every in every_s]
+    ratio = goodput / calm.goodput_rps
+    return [blended(calm.cost.per_accepted, cost / accepted, length, every, goodput_ratio=ratio) for every in every_s]
+
+
+def _all_lost(steady: float, rate: float, extra: float, length: float, every: float) -> Blend:
+    calm = every - length
+    found = steady * (1 + extra / (rate * calm)) if calm > 0 and rate > 0 else math.inf
+    return Blend(every, length / every, found, found / steady - 1 if steady else math.nan)
 
 
 def check(run: Run) -> Verdict:
@@ -179,6 +209,7 @@ def _score(
 ) -> Score:
     scope = judged.whole
     found = verdict(run, scope)
+    server = server_score(run.server(), scope.window_ns)
     disruptions, steady = _disruptions(scope, run.manifest.events, disruption_s)
     return Score(
         **_fields(_summary(scope)),
@@ -198,9 +229,10 @@ def _score(
         joint_failures=scope.judgement.joint_failures(),
         little=metrics.little(scope),
         utilisation=metrics.utilisation(scope, run.manifest.replicas),
-        server=server_score(run.server(), scope.window_ns),
+        server=server,
         retries=metrics.retry_score(scope),
-        leaks=metrics.leaks(scope),
+        leaks=leaks(scope, server),
+        quality=quality_score(scope),
         stragglers=metrics.stragglers(scope),
         disruptions=disruptions,
         steady=steady,
@@ -215,11 +247,11 @@ def _unused_classes(objectives: Objectives, judged: JudgedRun) -> Iterator[str]:
         yield f"the SLO names workload classes that no request belongs to: {', '.join(unused)}"
 
 
-def _summary(scope: Scope, *, by_the_hour: bool = True) -> Summary:
+def _summary(scope: Scope, hourly_share: float | None = 1.0) -> Summary:
     ok, accepted, from_sent = scope.judgement.ok, scope.judgement.accepted, scope.judgement_from_sent.accepted
     answers, sent, tokens, seconds = scope.answers, scope.answers_from_sent, scope.deliveries.tokens, scope.seconds
     benefit, idle_s = metrics.benefits(scope)
-    cost = metrics.cost_score(scope, by_the_hour=by_the_hour)
+    cost = cost_score(scope, hourly_share)
     attainment_interval = share_interval(accepted, scope.bounds, scope.e2e_s.independence)
     return Summary(
         window_s=seconds,
@@ -302,11 +334,13 @@ def _groups(scope: Scope, column: str) -> dict[str, Summary]:
     cuts = np.flatnonzero(np.diff(values[order])) + 1
     if len(cuts) >= MAX_PARTS:
         raise SpecError(f"{column} has {len(cuts) + 1:,} different values; at most {MAX_PARTS:,} can be scored apart")
-    found = {}
+    found, total = {}, work(scope)
     for members in np.split(order, cuts):
         value = int(values[members[0]]) if len(members) else -1
         part = Scope(scope.run, scope.places[members], scope.window_ns, scope.without_ns)
-        found[none if value < 0 else names[value] if names else str(value)] = _summary(part, by_the_hour=False)
+        # What is reserved is borne by those whom it worked for; which replica was idle for whom, nobody can say.
+        share = None if column == "replica" or not total else work(part) / total
+        found[none if value < 0 else names[value] if names else str(value)] = _summary(part, share)
     return found
 
 

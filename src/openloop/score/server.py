@@ -33,6 +33,7 @@ class ServerScore:
     preemptions: float
     prefix_hit_rate: float
     draft_acceptance: float
+    drafted_tokens_per_s: float
     prompt_tokens_per_s: float
     output_tokens_per_s: float
     gpu_use: float
@@ -78,6 +79,7 @@ def _score(replicas: list[Mapping[str, Series]]) -> ServerScore:
         preemptions=over("preemptions", _growth),
         prefix_hit_rate=ratio("prefix_hits", "prefix_queries", "prefix_hit_rate"),
         draft_acceptance=ratio("accepted", "drafted", "draft_acceptance"),
+        drafted_tokens_per_s=over("drafted", _rate),
         prompt_tokens_per_s=over("prompt_tokens", _rate),
         output_tokens_per_s=over("output_tokens", _rate),
         gpu_use=over("gpu_use", _mean),

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from openloop.records import Manifest, Run
 from openloop.score.attempts import CENSORED, DROPPED
+from openloop.score.metrics import sessions
 from openloop.score.scope import Scope
 from openloop.slo import E2E, TPOT, TTFT, Completion, Cost, Gate, LinearDeadlines, Quality, Retries
 from openloop.units import format_seconds, format_share
@@ -282,7 +283,6 @@ FACTS = {
     "workload": "workload",
     "lengths": "length distribution",
     "arrivals": "arrival process",
-    "cache_warmth": "cache warmth",
     "prices": "prices",
     "seed": "seed",
 }
@@ -301,6 +301,11 @@ def _notes(run: Run, scope: Scope) -> Iterator[str]:
         yield "no quality labels: this is latency-constrained throughput, not yet goodput in the full sense"
     elif labelled < ok.sum():
         yield f"{int(ok.sum()) - labelled:,} of {int(ok.sum()):,} completed requests carry no quality label"
+    if labelled and any("quality" not in {gate.name for gate in slo.gates} for slo in scope.run.slos):
+        yield "there are quality labels, and the SLO does not ask for quality: bad answers count as accepted"
+    incomplete = sessions(scope).incomplete if "turn" in scope.run.attempts.present else 0
+    if incomplete:
+        yield f"{incomplete:,} sessions lack a turn between others: they are not accepted"
     known_for = scope.run.attempt_cost is not None and np.mean(~np.isnan(deliveries.spending.cost))
     if known_for is not False and known_for < 1 and not scope.run.per_hour:
         yield f"cost is known for {format_share(float(known_for))} of requests: cost per accepted is a lower bound"
@@ -310,6 +315,9 @@ def _notes(run: Run, scope: Scope) -> Iterator[str]:
         yield f"{format_share(merged / timed)} of token events were read together with another: gaps are not known"
     if run.server_note:
         yield run.server_note
-    absent = [words for name, words in FACTS.items() if getattr(run.manifest, name) is None]
+    if run.manifest.cache_warmth is None:
+        yield "cache warmth is not known: warm and disrupted caches may differ by more than what is compared"
+    told = {"prices"} if scope.run.priced else set()
+    absent = [words for name, words in FACTS.items() if getattr(run.manifest, name) is None and name not in told]
     if absent:
         yield f"not recorded, so weaker evidence: {', '.join(absent)}"

@@ -6,10 +6,20 @@ from openloop.workload.describe import Description, describe, known_tokens
 from openloop.workload.mix import SOURCES, Workload, read_source
 from openloop.workload.prompts import Prompts
 from openloop.workload.synthetic import Sessions, Synthetic
+from openloop.workload.warmth import (
+    WARMTHS,
+    Warming,
+    priming,
+    read_warming,
+    salted,
+    steady,
+    with_priming,
+)
 from openloop.workload.words import Scale, Words, word_tokens
 
 __all__ = [
     "SOURCES",
+    "WARMTHS",
     "Ask",
     "Demand",
     "Description",
@@ -17,10 +27,16 @@ __all__ = [
     "Scale",
     "Sessions",
     "Synthetic",
+    "Warming",
     "Words",
     "Workload",
     "describe",
     "known_tokens",
+    "priming",
     "read_source",
+    "read_warming",
+    "salted",
+    "steady",
+    "with_priming",
     "word_tokens",
 ]

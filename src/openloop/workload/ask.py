@@ -17,6 +17,8 @@ class Ask:
     session_id: int | None = None
     turn: int | None = None
     body: dict[str, Any] | None = None  # more for the body of this request
+    reference: str | None = None  # the answer that is right, where one is known
+    context: str | None = None  # what an answer is to be grounded in
 
     @property
     def text(self) -> str:

@@ -21,13 +21,14 @@ ROLES = {"human": "user", "user": "user", "gpt": "assistant", "assistant": "assi
 CODES = {"user": USER, "assistant": ASSISTANT, "system": SYSTEM}
 
 Messages = tuple[tuple[str, str], ...]
+Known = tuple[str | None, str | None]  # the right answer, and what it is to be grounded in
 
 
 @dataclass(frozen=True)
 class Corpus(Term):
     """Prompts in the order of the file, again from the start when they run out. A record holds `messages`, a `prompt`,
     a `text` or ShareGPT's `conversations` (whose first question is asked), and may say `output_tokens`; `output` says
-    it for all others."""
+    it for all others. Quality gates use its `reference`, the right answer, and its `context`."""
 
     name = "corpus"
     path: str = param(PATH)
@@ -41,16 +42,17 @@ class Corpus(Term):
             raise SpecError(f"{self.path} holds no prompts")
         count = len(starts_s)
         place = np.arange(count) % len(records)
-        told = np.array([tokens for _, tokens in records])[place]
+        told = np.array([tokens for _, tokens, _ in records])[place]
         outputs = np.where(told > 0, told, whole(self.output, count, rng)) if self.output else told
         again = count - len(records)
         note = f"{self.path} has {len(records):,} prompts, so {again:,} requests repeat one: a prefix cache knows them"
         return Demand(
             starts_s,
-            _pieces([messages for messages, _ in records]).take(place),
+            _pieces([messages for messages, *_ in records]).take(place),
             outputs,
             texts=place,
-            corpus=[messages for messages, _ in records],
+            corpus=[messages for messages, *_ in records],
+            known=[known for *_, known in records],
             notes=(note,) if again > 0 else (),
         )
 
@@ -71,8 +73,8 @@ def _tokens(text: str) -> int:
     return max(round(len(text.split()) * TOKENS_PER_WORD), 1)
 
 
-def _records(path: Path) -> Iterator[tuple[Messages, int]]:
-    """Messages, and how many tokens to ask for: 0 where the file does not say."""
+def _records(path: Path) -> Iterator[tuple[Messages, int, Known]]:
+    """Messages, how many tokens to ask for (0 where the file does not say), and what is known of the answer."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
@@ -99,8 +101,8 @@ def _json(text: str, where: str) -> Any:
         raise SpecError(f"{where} is not JSON: {error}") from None
 
 
-def _record(found: Any, where: str) -> tuple[Messages, int]:
-    output = 0
+def _record(found: Any, where: str) -> tuple[Messages, int, Known]:
+    output, known = 0, _known(found, where)
     if isinstance(found, dict):
         output = found.get("output_tokens", found.get("max_tokens", 0)) or 0
         given = next((found[key] for key in ("messages", "conversations", "prompt", "text") if key in found), None)
@@ -116,7 +118,15 @@ def _record(found: Any, where: str) -> tuple[Messages, int]:
         raise SpecError(f"{where}: output_tokens is {output!r}; it is a whole number")
     if not any(text.strip() for _, text in messages):
         raise SpecError(f"{where} has an empty prompt; remove it")
-    return messages, output
+    return messages, output, known
+
+
+def _known(found: Any, where: str) -> Known:
+    told = [found.get(name) if isinstance(found, dict) else None for name in ("reference", "context")]
+    for name, value in zip(("reference", "context"), told, strict=True):
+        if value is not None and not isinstance(value, str):
+            raise SpecError(f"{where}: {name} is {str(value)[:80]}; it is text")
+    return told[0], told[1]
 
 
 def _message(found: Any, where: str) -> tuple[str, str]:

@@ -6,11 +6,23 @@ know already can be counted before anything is sent.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["ASSISTANT", "SYSTEM", "USER", "Demand", "Floats", "Ints", "Pieces", "one_piece", "together"]
+__all__ = [
+    "ASSISTANT",
+    "SYSTEM",
+    "USER",
+    "Demand",
+    "Floats",
+    "Ints",
+    "Pieces",
+    "one_after_the_other",
+    "one_piece",
+    "together",
+]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -68,6 +80,7 @@ class Demand:
     classes: Sequence[str] = ()
     tenants: Sequence[str] = ()
     corpus: Sequence[tuple[tuple[str, str], ...]] = ()  # messages, where they are given and not made
+    known: Sequence[tuple[str | None, str | None]] = ()  # of each of the corpus: the right answer, and its context
     notes: tuple[str, ...] = field(default=())
 
     def __len__(self) -> int:
@@ -99,6 +112,19 @@ class Demand:
             places[order] = np.arange(len(order))
             changed["after"] = places[self.after[order]]
         return replace(self, pieces=self.pieces.take(order), **changed)
+
+
+def one_after_the_other(first: Demand, second: Demand) -> Demand:
+    """Two demands with the same columns as one, in which the same identities are the same texts."""
+    joined: dict[str, Any] = {
+        each.name: np.concatenate([getattr(first, each.name), getattr(second, each.name)])
+        for each in fields(first)
+        if isinstance(getattr(first, each.name), np.ndarray)
+    }
+    if first.after is not None and second.after is not None:
+        shifted = np.where(second.after < 0, -1, second.after + len(first))
+        joined["after"] = np.concatenate([first.after, shifted])
+    return replace(second, pieces=_pieces_together([first.pieces, second.pieces]), **joined)
 
 
 def _none(count: int) -> Ints:
@@ -137,6 +163,7 @@ def together(parts: Sequence[Demand], classes: Sequence[str]) -> Demand:
         classes,
         [name for part in parts for name in part.tenants],
         [messages for part in parts for messages in part.corpus],
+        [known for part in parts for known in (part.known or [(None, None)] * len(part.corpus))],
         tuple(note for part in parts for note in part.notes),
     ).in_order()
 

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from openloop.workload.demand import ASSISTANT, Demand, Ints
 
-__all__ = ["Description", "describe", "known_tokens"]
+__all__ = ["MULTIPLIER", "Description", "chains", "describe", "known_tokens"]
 
 Words = NDArray[np.uint64]
 
@@ -64,8 +64,8 @@ def _percentiles(values: Ints) -> dict[str, float]:
     return {"mean": float(values.mean()), **found, "max": float(values.max())}
 
 
-def known_tokens(demand: Demand) -> Ints:
-    """How much of each prompt, from its start, was in a prompt or an answer before it."""
+def chains(demand: Demand) -> Words:
+    """Of each piece a number for it and all before it in its prompt: where it is the same, so is the text so far."""
     pieces = demand.pieces
     lengths = np.diff(pieces.starts)
     chain = np.zeros(len(demand), np.uint64)
@@ -76,6 +76,12 @@ def known_tokens(demand: Demand) -> Ints:
             at = pieces.starts[mine] + level
             chain[mine] = _mixed(chain[mine], pieces.identity[at], pieces.tokens[at])
             hashes[at] = chain[mine]
+    return hashes
+
+
+def known_tokens(demand: Demand) -> Ints:
+    """How much of each prompt, from its start, was in a prompt or an answer before it."""
+    pieces, hashes = demand.pieces, chains(demand)
     _, firsts, which = np.unique(hashes, return_index=True, return_inverse=True)
     owner = pieces.owner
     known = owner[firsts][which] < owner

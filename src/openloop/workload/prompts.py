@@ -17,7 +17,7 @@ class Prompts:
 
     def __init__(self, demand: Demand, words: Words) -> None:
         self._demand = demand
-        self._words = words
+        self.words = words
         self._grows = demand.with_answers
         self._said: dict[int, list[tuple[str, str]]] = {}  # in conversations that go on, with what was really answered
 
@@ -33,7 +33,8 @@ class Prompts:
             messages = self._made(number)
         if session is not None and self._grows:
             self._said[session] = list(messages)
-        return replace(self.bare(number), messages=messages)
+        known = demand.known[int(demand.texts[number])] if demand.texts is not None and demand.known else (None, None)
+        return replace(self.bare(number), messages=messages, reference=known[0], context=known[1])
 
     def bare(self, number: int) -> Ask:
         """Whose a request is, without its texts."""
@@ -60,11 +61,11 @@ class Prompts:
         place = pieces.of(number)
         roles, identities = pieces.role[place].tolist(), pieces.identity[place].tolist()
         tokens = pieces.tokens[place].tolist()
-        tokens[-1] = max(tokens[-1] - self._words.scale.overhead, 1)
+        tokens[-1] = max(tokens[-1] - self.words.scale.overhead, 1)
         rows = list(zip(roles, identities, tokens, strict=True))
         groups = [(role, list(each)) for role, each in groupby(rows, key=lambda row: row[0])]
         return tuple(
-            (ROLES[role], " ".join(self._words.text(identity, size) for _, identity, size in each))
+            (ROLES[role], " ".join(self.words.text(identity, size) for _, identity, size in each))
             for role, each in (groups[-1:] if last else groups)
         )
 

@@ -1,0 +1,238 @@
+"""What is missing before a number is evidence, and which claims a run could support.
+
+The claims are those that "Goodput or it didn't happen" warns of, each with what it takes.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from openloop.errors import RunError, SpecError
+from openloop.records import Run, open_run
+from openloop.score import Score, check
+from openloop.score import score as score_run
+from openloop.slo import Completion
+from openloop.spec import read_json, read_yaml, suggest
+from openloop.units import format_seconds, format_share
+
+__all__ = ["CLAIMS", "FACTS", "Audit", "Claim", "Fact", "audit"]
+
+ENOUGH = 100  # requests, to have one beyond p99
+RATES = 5  # comfortable, moderate, busy, stressed, overloaded
+
+# Without these no number is evidence; what each is for.
+FACTS: Mapping[str, str] = {
+    "slo": "without one there is no goodput, only throughput",
+    "lengths": "the same server is another one with other prompts and outputs",
+    "cache_warmth": "warm and disrupted caches differ by more than most comparisons",
+    "quality_gate": "without labels goodput is latency-constrained throughput",
+    "cost": "a rate says nothing of what a result costs",
+    "arrivals": "a closed loop or even gaps hide queues",
+    "model_revision": "the name of a model is not the model",
+    "quantization": "it trades quality in the tail for speed",
+    "hardware": "a number belongs to what it ran on",
+    "engine_flags": "batching and caching are flags",
+    "interval": "a point without an interval cannot be compared",
+    "client_lag": "a late client measures itself",
+}
+
+# What claims need besides.
+MORE: Mapping[str, str] = {
+    "tail": f"p95 and p99 of at least {ENOUGH} requests",
+    "retries": "attempts that are counted",
+    "engine": "engine and version",
+    "sweep": f"at least {RATES} rates, from comfortable to overloaded",
+    "hit_rate": "prompt tokens that were found in a cache",
+    "cacheable_share": "prompt tokens that could have been",
+    "lifetime": "pauses between uses of a prefix, as production has them",
+    "tenants": "whose requests may share a cache",
+    "eviction": "a run with disrupted caches",
+    "completion_window": "how long a batch may take (a gate window<=...)",
+    "failed_rows": "rows that failed or expired, in the denominator",
+    "delay": "when results were delivered",
+    "acceptance": "drafted and accepted tokens",
+    "batch_size": "how many were computed at once",
+    "goodput": "accepted results, with latency and quality in the SLO",
+    "utilisation": "busy share of the replicas",
+}
+
+CLAIMS: Mapping[str, tuple[str, ...]] = {
+    "X tokens/s, therefore X is cheaper": ("slo", "lengths", "cache_warmth", "quality_gate", "cost"),
+    "p50 latency improved, so users will feel it": ("tail", "interval", "cache_warmth", "retries", "client_lag"),
+    "this engine is faster than that engine": (
+        *("model_revision", "quantization", "hardware", "engine", "engine_flags"),
+        *("lengths", "arrivals", "sweep", "cache_warmth"),
+    ),
+    "prompt caching saves N percent": ("cacheable_share", "hit_rate", "lifetime", "tenants", "eviction", "cost"),
+    "the batch API is 50% cheaper, so move to batch": ("completion_window", "failed_rows", "delay", "cost"),
+    "speculative decoding improves latency": ("acceptance", "batch_size", "quality_gate", "goodput", "tail"),
+    "GPU utilisation is 78%, so the cluster is efficient": ("utilisation", "goodput", "cost"),
+}
+
+
+@dataclass(frozen=True)
+class Fact:
+    """Something that ought to be known; `found` is null where it is not."""
+
+    name: str
+    found: str | None
+    why: str
+
+
+@dataclass(frozen=True)
+class Claim:
+    claim: str
+    supported: bool
+    lacks: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Audit:
+    subject: str
+    kind: Literal["run", "sweep", "file"]
+    runs: int
+    reasons: tuple[str, ...]  # why the runs are not valid
+    facts: list[Fact]
+    claims: list[Claim]
+
+    @property
+    def missing(self) -> list[str]:
+        return [fact.name for fact in self.facts if fact.found is None]
+
+
+def audit(what: "str | Path | Run", slo: Any = None) -> Audit:
+    """Audit a run, a folder of runs, or a file that states what is known of a benchmark."""
+    if isinstance(what, Run):
+        return _of_runs(str(what.path or "the run"), "run", [what], slo)
+    path = Path(what)
+    if path.name == "run.json":
+        path = path.parent
+    if path.is_file():
+        return _of_file(path)
+    if path.is_dir() and not (path / "run.json").exists():
+        inner = sorted(each.parent for each in path.rglob("run.json"))
+        if not inner:
+            raise RunError(f"{path} is no run and holds none: give a run, a folder of runs, or a file of facts")
+        return _of_runs(str(path), "sweep", [open_run(each) for each in inner], slo)
+    return _of_runs(str(path), "run", [open_run(path)], slo)
+
+
+def _of_runs(subject: str, kind: Literal["run", "sweep"], runs: list[Run], slo: Any) -> Audit:
+    told, reasons = [], []
+    for run in runs:
+        score = _score(run, slo)
+        verdict = score or check(run)
+        reasons += [f"{run.path}: {reason}" if len(runs) > 1 else reason for reason in verdict.reasons]
+        told.append(_told(run, score))
+    known = {name: _in_all([each.get(name) for each in told]) for name in (*FACTS, *MORE)}
+    if any(run.manifest.cache_warmth == "disrupted" or run.manifest.events for run in runs):
+        known["eviction"] = "a disrupted run is among them"
+    rates = {round(each.manifest.offered_rps, 6) for each in runs if each.manifest.offered_rps}
+    known["sweep"] = f"{len(rates)} rates" if len(rates) >= RATES else None
+    return _audit(subject, kind, len(runs), tuple(reasons), known)
+
+
+def _of_file(path: Path) -> Audit:
+    raw = read_json(path) if path.suffix == ".json" else read_yaml(path)
+    if not isinstance(raw, dict):
+        raise SpecError(
+            f"{path} states no facts; write keys such as slo, lengths and hardware, each with what is known"
+        )
+    names = (*FACTS, *MORE)
+    for key in raw:
+        if key not in names:
+            raise SpecError(f"{path}: unknown fact {key!r}{suggest(str(key), names)}")
+    known = {name: None if raw.get(name) in (None, "", False) else str(raw[name]) for name in names}
+    return _audit(str(path), "file", 0, (), known)
+
+
+def _audit(subject: str, kind: Any, runs: int, reasons: tuple[str, ...], known: Mapping[str, str | None]) -> Audit:
+    facts = [Fact(name, known[name], why) for name, why in FACTS.items()]
+    claims = [
+        Claim(claim, not lacks and not reasons, lacks)
+        for claim, needs in CLAIMS.items()
+        for lacks in [tuple(name for name in needs if known[name] is None)]
+    ]
+    return Audit(subject, kind, runs, reasons, facts, claims)
+
+
+def _in_all(values: list[str | None]) -> str | None:
+    """What all runs tell: one value, or that they differ."""
+    if None in values or not values:
+        return None
+    return values[0] if len(set(values)) == 1 else f"{len(set(values))} values, as {values[0]}"
+
+
+def _score(run: Run, slo: Any) -> Score | None:
+    if slo is None and run.manifest.slo is None:
+        return None
+    return score_run(run, slo)
+
+
+def _told(run: Run, score: Score | None) -> dict[str, str | None]:
+    """What a run tells, in words."""
+    manifest = run.manifest
+    found: dict[str, str | None] = {
+        name: getattr(manifest, name)
+        for name in ("lengths", "cache_warmth", "model_revision", "quantization", "hardware", "engine_flags")
+    }
+    arrivals = manifest.arrivals
+    found["arrivals"] = None if arrivals is None or arrivals.startswith("closed") else arrivals
+    found["engine"] = (
+        f"{manifest.engine} {manifest.engine_version}" if manifest.engine and manifest.engine_version else None
+    )
+    return found | (_scored(run, score) if score else {})
+
+
+def _scored(run: Run, score: Score) -> dict[str, str | None]:
+    low, high = score.attainment_interval
+    lag, quality, server = score.client_lag_s, score.quality, score.server
+    labelled = quality is not None and quality.judged > 0
+    acceptance = any(leak.name == "rejected_drafts" and leak.told_by in ("rows", "server") for leak in score.leaks)
+    replicas = run.manifest.replicas or 1
+    columns = _present(run)
+    checks: dict[str, tuple[bool, Callable[[], str]]] = {
+        "slo": (True, lambda: score.slo),
+        "quality_gate": (
+            labelled and "quality" in score.gates,
+            lambda: run.manifest.quality_gate or f"{quality.judged:,} labels" if quality else "",
+        ),
+        "cost": (score.cost is not None, lambda: f"{score.cost_per_accepted:.3g} per accepted result"),
+        "interval": (score.valid, lambda: f"attainment {format_share(low)} to {format_share(high)}"),
+        "client_lag": (lag is not None, lambda: f"p99 {format_seconds(lag.p99)}" if lag else ""),
+        "tail": (score.completed >= ENOUGH, lambda: f"{score.completed:,} requests"),
+        "retries": (True, lambda: f"{score.retries.amplification:.2f} attempts per request"),
+        "hit_rate": (score.cache_hit_rate >= 0, lambda: format_share(score.cache_hit_rate)),
+        "cacheable_share": (_reuses(run), lambda: str(run.manifest.workload)),
+        "lifetime": (_recorded(run), lambda: str(run.manifest.workload)),
+        "tenants": ("tenant" in columns, lambda: "rows name them"),
+        "completion_window": (any(name == Completion.name for name in score.gates), lambda: score.slo),
+        "failed_rows": (True, lambda: "every row that was due is counted"),
+        "delay": (score.e2e_s is not None, lambda: f"p99 {format_seconds(score.e2e_s.p99)}" if score.e2e_s else ""),
+        "acceptance": (acceptance, lambda: "drafts are told"),
+        "batch_size": (
+            (server is not None and server.running_mean >= 0) or run.manifest.source == "sim",
+            lambda: f"{score.little.L_measured / replicas:.3g} in flight per replica",
+        ),
+        "goodput": (labelled and "quality" in score.gates, lambda: f"{score.goodput_rps:.3g}/s"),
+        "utilisation": (score.utilisation >= 0, lambda: format_share(score.utilisation)),
+    }
+    return {name: say() if known else None for name, (known, say) in checks.items()}
+
+
+def _present(run: Run) -> set[str]:
+    batch = next(iter(run.batches(["tenant"])), None)
+    return {"tenant"} if batch is not None and batch.column("tenant").null_count < batch.num_rows else set()
+
+
+def _recorded(run: Run) -> bool:
+    """Whether requests came as they were recorded somewhere."""
+    return (
+        any(name in (run.manifest.workload or "") for name in ("trace:", "servegen:")) or run.manifest.source == "proxy"
+    )
+
+
+def _reuses(run: Run) -> bool:
+    """Whether the workload says what prompts have in common."""
+    return _recorded(run) or any(each in (run.manifest.workload or "") for each in ("prefix=", "sessions", "corpus"))

@@ -1,0 +1,69 @@
+"""What caches know of a run's prompts: salts that make them new, and a pass over prefixes before the clock starts."""
+
+import hashlib
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+from openloop.load.address import Place
+from openloop.load.exchange import exchange
+from openloop.load.targets import HttpTarget, Target
+from openloop.load.wire import WireError
+from openloop.workload import Ask, Demand, Prompts, Warming, Words, priming
+
+__all__ = ["Salter", "prime"]
+
+AT_ONCE = 4
+FIRST = 1 << 40  # numbers that no request of a run has
+
+
+class Salter:
+    """Gives prompts a start that no earlier run had, and that changes as the warmth says."""
+
+    def __init__(self, warming: Warming, seconds: float, *, as_field: bool) -> None:
+        self.warming = warming
+        self._seconds = seconds
+        self._as_field = as_field
+        self._run = os.urandom(8)
+
+    def salted(self, ask: Ask, number: int, due_s: float) -> Ask:
+        return self._with(ask, self.warming.salt(number, due_s, self._seconds))
+
+    def primes(self, demand: Demand, words: Words) -> list[Ask]:
+        """What is asked before the clock starts; where caches are to stay empty, one request that loads the model."""
+        first = priming(demand) if self.warming.primes else demand
+        prompts = Prompts(first, words)
+        count = len(first) if self.warming.primes else 1
+        salt = 0 if self.warming.primes else -1
+        return [self._with(replace(prompts.ask(place), output_tokens=1), salt) for place in range(count)]
+
+    def _with(self, ask: Ask, salt: int) -> Ask:
+        word = hashlib.blake2b(self._run + salt.to_bytes(8, "big", signed=True), digest_size=4).hexdigest()
+        if self._as_field:
+            return replace(ask, body={**(ask.body or {}), "cache_salt": word})
+        (role, text), *rest = ask.messages
+        return replace(ask, messages=((role, f"{word} {text}"), *rest))
+
+
+def prime(
+    sites: Sequence[tuple[Place, Target]], asks: Sequence[Ask], patience_s: float, stop: Callable[[], bool]
+) -> tuple[int, str | None]:
+    """Ask every server all of it and wait; how many went well, and what went wrong with another."""
+
+    def one(job: tuple[int, tuple[Place, Target, Ask]]) -> str | None:
+        number, (place, target, ask) = job
+        if stop():
+            return "interrupted"
+        if not isinstance(target, HttpTarget):
+            return "only servers over HTTP can be primed"
+        try:
+            found = target.decode(exchange(place, target.encode(ask, number), patience_s))
+        except (OSError, WireError) as error:
+            return str(error) or type(error).__name__
+        return None if found.status == "ok" else found.error or found.status
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        jobs = [(place, target, ask) for ask in asks for place, target in sites]
+        whys = list(pool.map(one, enumerate(jobs, FIRST)))
+    return sum(why is None for why in whys), next((why for why in whys if why), None)

@@ -1,0 +1,46 @@
+"""A user's own functions, by name."""
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable
+from functools import reduce
+from pathlib import Path
+from typing import Any, cast
+
+from openloop.errors import SpecError
+
+__all__ = ["find_function"]
+
+
+def find_function(name: str) -> Callable[..., Any]:
+    """The function that `name` says, from a module or a file."""
+    place, _, inner = name.rpartition(":")
+    if not place or not inner:
+        raise SpecError(f"{name!r} names no function; write module:function or path/file.py:function")
+    try:
+        module = _from_file(Path(place)) if place.endswith(".py") else _from_module(place)
+        found: Any = reduce(getattr, inner.split("."), module)
+    except Exception as error:  # whatever a user's module does when it is imported
+        raise SpecError(f"{name!r} cannot be loaded: {type(error).__name__}: {error}") from error
+    if not callable(found):
+        raise SpecError(f"{name!r} is a {type(found).__name__}, and no function")
+    return cast(Callable[..., Any], found)
+
+
+def _from_module(name: str) -> Any:
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    return importlib.import_module(name)
+
+
+def _from_file(path: Path) -> Any:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(path.resolve().parent))
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    return module

@@ -1,0 +1,20 @@
+"""Whether an output is acceptable: gates over what was asked and what was answered."""
+
+from openloop.quality.case import Case, Grade
+from openloop.quality.gates import QUALITY_GATES, read_gate
+from openloop.quality.gating import Gating, read_gating
+from openloop.quality.pool import Pool, jobs_for
+from openloop.quality.slices import SLICES, slices_of
+
+__all__ = [
+    "QUALITY_GATES",
+    "SLICES",
+    "Case",
+    "Gating",
+    "Grade",
+    "Pool",
+    "jobs_for",
+    "read_gate",
+    "read_gating",
+    "slices_of",
+]

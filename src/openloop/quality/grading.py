@@ -1,0 +1,200 @@
+"""Grades for a run that is over: its texts through the gates, and into its table."""
+
+import contextlib
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+import pyarrow as pa
+
+from openloop.errors import RunError
+from openloop.quality.case import Case, Grade
+from openloop.quality.gating import Gating, read_gating
+from openloop.quality.pool import Pool, jobs_for
+from openloop.quality.slices import slices_of
+from openloop.records import GRADES, GradesWriter, Labels, Run, open_run, relabel, side_table
+
+__all__ = ["Grades", "Grading", "Key", "grade_row", "grade_run", "labels_of", "summary"]
+
+FLUSH_S = 1.0
+FLUSH_ROWS = 1000
+JOINED = ["request_id", "attempt", "status", "workload_class", "finish_reason", "output_tokens"]
+
+Key = tuple[int, int]  # request and attempt
+Grades = dict[str, Any]  # a row of grades.parquet
+
+
+@dataclass(frozen=True)
+class Grading:
+    """What a grading came to. `open` are those that could not be judged, by why."""
+
+    gate: str
+    texts: int
+    graded: int  # this time; the others were before
+    passed: int
+    failed: int
+    open: dict[str, int]
+    cost: float
+    agreement: float | None  # of a judge's replies, with the majority of them
+    reasons: dict[str, int] = field(default_factory=dict)  # of failures
+
+
+def grade_run(
+    path: str | Path,
+    gates: Any,
+    *,
+    jobs: int | None = None,
+    again: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+) -> Grading:
+    """Fill the quality columns of the run in a folder from its texts.
+
+    What these gates have judged before stands, unless `again`; what they left open is tried anew. Interrupted, it goes
+    on where it was.
+    """
+    gating, run, folder = read_gating(gates), open_run(path), Path(path)
+    if run.missing:
+        raise RunError(f"{folder} cannot be graded: {run.missing[0]}")
+    cases, mark = dict(_cases(run)), gating.fingerprint
+    before = {} if again else {key: row for key, row in _graded(folder).items() if row["gate"] == mark and key in cases}
+    known = {key: row for key, row in before.items() if row["quality"] is not None}
+    todo = {key: case for key, case in cases.items() if key not in known and gating.of(case.workload_class)}
+    spent = {key: row["review_cost"] or 0.0 for key, row in before.items() if key not in known}
+    found = _grade_all(folder, gating, todo, spent, mark, jobs or jobs_for(gating), known, progress)
+    rows = {**known, **found}
+    if found or run.manifest.quality_gate != str(gating):
+        labels = labels_of(rows, {key: case.prompt for key, case in cases.items()}, run.manifest.quality_gate, gating)
+        relabel(folder, run.batches(), labels, msgspec.structs.replace(run.manifest, quality_gate=str(gating)))
+    return summary(gating, len(cases), len(todo), rows.values())
+
+
+def labels_of(
+    rows: Mapping[Key, Grades], prompts: Mapping[Key, str], gate_before: str | None, gating: Gating
+) -> Labels:
+    """What is filled into the table: grades, and the slices that prompts belong to."""
+    found = dict(zip(prompts, slices_of(list(prompts.values())), strict=True))
+    named = [
+        {**row, "slices": "+".join([*found.get(key, ()), *filter(None, [row["slices"]])]) or None}
+        for key, row in rows.items()
+    ]
+    return Labels(side_table(GRADES, named), keep=gate_before in (None, str(gating)))
+
+
+def _cases(run: Run) -> Iterator[tuple[Key, Case]]:
+    """Answers that were completed and kept."""
+    texts, note = run.texts()
+    if texts is None:
+        raise RunError(note or f"{run.path} has no texts.parquet: outputs are kept by run --keep-texts or --gate")
+    kept = texts.to_pydict()
+    places = {key: place for place, key in enumerate(zip(kept["request_id"], kept["attempt"], strict=True))}
+    for batch in run.batches(JOINED):
+        for row in batch.to_pylist():
+            key = (row["request_id"], row["attempt"])
+            if row["status"] == "ok" and key in places:
+                place = places[key]
+                yield (
+                    key,
+                    Case(
+                        kept["text"][place] or "",
+                        kept["prompt"][place] or "",
+                        kept["reference"][place],
+                        kept["context"][place],
+                        row["finish_reason"],
+                        row["output_tokens"],
+                        row["workload_class"],
+                    ),
+                )
+
+
+def _graded(folder: Path) -> dict[Key, Grades]:
+    """Grades that are there: of a grading that ended, and of one that was interrupted."""
+    found: dict[Key, Grades] = {}
+    tables = []
+    with contextlib.suppress(pa.ArrowException, OSError):
+        tables.append(GRADES.read(folder)[0])
+    if (folder / GRADES.spool).exists():
+        tables.append(GRADES.read_spool(folder)[0])
+    for table in tables:
+        for row in table.to_pylist() if table is not None else ():
+            found[row["request_id"], row["attempt"]] = row
+    return found
+
+
+def _grade_all(
+    folder: Path,
+    gating: Gating,
+    todo: Mapping[Key, Case],
+    spent: Mapping[Key, float],
+    mark: str,
+    jobs: int,
+    known: Mapping[Key, Grades],
+    progress: Callable[[int, int], None] | None,
+) -> dict[Key, Grades]:
+    """Grade, and write down what is known every second."""
+    found: dict[Key, Grades] = {}
+    if not todo:
+        return found
+    writer, pool = GradesWriter(folder), Pool(gating, min(jobs, len(todo)))
+    spooled = GRADES.read_spool(folder)[0].to_pylist() if (folder / GRADES.spool).exists() else []
+    there = {(row["request_id"], row["attempt"]) for row in spooled if row["gate"] == mark}
+    writer.resume()
+    held = [row for key, row in known.items() if key not in there]  # what is written is to hold all of it
+    flushed = time.monotonic()
+    try:
+        for key, case in todo.items():
+            pool.submit(key, case)
+        while pool.pending:
+            for at, grade in pool.finished(0.5):
+                key = cast(Key, at)
+                found[key] = grade_row(key, replace(grade, cost=grade.cost + spent.get(key, 0.0)), mark)
+                held.append(found[key])
+            if held and (len(held) >= FLUSH_ROWS or time.monotonic() - flushed > FLUSH_S):
+                writer.append(side_table(GRADES, held))
+                held, flushed = [], time.monotonic()
+                if progress:
+                    progress(len(found), len(todo))
+        writer.append(side_table(GRADES, held))
+        writer.finish()
+    except BaseException:
+        if held:
+            writer.append(side_table(GRADES, held))
+        writer.close()
+        raise
+    finally:
+        pool.close()
+    return found
+
+
+def grade_row(key: Key, grade: Grade, mark: str) -> Grades:
+    """A row of grades.parquet."""
+    return {
+        "request_id": key[0],
+        "attempt": key[1],
+        "quality": grade.passed,
+        "quality_score": grade.score,
+        "review_cost": grade.cost or None,
+        "slices": "+".join(grade.slices) or None,
+        "why": grade.why,
+        "agreed": grade.votes[0],
+        "votes": grade.votes[1],
+        "gate": mark,
+    }
+
+
+def summary(gating: Gating, texts: int, graded: int, rows: Collection[Grades]) -> Grading:
+    agreed, votes = (sum(row[name] or 0 for row in rows) for name in ("agreed", "votes"))
+    return Grading(
+        str(gating),
+        texts,
+        graded,
+        sum(row["quality"] is True for row in rows),
+        sum(row["quality"] is False for row in rows),
+        dict(Counter(row["why"] or "not said" for row in rows if row["quality"] is None)),
+        sum(row["review_cost"] or 0.0 for row in rows),
+        agreed / votes if votes else None,
+        dict(Counter(row["why"] or "not said" for row in rows if row["quality"] is False).most_common(10)),
+    )

@@ -1,0 +1,10 @@
+"""A process that grades, started by the pool."""
+
+import sys
+
+from openloop.quality.pool import work
+
+__all__: list[str] = []
+
+if __name__ == "__main__":
+    work(int(sys.argv[1]))

@@ -1,0 +1,84 @@
+"""texts.parquet: what was asked and answered, where that is kept; grades.parquet: how each answer was judged."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from openloop.records.side import SideTable, SideWriter
+
+__all__ = ["GRADES", "TEXTS", "GradesWriter", "Labels", "TextsWriter", "side_table"]
+
+_KEYS = [pa.field("request_id", pa.int64(), nullable=False), pa.field("attempt", pa.int32(), nullable=False)]
+
+TEXTS: Final = SideTable(
+    "texts",
+    pa.schema([*_KEYS, *(pa.field(name, pa.large_string()) for name in ("prompt", "text", "reference", "context"))]),
+    "the texts",
+    "texts",
+)
+GRADES: Final = SideTable(
+    "grades",
+    pa.schema(
+        [
+            *_KEYS,
+            pa.field("quality", pa.bool_()),
+            pa.field("quality_score", pa.float64()),
+            pa.field("review_cost", pa.float64()),
+            pa.field("slices", pa.string()),
+            pa.field("why", pa.string()),
+            pa.field("agreed", pa.int32()),  # replies of a judge that said the same
+            pa.field("votes", pa.int32()),  # of so many that made sense
+            pa.field("gate", pa.string(), nullable=False),  # a fingerprint of what judged it
+        ]
+    ),
+    "the grades",
+    "grades",
+)
+FILLED = ("quality", "quality_score", "review_cost", "slices")
+
+
+class TextsWriter(SideWriter):
+    """texts.parquet in the making."""
+
+    def __init__(self, folder: str | Path) -> None:
+        super().__init__(folder, TEXTS)
+
+
+class GradesWriter(SideWriter):
+    """grades.parquet in the making."""
+
+    def __init__(self, folder: str | Path) -> None:
+        super().__init__(folder, GRADES)
+
+
+def side_table(table: SideTable, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
+    columns = [pa.array([row.get(field.name) for row in rows], field.type) for field in table.schema]
+    return pa.Table.from_arrays(columns, schema=table.schema)
+
+
+class Labels:
+    """Grades, to be filled into rows of the table by request and attempt.
+
+    A row without one stays as it is (`keep`), or loses what it had.
+    """
+
+    def __init__(self, grades: pa.Table, *, keep: bool = True) -> None:
+        self._keep = keep
+        self._columns = {name: grades.column(name).combine_chunks() for name in FILLED}
+        keys = zip(grades.column("request_id").to_pylist(), grades.column("attempt").to_pylist(), strict=True)
+        self._place = {key: place for place, key in enumerate(keys)}
+
+    def fill(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        keys = zip(batch.column("request_id").to_pylist(), batch.column("attempt").to_pylist(), strict=True)
+        places = np.array([self._place.get(key, -1) for key in keys], np.int64)
+        found, known = pa.array(places, mask=places < 0), pa.array(places >= 0)
+        for name, column in self._columns.items():
+            index = batch.schema.get_field_index(name)
+            else_ = batch.column(name).cast(column.type) if self._keep else pa.scalar(None, column.type)
+            filled = pc.if_else(known, column.take(found), else_)
+            batch = batch.set_column(index, batch.schema.field(name), filled)
+        return batch

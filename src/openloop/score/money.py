@@ -1,0 +1,147 @@
+"""What accepted results cost, with everything that failed in the numerator."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from openloop.errors import SpecError
+from openloop.score.scope import Scope
+from openloop.units import check_number
+
+__all__ = ["Blend", "CostScore", "blended", "capacity_needed", "cost_score", "extra_work", "reviews"]
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+DAY_S = 86400.0
+
+
+@dataclass(frozen=True)
+class CostScore:
+    """Money. `serving` is by request and token, `hourly` what was reserved, `judging` what graders cost, and
+    `human_review` people who look at answers."""
+
+    total: float
+    serving: float
+    hourly: float
+    judging: float
+    human_review: float
+    per_request: float
+    per_accepted: float
+    per_million_output_tokens: float
+    per_million_accepted_output_tokens: float
+    known_for: float  # share of requests whose serving cost is known in full
+
+
+def cost_score(scope: Scope, hourly_share: float | None = 1.0) -> CostScore | None:
+    """cost per accepted = sum(all costs) / count(accepted).
+
+    Of what is paid by the hour a part of the requests bears a share; None: nobody can say how much.
+    """
+    run, spending = scope.run, scope.deliveries.spending
+    if not scope.n or not run.priced or (run.per_hour and hourly_share is None):
+        return None
+    judging, people = (float(each.sum()) for each in reviews(scope))
+    hourly = run.per_hour * scope.seconds / 3600 * (hourly_share or 0.0)
+    serving = float(spending.spent.sum())
+    total = serving + hourly + judging + people
+    accepted = scope.judgement.accepted
+    return CostScore(
+        total,
+        serving,
+        hourly,
+        judging,
+        people,
+        per_request=_ratio(total, scope.n),
+        per_accepted=_ratio(total, int(accepted.sum())),
+        per_million_output_tokens=_ratio(total, spending.tokens.sum() / 1e6),
+        per_million_accepted_output_tokens=_ratio(total, scope.deliveries.tokens[accepted].sum() / 1e6),
+        known_for=1.0 if run.per_hour or run.attempt_cost is None else float(np.mean(~np.isnan(spending.cost))),
+    )
+
+
+def reviews(scope: Scope) -> tuple[Floats, Floats]:
+    """What judging each attempt cost, and what people cost who looked at the answer of each request.
+
+    A person looks at every answer that failed its quality gate, and at a share of the other ones.
+    """
+    judging = np.nan_to_num(scope.run.attempts.review_cost[scope.of_attempts])
+    prices = scope.run.prices
+    if prices is None or not prices.per_human_review:
+        return judging, np.zeros(scope.n)
+    seen = np.where(scope.deliveries.quality == 0, 1.0, prices.reviewed_share)
+    return judging, np.where(scope.deliveries.ok, seen, 0.0) * prices.per_human_review
+
+
+def extra_work(scope: Scope) -> dict[str, Ints | None]:
+    """Tokens that were computed besides the output, by attempt at these requests; None: no row tells."""
+    drafted, kept = _told(scope, "drafted_tokens"), _told(scope, "accepted_draft_tokens")
+    return {
+        "kv_recompute": _told(scope, "recomputed_tokens"),
+        "rejected_drafts": None if drafted is None or kept is None else np.maximum(drafted - kept, 0),
+    }
+
+
+def _told(scope: Scope, column: str) -> Ints | None:
+    """A column of counts over the attempts at these requests, if any row tells; what is not told counts as none."""
+    if column not in scope.run.attempts.present:
+        return None
+    counts: Ints = np.maximum(getattr(scope.run.attempts, column)[scope.of_attempts], 0).astype(np.int64)
+    return counts
+
+
+@dataclass(frozen=True)
+class Blend:
+    """Cost per accepted result where something disturbs the system every so often.
+
+    `extra` is what disruptions add, as a share of the steady cost.
+    """
+
+    every_s: float
+    disrupted_share: float  # of the time
+    cost_per_accepted: float
+    extra: float
+
+
+def blended(
+    steady: float, disrupted: float, disruption_s: float, every_s: float, *, goodput_ratio: float = 1.0
+) -> Blend:
+    """All the money over all accepted results, of a stretch that is disrupted for `disruption_s` and else steady.
+
+        cost = (steady * (every - d) + disrupted * g * d) / ((every - d) + g * d)
+
+    g is goodput while disrupted over steady goodput: fewer results are dearer, and there are fewer of them.
+    """
+    for what, value in (("steady", steady), ("disrupted", disrupted)):
+        check_number(f"the {what} cost", value, 0, 1e12)
+    check_number("goodput while disrupted over steady goodput", goodput_ratio, 0, 1e6)
+    if not 0 < disruption_s <= every_s:
+        raise SpecError(
+            f"a disruption of {disruption_s:g} s every {every_s:g} s is none; it is shorter than the time between"
+        )
+    calm, rough = every_s - disruption_s, goodput_ratio * disruption_s
+    cost = _ratio(steady * calm + disrupted * rough, calm + rough)
+    return Blend(every_s, disruption_s / every_s, cost, _ratio(cost, steady) - 1)
+
+
+def capacity_needed(
+    planned: float, *, retries: float = 0.0, quality_failures: float = 0.0, cold: float = 0.0, cold_factor: float = 1.0
+) -> float:
+    """Servers for accepted results, where `planned` were enough for a benchmark with warm caches and nothing failing.
+
+        needed = planned * (1 + retries) / (1 - quality failures) * (1 + cold * (cold factor - 1))
+
+    Each retry is work that is done again; what fails its gate is work for nothing; a share of requests finds a cold
+    cache, and takes `cold_factor` times the work.
+    """
+    for name, value in (("retries", retries), ("cold", cold)):
+        check_number(name, value, 0, 1e6)
+    check_number("quality_failures", quality_failures, 0, 0.999999)
+    check_number("cold_factor", cold_factor, 1, 1e6)
+    return planned * (1 + retries) / (1 - quality_failures) * (1 + cold * (cold_factor - 1))
+
+
+def _ratio(amount: float, count: float) -> float:
+    """amount / count; of nothing, infinite if anything was spent on it and otherwise not known."""
+    return float(amount / count) if count else np.inf if amount else np.nan

@@ -1,0 +1,65 @@
+"""Labels for modelled answers: most are as good as the model is, and a tail fails more often."""
+
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from openloop.records import Run, ints
+from openloop.seeds import stream
+from openloop.terms import NUMBER, SHARE, Term, param, read_term
+
+__all__ = ["QualityModel", "label", "read_quality"]
+
+Bools = NDArray[np.bool_]
+
+LATE_TURN = 4  # turns count from 0
+
+
+@dataclass(frozen=True)
+class QualityModel(Term):
+    """An answer fails with the chance `fail`. In the tail it fails with `tail` times `factor` instead, where that is
+    more: in a share of requests that ask for something `rare`, in a share that is `numeric`, and from the fifth turn
+    on. `factor` is what quantization does to the tail."""
+
+    name = "quality"
+    fail: float = param(SHARE, 0.02)
+    tail: float = param(SHARE, 0.02)
+    rare: float = param(SHARE, 0.02)
+    numeric: float = param(SHARE, 0.05)
+    factor: float = param(NUMBER, 1.0)
+
+    def chance(self, tail: Bools) -> NDArray[np.float64]:
+        return np.where(tail, max(self.fail, min(self.tail * self.factor, 1.0)), self.fail)
+
+
+def read_quality(text: str) -> QualityModel:
+    found: QualityModel = read_term(text, {"quality": QualityModel}, "model of quality")
+    return found
+
+
+def label(run: Run, model: QualityModel, seed: int = 0) -> Run:
+    """The run with a quality label on every completed attempt, and the slices that it belongs to."""
+    rng = stream(seed, "quality")
+    batches = [_labelled(batch, model, rng) for batch in run.batches()]
+    manifest = msgspec.structs.replace(run.manifest, quality_gate=str(model))
+    return Run.of(manifest, batches, run.server())
+
+
+def _labelled(batch: pa.RecordBatch, model: QualityModel, rng: np.random.Generator) -> pa.RecordBatch:
+    count = batch.num_rows
+    rare, numeric = (rng.random(count) < share for share in (model.rare, model.numeric))
+    late = ints(batch, "turn") >= LATE_TURN
+    good = rng.random(count) >= model.chance(rare | numeric | late)
+    ok = np.array(batch.column("status").to_pylist()) == "ok"
+    names = np.array(["", "numeric", "rare", "numeric+rare"])[numeric + 2 * rare]
+    columns = {
+        "quality": pa.array(good, mask=~ok),
+        "quality_score": pa.array(good.astype(np.float64), mask=~ok),
+        "slices": pa.array(names, mask=names == ""),
+    }
+    for name, values in columns.items():
+        batch = batch.set_column(batch.schema.get_field_index(name), name, values)
+    return batch

@@ -1,0 +1,191 @@
+"""How warm caches are when a run is measured, as something that is brought about and not found.
+
+cold-cache: the model is loaded, and no request finds anything of its prompt. warm-cache: what prompts have in common
+has been asked once before. hot: the run's own traffic, from when its hit rate is steady. disrupted: warm, until at a
+moment every prefix changes.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from openloop.errors import SpecError
+from openloop.records import TimedEvent, Warmth
+from openloop.terms import SECONDS, Term, param, read_term
+from openloop.units import to_ns
+from openloop.workload.demand import Demand, Ints, one_after_the_other
+from openloop.workload.describe import MULTIPLIER, chains
+
+__all__ = [
+    "WARMTHS",
+    "ColdCache",
+    "Disrupted",
+    "Hot",
+    "WarmCache",
+    "Warming",
+    "priming",
+    "read_warming",
+    "salted",
+    "steady",
+    "with_priming",
+]
+
+MOST_PRIMES = 2000
+STEADY_POINTS = 0.03  # that the hit rate may differ by between thirds
+
+
+@dataclass(frozen=True)
+class Warming(Term):
+    """A state that caches are brought into."""
+
+    state: ClassVar[Warmth]
+    primes: ClassVar[bool] = True
+    settles: ClassVar[bool] = False
+
+    def salt(self, number: int, due_s: float, seconds: float) -> int:
+        """Prompts of the same number and text are the same to a cache; others are not."""
+        return 0
+
+    def events(self, seconds: float) -> tuple[TimedEvent, ...]:
+        return ()
+
+
+@dataclass(frozen=True)
+class ColdCache(Warming):
+    """The model is warm, and no prompt has a start that another had."""
+
+    name = "cold-cache"
+    state = "warm-model cold-cache"
+    primes = False
+
+    def salt(self, number: int, due_s: float, seconds: float) -> int:
+        return number + 1
+
+
+@dataclass(frozen=True)
+class WarmCache(Warming):
+    """What several prompts begin with has been asked once, of every server, before the clock starts."""
+
+    name = "warm-cache"
+    state = "warm-cache"
+
+
+@dataclass(frozen=True)
+class Hot(Warming):
+    """As warm-cache, and measured from when the hit rate is steady, or after `most`."""
+
+    name = "hot"
+    state = "hot steady state"
+    settles = True
+    most: float = param(SECONDS, 120.0, above=0.0)
+
+
+@dataclass(frozen=True)
+class Disrupted(Warming):
+    """As warm-cache, until at a moment (half way, where `at` is not given) all prompts begin differently."""
+
+    name = "disrupted"
+    state = "disrupted"
+    at: float | None = param(SECONDS, None)
+
+    def moment_s(self, seconds: float) -> float:
+        at = seconds / 2 if self.at is None else self.at
+        if at >= seconds:
+            raise SpecError(f"disrupted: at is {at:g} s, and the run is over after {seconds:g} s; make it earlier")
+        return at
+
+    def salt(self, number: int, due_s: float, seconds: float) -> int:
+        return int(due_s >= self.moment_s(seconds))
+
+    def events(self, seconds: float) -> tuple[TimedEvent, ...]:
+        return (TimedEvent(at_ns=to_ns(self.moment_s(seconds)), kind="salt-rotation"),)
+
+
+_KINDS: tuple[type[Warming], ...] = (ColdCache, WarmCache, Hot, Disrupted)
+WARMTHS = {kind.name: kind for kind in _KINDS}
+
+
+def read_warming(text: str) -> Warming:
+    """`warm-cache`, `disrupted:at=30s`, or a state by the name that manifests have for it."""
+    if text.strip() == "cold":
+        raise SpecError(
+            "a model cannot be unloaded from outside: start the server anew, run without --warmth, and say so in the "
+            "file (facts: {cache_warmth: cold}); --warmth cold-cache empties only the cache"
+        )
+    name = next((kind.name for kind in _KINDS if kind.state == text.strip()), text)
+    found: Warming = read_term(name, WARMTHS, "cache warmth")
+    return found
+
+
+def priming(demand: Demand) -> Demand:
+    """One request for each start that prompts of different users have in common, one token to answer."""
+    pieces = demand.pieces
+    hashes, owner = chains(demand), demand.pieces.owner
+    users = np.arange(len(demand)) + (1 << 40)
+    if demand.session is not None:
+        users = np.where(demand.session >= 0, demand.session, users)
+    with np.errstate(over="ignore"):
+        both = hashes ^ (users[owner].astype(np.uint64) + np.uint64(1)) * MULTIPLIER
+    _, once = np.unique(both, return_index=True)  # by each user
+    common, counts = np.unique(hashes[once], return_counts=True)
+    shared = (pieces.identity >= 0) & np.isin(hashes, common[counts > 1])
+    level = np.arange(len(owner)) - pieces.starts[owner]
+    alone = np.full(len(demand), np.iinfo(np.int64).max)
+    np.minimum.at(alone, owner[~shared], level[~shared])
+    cut = np.minimum(alone, np.diff(pieces.starts))
+    some = np.flatnonzero(cut > 0)
+    ends = hashes[pieces.starts[some] + cut[some] - 1]
+    _, firsts, often = np.unique(ends, return_index=True, return_counts=True)
+    chosen = some[firsts[np.argsort(-often, kind="stable")[:MOST_PRIMES]]]
+    found = demand.take(chosen)
+    keep = (
+        np.arange(len(found.pieces.identity)) - found.pieces.starts[found.pieces.owner]
+        < cut[chosen][found.pieces.owner]
+    )
+    kept = replace(
+        found.pieces,
+        starts=np.concatenate([[0], np.cumsum(cut[chosen])]),
+        identity=found.pieces.identity[keep],
+        tokens=found.pieces.tokens[keep],
+        role=found.pieces.role[keep],
+    )
+    nobody = None if demand.session is None else np.full(len(chosen), -1)
+    return replace(
+        found,
+        due_s=np.zeros(len(chosen)),
+        pieces=kept,
+        output_tokens=np.ones(len(chosen), np.int64),
+        after=None if demand.after is None else np.full(len(chosen), -1),
+        answer=None if demand.answer is None else np.full(len(chosen), -1),
+        session=nobody,
+    )
+
+
+def with_priming(demand: Demand, primes: Demand, due_s: NDArray[np.float64], lead_s: float) -> Demand:
+    """First the primes at these times, and `lead_s` after the start what was to come."""
+    later = replace(demand, due_s=demand.due_s + lead_s)
+    return one_after_the_other(replace(primes, due_s=due_s), later)
+
+
+def salted(demand: Demand, salts: Ints) -> Demand:
+    """The same requests, of which only those with the same salt have a start in common."""
+    most = int(salts.max(initial=0)) + 1
+
+    def moved(identity: Ints, salt: Ints) -> Ints:
+        return np.where(identity < 0, identity, identity * most + salt)
+
+    pieces = demand.pieces
+    answer = None if demand.answer is None else np.where(demand.answer < 0, -1, moved(demand.answer, salts))
+    return replace(demand, pieces=replace(pieces, identity=moved(pieces.identity, salts[pieces.owner])), answer=answer)
+
+
+def steady(hits: Sequence[tuple[float, float]], least: int = 60) -> bool:
+    """Whether the share of tokens found in a cache is the same in each third of the last half; (found, looked up)."""
+    if len(hits) < least:
+        return False
+    last = np.array(hits[len(hits) // 2 :])
+    rates = [third[:, 0].sum() / max(third[:, 1].sum(), 1.0) for third in np.array_split(last, 3)]
+    return float(max(rates) - min(rates)) <= STEADY_POINTS

@@ -1,0 +1,153 @@
+"""Cost per accepted result: the article's numbers, and sums that add up."""
+
+import math
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import openloop as ol
+from openloop.errors import SpecError
+from openloop.records import TimedEvent, read_prices
+from openloop.score import blended, blends, capacity_needed, score
+from tests.runs import row, run_of
+
+
+def test_deploying_twice_a_day_is_material_and_once_a_week_is_noise() -> None:
+    """0.012 steady and 0.035 for 20 minutes: 0.012 + 0.023 * 40 / 1440, and 0.012 + 0.023 * 20 / 10080."""
+    twice, weekly = (blended(0.012, 0.035, 1200, every) for every in (43_200, 604_800))
+    assert twice.cost_per_accepted == pytest.approx(0.012 + 0.023 * 40 / 1440)
+    assert weekly.cost_per_accepted == pytest.approx(0.012 + 0.023 * 20 / 10080)
+    assert twice.extra == pytest.approx(0.0532, abs=1e-4)
+    assert weekly.extra < 0.004
+
+
+@given(
+    *(st.floats(0.001, 10) for _ in range(2)),
+    st.floats(1, 1000),
+    st.floats(1.0, 50.0),
+    st.floats(0.01, 2.0),
+)
+def test_a_blend_lies_between_and_is_all_money_over_all_results(
+    steady: float, disrupted: float, length: float, times: float, ratio: float
+) -> None:
+    every = length * times
+    found = blended(steady, disrupted, length, every, goodput_ratio=ratio)
+    assert min(steady, disrupted) - 1e-9 <= found.cost_per_accepted <= max(steady, disrupted) + 1e-9
+    results = (every - length) * 7.0, length * 7.0 * ratio
+    assert found.cost_per_accepted == pytest.approx(
+        (steady * results[0] + disrupted * results[1]) / sum(results), rel=1e-9
+    )
+
+
+def test_four_gpus_of_a_benchmark_are_six_to_eight_in_production() -> None:
+    known = {"retries": 0.06, "quality_failures": 0.12, "cold": 0.4}
+    assert math.ceil(capacity_needed(4, **known, cold_factor=1.5)) == 6
+    assert math.ceil(capacity_needed(4, **known, cold_factor=2.5)) == 8
+    assert capacity_needed(4) == 4
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda: blended(-1, 1, 10, 100),
+        lambda: blended(1, 1, 100, 10),
+        lambda: blended(1, 1, 0, 10),
+        lambda: capacity_needed(4, quality_failures=1.0),
+        lambda: capacity_needed(4, cold_factor=0.5),
+    ],
+)
+def test_what_makes_no_sense_is_refused(wrong: object) -> None:
+    with pytest.raises(SpecError):
+        wrong()  # type: ignore[operator]
+
+
+def test_a_run_with_a_marked_deployment_is_blended_by_what_it_measured() -> None:
+    """Ten a second for 1 each; in the 10 s after the event half of them fail."""
+    rows = [row(i, due=i / 10, tokens=[0.9 if 500 <= i < 600 and i % 2 else 0.1], cost=1.0) for i in range(1000)]
+    event = TimedEvent(at_ns=50 * 10**9, kind="deploy")
+    found = score(run_of(rows, window_ns=(0, 10**11), events=(event,)), "ttft<=500ms", disruption_s=10.0)
+    (blend,) = blends(found, [100.0])
+    assert blend.cost_per_accepted == pytest.approx(1000 / 950)
+    assert blend.disrupted_share == 0.1
+    assert blends(score(run_of(rows), "ttft<=500ms"), [100.0]) == []
+
+
+def test_a_disruption_in_which_nothing_is_accepted_still_costs() -> None:
+    rows = [row(i, due=i / 10, tokens=[0.9 if 500 <= i < 600 else 0.1], cost=1.0) for i in range(1000)]
+    event = TimedEvent(at_ns=50 * 10**9, kind="deploy")
+    found = score(run_of(rows, window_ns=(0, 10**11), events=(event,)), "ttft<=500ms", disruption_s=10.0)
+    assert blends(found, [100.0])[0].cost_per_accepted == pytest.approx(1000 / 900)
+
+
+def test_gpus_and_people_have_prices() -> None:
+    """Three failed answers are reviewed, and a tenth of the other seven; two GPUs for a minute."""
+    rows = [row(i, due=i * 6.0, tokens=[0.1], quality=i >= 3) for i in range(10)]
+    prices = ol.Prices(per_gpu_hour=30.0, gpus=2, per_human_review=5.0, reviewed_share=0.1)
+    found = score(run_of(rows, window_ns=(0, 60 * 10**9), prices=prices), "quality").cost
+    assert found is not None
+    assert found.hourly == pytest.approx(1.0)
+    assert found.human_review == pytest.approx(3 * 5 + 7 * 0.5)
+    assert found.total == found.hourly + found.serving + found.human_review
+    assert found.per_accepted == pytest.approx(found.total / 7)
+
+
+def test_what_is_reserved_is_borne_by_classes_for_whom_it_worked() -> None:
+    rows = [row(i, due=float(i), tokens=[0.1] * (1 if i % 2 else 3), workload_class="ab"[i % 2]) for i in range(10)]
+    prices = ol.Prices(per_hour=3600.0)
+    found = score(run_of(rows, window_ns=(0, 10**10), prices=prices), "ttft<=1s", by=["class"])
+    by_class = {name: each.cost.total for name, each in found.by["class"].items() if each.cost}
+    assert by_class == {"a": pytest.approx(7.5), "b": pytest.approx(2.5)}
+    assert found.cost is not None
+    assert sum(by_class.values()) == pytest.approx(found.cost.total)
+
+
+def test_prices_may_be_given_instead_of_the_manifests() -> None:
+    rows = [row(i, due=float(i), tokens=[0.1]) for i in range(10)]
+    run = run_of(rows, prices=ol.Prices(per_request=1.0))
+    assert score(run, "ttft<=1s").cost_per_accepted == 1.0
+    assert score(run, "ttft<=1s", prices=read_prices({"per_request": 2.0})).cost_per_accepted == 2.0
+
+
+@pytest.mark.parametrize(
+    ("prices", "says"),
+    [
+        ({"per_request": -1}, "Expected `float` >= 0.0 at `per_request`, found -1"),
+        ({"per_human_review": -0.5}, "at `per_human_review`, found -0.5"),
+        ({"per_gpu_hour": 3.0}, "per_gpu_hour is 3, of how many? Give gpus as well"),
+        ({"reviewed_share": 2}, "at `reviewed_share`, found 2"),
+        ({"per_hours": 2}, "unknown key 'per_hours'; did you mean 'per_hour'?"),
+    ],
+)
+def test_prices_that_are_none_are_one_sentence(prices: dict[str, float], says: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        read_prices(prices)
+    assert says in str(caught.value)
+
+
+def test_a_batch_is_judged_by_its_window_and_its_accepted_rows() -> None:
+    """The article's: 4 hours, 99.2% of rows."""
+    hour = 3600.0
+    rows = [row(i, due=0.0, tokens=[4 * hour * (i + 1) / 1000], quality=i >= 8) for i in range(1000)]
+    found = score(run_of(rows, window_ns=(0, int(4 * hour * 1e9))), "batch, window<=4h")
+    assert found.units["all"].attainment == 0.992
+    assert (found.units["all"].goodput, found.units["all"].per_s) == (248.0, 3600.0)
+    assert score(run_of(rows, window_ns=(0, int(4 * hour * 1e9))), "batch, window<=2h").units["all"].accepted == 492
+
+
+def test_a_burst_and_a_stall_is_worse_than_a_steady_pace() -> None:
+    steady = row(0, tokens=[0.1 * i for i in range(1, 31)])
+    burst = row(1, due=10.0, tokens=[0.1 + 0.01 * i for i in range(29)] + [3.0])
+    found = score(run_of([steady, burst]), "jitter<=1s, tpot<=110ms")
+    assert found.gates["tpot"].failed == 0
+    assert found.gates["jitter"].failed == 1
+    assert found.jitter_s is not None
+    assert found.jitter_s.p99_9 == pytest.approx(2.62 - 0.01, abs=0.02)
+    assert score(run_of([steady, burst]), "itl_p95<=50ms").accepted == 1
+
+
+def test_the_file_in_the_docs_can_be_read(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "cost.md").read_text()
+    (tmp_path / "prices.yaml").write_text(page.split("```yaml\n")[1].split("```")[0])
+    assert read_prices(tmp_path / "prices.yaml").hourly == 12.0

@@ -1,0 +1,97 @@
+"""A modelled fleet in each state of its caches, and modelled quality."""
+
+import numpy as np
+import pytest
+
+from openloop.arrivals import Poisson
+from openloop.records import Run
+from openloop.score import score
+from openloop.sim.fleet import read_fleet
+from openloop.sim.quality import label, read_quality
+from openloop.sim.warmth import simulate_warm
+from openloop.workload import Workload, read_source, read_warming
+
+FLEET = read_fleet({"model": "8b", "gpu": "h100", "replicas": 2, "price_per_hour": 3.0})
+ALONE = read_fleet({"model": "8b", "gpu": "h100"})
+SLO = "ttft<=500ms"
+
+
+def run_of(
+    warmth: str, source: str = "synthetic:prompt=64,output=8,prefixes=5,prefix=3200", seconds: float = 60.0
+) -> Run:
+    return simulate_warm(FLEET, read_warming(warmth), Workload.of(read_source(source)), Poisson(10.0), seconds)
+
+
+def test_a_cold_cache_finds_nothing_and_a_primed_one_every_prefix_from_the_start() -> None:
+    cold, warm = score(run_of("cold-cache"), SLO), score(run_of("warm-cache"), SLO)
+    assert cold.cache_hit_rate == 0.0
+    assert warm.cache_hit_rate == pytest.approx(3200 / 3264)
+    assert cold.requests == warm.requests
+    assert cold.ttft_s is not None
+    assert warm.ttft_s is not None
+    assert warm.ttft_s.p50 < cold.ttft_s.p50 / 4
+    assert warm.ttft_s.p99_9 < cold.ttft_s.p50  # not even the first of a prefix was cold
+
+
+def test_a_disrupted_cache_loses_all_of_it_at_a_marked_time() -> None:
+    run = run_of("disrupted:at=30s")
+    found = score(run, SLO, disruption_s=10.0)
+    (disruption,) = found.disruptions
+    assert disruption.kind == "salt-rotation"
+    assert found.steady is not None
+    assert disruption.summary.cache_hit_rate < found.steady.cache_hit_rate == pytest.approx(3200 / 3264)
+    rows = sorted(run.head(10_000), key=lambda row: row["scheduled_ns"])
+    after = [row for row in rows if row["scheduled_ns"] >= run.manifest.events[0].at_ns]
+    assert after[0]["cached_tokens"] == 0
+    assert (
+        sum(row["cached_tokens"] == 0 for row in after) >= 5
+    )  # each prefix once, on either replica, or as it is computed
+    assert after[-1]["cached_tokens"] == 3200
+
+
+def test_turns_that_come_after_the_rotation_find_their_conversation_gone() -> None:
+    talk = Workload.of(read_source("sessions:turns=4,think=10s,system=640,prompt=64,output=16"))
+    run = simulate_warm(ALONE, read_warming("disrupted:at=20s"), talk, Poisson(10.0), 40.0)
+    rows = run.head(10_000)
+    late = [row for row in rows if row["turn"] == 1 and row["scheduled_ns"] > run.manifest.events[0].at_ns + 1e9]
+    late.sort(key=lambda row: row["scheduled_ns"])
+    early = [row for row in rows if row["turn"] == 1 and row["scheduled_ns"] < run.manifest.events[0].at_ns]
+    assert early
+    assert late
+    assert np.mean([row["cached_tokens"] for row in early]) > np.mean([row["cached_tokens"] for row in late[:20]])
+
+
+def test_a_hot_run_is_measured_from_when_it_is_steady() -> None:
+    run = run_of("hot:most=60s", seconds=30.0)
+    assert run.manifest.window_ns is not None
+    opened, end = run.manifest.window_ns
+    assert end - opened == 30 * 10**9
+    assert run.manifest.cache_warmth == "hot steady state"
+    never = run_of("hot:most=1s", seconds=30.0)
+    assert never.manifest.cache_warmth is None
+    assert any("not steady yet" in note for note in never.manifest.notes)
+
+
+def test_modelled_answers_fail_as_often_as_they_should() -> None:
+    run = run_of("warm-cache", "synthetic:prompt=10,output=2", 1000.0)
+    found = score(
+        label(run, read_quality("quality:fail=1%,tail=10%,rare=5%,numeric=10%,factor=2"), 3), "quality"
+    ).quality
+    assert found is not None
+    assert found.judged == score(run, SLO).completed
+    expected = {"rare": 0.2, "numeric": 0.2}
+    for name, failing in expected.items():
+        low, high = found.slices[name].interval
+        assert low < 1 - failing < high
+        assert found.slices[name].worse
+    tail = 1 - 0.95 * 0.9
+    assert 1 - found.pass_rate == pytest.approx(0.01 * (1 - tail) + 0.2 * tail, abs=0.01)
+
+
+def test_only_what_was_answered_is_labelled_and_the_same_seed_labels_alike() -> None:
+    run = run_of("warm-cache")
+    model = read_quality("quality:fail=50%")
+    once, again, other = (label(run, model, seed) for seed in (1, 1, 2))
+    labels = [[row["quality"] for row in each.head(10_000)] for each in (once, again, other)]
+    assert labels[0] == labels[1] != labels[2]
+    assert once.manifest.quality_gate == "quality:fail=0.5"
