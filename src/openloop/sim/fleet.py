@@ -289,7 +289,7 @@ def simulate_fleet(
         (batches if writer is None else writer).append(_make_rows(fleet, part, served, to_ns(seconds)))
     last: dict[str, Any] = {
         "stopped_ns": to_ns(min(latest + 1.0, seconds + drain_s)),
-        "events": _events(engine),
+        "events": (*manifest.events, *_events(engine)),
         "prices": manifest.prices or _prices(fleet, engine, seconds),
     }
     if writer is None:

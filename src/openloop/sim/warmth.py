@@ -1,6 +1,7 @@
 """A fleet whose caches are brought into a state before it is measured, as a live server's are."""
 
 import dataclasses
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,9 +31,9 @@ class _Planned(Workload):
 
     planned: Demand | None = None
 
-    def demand(self, arrivals: Arrivals | None, horizon_s: float, seed: int) -> Demand:  # noqa: ARG002
+    def parts(self, *_: Any) -> Iterator[Demand]:
         assert self.planned is not None
-        return self.planned
+        yield self.planned
 
 
 def simulate_warm(
@@ -75,7 +76,7 @@ def simulate_warm(
 
 def _every_replica(primes: Demand, fleet: Fleet) -> Demand:
     """As often as there are replicas, one after the other: each gets one in turn."""
-    return primes.take(np.repeat(np.arange(len(primes)), fleet.replicas))
+    return primes.take(np.repeat(np.arange(len(primes)), fleet.size))
 
 
 def _spread(primes: Demand, fleet: Fleet) -> tuple[Floats, float]:
