@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from openloop.errors import OpenloopError, RecordError, RunError, SpecError, StorageError
+    from openloop.frontier import Frontier, open_frontier
     from openloop.load.conductor import Load, drive
     from openloop.records import (
         Manifest,
@@ -32,6 +33,7 @@ __version__ = "0.1.0"
 
 _HOME = {
     "errors": ["OpenloopError", "RecordError", "RunError", "SpecError", "StorageError"],
+    "frontier": ["Frontier", "open_frontier"],
     "load.conductor": ["Load", "drive"],
     "records": [
         "Manifest",
@@ -50,6 +52,7 @@ _HOME = {
 
 __all__ = [
     "SLO",
+    "Frontier",
     "Load",
     "Manifest",
     "Objectives",
@@ -69,6 +72,7 @@ __all__ = [
     "drive",
     "make_batch",
     "make_lists",
+    "open_frontier",
     "open_run",
     "parse_slo",
     "read_slo",
