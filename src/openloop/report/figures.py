@@ -29,7 +29,7 @@ Ints = NDArray[np.int64]
 
 DRAWN = 240  # points of a distribution, evenly along its stretched axis, and as many of the largest
 LARGEST = 60
-SLOTS = 120
+SLOTS, IN_SLOT = 120, 40  # over time: at most so many, of about so many requests or more
 DOT_SLOTS = 300  # of dots over time: the slowest, the fastest and the middle one of each
 FEW = 20  # in a slot
 TOKENS = 600  # of one answer that are drawn before it is thinned
@@ -49,12 +49,24 @@ def distribution_figure(scope: Scope, score: Score, objectives: Objectives) -> F
         places = tail_places(len(values))
         drawn = max(drawn, len(places))
         shares = places / max(len(values) - 1, 1)
-        marks.append(Curve(f"{name} (n = {format_count(found.n)})", np.minimum(shares, 1 - 0.5 / len(values)), values[places], color))
+        marks.append(
+            Curve(
+                f"{name} (n = {format_count(found.n)})",
+                np.minimum(shares, 1 - 0.5 / len(values)),
+                values[places],
+                color,
+            )
+        )
         marks.append(_ladder_curve(key, name, color, found))
         if key != "tpot_s" and found.from_sent and abs(found.from_sent.p99 / max(found.p99, 1e-12) - 1) > 0.01:
             sent = np.sort(_known(getattr(scope.answers_from_sent, key), scope.deliveries.ok))
             marks.append(Curve(f"{name} from sending", shares, sent[places], color, "dashed"))
-        marks += [Rule(gate.within_s, f"SLO: {gate}", "y", color) for slo in _slos(objectives) for gate in slo.gates if isinstance(gate, kind)]
+        marks += [
+            Rule(gate.within_s, f"SLO: {gate}", "y", color)
+            for slo in _slos(objectives)
+            for gate in slo.gates
+            if isinstance(gate, kind)
+        ]
     n = int(scope.deliveries.ok.sum())
     thinned = f"; {drawn} points of each line are drawn, the {LARGEST} largest among them" if drawn < n else ""
     return Figure(
@@ -82,7 +94,7 @@ def _ladder_curve(key: str, name: str, color: str, found: Percentiles) -> Curve:
     steps = {step: share for step, share in LADDER.items() if found.n * (1 - share) >= 0.5}
     edges = np.array([found.intervals[step] for step in steps]).reshape(-1, 2)
     return Curve(
-        f"{name}: percentiles, 95% interval",
+        f"{name} (n = {format_count(found.n)})",
         np.array(list(steps.values())),
         np.array([getattr(found, step) for step in steps]),
         color,
@@ -101,14 +113,14 @@ def gates_figure(score: Score) -> Figure:
     keys = [f"gates.{name}.failed_alone" for name in names]
     bars = [
         Bars("failed this and nothing else", np.zeros(len(names)), alone, "red", keys),
-        Bars("failed this and something else", alone, failed, "orange"),
+        Bars("failed this and something else", alone, failed, "grey"),
     ]
     return Figure(
         "gates",
         "Requests that failed each gate",
         Axis("requests", "count", low=0.0),
         [Panel(Axis("", "count", "names", names=names), bars)],
-        f"{format_count(score.requests - score.accepted)} of {format_count(score.requests)} requests were not accepted.",
+        f"{score.requests - score.accepted:,} of {score.requests:,} requests were not accepted.",
     )
 
 
@@ -156,8 +168,8 @@ def replicas_figure(score: Score) -> Figure:
         f"Tails of {field.removesuffix('_s').upper()} by replica",
         Axis(f"{field.removesuffix('_s').upper()} (logarithmic)", "seconds", "log"),
         [Panel(Axis("", "count", "names", names=names), marks)],
-        f"{len(names)} of {len(found)} replicas, the longest p99 first. Hollow: fewer requests than it takes to have one "
-        "beyond this percentile.",
+        f"{len(names)} of {len(found)} replicas, the longest p99 first. Hollow: fewer requests than it takes to have "
+        "one beyond this percentile.",
     )
 
 
@@ -165,8 +177,9 @@ def timeline_figure(run: Run, judged: JudgedRun) -> Figure:
     everyone = judged.everyone
     due, window = everyone.due_ns, judged.window_ns
     start, end = min(int(due[0]), window[0]), max(int(due[-1]) + 1, window[1])
-    edges = np.linspace(start, end, SLOTS + 1)
-    middle, width_s = (edges[:-1] + edges[1:]) / 2e9, (end - start) / 1e9 / SLOTS
+    slots = int(np.clip(len(due) // IN_SLOT, 12, SLOTS))
+    edges = np.linspace(start, end, slots + 1)
+    middle, width_s = (edges[:-1] + edges[1:]) / 2e9, (end - start) / 1e9 / slots
     arrivals = np.histogram(due, edges)[0] / width_s
     events: list[Rule | Stretch] = [Rule(e.at_ns / 1e9, e.kind, "x", "purple") for e in run.manifest.events]
     if (window[1] - window[0]) < 0.99 * (end - start):
@@ -190,18 +203,15 @@ def timeline_figure(run: Run, judged: JudgedRun) -> Figure:
 
 def _dots_note(n: int) -> str:
     if n <= 3 * DOT_SLOTS:
-        return f"All {format_count(n)} requests are dots."
-    return (
-        f"Of {format_count(n)} requests, the slowest, the fastest and the middle one of each of {DOT_SLOTS} slots are dots, "
-        "for completed ones."
-    )
+        return f"All {n:,} requests that completed are dots."
+    return f"Of {n:,} requests, the slowest, the fastest and the middle one of each of {DOT_SLOTS} slots are dots."
 
 
 def _most_under_way(scope: Scope, edges: Floats) -> Floats:
     """The largest number of requests in the system in each slot."""
     came, left = np.sort(scope.due_ns), np.sort(scope.left_ns)
     level = np.arange(1, len(came) + 1) - np.searchsorted(left, came, side="right")
-    slot = np.clip(np.searchsorted(edges, came, side="right") - 1, 0, SLOTS - 1)
+    slot = np.clip(np.searchsorted(edges, came, side="right") - 1, 0, len(edges) - 2)
     most = (np.searchsorted(came, edges[:-1]) - np.searchsorted(left, edges[:-1])).astype(float)
     np.maximum.at(most, slot, level)
     return most
@@ -217,21 +227,30 @@ def _latency_panel(scope: Scope, edges: Floats) -> Panel:
     places = known[drawn]
     good, bad = places[accepted[places]], places[~accepted[places]]
     slot = np.searchsorted(edges / 1e9, seconds[known], side="right") - 1
-    groups = [values[known[slot == each]] for each in range(SLOTS)]
+    groups = [values[known[slot == each]] for each in range(len(edges) - 1)]
     medians = np.array([np.median(each) if len(each) else np.nan for each in groups])
     few = np.array([len(each) < FEW for each in groups], np.bool_)
     middle = (edges[:-1] + edges[1:]) / 2e9
     marks: list[Curve | Rule] = [
         Curve("accepted", seconds[good], values[good], "green", "dots"),
         Curve("answered, not accepted", seconds[bad], values[bad], "red", "dots"),
-        Curve("median of each slot", middle[~few], medians[~few], "ink"),
-        Curve(f"median of fewer than {FEW}", middle[few], medians[few], "ink", "dots", few=np.ones(int(few.sum()), np.bool_)),
+        Curve("median of each slot", middle, np.where(few, np.nan, medians), "ink"),
+        Curve(
+            f"median of fewer than {FEW}",
+            middle[few],
+            medians[few],
+            "ink",
+            "dots",
+            few=np.ones(int(few.sum()), np.bool_),
+        ),
     ]
     kind = TTFT if streamed else E2E
     gates = {gate for slo in scope.run.slos for gate in slo.gates if isinstance(gate, kind)}
     marks += [Rule(gate.within_s, f"SLO: {gate}", "y", "grey") for gate in gates]
     name = "first token after" if streamed else "answer after"
-    return Panel(Axis(f"{name} (logarithmic)", "seconds", "log"), [m for m in marks if isinstance(m, Rule) or len(m.x)], 200)
+    return Panel(
+        Axis(f"{name} (logarithmic)", "seconds", "log"), [m for m in marks if isinstance(m, Rule) or len(m.x)], 200
+    )
 
 
 def _thinned(x: Floats, y: Floats) -> Ints:
@@ -267,7 +286,9 @@ def _server_panels(table: pa.Table | None, start: int, end: int) -> list[Panel]:
                 marks.append(Curve(words, x[chosen] / 1e9, y[chosen], color, "steps"))
         if marks:
             share = "kv_use" in wanted
-            panels.append(Panel(Axis(label, "share" if share else "count", low=0.0, high=1.0 if share else None), marks, 80))
+            panels.append(
+                Panel(Axis(label, "share" if share else "count", low=0.0, high=1.0 if share else None), marks, 80)
+            )
     return panels
 
 
@@ -336,14 +357,13 @@ def _token_figure(name: str, place: int, request: int, ns: Ints, judged: JudgedR
     kept = _drawn_tokens(t)
     count = i.astype(float)
     x, y = np.concatenate([[0.0], t[kept]]), np.concatenate([[0.0], count[kept]])
-    reader = np.isfinite(due)
+    reader = np.isfinite(due) & (due <= 1.5 * t[-1])
     pace = smooth.deadlines.pace if isinstance(smooth.deadlines, LinearDeadlines) else 0.0
     wanted = f"reading at {1 / pace:.3g} tokens/s" if pace else "when each token was due"
     a, b, top = t[some] - waits[some], t[some], np.full(len(some), float(len(t)))
     zero = np.zeros(len(some))
     band = np.stack([zero, top, top, zero], axis=1).ravel()
     at = np.stack([a, a, b, b], axis=1).ravel()
-    ends = np.array([0, -1])
     return Figure(
         f"tokens-{name}",
         f"The {name} request (number {request})",
@@ -352,18 +372,18 @@ def _token_figure(name: str, place: int, request: int, ns: Ints, judged: JudgedR
             Panel(
                 Axis("tokens", "count", low=0.0),
                 [
-                    Curve("nothing to read", at, band, "red", "area", np.zeros(len(at)), band),
-                    Curve(wanted, due[reader][ends], count[reader][ends], "grey", "dashed")
-                    if pace
-                    else Curve(wanted, due[reader][kept], count[reader][kept], "grey", "dashed"),
+                    *([Curve("nothing to read", at, band, "red", "area", np.zeros(len(at)), band)] if len(at) else []),
+                    Curve(wanted, due[reader], count[reader], "grey", "dashed"),
                     Curve("tokens as they came", x, y, "blue", "steps"),
                 ],
                 170,
             )
         ],
-        f"{len(t):,} tokens, first after {format_seconds(float(t[0]))}, last after {format_seconds(float(t[-1]))}; its reader "
-        f"waited {format_seconds(float(idle[-1]))} in all."
-        + (f" {len(kept):,} tokens are drawn, both sides of the longest gaps among them." if len(kept) < len(t) else ""),
+        f"{len(t):,} tokens, first after {format_seconds(float(t[0]))}, last after {format_seconds(float(t[-1]))}; its "
+        f"reader waited {format_seconds(float(idle[-1]))} in all."
+        + (
+            f" {len(kept):,} tokens are drawn, both sides of the longest gaps among them." if len(kept) < len(t) else ""
+        ),
     )
 
 

@@ -66,15 +66,16 @@ def _body(report: Report) -> Iterator[str]:
     words = {"good": "Valid", "bad": "Valid, and not good enough", "invalid": "Not valid"}[report.verdict]
     yield '<header class="top"><span class="brand">openloop</span>'
     yield '<button id="theme" type="button" aria-label="Change between light and dark">Theme</button></header>'
-    yield f'<main class="{report.verdict}"><section class="verdict"><p class="what"><strong>{escape(report.title)}</strong>'
-    yield f"{' · ' if report.subtitle else ''}{escape(report.subtitle)}</p>"
+    yield f'<main class="{report.verdict}"><section class="verdict">'
+    yield f'<p class="what"><strong>{escape(report.title)}</strong> {escape(report.subtitle)}</p>'
     yield f'<p class="badge">{words}</p><h1>{escape(report.headline)}</h1>'
     yield "".join(f"<p>{escape(sentence)}</p>" for sentence in report.sentences)
     yield '<dl class="numbers">'
     for name, number, about in report.numbers:
         yield f"<div><dt>{escape(name)}</dt><dd>{_number(number)}<small>{escape(about)}</small></dd></div>"
     yield '</dl></section><nav aria-label="Sections">'
-    yield "".join(f'<a href="#{each.key}">{escape(each.title)}</a>' for each in report.sections)
+    named = [each for each in report.sections if not each.key.startswith("point-")]
+    yield "".join(f'<a href="#{each.key}">{escape(each.title)}</a>' for each in named)
     yield "</nav>"
     for section in report.sections:
         yield from _section(section)
@@ -83,7 +84,8 @@ def _body(report: Report) -> Iterator[str]:
 
 
 def _section(section: Section) -> Iterator[str]:
-    yield f'<section id="{escape(section.key)}"><h2>{escape(section.title)}</h2><p class="lead">{escape(section.lead)}</p>'
+    yield f'<section id="{escape(section.key)}"><h2>{escape(section.title)}</h2>'
+    yield f'<p class="lead">{escape(section.lead)}</p>'
     if section.folded:
         yield "<details><summary>Show</summary>"
     for part in section.parts:
@@ -101,7 +103,8 @@ def _section(section: Section) -> Iterator[str]:
 
 
 def _table(table: Table) -> Iterator[str]:
-    numeric = [any(isinstance(row[i], Number) for row in table.rows) for i in range(len(table.header))]
+    figures = any(isinstance(cell, Number) for row in table.rows for cell in row)
+    numeric = [figures and place > 0 for place in range(len(table.header))]
     yield '<div class="table" tabindex="0" role="region" aria-label="Table"><table>'
     if table.title:
         yield f"<caption>{escape(table.title)}</caption>"
@@ -132,7 +135,8 @@ def _number(number: Number) -> str:
 
 
 def _figure(figure: Figure) -> Iterator[str]:
-    yield f'<figure id="figure-{escape(figure.key)}" tabindex="0" aria-label="{escape(figure.title)}"><h3>{escape(figure.title)}</h3>'
+    title = escape(figure.title)
+    yield f'<figure id="figure-{escape(figure.key)}" tabindex="0" aria-label="{title}"><h3>{title}</h3>'
     yield "".join(_legend(figure))
     yield svg(figure, WIDE) + svg(figure, NARROW)
     yield f"<figcaption>{escape(figure.note)}</figcaption>"
@@ -142,14 +146,18 @@ def _figure(figure: Figure) -> Iterator[str]:
 def _legend(figure: Figure) -> Iterator[str]:
     """A button for each curve: what it is, and whether it is shown."""
     marks = [mark for panel in figure.panels for mark in panel.marks if isinstance(mark, Curve | Bars)]
-    if len(marks) < 2:
+    names = list(dict.fromkeys(mark.name for mark in marks))
+    if len(names) < 2:
         return
     yield '<div class="legend">'
-    for number, mark in enumerate(marks):
+    for name in names:
+        numbers = [number for number, mark in enumerate(marks) if mark.name == name]
+        mark = marks[numbers[0]]
         style = "bar" if isinstance(mark, Bars) else mark.style
         shown = "true" if isinstance(mark, Bars) or mark.shown else "false"
-        yield f'<button type="button" class="{mark.color}" aria-pressed="{shown}" data-mark="{number}">'
-        yield f'<i class="{style}"></i>{escape(mark.name)}</button>'
+        which = " ".join(map(str, numbers))
+        yield f'<button type="button" class="{mark.color}" aria-pressed="{shown}" data-marks="{which}">'
+        yield f'<i class="{style}"></i>{escape(name)}</button>'
     yield "</div>"
 
 

@@ -16,8 +16,8 @@
     if (!button) return;
     const shown = button.getAttribute("aria-pressed") !== "true";
     button.setAttribute("aria-pressed", String(shown));
-    button.closest("figure").querySelectorAll(`.mark[data-mark="${button.dataset.mark}"]`)
-      .forEach((mark) => mark.classList.toggle("hidden", !shown));
+    button.dataset.marks.split(" ").forEach((number) => button.closest("figure")
+      .querySelectorAll(`.mark[data-mark="${number}"]`).forEach((mark) => mark.classList.toggle("hidden", !shown)));
   });
 
   const figures = (value) => {
@@ -70,7 +70,7 @@
     const before = panels.slice(0, number).reduce((n, p) => n + p.marks.length, 0);
     let where = null;
     panel.marks.forEach((mark, i) => {
-      const button = figure.querySelector(`.legend button[data-mark="${before + i}"]`);
+      const button = figure.querySelector(`.legend button[data-marks~="${before + i}"]`);
       if (mark.kind === "area" || (button && button.getAttribute("aria-pressed") === "false")) return;
       if (panel.names.length) {
         const row = Math.min(Math.max(Math.round(height * panel.names.length - 0.5), 0), panel.names.length - 1);
@@ -83,7 +83,8 @@
       const [best, far] = nearest(mark, at, x);
       if (best < 0 || far > (mark.kind === "dots" ? 0.02 : 0.1)) return;
       if (where === null) where = mark.x[best];
-      lines.push(mark.name + ": " + show(mark.y[best], panel.unit));
+      const line = mark.name + ": " + show(mark.y[best], panel.unit), same = lines.findIndex((l) => l.startsWith(mark.name + ": "));
+      if (same < 0) lines.push(line); else lines[same] = line;
     });
     if (where !== null && lines.length) lines.unshift(show(where, x.unit));
     return [lines, where];

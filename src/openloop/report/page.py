@@ -1,7 +1,7 @@
 """What a report is made of, before it becomes HTML, Markdown, a picture or a terminal's page."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -41,16 +41,19 @@ def show(value: float | None, unit: Unit) -> str:
     """With its unit, as people write it; `-` where it is not known."""
     if value is None or math.isnan(value):
         return "-"
-    if unit == "number":
-        return f"{value:,.4g}"
-    forms = {
-        "seconds": format_seconds,
-        "rate": format_rate,
-        "share": format_share,
-        "count": format_count,
-        "money": format_money,
-    }
-    return forms[unit](value) if unit in ("seconds", "money") or math.isfinite(value) else "infinite"
+    if math.isinf(value) and unit != "seconds":
+        return "infinite"
+    return _FORMS[unit](value)
+
+
+_FORMS: dict[Unit, Callable[[float], str]] = {
+    "seconds": format_seconds,
+    "rate": format_rate,
+    "share": format_share,
+    "count": format_count,
+    "money": format_money,
+    "number": lambda value: f"{value:,.4g}",
+}
 
 
 @dataclass(frozen=True)

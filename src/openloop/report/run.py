@@ -23,12 +23,20 @@ from openloop.report.page import MOST_NAMES, Number, Report, Section, Table
 from openloop.score import Percentiles, Score, Summary
 from openloop.score.judged import judge_run
 from openloop.score.scope import JudgedRun
-from openloop.score.scorer import find_objectives, score_judged
+from openloop.score.scorer import objectives_of, score_judged
 from openloop.score.streams import Progress
 from openloop.slo import Objectives
 from openloop.units import format_count, format_money, format_rate, format_seconds, format_share
 
-__all__ = ["RUN_SECTIONS", "RunSubject", "latency_table", "read_run_subject", "run_headline", "run_report"]
+__all__ = [
+    "RUN_SECTIONS",
+    "RunSubject",
+    "latency_table",
+    "read_run_subject",
+    "run_headline",
+    "run_report",
+    "subject_of",
+]
 
 LATENCIES = {
     "ttft_s": ("first token", "TTFT"),
@@ -60,8 +68,12 @@ def read_run_subject(
     request: int | None = None,
     progress: Progress | None = None,
 ) -> RunSubject:
-    objectives = find_objectives(run, slo)
-    judged = judge_run(run, objectives, progress)
+    objectives = objectives_of(run, slo)
+    return subject_of(run, objectives, judge_run(run, objectives, progress), request)
+
+
+def subject_of(run: Run, objectives: Objectives, judged: JudgedRun, request: int | None = None) -> RunSubject:
+    """Of a run that was judged already."""
     words = judged.attempts.words
     by = [key for key, name in (("replica", "replica"), ("class", "workload_class")) if len(words[name]) > 1]
     if len(words["replica"]) > MOST_REPLICAS:
@@ -90,8 +102,8 @@ def run_report(subject: RunSubject) -> Report:
 
 def run_headline(score: Score) -> tuple[str, list[str]]:
     """The verdict in plain words: one line, and a few sentences."""
-    offered = format_rate(score.offered_rps)
-    headline = f"Of {offered} requested, users accepted {format_rate(score.goodput_rps)}"
+    goodput, offered = (format_rate(each).removesuffix("/s") for each in (score.goodput_rps, score.offered_rps))
+    headline = f"Users accepted {goodput} of {offered} requests per second"
     low, high = (format_share(each) for each in score.attainment_interval)
     sentences = [f"Not valid: {reason}." for reason in score.reasons]
     sentences.append(
@@ -102,7 +114,7 @@ def run_headline(score: Score) -> tuple[str, list[str]]:
     if score.completed > score.accepted:
         wasted = 1 - score.accepted / score.completed
         sentences.append(
-            f"{format_rate(score.throughput_rps)} were answered, so {format_share(wasted)} of the answers were no use."
+            f"{format_rate(score.throughput_rps)} were answered; {format_share(wasted)} of those answers did not count."
         )
     if score.cost and score.accepted:
         each, accepted = format_money(score.cost.per_request), format_money(score.cost.per_accepted)
@@ -117,9 +129,11 @@ def _stopped(score: Score) -> Iterator[str]:
         return
     name = max(failed, key=lambda each: failed[each].failed)
     gate = failed[name]
-    what = "did not complete" if name == "success" else f"missed {name}"
-    alone = "nothing else" if gate.failed_alone == gate.failed else f"{format_count(gate.failed_alone)} nothing else"
-    yield f"Most of the rest {what}: {format_count(gate.failed)} requests, {alone}."
+    if name == "success":
+        yield f"{format_count(gate.failed)} requests were not answered."
+    else:
+        alone = "all" if gate.failed_alone == gate.failed else format_count(gate.failed_alone)
+        yield f"{name} stopped most of the rest: {format_count(gate.failed)} missed it, {alone} of them nothing else."
 
 
 def _numbers(score: Score) -> Iterator[tuple[str, Number, str]]:
@@ -149,8 +163,8 @@ def distribution(subject: RunSubject) -> Section | None:
     return Section(
         "latency",
         "How long users waited",
-        "Each line reads: this share of requests waited no longer than this. The axis is stretched to the right, "
-        "because one request in a hundred is somebody's every tenth page.",
+        "Each line reads: this share of requests waited no longer than this. The axis is stretched "
+        "towards the slowest few, which decide what people think of a service.",
         [distribution_figure(subject.judged.whole, subject.score, subject.objectives), latency_table(subject.score)],
         "From when a request was due, over completed requests; failed ones are counted in the gates below. Dots are "
         "exact percentiles, whiskers their 95% intervals from batch means over 20 slices of the window. "
@@ -160,7 +174,7 @@ def distribution(subject: RunSubject) -> Section | None:
 
 def latency_table(score: Score) -> Table:
     steps = {"p50": 0, "p90": 10, "p95": 20, "p99": 100, "p99_9": 1000}
-    rows = []
+    rows: list[list[str | Number]] = []
     for key, (words, name) in LATENCIES.items():
         found = getattr(score, key)
         if found is None or (key == "idle_s" and not score.output_tokens_per_s):
@@ -169,7 +183,7 @@ def latency_table(score: Score) -> Table:
             Number(getattr(found, step), "seconds", f"{key}.{step}", "" if found.n >= least else "*")
             for step, least in steps.items()
         ]
-        rows.append((f"{words} ({name})", Number(found.n, "count", f"{key}.n"), *cells, _interval(found, "p99")))
+        rows.append([f"{words} ({name})", Number(found.n, "count", f"{key}.n"), *cells, _interval(found, "p99")])
     header = ("", "n", "p50", "p90", "p95", "p99", "p99.9", "p99, 95% interval")
     few = any(isinstance(cell, Number) and cell.mark for row in rows for cell in row)
     return Table(header, rows, note="* fewer values than it takes to have one beyond this percentile" if few else "")
@@ -232,8 +246,8 @@ def tokens(subject: RunSubject) -> Section | None:
         "What one user saw: the steps are tokens as they came, the dashed line is where a reader would like to be, "
         "and in the shaded time that reader had nothing to read.",
         figures,
-        "Requests are ranked by user idle latency, max over i of (t_i - d_i), and where that is equal by E2E; the shaded "
-        "times add up to it. Openloop can show any other: openloop report RUN --request NUMBER.",
+        "Requests are ranked by user idle latency, max over i of (t_i - d_i), and where that is equal by E2E; the "
+        "shaded times add up to it. Openloop can show any other: openloop report RUN --request NUMBER.",
     )
 
 
@@ -331,9 +345,7 @@ def disruptions(subject: RunSubject) -> Section | None:
         calm: list[Any] = [Number(getattr(score.steady, name), unit, f"steady.{name}") for name, unit in rest]  # type: ignore[arg-type]
         rows.append(("outside of these", "", *calm))
     lead = "What was done to the system during the run, and what users got just after."
-    return Section(
-        "disruptions", "Disturbances", lead, [Table(("event", "", "requests", "goodput", "accepted"), rows)]
-    )
+    return Section("disruptions", "Disturbances", lead, [Table(("event", "", "requests", "goodput", "accepted"), rows)])
 
 
 def money(subject: RunSubject) -> Section | None:
@@ -370,7 +382,10 @@ def validity(subject: RunSubject) -> Section | None:
         ("under way, measured", Number(little.L_measured, "number", "little.L_measured")),
         ("under way, by Little's law", Number(little.L_law, "number", "little.L_law")),
         ("completed inside the window", Number(score.completed_in_window_rps, "rate", "completed_in_window_rps")),
-        ("goodput if the clock started at sending", Number(score.goodput_rps_from_sent, "rate", "goodput_rps_from_sent")),
+        (
+            "goodput if the clock started at sending",
+            Number(score.goodput_rps_from_sent, "rate", "goodput_rps_from_sent"),
+        ),
         ("busy (which is not productive)", Number(score.utilisation, "share", "utilisation")),
     ]
     parts.append(Table(("cross-checks", ""), rows))
@@ -402,7 +417,10 @@ def reproduce(subject: RunSubject) -> Section | None:
         ("command", shlex.join(facts.command) if facts.command else "not recorded"),
         ("seed", "not recorded" if facts.seed is None else str(facts.seed)),
         ("openloop", facts.openloop_version or "not recorded"),
-        ("this report", f"openloop report {shlex.quote(str(subject.run.path or 'run/'))} --slo {shlex.quote(subject.score.slo)}"),
+        (
+            "this report",
+            f"openloop report {shlex.quote(str(subject.run.path or 'run/'))} --slo {shlex.quote(subject.score.slo)}",
+        ),
     ]
     lead = "The same seed gives the same schedule and the same requests."
     return Section("reproduce", "Do it again", lead, [Table(("", ""), rows)])

@@ -42,7 +42,9 @@ class Scale:
         if self.axis.scale == "tail":
             steps = [0.0, 0.5, *(1 - 10.0**-i for i in range(1, 8))]
             return [step for step in steps if step <= self.high]
-        return _log_ticks(self.low, self.high, most) if self.axis.scale == "log" else _ticks(self.low, self.high, most)
+        if self.axis.scale == "log":
+            return _log_ticks(self.low, self.high, most)
+        return _ticks(self.low, self.high, most, clock=self.axis.unit == "seconds")
 
 
 def tick(value: float, axis: Axis) -> str:
@@ -52,7 +54,7 @@ def tick(value: float, axis: Axis) -> str:
     if axis.unit == "share":
         return f"{100 * value:.6g}%"
     if axis.unit == "seconds" and value:
-        for limit, scale, unit in ((1e-3, 1e6, "µs"), (1.0, 1e3, "ms"), (300.0, 1.0, "s"), (7200.0, 1 / 60, "min")):
+        for limit, scale, unit in ((1e-3, 1e6, "µs"), (1.0, 1e3, "ms"), (120.0, 1.0, "s"), (7200.0, 1 / 60, "min")):
             if abs(value) < limit * (1 - 1e-9):
                 return f"{value * scale:.4g} {unit}"
         return f"{value / 3600:.4g} h"
@@ -119,8 +121,13 @@ def _step(rough: float) -> float:
     return _nearby(max(rough, 1e-12), up=True)
 
 
-def _ticks(low: float, high: float, most: int) -> list[float]:
+TIMES = (15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 43200, 86400)
+
+
+def _ticks(low: float, high: float, most: int, *, clock: bool = False) -> list[float]:
     step = _step((high - low) / most)
+    if clock and step > 10:
+        step = next((each for each in TIMES if each >= (high - low) / most), step)
     first = math.ceil(low / step - 1e-9)
     return [float(f"{i * step:.12g}") for i in range(first, int(high / step + 1e-9) + 1)]
 

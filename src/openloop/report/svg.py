@@ -78,9 +78,9 @@ def _panel(panel: Panel, box: _Box, rows: dict[int, int], number: int, width: in
     for place, mark in enumerate(panel.marks):
         match mark:
             case Stretch():
-                yield from _stretch(mark, box, rows[place])
+                yield from _stretch(mark, box, rows.get(place, 0))
             case Rule(along="x"):
-                yield from _upright(mark, box, rows[place])
+                yield from _upright(mark, box, rows.get(place, 0))
             case Rule():
                 yield from _level(mark, box)
     for mark in panel.marks:
@@ -125,7 +125,7 @@ def _label_rows(panel: Panel, at_x: Callable[[float], float], width: int) -> dic
     named = [
         (at_x(mark.at if isinstance(mark, Rule) else (mark.low + mark.high) / 2), place, mark.name)
         for place, mark in enumerate(panel.marks)
-        if isinstance(mark, Stretch) or (isinstance(mark, Rule) and mark.along == "x")
+        if mark.name and (isinstance(mark, Stretch) or (isinstance(mark, Rule) and mark.along == "x"))
     ]
     for middle, place, name in sorted(named):
         half = LETTER * len(name) / 2
@@ -156,8 +156,9 @@ def _upright(mark: Rule, box: _Box, row: int) -> Iterator[str]:
 
 def _level(mark: Rule, box: _Box) -> Iterator[str]:
     y = float(box.at_y(mark.at))
+    above = y - 5 if y - box.top > LINE else y + 13
     yield f'<g class="{mark.color}"><path class="rule" d="M{box.left:.1f} {y:.1f}H{box.right:.1f}"/>'
-    yield f"{_text(box.left + 6, y - 5, mark.name, 'name halo')}</g>"
+    yield f"{_text(box.right - 4, above, mark.name, 'name halo end')}</g>"
 
 
 def _curve(mark: Curve, box: _Box) -> Iterator[str]:
@@ -166,29 +167,36 @@ def _curve(mark: Curve, box: _Box) -> Iterator[str]:
     if mark.low is not None and mark.high is not None:
         low, high = (box.at_y(np.clip(edge, box.y.low, box.y.high)) for edge in (mark.low, mark.high))
         if mark.style == "dots":
-            bars = zip(x[known], low[known], high[known], strict=True)
-            yield f'<path class="whisker" d="{"".join(f"M{a:.1f} {b:.1f}V{c:.1f}" for a, b, c in bars)}"/>'
+            ends = np.where(np.isinf(mark.high), y - 14, high)  # an arrow where nothing bounds it
+            bars = zip(x[known], low[known], ends[known], np.isinf(mark.high[known]), strict=True)
+            drawn = (f"M{a:.1f} {b:.1f}V{c:.1f}{'m-3 5l3-5l3 5' if open_ else ''}" for a, b, c, open_ in bars)
+            yield f'<path class="whisker" d="{"".join(drawn)}"/>'
         else:
-            edge = np.isfinite(low) & np.isfinite(high) & np.isfinite(mark.x)
-            outline = [*zip(x[edge], low[edge], strict=True), *zip(x[edge][::-1], high[edge][::-1], strict=True)]
-            if outline:
-                yield f'<path class="band" d="M{"L".join(f"{a:.1f} {b:.1f}" for a, b in outline)}Z"/>'
+            bounded = np.isfinite(mark.low) & np.isfinite(mark.high) & np.isfinite(mark.x)
+            for piece in np.split(np.arange(len(x)), np.flatnonzero(~bounded)):
+                inside = piece[bounded[piece]]
+                edges = [
+                    *zip(x[inside], low[inside], strict=True),
+                    *zip(x[inside][::-1], high[inside][::-1], strict=True),
+                ]
+                if len(inside) > 1:
+                    yield f'<path class="band" d="M{"L".join(f"{a:.1f} {b:.1f}" for a, b in edges)}Z"/>'
     if mark.style == "area":
         return
     if mark.style != "dots":
         kind = "line dashed" if mark.style == "dashed" else "line"
         yield f'<path class="{kind}" d="{_path(x, y, known, steps=mark.style == "steps")}"/>'
-    few = np.zeros(len(x), np.bool_) if mark.few is None else mark.few
-    if mark.keys or mark.few is not None or len(x) <= DOTS and mark.style != "steps":
-        yield from _circles(mark, x, y, known, few)
+    if mark.keys or mark.few is not None or (len(x) <= DOTS and mark.style in ("line", "dots")):
+        yield from _circles(mark, mark.x if box.y.axis.scale == "names" else mark.y, x, y, known)
     elif mark.style == "dots":
         dots = "".join(f"M{a:.1f} {b:.1f}h0" for a, b in zip(x[known], y[known], strict=True))
         yield f'<path class="dots" d="{dots}"/>'
 
 
-def _circles(mark: Curve, x: Floats, y: Floats, known: NDArray[np.bool_], few: NDArray[np.bool_]) -> Iterator[str]:
-    for i in np.flatnonzero(known):
-        told = f' data-key="{escape(mark.keys[i])}" data-value="{float(mark.y[i])!r}"' if mark.keys else ""
+def _circles(mark: Curve, values: Floats, x: Floats, y: Floats, known: NDArray[np.bool_]) -> Iterator[str]:
+    few = np.zeros(len(x), np.bool_) if mark.few is None else mark.few
+    for i in np.flatnonzero(known).tolist():
+        told = f' data-key="{escape(mark.keys[i])}" data-value="{float(values[i])!r}"' if mark.keys else ""
         kind = "few" if few[i] else "dot"
         yield f'<circle class="{kind}" cx="{x[i]:.1f}" cy="{y[i]:.1f}" r="{3.4 if few[i] else 3}"{told}/>'
 
@@ -213,7 +221,11 @@ def _bars(mark: Bars, box: _Box) -> Iterator[str]:
     a, b = box.at_x(mark.start), box.at_x(mark.end)
     for i in range(len(a)):
         y = float(box.at_y(i)) - 8
-        told = f' data-key="{escape(mark.keys[i])}" data-value="{float(mark.end[i] - mark.start[i])!r}"' if mark.keys else ""
+        told = (
+            f' data-key="{escape(mark.keys[i])}" data-value="{float(mark.end[i] - mark.start[i])!r}"'
+            if mark.keys
+            else ""
+        )
         left, wide = min(a[i], b[i]), abs(b[i] - a[i])
         yield f'<rect class="bar" x="{left:.1f}" y="{y:.1f}" width="{wide:.1f}" height="16" rx="2"{told}/>'
 
@@ -225,4 +237,3 @@ def _short(text: str, width: int) -> str:
 
 def _text(x: float, y: float, text: str, kind: str) -> str:
     return f'<text x="{x:.1f}" y="{y:.1f}" class="{kind}">{escape(text)}</text>'
-

@@ -14,7 +14,7 @@ from openloop.score import Leak, Percentiles, Score, ServerScore, Summary, Verdi
 from openloop.spec import plain
 from openloop.units import format_count, format_money, format_rate, format_seconds, format_share
 
-__all__ = ["inspection", "show_inspection", "show_score"]
+__all__ = ["Page", "inspection", "show_inspection", "show_score"]
 
 LATENCIES = {
     "ttft": "ttft_s",
@@ -41,7 +41,7 @@ SHOWN_COLUMNS = (
 )
 
 
-class _Page:
+class Page:
     """A console that knows whether the numbers on it may be believed."""
 
     def __init__(self, valid: bool) -> None:
@@ -77,7 +77,7 @@ def _printable(text: str) -> str:
 
 
 def show_score(score: Score) -> None:
-    page = _Page(score.valid)
+    page = Page(score.valid)
     page.line(f"{score.run or 'run'}: {format_count(score.requests)} requests due in {format_seconds(score.window_s)}")
     page.line(f"SLO: {score.slo}")
     _show_verdict(page, Verdict(score.valid, score.reasons, ()))
@@ -97,14 +97,14 @@ def show_score(score: Score) -> None:
         page.line(f"note: {note}", style="dim")
 
 
-def _show_verdict(page: _Page, verdict: Verdict) -> None:
+def _show_verdict(page: Page, verdict: Verdict) -> None:
     if verdict.valid:
         page.line("VALID", style="bold green")
     for reason in verdict.reasons:
         page.line(f"INVALID: {reason}", style="bold red")
 
 
-def _show_rates(page: _Page, score: Score) -> None:
+def _show_rates(page: Page, score: Score) -> None:
     low, high = score.attainment_interval
     rows = [
         ("offered", format_rate(score.offered_rps), "", ""),
@@ -148,7 +148,7 @@ def _token_rates(score: Score) -> list[tuple[str, str, str, str]]:
     ]
 
 
-def _show_latencies(page: _Page, score: Score) -> None:
+def _show_latencies(page: Page, score: Score) -> None:
     found = {name: getattr(score, field) for name, field in LATENCIES.items()}
     if not score.output_tokens_per_s:
         found["user idle"] = None
@@ -193,7 +193,7 @@ def _latency_row(values: Percentiles) -> list[str]:
     ]
 
 
-def _show_failures(page: _Page, score: Score) -> None:
+def _show_failures(page: Page, score: Score) -> None:
     rows = [
         (name, format_count(gate.failed), format_count(gate.failed_alone), format_share(gate.attainment))
         for name, gate in score.gates.items()
@@ -205,7 +205,7 @@ def _show_failures(page: _Page, score: Score) -> None:
     page.table("unsuccessful", ("requests",), ((name, format_count(count)) for name, count in failed.items()))
 
 
-def _show_more(page: _Page, score: Score) -> None:
+def _show_more(page: Page, score: Score) -> None:
     little, retries = score.little, score.retries
     rows = [
         ("in flight, measured", f"{little.L_measured:,.4g}"),
@@ -297,7 +297,7 @@ def _group_row(summary: Summary) -> list[str]:
     ]
 
 
-def _show_disruptions(page: _Page, score: Score) -> None:
+def _show_disruptions(page: Page, score: Score) -> None:
     rows = [(f"{d.kind}, {d.start_s:.6g} s to {d.end_s:.6g} s", *_group_row(d.summary)) for d in score.disruptions]
     if score.steady:
         rows.append(("outside of these", *_group_row(score.steady)))
@@ -335,7 +335,7 @@ def _told(run: Run) -> dict[str, Any] | None:
 
 
 def show_inspection(run: Run, verdict: Verdict, rows: int) -> None:
-    page = _Page(valid=True)
+    page = Page(valid=True)
     page.line(f"{run.path}: {run.manifest.source}, {format_count(run.num_rows)} rows")
     _show_verdict(page, verdict)
     facts = {
