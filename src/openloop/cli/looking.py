@@ -87,3 +87,36 @@ def report(
         click.echo(f"{found.headline} ({', '.join(written)})" if written else "", err=not written, nl=bool(written))
     if found.verdict == "invalid":
         sys.exit(1 if as_json or not written else say("it is not valid: the report says why", 1))
+
+
+@cli.command()
+@click.argument("folder", type=click.Path(path_type=Path), default=".")
+@click.option(
+    "--host", default="127.0.0.1", show_default=True, help="Address to listen on; elsewhere a token is needed."
+)
+@click.option("--port", type=click.IntRange(0, 65535), default=8080, show_default=True, help="0: any that is free.")
+@click.option("--token", envvar="OPENLOOP_VIEW_TOKEN", help="Who has it may look.  [default: made up, beyond loopback]")
+@click.option("--open", "show", is_flag=True, help="Open a browser there.")
+@JSON
+def view(folder: Path, host: str, port: int, token: str | None, show: bool, as_json: bool) -> None:
+    """A local page over all runs and frontiers in FOLDER: list, filter, compare, another SLO, runs in progress.
+
+    Nothing is written, and nothing outside FOLDER is shown. It listens on this machine only, unless --host says
+    otherwise; then only those who have the token are answered. Ctrl-C stops it.
+
+    \b
+    Examples:
+      openloop view runs/
+      openloop view runs/ --host 0.0.0.0 --port 8080
+    """
+    import webbrowser
+
+    from openloop.view import ViewServer
+
+    with ViewServer(folder, host, port, token) as server:
+        told = {"url": server.url, "folder": str(server.shelf.root)}
+        click.echo(json.dumps(told) if as_json else f"{server.shelf.root.name} is shown at {server.url} (Ctrl-C stops)")
+        sys.stdout.flush()
+        if show:
+            webbrowser.open(server.url)
+        server.serve_forever()

@@ -34,7 +34,7 @@ from openloop.load.scraper import Scraper
 from openloop.load.targets import HttpTarget, Outcome, Target
 from openloop.load.worker import NEVER, Asked, Finished
 from openloop.persistence import MOST_TRIES, Hedge, Retry
-from openloop.records import Manifest, Prices, Run, RunWriter, ServerWriter, open_run
+from openloop.records import Manifest, Now, Prices, Run, RunWriter, ServerWriter, forget_now, open_run, write_now
 from openloop.seeds import stream
 from openloop.units import to_ns
 from openloop.workload import Ask, Demand, Prompts, Scale, Words, Workload
@@ -182,6 +182,7 @@ class _Conductor:
                 worker.process.wait()
                 worker.channel.close()
             self.poller.close()
+            forget_now(self.writer.folder)
             for each, handler in before.items():
                 signal.signal(each, handler)
 
@@ -539,6 +540,7 @@ class _Conductor:
         due = self._due_by(self.halted_ns or now)
         if self.load.users:
             due = self.settled + min(len(self.asked), self.load.users)
+        write_now(self.writer.folder, Now(seconds, due, max(due - self.settled, 0)))
         try:
             self.watch(Snapshot(seconds, due, max(due - self.settled, 0), self.statuses, self.unseen))
         except Exception as error:  # nobody looks any more: that is no reason to stop measuring

@@ -1,6 +1,7 @@
 """The table every producer writes and every reader reads."""
 
 from openloop.records.manifest import Manifest, Prices, TimedEvent, Warmth, checked
+from openloop.records.now import Now, forget_now, read_now, write_now
 from openloop.records.run import Run, open_run
 from openloop.records.schema import (
     COLUMNS,
@@ -30,6 +31,7 @@ __all__ = [
     "STATUSES",
     "Manifest",
     "Measure",
+    "Now",
     "Prices",
     "Reading",
     "Run",
@@ -40,13 +42,16 @@ __all__ = [
     "check_attempts",
     "check_rows",
     "checked",
+    "forget_now",
     "ints",
     "make_batch",
     "make_lists",
     "make_words",
     "open_run",
+    "read_now",
     "read_server",
     "server_table",
     "split",
     "words",
+    "write_now",
 ]

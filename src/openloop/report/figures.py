@@ -179,13 +179,14 @@ def timeline_figure(run: Run, judged: JudgedRun) -> Figure:
     start, end = min(int(due[0]), window[0]), max(int(due[-1]) + 1, window[1])
     slots = int(np.clip(len(due) // IN_SLOT, 12, SLOTS))
     edges = np.linspace(start, end, slots + 1)
-    middle, width_s = (edges[:-1] + edges[1:]) / 2e9, (end - start) / 1e9 / slots
+    width_s = (end - start) / 1e9 / slots
     arrivals = np.histogram(due, edges)[0] / width_s
     events: list[Rule | Stretch] = [Rule(e.at_ns / 1e9, e.kind, "x", "purple") for e in run.manifest.events]
     if (window[1] - window[0]) < 0.99 * (end - start):
         events.append(Stretch(window[0] / 1e9, window[1] / 1e9, "measured", "grey"))
-    asked = Curve("arrivals", middle, arrivals, "blue", "steps")
-    under_way = Curve("under way", middle, _most_under_way(everyone, edges), "purple", "steps")
+    most = _most_under_way(everyone, edges)
+    asked = Curve("arrivals", edges / 1e9, np.append(arrivals, arrivals[-1]), "blue", "steps")
+    under_way = Curve("under way", edges / 1e9, np.append(most, most[-1]), "purple", "steps")
     panels = [
         Panel(Axis("requests due per second", "rate", low=0.0), [*events, asked], 90),
         Panel(Axis("under way, most in each slot", "count", low=0.0), [under_way], 90),

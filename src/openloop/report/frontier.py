@@ -18,7 +18,14 @@ from openloop.report.run import RUN_SECTIONS, RunSubject, subject_of
 from openloop.slo import E2E, TPOT, TTFT, Objectives, read_slo
 from openloop.units import format_money, format_rate, format_seconds, format_share
 
-__all__ = ["FRONTIER_SECTIONS", "FrontierSubject", "frontier_figure", "frontier_report", "read_frontier_subject"]
+__all__ = [
+    "FRONTIER_SECTIONS",
+    "FrontierSubject",
+    "frontier_figure",
+    "frontier_headline",
+    "frontier_report",
+    "read_frontier_subject",
+]
 
 ENOUGH = 100  # requests of a point, as of a run
 TAILS = {
@@ -26,7 +33,7 @@ TAILS = {
     "tpot_s": ("each further token (TPOT)", TPOT),
     "e2e_s": ("whole answer (E2E)", E2E),
 }
-STEPS = {"p50": "sky", "p95": "blue", "p99": "red"}
+STEPS = {"p50": "grey", "p95": "blue", "p99": "red"}
 IN_DETAIL = (
     "latency",
     "gates",
@@ -54,12 +61,14 @@ def read_frontier_subject(
     slo: "str | Path | Objectives | None" = None,
     point: float | None = None,
     request: int | None = None,
+    *,
+    detail: bool = True,
 ) -> FrontierSubject:
     """`point` is the rate of the one to be shown in detail: by default the last that is not beyond the knee."""
     objectives = read_slo(read_asked(Path(path)).slo if slo is None else slo)
     frontier = open_frontier(path, objectives)
     chosen = _choose(frontier, point)
-    if chosen is None or not chosen.scores[0].run:
+    if not detail or chosen is None or not chosen.scores[0].run:
         return FrontierSubject(frontier, objectives, None, chosen)
     run = open_run(chosen.scores[0].run)
     judged = read_trial(run, objectives).scope.run

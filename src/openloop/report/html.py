@@ -18,7 +18,13 @@ from openloop.report.page import Bars, Curve, Figure, Number, Report, Section, T
 from openloop.report.scales import x_scale
 from openloop.report.svg import NARROW, WIDE, svg
 
-__all__ = ["asset", "body", "document", "page"]
+__all__ = ["TOP", "asset", "body", "document", "page"]
+
+
+TOP = (
+    '<header class="top"><span class="brand">openloop</span>'
+    '<button id="theme" type="button" aria-label="Change between light and dark">Theme</button></header>'
+)
 
 
 def asset(name: str) -> str:
@@ -27,7 +33,7 @@ def asset(name: str) -> str:
 
 def page(report: Report) -> str:
     data = f'<script type="application/json" id="data">{_json(report.data)}</script>'
-    return document(f"{report.title} - openloop", body(report) + data, [asset("page.js")])
+    return document(f"{report.title} - openloop", TOP + body(report) + data, [asset("page.js")])
 
 
 def document(title: str, inside: str, scripts: Iterable[str], *, connect: bool = False) -> str:
@@ -63,9 +69,9 @@ def body(report: Report) -> str:
 
 
 def _body(report: Report) -> Iterator[str]:
-    words = {"good": "Valid", "bad": "Valid, and not good enough", "invalid": "Not valid"}[report.verdict]
-    yield '<header class="top"><span class="brand">openloop</span>'
-    yield '<button id="theme" type="button" aria-label="Change between light and dark">Theme</button></header>'
+    words = {"good": "Valid", "bad": "Valid, and not good enough", "invalid": "Not valid", "live": "In progress"}[
+        report.verdict
+    ]
     yield f'<main class="{report.verdict}"><section class="verdict">'
     yield f'<p class="what"><strong>{escape(report.title)}</strong> {escape(report.subtitle)}</p>'
     yield f'<p class="badge">{words}</p><h1>{escape(report.headline)}</h1>'
@@ -130,8 +136,8 @@ def _cell(cell: str | Number) -> str:
 
 def _number(number: Number) -> str:
     key = f' data-key="{escape(number.key)}"' if number.key else ""
-    value = "" if number.value is None or not np.isfinite(number.value) else repr(number.value)
-    return f'<data value="{value}"{key}>{escape(str(number))}</data>'
+    value = "" if number.value is None or not np.isfinite(number.value) else repr(float(number.value))
+    return f'<data value="{value}" data-unit="{number.unit}"{key}>{escape(str(number))}</data>'
 
 
 def _figure(figure: Figure) -> Iterator[str]:

@@ -39,6 +39,8 @@
     money: (v) => v.toLocaleString("en-US", { maximumSignificantDigits: 3 }),
   }[unit] || ((v) => v.toLocaleString("en-US", { maximumFractionDigits: 2 })))(value);
 
+  window.openloop = { show };
+
   const bend = (value, axis) => axis.scale === "log" ? Math.log10(Math.max(value, axis.low))
     : axis.scale === "tail" ? -Math.log10(1 - Math.min(Math.max(value, 0), 1 - 1e-7)) : value;
   const place = (value, axis) => (bend(value, axis) - bend(axis.low, axis)) / (bend(axis.high, axis) - bend(axis.low, axis) || 1);

@@ -173,7 +173,7 @@ class Section:
 class Report:
     title: str
     subtitle: str
-    verdict: Literal["good", "bad", "invalid"]
+    verdict: Literal["good", "bad", "invalid", "live"]
     headline: str
     sentences: Sequence[str]
     numbers: Sequence[tuple[str, Number, str]]  # a name, a number and what to know about it

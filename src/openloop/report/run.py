@@ -67,9 +67,11 @@ def read_run_subject(
     slo: "str | Path | Objectives | None" = None,
     request: int | None = None,
     progress: Progress | None = None,
+    before: JudgedRun | None = None,
 ) -> RunSubject:
+    """`before`: the same run as it was judged against another SLO."""
     objectives = objectives_of(run, slo)
-    return subject_of(run, objectives, judge_run(run, objectives, progress), request)
+    return subject_of(run, objectives, judge_run(run, objectives, progress, before), request)
 
 
 def subject_of(run: Run, objectives: Objectives, judged: JudgedRun, request: int | None = None) -> RunSubject:

@@ -60,7 +60,7 @@ def tick(value: float, axis: Axis) -> str:
         return f"{value / 3600:.4g} h"
     if axis.unit == "rate":
         return f"{value:,.5g}/s"
-    return show(value, axis.unit) if axis.unit == "money" else f"{value:,.6g}"
+    return show(value, "money").rstrip("0").rstrip(".") if axis.unit == "money" and value else f"{value:,.6g}"
 
 
 def x_scale(axis: Axis, panels: Iterable[Panel]) -> Scale:

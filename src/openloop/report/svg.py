@@ -82,13 +82,15 @@ def _panel(panel: Panel, box: _Box, rows: dict[int, int], number: int, width: in
             case Rule(along="x"):
                 yield from _upright(mark, box, rows.get(place, 0))
             case Rule():
-                yield from _level(mark, box)
+                y = float(box.at_y(mark.at))
+                yield f'<path class="rule {mark.color}" d="M{box.left:.1f} {y:.1f}H{box.right:.1f}"/>'
     for mark in panel.marks:
         if isinstance(mark, Curve | Bars):
             drawn = "".join(_curve(mark, box) if isinstance(mark, Curve) else _bars(mark, box))
             hidden = "" if isinstance(mark, Bars) or mark.shown else " hidden"
             yield f'<g class="mark {mark.color}{hidden}" data-mark="{number}">{drawn}</g>'
             number += 1
+    yield from (_level_name(mark, box) for mark in panel.marks if isinstance(mark, Rule) and mark.along == "y")
     yield "</g>"
 
 
@@ -154,11 +156,10 @@ def _upright(mark: Rule, box: _Box, row: int) -> Iterator[str]:
     yield f"{_name_above(x, box, row, mark.name)}</g>"
 
 
-def _level(mark: Rule, box: _Box) -> Iterator[str]:
+def _level_name(mark: Rule, box: _Box) -> str:
     y = float(box.at_y(mark.at))
     above = y - 5 if y - box.top > LINE else y + 13
-    yield f'<g class="{mark.color}"><path class="rule" d="M{box.left:.1f} {y:.1f}H{box.right:.1f}"/>'
-    yield f"{_text(box.right - 4, above, mark.name, 'name halo end')}</g>"
+    return f'<g class="{mark.color}">{_text(box.right - 4, above, mark.name, "name halo end")}</g>'
 
 
 def _curve(mark: Curve, box: _Box) -> Iterator[str]:

@@ -24,11 +24,14 @@ EXPECTED_FIRST_S = 1.0  # when QoE and fluidity expect the first token, where th
 EXPECTED_PACE_S = 0.05  # and each further one
 
 
-def judge_run(run: Run, objectives: Objectives, progress: Progress | None = None) -> JudgedRun:
-    attempts, prices = read_attempts(run), run.manifest.prices
+def judge_run(
+    run: Run, objectives: Objectives, progress: Progress | None = None, before: JudgedRun | None = None
+) -> JudgedRun:
+    """`before` is the same run held against something else: its rows need not be read again, only its tokens."""
+    attempts, prices = before.attempts if before else read_attempts(run), run.manifest.prices
     if not len(attempts):
         raise RunError(f"{run.path or 'the run'} has no rows: there is nothing to score")
-    requests, request_of = group_attempts(attempts)
+    requests, request_of = (before.deliveries.requests, before.request_of) if before else group_attempts(attempts)
     objective, slos = _assign(attempts, requests, objectives)
     window_ns = _window(run, attempts, requests)
     streams = read_streams(run, _plan(attempts, requests, request_of, objective, slos, window_ns), progress)
