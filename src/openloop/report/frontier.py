@@ -24,6 +24,7 @@ __all__ = [
     "frontier_figure",
     "frontier_headline",
     "frontier_report",
+    "frontier_subject",
     "read_frontier_subject",
 ]
 
@@ -61,14 +62,17 @@ def read_frontier_subject(
     slo: "str | Path | Objectives | None" = None,
     point: float | None = None,
     request: int | None = None,
-    *,
-    detail: bool = True,
 ) -> FrontierSubject:
     """`point` is the rate of the one to be shown in detail: by default the last that is not beyond the knee."""
     objectives = read_slo(read_asked(Path(path)).slo if slo is None else slo)
-    frontier = open_frontier(path, objectives)
+    return frontier_subject(open_frontier(path, objectives), objectives, point, request)
+
+
+def frontier_subject(
+    frontier: Frontier, objectives: Objectives, point: float | None = None, request: int | None = None
+) -> FrontierSubject:
     chosen = _choose(frontier, point)
-    if not detail or chosen is None or not chosen.scores[0].run:
+    if chosen is None or not chosen.scores[0].run:
         return FrontierSubject(frontier, objectives, None, chosen)
     run = open_run(chosen.scores[0].run)
     judged = read_trial(run, objectives).scope.run

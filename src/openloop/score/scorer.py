@@ -278,7 +278,7 @@ def _percentiles(scope: Scope, sample: Sample, from_sent: Floats | None = None) 
 
 def _token_gaps(judged: JudgedRun) -> Percentiles | None:
     """Pooled over the tokens of completed requests."""
-    found = percentiles(judged.gaps)
+    found = percentiles(judged.streams.gaps)
     if found is None:
         return None
     steps = {field.name: getattr(found, field.name) for field in dataclasses.fields(Ladder)}

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from openloop.errors import OpenloopError, RunError
+from openloop.frontier import open_frontier
 from openloop.frontier.frontier import FRONTIER_FILE
 from openloop.records import Run, open_run, read_now
 from openloop.records.manifest import MANIFEST_FILE, read_manifest
@@ -137,7 +138,7 @@ class Shelf:
     def _summary(self, entry: Entry) -> dict[str, Any]:
         with self._lock:
             if entry.kind == "frontier":
-                frontier = read_frontier_subject(entry.path, detail=False).frontier
+                frontier = open_frontier(entry.path)
                 peak = frontier.peak.goodput_rps if frontier.peak else None
                 return {
                     "verdict": "good" if any(point.usable for point in frontier.points) else "invalid",
