@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from openloop.cli import cli
-from openloop.errors import SpecError
+from openloop.errors import RunError, SpecError
 from openloop.records import Manifest, Run
 from openloop.report.figures import DRAWN, LARGEST, tail_places, token_times
 from openloop.report.frontier import frontier_report, read_frontier_subject
@@ -22,11 +22,12 @@ from openloop.report.markdown import markdown
 from openloop.report.page import Axis, Curve, Figure, Number, Panel, Report, Table, show
 from openloop.report.picture import draw_figure
 from openloop.report.plot import show_report, text_plot
-from openloop.report.read import read_report
+from openloop.report.read import read_pair, read_report
 from openloop.report.run import read_run_subject, run_report
 from openloop.report.scales import Scale, x_scale, y_scale
 from openloop.report.svg import WIDE, svg
 from openloop.score import score
+from openloop.units import format_rate
 from tests.reports import HOSTILE, SLO, fleet_run, hostile_run, look_up, write_frontier
 from tests.runs import batch, row, run_of, steady_run
 
@@ -93,6 +94,22 @@ def test_a_point_of_a_frontier_can_be_chosen(sweep: Path) -> None:
     assert chosen.point.rate == 2.0
     with pytest.raises(SpecError, match=r"no point at 3/s; it has 2, 5, 7, 9, 12"):
         read_frontier_subject(sweep, point=3.0)
+
+
+def test_two_are_shown_beside_each_other_against_one_slo(sweep: Path, tmp_path: Path) -> None:
+    fleet_run().save(tmp_path / "old")
+    fleet_run(seed=2, slo="ttft<=1s").save(tmp_path / "new")
+    report = read_pair(tmp_path / "old", tmp_path / "new")
+    assert check_numbers(report) > 25
+    assert report.data["b"] == score(tmp_path / "new", SLO, by=("replica", "class")).to_dict()
+    old, new = (format_rate(report.data[which]["goodput_rps"]) for which in "ab")
+    assert report.headline == f"old accepts {old}; new accepts {new}"
+    differing = next(section for section in report.sections if section.key == "differences").parts[0]
+    assert isinstance(differing, Table)
+    assert ["seed", "1", "2"] in [list(row) for row in differing.rows]
+    assert check_numbers(read_pair(sweep, sweep, "tpot<=50ms")) > 20
+    with pytest.raises(RunError, match="are a run and a frontier"):
+        read_pair(tmp_path / "old", sweep)
 
 
 def test_a_page_is_one_file_that_asks_nobody_for_anything(fleet: Report) -> None:

@@ -98,9 +98,20 @@ def test_a_page_has_a_slider_for_each_gate_of_time(server: ViewServer) -> None:
     assert "connect-src &#x27;self&#x27;" in text
 
 
+def test_two_of_a_kind_can_be_compared(server: ViewServer, folder: Path) -> None:
+    status, _, text = ask(server, "/compare?a=steady&b=deep%2Ffleet")
+    assert status == 200
+    assert "B against A" in text
+    told = json.loads(ask(server, f"/api/score?a=steady&b=deep%2Ffleet&slo={quote('ttft<=200ms')}")[2])["score"]
+    assert told["b"]["goodput_rps"] == score(folder / "deep" / "fleet", "ttft<=200ms").goodput_rps
+    assert ask(server, "/compare?a=steady&b=front")[0] == 400
+
+
 @pytest.mark.parametrize(
     "path",
     [
+        "/compare?a=steady&b=..%2Fsecret",
+        "/compare?a=steady",
         "/show?what=..%2Fsecret",
         "/api/report?what=/etc",
         "/api/score?what=steady/../../secret",

@@ -13,6 +13,7 @@ from openloop.cli.common import JSON, RATE, cli, progress_bar, say
 @click.argument("what", type=click.Path(path_type=Path))
 @click.option("-o", "--out", type=click.Path(path_type=Path), help="Write one self-contained HTML file.")
 @click.option("--slo", help="Gates, a preset or a YAML file; by default the SLO that stands there.")
+@click.option("--against", type=click.Path(path_type=Path), help="Another of its kind, to be shown beside it.")
 @click.option("--request", type=int, help="Also show the tokens of the request with this number.")
 @click.option(
     "--point", type=RATE, help="Of a frontier: which rate to show in detail.  [default: the last before the knee]"
@@ -28,6 +29,7 @@ def report(
     what: Path,
     out: Path | None,
     slo: str | None,
+    against: Path | None,
     request: int | None,
     point: float | None,
     md: Path | None,
@@ -46,6 +48,7 @@ def report(
       openloop report run/
       openloop report frontier/ -o report.html
       openloop report run/ --slo "ttft<=1s" --request 1234 -o report.html --png figures/
+      openloop report old/ --against new/ -o report.html
       openloop report run/ --md - >> summary.md
     """
     from openloop.errors import StorageError
@@ -55,11 +58,16 @@ def report(
     from openloop.report.paper import print_pdf
     from openloop.report.picture import draw_figure
     from openloop.report.plot import show_report
-    from openloop.report.read import read_report
+    from openloop.report.read import read_pair, read_report
 
     rows = open_run(what).num_rows if (what / "run.json").exists() else 0
     with progress_bar("scoring", rows) as progress:
-        found = read_report(what, slo, request=request, point=point, progress=progress)
+        if against is None:
+            found = read_report(what, slo, request=request, point=point, progress=progress)
+        elif request is None and point is None:
+            found = read_pair(what, against, slo)
+        else:
+            raise click.UsageError("--request and --point show one thing, and --against shows two")
     texts = {out: page, md: markdown}
     for path, write in texts.items():
         if path is None:

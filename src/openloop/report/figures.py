@@ -20,8 +20,10 @@ __all__ = [
     "gates_figure",
     "replicas_figure",
     "smooth_figure",
+    "tail_places",
     "timeline_figure",
     "token_figures",
+    "token_times",
 ]
 
 Floats = NDArray[np.float64]

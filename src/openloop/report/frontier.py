@@ -20,6 +20,7 @@ from openloop.units import format_money, format_rate, format_seconds, format_sha
 
 __all__ = [
     "FRONTIER_SECTIONS",
+    "TAILS",
     "FrontierSubject",
     "frontier_figure",
     "frontier_headline",
@@ -158,7 +159,6 @@ def _numbers(frontier: Frontier) -> Iterator[tuple[str, Number, str]]:
             Number(cost, "money", f"points.{i}.cost_per_accepted"),
             f"at {format_rate(frontier.points[i].rate)}",
         )
-    yield "measured", Number(frontier.took_s, "seconds", "took_s"), f"{sum(p.repeats for p in frontier.points)} runs"
 
 
 def _column(points: Sequence[Point], name: str) -> np.ndarray[Any, np.dtype[np.float64]]:
@@ -371,8 +371,9 @@ def evidence(subject: FrontierSubject) -> Section | None:
     ]
     spent = f", {format_money(subject.frontier.spent)} spent" if subject.frontier.spent else ""
     parts: list[Part] = [Table(("point", "not valid as a steady state, for", "ended early by"), rows)] if rows else []
+    runs = sum(point.repeats for point in subject.frontier.points)
     lead = (
-        f"{format_seconds(subject.frontier.took_s)} of load in all{spent}. "
+        f"{runs:,} runs, {format_seconds(subject.frontier.took_s)} of load in all{spent}. "
         + (
             f"The sweep ended: {subject.frontier.stopped}. "
             if subject.frontier.stopped

@@ -137,7 +137,8 @@ def _cell(cell: str | Number) -> str:
 def _number(number: Number) -> str:
     key = f' data-key="{escape(number.key)}"' if number.key else ""
     value = "" if number.value is None or not np.isfinite(number.value) else repr(float(number.value))
-    return f'<data value="{value}" data-unit="{number.unit}"{key}>{escape(str(number))}</data>'
+    sound = ' class="sound"' if number.sound else ""
+    return f'<data value="{value}" data-unit="{number.unit}"{key}{sound}>{escape(str(number))}</data>'
 
 
 def _figure(figure: Figure) -> Iterator[str]:

@@ -45,7 +45,7 @@ def _table(table: Table, struck: bool) -> Iterator[str]:
 def _cell(cell: str | Number, struck: bool) -> str:
     if isinstance(cell, str):
         return _safe(cell)
-    return f"~~{cell}~~" if struck and str(cell) != "-" else _safe(str(cell))
+    return f"~~{cell}~~" if struck and not cell.sound and str(cell) != "-" else _safe(str(cell))
 
 
 def _safe(text: str) -> str:

@@ -64,6 +64,7 @@ class Number:
     unit: Unit
     key: str = ""
     mark: str = ""  # behind it: what weakens it, explained below the table
+    sound: bool = False  # though the report is not
 
     def __str__(self) -> str:
         return show(self.value, self.unit) + self.mark

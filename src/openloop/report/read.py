@@ -5,12 +5,14 @@ from pathlib import Path
 from openloop.errors import RunError
 from openloop.frontier.frontier import FRONTIER_FILE
 from openloop.records import open_run
-from openloop.report.frontier import frontier_report, read_frontier_subject
+from openloop.report.beside import Pair, names_of, pair_report
+from openloop.report.frontier import FrontierSubject, frontier_report, read_frontier_subject
 from openloop.report.page import Report
-from openloop.report.run import read_run_subject, run_report
+from openloop.report.run import RunSubject, read_run_subject, run_report
 from openloop.score.streams import Progress
+from openloop.slo import Objectives
 
-__all__ = ["read_report"]
+__all__ = ["read_pair", "read_report"]
 
 
 def read_report(
@@ -22,8 +24,25 @@ def read_report(
     progress: Progress | None = None,
 ) -> Report:
     """Of a run or of a frontier; `slo` is used instead of the one that stands there."""
+    found = _read(path, slo, request, point, progress)
+    return run_report(found) if isinstance(found, RunSubject) else frontier_report(found)
+
+
+def read_pair(a: Path, b: Path, slo: str | None = None) -> Report:
+    """Two runs or two frontiers, both held against the SLO that is given, or else against that of the first."""
+    first = _read(a, slo)
+    return pair_report(Pair((first, _read(b, slo or first.objectives)), names_of((a, b))))
+
+
+def _read(
+    path: Path,
+    slo: str | Objectives | None,
+    request: int | None = None,
+    point: float | None = None,
+    progress: Progress | None = None,
+) -> RunSubject | FrontierSubject:
     if (path / FRONTIER_FILE).exists():
-        return frontier_report(read_frontier_subject(path, slo, point, request))
+        return read_frontier_subject(path, slo, point, request)
     if point is not None:
         raise RunError(f"{path} is no frontier, so it has no point at {point:g}/s")
-    return run_report(read_run_subject(open_run(path), slo, request, progress))
+    return read_run_subject(open_run(path), slo, request, progress)

@@ -181,7 +181,8 @@ def _curve(mark: Curve, box: _Box) -> Iterator[str]:
                     *zip(x[inside][::-1], high[inside][::-1], strict=True),
                 ]
                 if len(inside) > 1:
-                    yield f'<path class="band" d="M{"L".join(f"{a:.1f} {b:.1f}" for a, b in edges)}Z"/>'
+                    kind = "band deep" if mark.style == "area" else "band"
+                    yield f'<path class="{kind}" d="M{"L".join(f"{a:.1f} {b:.1f}" for a, b in edges)}Z"/>'
     if mark.style == "area":
         return
     if mark.style != "dots":

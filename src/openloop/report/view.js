@@ -120,7 +120,7 @@
   const score = async () => {
     const mine = ++number, began = performance.now();
     try {
-      const told = await get(form.dataset.pair ? "/api/compare" : "/api/score", query());
+      const told = await get("/api/score", query());
       if (mine !== number) return;
       document.querySelectorAll(".numbers data[data-key]").forEach((each) => {
         const value = at(told.score, each.dataset.key);
@@ -128,7 +128,7 @@
         each.value = String(value);
         each.textContent = window.openloop.show(value, each.dataset.unit);
       });
-      const report = await get(form.dataset.pair ? "/api/comparison" : "/api/report", query());
+      const report = await get("/api/report", query());
       if (mine !== number) return;
       swap(report.html);
       state.textContent = "scored in " + Math.round(1000 * told.took_s) + " ms, shown after " + Math.round(performance.now() - began) + " ms";

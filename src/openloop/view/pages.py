@@ -7,7 +7,6 @@ from openloop.report.html import TOP, asset, document
 from openloop.report.page import Report
 from openloop.slo import Gate, Objectives
 from openloop.units import format_seconds
-from openloop.view.shelf import Entry
 
 __all__ = ["controls", "list_page"]
 
@@ -42,14 +41,14 @@ def list_page() -> str:
     return document("openloop", inside, [asset("page.js"), asset("view.js")], connect=True)
 
 
-def controls(entry: Entry, report: Report, objectives: Objectives | None) -> str:
+def controls(name: str, report: Report, objectives: Objectives | None, *, pair: bool = False) -> str:
     """A text and a slider for each gate of time; moving one asks the server to score again."""
-    slo = str(report.data.get("slo") or "")
+    slo = str((report.data["a"] if pair else report.data).get("slo") or "")
     gates = objectives.default.gates if objectives and objectives.default and not objectives.classes else ()
     sliders = "".join(_slider(gate) for gate in gates if getattr(gate, "within_s", 0.0) > 0)
     live = ' data-live="1"' if report.verdict == "live" else ""
     return (
-        f'{TOP}<form class="controls" id="slo" data-what="{escape(entry.name)}"{live}><a href="/">All runs</a>'
+        f'{TOP}<form class="controls" id="slo" data-what="{escape(name)}"{live}><a href="/">All runs</a>'
         f'<label>SLO <input id="gates" size="38" value="{escape(slo)}" spellcheck="false" autocomplete="off"></label>'
         f'{sliders}<button type="submit">Score</button><span class="note" id="state" role="status"></span></form>'
     )

@@ -16,6 +16,7 @@ from urllib.parse import parse_qs, quote, urlsplit
 
 from openloop.errors import OpenloopError, SpecError
 from openloop.report.html import TOP, asset, body, document
+from openloop.report.page import Report
 from openloop.slo import Objectives
 from openloop.spec import plain
 from openloop.view.pages import controls, list_page
@@ -148,7 +149,7 @@ def _show(shelf: Shelf, query: dict[str, str]) -> str:
     entry = shelf.find(query.get("what", ""))
     asked = _asked(query)
     report = shelf.report(entry, **asked)
-    inside = controls(entry, report, _objectives(shelf, entry, asked["slo"])) + body(report)
+    inside = controls(entry.name, report, _objectives(shelf, entry, asked["slo"])) + body(report)
     return document(f"{entry.name} - openloop", inside, [asset("page.js"), asset("view.js")], connect=True)
 
 
@@ -156,9 +157,22 @@ def _objectives(shelf: Shelf, entry: Any, slo: str | None) -> Objectives | None:
     return shelf.subject(entry, slo).objectives if entry.kind == "run" and not entry.live else None
 
 
+def _compare(shelf: Shelf, query: dict[str, str]) -> str:
+    report = _pair(shelf, query)
+    inside = controls("", report, None, pair=True) + body(report)
+    return document(f"{report.title} - openloop", inside, [asset("page.js"), asset("view.js")], connect=True)
+
+
+def _pair(shelf: Shelf, query: dict[str, str]) -> Report:
+    a, b = (shelf.find(query.get(which, "")) for which in "ab")
+    return shelf.pair(a, b, query.get("slo") or None)
+
+
 def _score(shelf: Shelf, query: dict[str, str]) -> Any:
     """The scorer's JSON of a run, or the frontier's: what the controls ask for first."""
     began = time.perf_counter()
+    if "a" in query:
+        return {"score": _pair(shelf, query).data, "took_s": time.perf_counter() - began}
     entry = shelf.find(query.get("what", ""))
     if entry.kind == "run" and not entry.live:
         found = shelf.subject(entry, query.get("slo") or None).score.to_dict()
@@ -168,13 +182,14 @@ def _score(shelf: Shelf, query: dict[str, str]) -> Any:
 
 
 def _report(shelf: Shelf, query: dict[str, str]) -> Any:
-    report = shelf.report(shelf.find(query.get("what", "")), **_asked(query))
+    report = _pair(shelf, query) if "a" in query else shelf.report(shelf.find(query.get("what", "")), **_asked(query))
     return {"html": body(report), "live": report.verdict == "live", "data": report.data}
 
 
 ROUTES: dict[str, Callable[[Shelf, dict[str, str]], Any]] = {
     "/": _index,
     "/show": _show,
+    "/compare": _compare,
     "/api/list": _list,
     "/api/score": _score,
     "/api/report": _report,

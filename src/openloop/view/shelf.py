@@ -18,7 +18,8 @@ from openloop.records import Run, open_run, read_now
 from openloop.records.manifest import MANIFEST_FILE, read_manifest
 from openloop.records.run import MemorySource
 from openloop.records.writer import SPOOL_FILE, TABLE_FILE
-from openloop.report.frontier import frontier_headline, frontier_report, read_frontier_subject
+from openloop.report.beside import Pair, pair_report
+from openloop.report.frontier import FrontierSubject, frontier_headline, frontier_report, read_frontier_subject
 from openloop.report.page import Report
 from openloop.report.run import RunSubject, read_run_subject, run_headline, run_report
 from openloop.slo import Objectives, parse_slo
@@ -163,15 +164,15 @@ class Shelf:
             "slo": score.slo,
         }
 
-    def subject(self, entry: Entry, slo: str | None, request: int | None = None) -> RunSubject:
+    def subject(self, entry: Entry, slo: str | Objectives | None, request: int | None = None) -> RunSubject:
         """A run held against an SLO: gates as text, for a file of a visitor's choice must not be read."""
         with self._lock:
-            key, stamp = (entry.name, slo), entry.stamp
+            key, stamp = (entry.name, slo if slo is None else str(slo)), entry.stamp
             kept = self._subjects.get(key)
             if kept and kept[0] == stamp and request is None:
                 self._subjects.move_to_end(key)
                 return kept[1]
-            objectives = None if slo is None else Objectives(parse_slo(slo))
+            objectives = Objectives(parse_slo(slo)) if isinstance(slo, str) else slo
             others = [each for (name, _), (when, each) in self._subjects.items() if (name, when) == (entry.name, stamp)]
             before = others[-1].judged if others else None
             found = read_run_subject(self._open(entry, stamp), objectives, request, before=before)
@@ -205,5 +206,22 @@ class Shelf:
             self._tails.pop(entry.name, None)
             if entry.kind == "run":
                 return run_report(self.subject(entry, slo, request))
-            objectives = None if slo is None else Objectives(parse_slo(slo))
-            return frontier_report(read_frontier_subject(entry.path, objectives, point, request))
+            return frontier_report(self._frontier(entry, slo, point, request))
+
+    def _frontier(
+        self, entry: Entry, slo: str | Objectives | None, point: float | None = None, request: int | None = None
+    ) -> FrontierSubject:
+        objectives = Objectives(parse_slo(slo)) if isinstance(slo, str) else slo
+        return read_frontier_subject(entry.path, objectives, point, request)
+
+    def pair(self, a: Entry, b: Entry, slo: str | None = None) -> Report:
+        """Two beside each other, both held against the SLO that is given, or else against that of the first."""
+        with self._lock:
+            subjects: list[RunSubject | FrontierSubject] = []
+            for entry in (a, b):
+                if entry.live:
+                    raise RunError(f"{entry.name} is still in progress")
+                same: str | Objectives | None = slo or (subjects[0].objectives if subjects else None)
+                run = entry.kind == "run"
+                subjects.append(self.subject(entry, same) if run else self._frontier(entry, same))
+            return pair_report(Pair((subjects[0], subjects[1]), (a.name, b.name)))
