@@ -76,7 +76,9 @@ def shoot(
         page.screenshot(path=FIGURES / name)
     context.close()
     taken = Image.open(FIGURES / name).convert("RGB")
-    taken.quantize(256, dither=Image.Dither.NONE).save(FIGURES / name, optimize=True)
+    taken.quantize(256, Image.Quantize.MAXCOVERAGE, kmeans=2, dither=Image.Dither.NONE).save(
+        FIGURES / name, optimize=True
+    )
     print(f"{name}: {(FIGURES / name).stat().st_size / 1000:.0f} kB")
 
 

@@ -34,6 +34,7 @@ LARGEST = 60
 SLOTS, IN_SLOT = 120, 40  # over time: at most so many, of about so many requests or more
 DOT_SLOTS = 300  # of dots over time: the slowest, the fastest and the middle one of each
 FEW = 20  # in a slot
+MOST_EVENTS, NAMED_EVENTS = 200, 10  # of a run that are marked, and of which the names are written
 TOKENS = 600  # of one answer that are drawn before it is thinned
 GAPS = 200  # its longest, which are always drawn
 
@@ -183,7 +184,9 @@ def timeline_figure(run: Run, judged: JudgedRun) -> Figure:
     edges = np.linspace(start, end, slots + 1)
     width_s = (end - start) / 1e9 / slots
     arrivals = np.histogram(due, edges)[0] / width_s
-    events: list[Rule | Stretch] = [Rule(e.at_ns / 1e9, e.kind, "x", "purple") for e in run.manifest.events]
+    told = sorted(run.manifest.events, key=lambda event: event.at_ns)[:MOST_EVENTS]
+    names = [event.kind if place < NAMED_EVENTS else "" for place, event in enumerate(told)]
+    events: list[Rule | Stretch] = [Rule(e.at_ns / 1e9, n, "x", "purple") for e, n in zip(told, names, strict=True)]
     if (window[1] - window[0]) < 0.99 * (end - start):
         events.append(Stretch(window[0] / 1e9, window[1] / 1e9, "measured", "grey"))
     most = _most_under_way(everyone, edges)

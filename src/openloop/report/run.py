@@ -48,7 +48,7 @@ LATENCIES = {
     "idle_s": ("reader had to wait", "user idle"),
     "client_lag_s": ("client behind schedule", "client lag"),
 }
-MOST_REPLICAS = 200  # that are scored apart
+MOST_GROUPS = 200  # that are scored apart
 
 
 @dataclass(frozen=True)
@@ -77,9 +77,8 @@ def read_run_subject(
 def subject_of(run: Run, objectives: Objectives, judged: JudgedRun, request: int | None = None) -> RunSubject:
     """Of a run that was judged already."""
     words = judged.attempts.words
-    by = [key for key, name in (("replica", "replica"), ("class", "workload_class")) if len(words[name]) > 1]
-    if len(words["replica"]) > MOST_REPLICAS:
-        by.remove("replica")
+    groups = {"replica": words["replica"], "class": words["workload_class"]}
+    by = [key for key, names in groups.items() if 1 < len(names) <= MOST_GROUPS]
     if request is not None and request not in judged.attempts.request_id:
         raise SpecError(f"the run has no request {request}; its numbers are those of the column request_id")
     return RunSubject(run, objectives, judged, score_judged(run, objectives, judged, by), request)
@@ -278,8 +277,8 @@ def replicas(subject: RunSubject) -> Section | None:
     names = subject.judged.attempts.words["replica"]
     if len(names) < 2:
         return None
-    if len(names) > MOST_REPLICAS:
-        what = f"The run names {len(names):,} replicas; up to {MOST_REPLICAS} are shown apart."
+    if len(names) > MOST_GROUPS:
+        what = f"The run names {len(names):,} replicas; up to {MOST_GROUPS} are shown apart."
         return Section("replicas", "Replica by replica", what, [])
     slow = {each.replica: each for each in subject.score.stragglers}
     found = [
@@ -325,7 +324,9 @@ def _groups(by: str, groups: dict[str, Summary]) -> Table:
         ]
 
     header = (by, "requests", "goodput", "accepted", "TTFT p50", "p99", "E2E p50", "p99")
-    return Table(header, [row(name, part) for name, part in groups.items()], note="* rests on fewer than 100 requests")
+    few = any(part.requests < 100 for part in groups.values())
+    note = "* rests on fewer than 100 requests" if few else ""
+    return Table(header, [row(name, part) for name, part in groups.items()], note=note)
 
 
 def disruptions(subject: RunSubject) -> Section | None:
@@ -414,15 +415,15 @@ def _fact(value: Any) -> str:
 
 
 def reproduce(subject: RunSubject) -> Section | None:
-    facts = subject.run.manifest
+    facts, objectives = subject.run.manifest, subject.objectives
+    command = ["openloop", "report", str(subject.run.path or "run/")]
+    if not objectives.classes:  # else it is a file, and nobody knows which
+        command += ["--slo", str(objectives)]
     rows = [
         ("command", shlex.join(facts.command) if facts.command else "not recorded"),
         ("seed", "not recorded" if facts.seed is None else str(facts.seed)),
         ("openloop", facts.openloop_version or "not recorded"),
-        (
-            "this report",
-            f"openloop report {shlex.quote(str(subject.run.path or 'run/'))} --slo {shlex.quote(subject.score.slo)}",
-        ),
+        ("this report", shlex.join(command)),
     ]
     lead = "The same seed gives the same schedule and the same requests."
     return Section("reproduce", "Do it again", lead, [Table(("", ""), rows)])

@@ -78,9 +78,9 @@ def _panel(panel: Panel, box: _Box, rows: dict[int, int], number: int, width: in
     for place, mark in enumerate(panel.marks):
         match mark:
             case Stretch():
-                yield from _stretch(mark, box, rows.get(place, 0))
+                yield from _stretch(mark, box, rows.get(place, 0), _short(mark.name, width))
             case Rule(along="x"):
-                yield from _upright(mark, box, rows.get(place, 0))
+                yield from _upright(mark, box, rows.get(place, 0), _short(mark.name, width))
             case Rule():
                 y = float(box.at_y(mark.at))
                 yield f'<path class="rule {mark.color}" d="M{box.left:.1f} {y:.1f}H{box.right:.1f}"/>'
@@ -130,7 +130,7 @@ def _label_rows(panel: Panel, at_x: Callable[[float], float], width: int) -> dic
         if mark.name and (isinstance(mark, Stretch) or (isinstance(mark, Rule) and mark.along == "x"))
     ]
     for middle, place, name in sorted(named):
-        half = LETTER * len(name) / 2
+        half = LETTER * len(_short(name, width)) / 2
         middle = float(np.clip(middle, half, width - half))
         row = next((row for row, end in enumerate(ends) if end < middle - half), len(ends))
         ends[row : row + 1] = [middle + half + LETTER]
@@ -144,16 +144,16 @@ def _name_above(x: float, box: _Box, row: int, name: str) -> str:
     return _text(x, box.top - 5 - LINE * row, name, "middle name")
 
 
-def _stretch(mark: Stretch, box: _Box, row: int) -> Iterator[str]:
+def _stretch(mark: Stretch, box: _Box, row: int, name: str) -> Iterator[str]:
     a, b = (float(box.at_x(np.clip(edge, box.x.low, box.x.high))) for edge in (mark.low, mark.high))
     yield f'<g class="{mark.color}"><rect class="band" x="{a:.1f}" y="{box.top:.1f}" width="{max(b - a, 1):.1f}" '
-    yield f'height="{box.height:.1f}"/>{_name_above((a + b) / 2, box, row, mark.name)}</g>'
+    yield f'height="{box.height:.1f}"/>{_name_above((a + b) / 2, box, row, name)}</g>'
 
 
-def _upright(mark: Rule, box: _Box, row: int) -> Iterator[str]:
+def _upright(mark: Rule, box: _Box, row: int, name: str) -> Iterator[str]:
     x = float(box.at_x(mark.at))
     yield f'<g class="{mark.color}"><path class="rule" d="M{x:.1f} {box.top:.1f}V{box.bottom:.1f}"/>'
-    yield f"{_name_above(x, box, row, mark.name)}</g>"
+    yield f"{_name_above(x, box, row, name)}</g>"
 
 
 def _level_name(mark: Rule, box: _Box) -> str:

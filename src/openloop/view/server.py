@@ -17,7 +17,6 @@ from urllib.parse import parse_qs, quote, urlsplit
 from openloop.errors import OpenloopError, SpecError
 from openloop.report.html import TOP, asset, body, document
 from openloop.report.page import Report
-from openloop.slo import Objectives
 from openloop.spec import plain
 from openloop.view.pages import controls, list_page
 from openloop.view.shelf import Shelf
@@ -149,12 +148,8 @@ def _show(shelf: Shelf, query: dict[str, str]) -> str:
     entry = shelf.find(query.get("what", ""))
     asked = _asked(query)
     report = shelf.report(entry, **asked)
-    inside = controls(entry.name, report, _objectives(shelf, entry, asked["slo"])) + body(report)
+    inside = controls(entry.name, report, shelf.objectives(entry, asked["slo"])) + body(report)
     return document(f"{entry.name} - openloop", inside, [asset("page.js"), asset("view.js")], connect=True)
-
-
-def _objectives(shelf: Shelf, entry: Any, slo: str | None) -> Objectives | None:
-    return shelf.subject(entry, slo).objectives if entry.kind == "run" and not entry.live else None
 
 
 def _compare(shelf: Shelf, query: dict[str, str]) -> str:

@@ -4,7 +4,7 @@ import os
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -12,17 +12,17 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from openloop.errors import OpenloopError, RunError
-from openloop.frontier import open_frontier
-from openloop.frontier.frontier import FRONTIER_FILE
+from openloop.frontier.frontier import FRONTIER_FILE, make_frontier, read_asked, trials_in
+from openloop.frontier.point import read_trial
 from openloop.records import Run, open_run, read_now
 from openloop.records.manifest import MANIFEST_FILE, read_manifest
 from openloop.records.run import MemorySource
 from openloop.records.writer import SPOOL_FILE, TABLE_FILE
 from openloop.report.beside import Pair, pair_report
-from openloop.report.frontier import FrontierSubject, frontier_headline, frontier_report, read_frontier_subject
+from openloop.report.frontier import FrontierSubject, frontier_headline, frontier_report, frontier_subject
 from openloop.report.page import Report
 from openloop.report.run import RunSubject, read_run_subject, run_headline, run_report
-from openloop.slo import Objectives, parse_slo
+from openloop.slo import Objectives, parse_slo, read_slo
 from openloop.view.live import Tail, live_report
 
 __all__ = ["Entry", "Shelf", "entries"]
@@ -34,6 +34,7 @@ KEPT_SUBJECTS = 6
 ALIVE_S = 10.0  # a run that nobody wrote to for so long is not going on
 
 Kind = Literal["run", "frontier"]
+Subject = RunSubject | FrontierSubject
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,15 @@ def _inside(folder: Path, root: Path) -> bool:
     return all(each.resolve().is_relative_to(root) for each in (*read, points, *below))
 
 
+def _objectives(slo: str | Objectives | None) -> Objectives | None:
+    return Objectives(parse_slo(slo)) if isinstance(slo, str) else slo
+
+
+def _own(slo: str | dict[str, Any]) -> Objectives:
+    """What stands in a folder is gates as well, and names no file."""
+    return Objectives(parse_slo(slo)) if isinstance(slo, str) else read_slo(slo)
+
+
 class Shelf:
     """Everything in a folder by name. One thing is scored at a time."""
 
@@ -98,7 +108,7 @@ class Shelf:
         self.root = root.resolve()
         self._lock, self._scoring = threading.RLock(), threading.Lock()
         self._runs: OrderedDict[str, tuple[tuple[float, ...], Run, int]] = OrderedDict()
-        self._subjects: OrderedDict[tuple[str, str | None], tuple[tuple[float, ...], RunSubject]] = OrderedDict()
+        self._kept: OrderedDict[tuple[Any, ...], tuple[tuple[float, ...], Subject]] = OrderedDict()
         self._cards: dict[str, tuple[tuple[float, ...], dict[str, Any]]] = {}
         self._tails: dict[str, Tail] = {}
 
@@ -139,7 +149,7 @@ class Shelf:
     def _summary(self, entry: Entry) -> dict[str, Any]:
         with self._lock:
             if entry.kind == "frontier":
-                frontier = open_frontier(entry.path)
+                frontier = self.frontier(entry, None).frontier
                 peak = frontier.peak.goodput_rps if frontier.peak else None
                 return {
                     "verdict": "good" if any(point.usable for point in frontier.points) else "invalid",
@@ -166,19 +176,44 @@ class Shelf:
 
     def subject(self, entry: Entry, slo: str | Objectives | None, request: int | None = None) -> RunSubject:
         """A run held against an SLO: gates as text, for a file of a visitor's choice must not be read."""
+
+        def read() -> RunSubject:
+            stamp = entry.stamp
+            same = [each for when, each in self._kept.values() if when == stamp and isinstance(each, RunSubject)]
+            before = next((each.judged for each in reversed(same) if each.run.path == entry.path), None)
+            return read_run_subject(self._open(entry, stamp), _objectives(slo), request, before=before)
+
+        found = self._keep(entry, (slo if slo is None else str(slo), request), read)
+        assert isinstance(found, RunSubject)
+        return found
+
+    def frontier(
+        self, entry: Entry, slo: str | Objectives | None, point: float | None = None, request: int | None = None
+    ) -> FrontierSubject:
+        def read() -> FrontierSubject:
+            asked = read_asked(entry.path)
+            objectives = _objectives(slo) or _own(asked.slo)
+            trials = {}
+            for key, where in trials_in(entry.path):
+                inner = Entry(where.relative_to(self.root).as_posix(), "run", where)
+                trials[key] = read_trial(self._open(inner, inner.stamp), objectives)
+            found = make_frontier(asked, str(objectives), trials, str(entry.path))
+            return frontier_subject(found, objectives, point, request)
+
+        found = self._keep(entry, (slo if slo is None else str(slo), point, request), read)
+        assert isinstance(found, FrontierSubject)
+        return found
+
+    def _keep(self, entry: Entry, asked: tuple[Any, ...], read: Callable[[], Subject]) -> Subject:
+        """What was asked for lately is not worked out again, unless its folder has changed."""
         with self._lock:
-            key, stamp = (entry.name, slo if slo is None else str(slo)), entry.stamp
-            kept = self._subjects.get(key)
-            if kept and kept[0] == stamp and request is None:
-                self._subjects.move_to_end(key)
-                return kept[1]
-            objectives = Objectives(parse_slo(slo)) if isinstance(slo, str) else slo
-            others = [each for (name, _), (when, each) in self._subjects.items() if (name, when) == (entry.name, stamp)]
-            before = others[-1].judged if others else None
-            found = read_run_subject(self._open(entry, stamp), objectives, request, before=before)
-            self._subjects[key] = stamp, found
-            while len(self._subjects) > KEPT_SUBJECTS:
-                self._subjects.popitem(last=False)
+            key, stamp = (entry.name, *asked), entry.stamp
+            kept = self._kept.get(key)
+            found = kept[1] if kept and kept[0] == stamp else read()
+            self._kept[key] = stamp, found
+            self._kept.move_to_end(key)
+            while len(self._kept) > KEPT_SUBJECTS:
+                self._kept.popitem(last=False)
             return found
 
     def _open(self, entry: Entry, stamp: tuple[float, ...]) -> Run:
@@ -206,22 +241,24 @@ class Shelf:
             self._tails.pop(entry.name, None)
             if entry.kind == "run":
                 return run_report(self.subject(entry, slo, request))
-            return frontier_report(self._frontier(entry, slo, point, request))
+            return frontier_report(self.frontier(entry, slo, point, request))
 
-    def _frontier(
-        self, entry: Entry, slo: str | Objectives | None, point: float | None = None, request: int | None = None
-    ) -> FrontierSubject:
-        objectives = Objectives(parse_slo(slo)) if isinstance(slo, str) else slo
-        return read_frontier_subject(entry.path, objectives, point, request)
+    def objectives(self, entry: Entry, slo: str | None) -> Objectives | None:
+        """What it is held against; None where that is not known yet."""
+        if slo is not None or entry.live:
+            return _objectives(slo)
+        if entry.kind == "frontier":
+            return _own(read_asked(entry.path).slo)
+        return self.subject(entry, None).objectives
 
     def pair(self, a: Entry, b: Entry, slo: str | None = None) -> Report:
         """Two beside each other, both held against the SLO that is given, or else against that of the first."""
         with self._lock:
-            subjects: list[RunSubject | FrontierSubject] = []
+            subjects: list[Subject] = []
             for entry in (a, b):
                 if entry.live:
                     raise RunError(f"{entry.name} is still in progress")
                 same: str | Objectives | None = slo or (subjects[0].objectives if subjects else None)
                 run = entry.kind == "run"
-                subjects.append(self.subject(entry, same) if run else self._frontier(entry, same))
+                subjects.append(self.subject(entry, same) if run else self.frontier(entry, same))
             return pair_report(Pair((subjects[0], subjects[1]), (a.name, b.name)))
