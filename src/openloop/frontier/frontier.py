@@ -70,7 +70,7 @@ class Frontier:
 
 
 def _without_scores(point: Point) -> dict[str, Any]:
-    kept = {each.name: getattr(point, each.name) for each in fields(point) if each.name != "scores"}
+    kept = {each.name: getattr(point, each.name) for each in fields(point) if each.name not in ("blocks", "scores")}
     return {**kept, "runs": [score.run for score in point.scores]}
 
 
@@ -141,8 +141,6 @@ NAMES = {"comfortable": 0.6, "moderate": 0.85, "busy": 1.0, "stressed": 1.25}
 
 
 def _name(point: Point, knee: Knee) -> str | None:
-    if point.overloaded:
-        return "overloaded"
     if knee.rate is None:
         return None
     return next((name for name, most in NAMES.items() if point.rate <= most * knee.rate), "overloaded")

@@ -1,5 +1,6 @@
 """Runs at one offered rate, scored and put together."""
 
+import itertools
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -8,11 +9,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from openloop.frontier.steady import Flow, flow_of, growth, warm_up
+from openloop.frontier.steady import flow_of, growth, warm_up
 from openloop.records import Run
 from openloop.score import Percentiles, Score
 from openloop.score.judged import judge_run
-from openloop.score.quantiles import Sample, independent_hits, percentiles, wilson
+from openloop.score.quantiles import Sample, independent_hits, percentiles, pooled, wilson
 from openloop.score.scope import Scope
 from openloop.score.scorer import score_judged
 from openloop.slo import Objectives
@@ -21,6 +22,8 @@ from openloop.units import NS_PER_S, to_ns
 __all__ = ["Point", "Trial", "make_point", "read_trial"]
 
 Floats = NDArray[np.float64]
+
+LATENCIES = ("ttft_s", "tpot_s", "e2e_s")
 
 # What the client did wrong says nothing about the server.
 CLIENT_FAULTS = frozenset(
@@ -45,10 +48,13 @@ class Trial:
     warm_up_s: float
     growth_rps: float  # of the backlog; 0.0 where it did not grow beyond chance
     independent: float  # requests that attainment is worth
+    alike: float  # requests in a row that count as one, by how their latency varies
     took_s: float  # all of it, with warm-up and drain
     spent: float  # all of it
     cut_short: str | None
-    scope: Scope = field(repr=False)
+    blocks: tuple[tuple[int, int], ...]  # by slice: due and accepted
+    labels: tuple[int, int]  # requests whose quality is known, and those of them that are good
+    latencies: dict[str, Sample] = field(repr=False)  # of completed requests
 
     @property
     def overloaded(self) -> bool:
@@ -93,12 +99,14 @@ class Point:
     usable: bool  # says something about the server: the client did its part
     cut_short: str | None
     reasons: tuple[str, ...]
+    alike: tuple[float, ...]  # by run: requests in a row that count as one
+    blocks: tuple[tuple[tuple[int, int], ...], ...] = field(repr=False)  # by run and slice of it: due and accepted
     scores: tuple[Score, ...] = field(repr=False)  # by run
 
 
 def read_trial(run: Run, objectives: Objectives) -> Trial:
     """Score what came after the warm-up of a run."""
-    flow = flow_of(run) if run.num_rows else Flow(np.empty(0), np.empty(0))
+    flow = flow_of(run)
     window = run.manifest.window_ns or (0, to_ns(float(flow.due_s[-1])) + 1 if len(flow.due_s) else 1)
     end_s = window[1] / NS_PER_S
     warm_s = warm_up(flow, end_s)
@@ -106,15 +114,19 @@ def read_trial(run: Run, objectives: Objectives) -> Trial:
     judged = judge_run(late, objectives)
     scope = judged.whole
     stopped_s = judged.stopped_ns / NS_PER_S
+    labels = scope.deliveries.quality
     return Trial(
         score=score_judged(late, objectives, judged),
         warm_up_s=warm_s,
         growth_rps=growth(flow, end_s),
         independent=independent_hits(scope.judgement.accepted, scope.bounds, scope.e2e_s.independence),
+        alike=1 / max(scope.e2e_s.independence, 1e-6),
         took_s=max(stopped_s, end_s),
         spent=float(judged.everyone.deliveries.spending.spent.sum()) + judged.per_hour * stopped_s / 3600,
         cut_short=run.manifest.cut_short,
-        scope=scope,
+        blocks=_blocks(scope),
+        labels=(int(np.sum(labels >= 0)), int(np.sum(labels > 0))),
+        latencies={name: scope.sample(getattr(scope.answers, name)) for name in LATENCIES},
     )
 
 
@@ -129,10 +141,9 @@ def make_point(rate: float, trials: Sequence[Trial]) -> Point:
     attainment = accepted / requests if requests else np.nan
     costs = [score.cost.total for score in scores if score.cost]
     cost = sum(costs) if len(costs) == len(scores) else None
-    labels = np.concatenate([trial.scope.deliveries.quality for trial in trials])
+    known, good = (sum(trial.labels[place] for trial in trials) for place in (0, 1))
     overloaded = 2 * sum(trial.overloaded for trial in trials) > len(trials)
     faults = {fault for score in scores for fault in score.faults}
-    cuts = [trial.scope for trial in trials]
     return Point(
         rate=rate,
         name=None,
@@ -148,14 +159,12 @@ def make_point(rate: float, trials: Sequence[Trial]) -> Point:
         goodput_rps_interval=_spread(goodput, scores, seconds),
         attainment=attainment,
         attainment_interval=wilson(attainment, independent) if requests else (np.nan, np.nan),
-        ttft_s=_pooled(cuts, lambda scope: scope.answers.ttft_s),
-        tpot_s=_pooled(cuts, lambda scope: scope.answers.tpot_s),
-        e2e_s=_pooled(cuts, lambda scope: scope.answers.e2e_s),
+        **{name: percentiles(pooled([trial.latencies[name] for trial in trials])) for name in LATENCIES},
         output_tokens_per_s=_by_time(scores, lambda score: score.output_tokens_per_s),
         output_token_goodput=_by_time(scores, lambda score: score.output_token_goodput),
         error_rate=1 - sum(score.completed for score in scores) / requests if requests else np.nan,
         retry_rate=sum(score.retries.attempts - score.requests for score in scores) / requests if requests else np.nan,
-        quality_rate=float(np.mean(labels[labels >= 0])) if np.any(labels >= 0) else np.nan,
+        quality_rate=good / known if known else np.nan,
         cache_hit_rate=_by_time(scores, lambda score: score.cache_hit_rate),
         utilisation=_by_time(scores, lambda score: score.utilisation),
         cost=cost,
@@ -168,8 +177,15 @@ def make_point(rate: float, trials: Sequence[Trial]) -> Point:
         usable=requests > 0 and not faults & CLIENT_FAULTS,
         cut_short=next((trial.cut_short for trial in trials if trial.cut_short), None),
         reasons=tuple(dict.fromkeys(reason for score in scores for reason in score.reasons)),
+        alike=tuple(trial.alike for trial in trials),
+        blocks=tuple(trial.blocks for trial in trials),
         scores=scores,
     )
+
+
+def _blocks(scope: Scope) -> tuple[tuple[int, int], ...]:
+    bounds, accepted = scope.bounds.tolist(), scope.judgement.accepted
+    return tuple((b - a, int(accepted[a:b].sum())) for a, b in itertools.pairwise(bounds))
 
 
 def _by_time(scores: Sequence[Score], value: Callable[[Score], float]) -> float:
@@ -185,12 +201,3 @@ def _spread(goodput: float, scores: Sequence[Score], seconds: float) -> tuple[fl
     )
     low, high = (float(np.sqrt(np.nansum((shares * each) ** 2))) for each in (below, above))
     return max(goodput - low, 0.0), goodput + high
-
-
-def _pooled(scopes: Sequence[Scope], values: Callable[[Scope], Floats]) -> Percentiles | None:
-    """Percentiles over the completed requests of several runs."""
-    starts = np.cumsum([0, *(scope.n for scope in scopes)])
-    bounds = [scope.bounds[1:] + start for scope, start in zip(scopes, starts[:-1], strict=True)]
-    pool = np.concatenate([values(scope) for scope in scopes])
-    ok = np.concatenate([scope.deliveries.ok for scope in scopes])
-    return percentiles(Sample(pool, ok, np.concatenate([[0], *bounds])))

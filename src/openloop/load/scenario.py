@@ -280,7 +280,7 @@ def default_folder() -> Path:
 def run_scenario(
     scenario: Scenario,
     out: Path,
-    watch: Callable[[Snapshot], None] | None = None,
+    watch: Callable[[Snapshot], str | None] | None = None,
     command: list[str] | None = None,
 ) -> Run:
     """Drive what the scenario names, as it says, into the folder `out`."""

@@ -9,6 +9,7 @@ the middle of the same distribution shows.
 """
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
@@ -27,6 +28,7 @@ __all__ = [
     "independent_hits",
     "ladder",
     "percentiles",
+    "pooled",
     "rate_interval",
     "share_interval",
     "slice_bounds",
@@ -107,6 +109,13 @@ class Sample:
     @cached_property
     def independence(self) -> float:
         return independence(self)
+
+
+def pooled(samples: Sequence[Sample]) -> Sample:
+    """Several samples as one, slice after slice."""
+    values = np.concatenate([sample._values for sample in samples])
+    counts = np.concatenate([sample._counts for sample in samples])
+    return Sample(values, np.ones(len(values), np.bool_), np.concatenate([[0], np.cumsum(counts)]))
 
 
 def slice_bounds(due_ns: Ints, window_ns: tuple[int, int]) -> Ints:
