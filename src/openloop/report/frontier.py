@@ -11,12 +11,11 @@ import numpy as np
 from openloop.errors import SpecError
 from openloop.frontier import Frontier, Point, open_frontier
 from openloop.frontier.frontier import read_asked
-from openloop.frontier.point import read_trial
 from openloop.records import open_run
 from openloop.report.page import Axis, Bars, Curve, Figure, Number, Panel, Part, Report, Rule, Section, Stretch, Table
-from openloop.report.run import RUN_SECTIONS, RunSubject, subject_of
+from openloop.report.run import RUN_SECTIONS, RunSubject, read_run_subject
 from openloop.slo import E2E, TPOT, TTFT, Objectives, read_slo
-from openloop.units import format_money, format_rate, format_seconds, format_share
+from openloop.units import format_money, format_rate, format_seconds, format_share, to_ns
 
 __all__ = [
     "FRONTIER_SECTIONS",
@@ -76,9 +75,11 @@ def frontier_subject(
     if chosen is None or not chosen.scores[0].run:
         return FrontierSubject(frontier, objectives, None, chosen)
     run = open_run(chosen.scores[0].run)
-    judged = read_trial(run, objectives).scope.run
-    cut = replace(run, manifest=msgspec.structs.replace(run.manifest, window_ns=judged.window_ns))
-    return FrontierSubject(frontier, objectives, subject_of(cut, objectives, judged, request), chosen)
+    window = run.manifest.window_ns
+    if window is not None:  # the point leaves out its warm-up, and so does what is shown of it
+        late = (to_ns(chosen.warm_up_s[0]), window[1])
+        run = replace(run, manifest=msgspec.structs.replace(run.manifest, window_ns=late))
+    return FrontierSubject(frontier, objectives, read_run_subject(run, objectives, request), chosen)
 
 
 def _choose(frontier: Frontier, rate: float | None) -> Point | None:

@@ -35,7 +35,6 @@ __all__ = [
     "read_run_subject",
     "run_headline",
     "run_report",
-    "subject_of",
 ]
 
 LATENCIES = {
@@ -71,11 +70,7 @@ def read_run_subject(
 ) -> RunSubject:
     """`before`: the same run as it was judged against another SLO."""
     objectives = objectives_of(run, slo)
-    return subject_of(run, objectives, judge_run(run, objectives, progress, before), request)
-
-
-def subject_of(run: Run, objectives: Objectives, judged: JudgedRun, request: int | None = None) -> RunSubject:
-    """Of a run that was judged already."""
+    judged = judge_run(run, objectives, progress, before)
     words = judged.attempts.words
     groups = {"replica": words["replica"], "class": words["workload_class"]}
     by = [key for key, names in groups.items() if 1 < len(names) <= MOST_GROUPS]
