@@ -49,7 +49,8 @@ def until(page: Page, condition: str) -> None:
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     with sync_playwright() as driver:
-        found = driver.chromium.launch(executable_path=find_browser(), args=FLAGS, timeout=PATIENCE_MS)
+        which = find_browser() or driver.chromium.executable_path
+        found = driver.chromium.launch(executable_path=which, args=FLAGS, timeout=PATIENCE_MS)
         yield found
         found.close()
 
@@ -241,7 +242,10 @@ def test_nothing_scrolls_sideways(
     assert page.locator(f"#figure-distribution svg.{which}").is_visible()
 
 
-def test_paper_gets_every_section(reports: dict[str, tuple[str, Report]], tmp_path: Path) -> None:
+def test_paper_gets_every_section(
+    reports: dict[str, tuple[str, Report]], browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENLOOP_BROWSER", find_browser() or browser.browser_type.executable_path)
     print_pdf(write_page(reports["run"][1]), tmp_path / "r.pdf")
     made = (tmp_path / "r.pdf").read_bytes()
     assert made.startswith(b"%PDF")

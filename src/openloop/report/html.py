@@ -69,9 +69,7 @@ def body(report: Report) -> str:
 
 
 def _body(report: Report) -> Iterator[str]:
-    words = {"good": "Valid", "bad": "Valid, and not good enough", "invalid": "Not valid", "live": "In progress"}[
-        report.verdict
-    ]
+    words = {"good": "Valid", "invalid": "Not valid", "live": "In progress"}[report.verdict]
     yield f'<main class="{report.verdict}"><section class="verdict">'
     yield f'<p class="what"><strong>{escape(report.title)}</strong> {escape(report.subtitle)}</p>'
     yield f'<p class="badge">{words}</p><h1>{escape(report.headline)}</h1>'
@@ -112,8 +110,6 @@ def _table(table: Table) -> Iterator[str]:
     figures = any(isinstance(cell, Number) for row in table.rows for cell in row)
     numeric = [figures and place > 0 for place in range(len(table.header))]
     yield '<div class="table" tabindex="0" role="region" aria-label="Table"><table>'
-    if table.title:
-        yield f"<caption>{escape(table.title)}</caption>"
     if any(table.header):
         cells = zip(table.header, numeric, strict=True)
         yield f"<thead><tr>{''.join(f'<th{_right(num)}>{escape(name)}</th>' for name, num in cells)}</tr></thead>"
@@ -161,9 +157,8 @@ def _legend(figure: Figure) -> Iterator[str]:
         numbers = [number for number, mark in enumerate(marks) if mark.name == name]
         mark = marks[numbers[0]]
         style = "bar" if isinstance(mark, Bars) else mark.style
-        shown = "true" if isinstance(mark, Bars) or mark.shown else "false"
         which = " ".join(map(str, numbers))
-        yield f'<button type="button" class="{mark.color}" aria-pressed="{shown}" data-marks="{which}">'
+        yield f'<button type="button" class="{mark.color}" aria-pressed="true" data-marks="{which}">'
         yield f'<i class="{style}"></i>{escape(name)}</button>'
     yield "</div>"
 

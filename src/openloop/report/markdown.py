@@ -15,7 +15,7 @@ def markdown(report: Report) -> str:
 
 
 def _lines(report: Report) -> Iterator[str]:
-    sign = {"good": "✅", "bad": "❌", "invalid": "⚠️ not valid:"}[report.verdict]
+    sign = {"good": "✅", "invalid": "⚠️ not valid:", "live": "⏳"}[report.verdict]
     yield from (f"### {sign} {_safe(report.headline)}", "", f"{_safe(report.title)} · {_safe(report.subtitle)}", "")
     yield from (f"- {_safe(sentence)}" for sentence in report.sentences)
     yield ""

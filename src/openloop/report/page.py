@@ -74,7 +74,6 @@ class Number:
 class Table:
     header: Sequence[str]
     rows: Sequence[Sequence[str | Number]]
-    title: str = ""
     note: str = ""
 
 
@@ -103,7 +102,6 @@ class Curve:
     high: Floats | None = None
     few: Bools | None = None  # points that rest on too little, drawn hollow
     keys: Sequence[str] = ()  # of each y in the scorer's JSON
-    shown: bool = True  # at first
 
 
 @dataclass(frozen=True)
@@ -174,7 +172,7 @@ class Section:
 class Report:
     title: str
     subtitle: str
-    verdict: Literal["good", "bad", "invalid", "live"]
+    verdict: Literal["good", "invalid", "live"]
     headline: str
     sentences: Sequence[str]
     numbers: Sequence[tuple[str, Number, str]]  # a name, a number and what to know about it

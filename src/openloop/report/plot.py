@@ -26,7 +26,7 @@ MOST_ROWS = 12
 
 def show_report(report: Report) -> None:
     page = Page(report.verdict != "invalid")
-    words = {"good": "VALID", "bad": "VALID, AND NOT GOOD ENOUGH", "invalid": "NOT VALID"}[report.verdict]
+    words = {"good": "VALID", "invalid": "NOT VALID", "live": "IN PROGRESS"}[report.verdict]
     page.line(f"{report.title} ({report.subtitle})")
     page.line(words, style="bold green" if report.verdict == "good" else "bold red")
     page.line(report.headline, style="bold")

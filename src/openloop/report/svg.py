@@ -72,8 +72,7 @@ def svg(figure: Figure, width: int) -> str:
 
 
 def _panel(panel: Panel, box: _Box, rows: dict[int, int], number: int, width: int) -> Iterator[str]:
-    yield f'<g class="panel" data-box="{box.left:.1f} {box.top:.1f} {box.width:.1f} {box.height:.1f}" '
-    yield f'data-y="{box.y.low!r} {box.y.high!r} {panel.y.scale}">'
+    yield f'<g class="panel" data-box="{box.left:.1f} {box.top:.1f} {box.width:.1f} {box.height:.1f}">'
     yield from _y_axis(panel.y, box, width)
     for place, mark in enumerate(panel.marks):
         match mark:
@@ -87,8 +86,7 @@ def _panel(panel: Panel, box: _Box, rows: dict[int, int], number: int, width: in
     for mark in panel.marks:
         if isinstance(mark, Curve | Bars):
             drawn = "".join(_curve(mark, box) if isinstance(mark, Curve) else _bars(mark, box))
-            hidden = "" if isinstance(mark, Bars) or mark.shown else " hidden"
-            yield f'<g class="mark {mark.color}{hidden}" data-mark="{number}">{drawn}</g>'
+            yield f'<g class="mark {mark.color}" data-mark="{number}">{drawn}</g>'
             number += 1
     yield from (_level_name(mark, box) for mark in panel.marks if isinstance(mark, Rule) and mark.along == "y")
     yield "</g>"

@@ -1,6 +1,5 @@
 """A run while it goes on: what has ended so far, judged as the score at the end will be."""
 
-import time
 from pathlib import Path
 from typing import Any
 
@@ -126,7 +125,7 @@ def live_report(tail: Tail, slo: str | None = None) -> Report:
                 + (f" Of {tail.rows:,} attempts the latest {MOST_ROWS:,} are judged." if tail.rows > MOST_ROWS else ""),
             )
         ],
-        data | {"written": time.time()},
+        data,
     )
 
 
