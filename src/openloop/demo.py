@@ -13,7 +13,7 @@ from openloop.load.address import find
 from openloop.load.conductor import Load, drive
 from openloop.load.targets import Chat
 from openloop.report.chart import Chart
-from openloop.report.frontier import frontier_report, frontier_subject
+from openloop.report.curve import frontier_report, frontier_subject
 from openloop.report.html import page
 from openloop.score import Score, score
 from openloop.serve.process import endpoint_process
@@ -50,7 +50,7 @@ def demo(out: Path, seconds: float = SECONDS) -> None:
             load = Load([(place, target)], workload, Poisson(rate), seconds, seed, drain_s=4.0, facts=facts)
             run = drive(load, out / name)
             found = score(run)
-            trials[rate, 1] = read_trial(run, objectives)
+            trials[rate, 1] = read_trial(run, objectives, TARGET)
             scores[rate] = found
             ttft = found.ttft_s
             p50, p99 = (f"{1000 * each:>7,.0f}ms" for each in ((ttft.p50, ttft.p99) if ttft else (0.0, 0.0)))

@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Browser, Error, Page, sync_playwright
 
 from openloop.records import Manifest, Now, RunWriter, write_now
-from openloop.report.frontier import frontier_report, read_frontier_subject
+from openloop.report.curve import frontier_report, read_frontier_subject
 from openloop.report.html import page as write_page
 from openloop.report.page import Report
 from openloop.report.paper import find_browser, print_pdf

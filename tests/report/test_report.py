@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from openloop.cli import cli
 from openloop.errors import RunError, SpecError
 from openloop.records import Manifest, Run
+from openloop.report.curve import frontier_report, read_frontier_subject
 from openloop.report.figures import DRAWN, LARGEST, tail_places, token_times
-from openloop.report.frontier import frontier_report, read_frontier_subject
 from openloop.report.html import page
 from openloop.report.markdown import markdown
 from openloop.report.page import Axis, Curve, Figure, Number, Panel, Report, Table, show

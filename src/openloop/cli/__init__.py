@@ -6,13 +6,13 @@ import sys
 
 import click
 
-from openloop.cli import live, looking, reading, virtual
+from openloop.cli import curve, live, looking, reading, virtual
 from openloop.cli.common import cli, say
 from openloop.errors import OpenloopError
 
 __all__ = ["cli", "main"]
 
-COMMANDS = (reading, virtual, live, looking)  # each joins the group as it is imported
+COMMANDS = (reading, virtual, live, curve, looking)  # each joins the group as it is imported
 
 
 def main() -> None:

@@ -3,5 +3,6 @@
 from openloop.frontier.frontier import Frontier, open_frontier
 from openloop.frontier.knee import Knee
 from openloop.frontier.point import Point
+from openloop.frontier.sweep import sweep
 
-__all__ = ["Frontier", "Knee", "Point", "open_frontier"]
+__all__ = ["Frontier", "Knee", "Point", "open_frontier", "sweep"]

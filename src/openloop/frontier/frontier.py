@@ -79,7 +79,7 @@ def open_frontier(path: str | Path, slo: "str | Path | Mapping[str, Any] | SLO |
     folder = Path(path)
     asked = read_asked(folder)
     objectives = read_slo(asked.slo if slo is None else slo)
-    trials = {each: read_trial(open_run(where), objectives) for each, where in trials_in(folder)}
+    trials = {each: read_trial(open_run(where), objectives, asked.target) for each, where in trials_in(folder)}
     return make_frontier(asked, str(objectives), trials, str(folder))
 
 

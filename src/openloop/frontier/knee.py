@@ -35,7 +35,7 @@ REACH, NEAR = 3.0, (0.1, 0.35)  # times half the interval, and from where to whe
 ROUNDS = 4
 FALSE_ALARM = 0.002  # of a backlog that seems to grow
 GROUPS = (1, 2, 4)  # blocks to take together
-CAUTION = 1.6  # times: clumps of short runs are seen too small; chosen by how often intervals hold the truth
+CAUTION = 2.0  # times: clumps of short runs are seen too small; chosen by how often intervals hold the truth
 SHARES = (0.025, 0.5, 0.975)
 
 

@@ -13,7 +13,7 @@ from openloop.frontier.steady import flow_of, growth, warm_up
 from openloop.records import Run
 from openloop.score import Percentiles, Score
 from openloop.score.judged import judge_run
-from openloop.score.quantiles import Sample, independent_hits, percentiles, pooled, wilson
+from openloop.score.quantiles import Sample, independence, independent_hits, percentiles, pooled, wilson
 from openloop.score.scope import Scope
 from openloop.score.scorer import score_judged
 from openloop.slo import Objectives
@@ -48,7 +48,7 @@ class Trial:
     warm_up_s: float
     growth_rps: float  # of the backlog; 0.0 where it did not grow beyond chance
     independent: float  # requests that attainment is worth
-    alike: float  # requests in a row that count as one, by how their latency varies
+    alike: float  # requests in a row that count as one, by how rare latencies come together
     took_s: float  # all of it, with warm-up and drain
     spent: float  # all of it
     cut_short: str | None
@@ -104,8 +104,8 @@ class Point:
     scores: tuple[Score, ...] = field(repr=False)  # by run
 
 
-def read_trial(run: Run, objectives: Objectives) -> Trial:
-    """Score what came after the warm-up of a run."""
+def read_trial(run: Run, objectives: Objectives, target: float) -> Trial:
+    """Score what came after the warm-up of a run; `target` says which latencies are rare."""
     flow = flow_of(run)
     window = run.manifest.window_ns or (0, to_ns(float(flow.due_s[-1])) + 1 if len(flow.due_s) else 1)
     end_s = window[1] / NS_PER_S
@@ -120,7 +120,7 @@ def read_trial(run: Run, objectives: Objectives) -> Trial:
         warm_up_s=warm_s,
         growth_rps=growth(flow, end_s),
         independent=independent_hits(scope.judgement.accepted, scope.bounds, scope.e2e_s.independence),
-        alike=1 / max(scope.e2e_s.independence, 1e-6),
+        alike=1 / max(independence(scope.e2e_s, target), 1e-6),
         took_s=max(stopped_s, end_s),
         spent=float(judged.everyone.deliveries.spending.spent.sum()) + judged.per_hour * stopped_s / 3600,
         cut_short=run.manifest.cut_short,

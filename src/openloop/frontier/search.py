@@ -15,8 +15,9 @@ LEAST_DUE, MOST_DUE = 20.0, 2e6  # in a run
 TOUCH = 1.03  # what is nearer to an end of the interval is not inside
 ASIDE = 0.7  # of the way from the knee to an end of its interval: where to measure, on either side in turn
 WIDER = 1.4  # times the range of rates, where the knee may lie outside
+BESIDE = (0.92, 1.1)  # times the knee: no further, for there all is fine or broken
 CLOSE, CLOSE_RUNS = 0.2, 2.0  # of the knee: at least as long as so many points must have been measured so close to it
-MOST_RUNS = 100
+MOST_RUNS = 60
 
 # Shares of the knee to measure at, so that there is a point of each name.
 AIMS = {"comfortable": 0.5, "moderate": 0.75, "busy": 0.95, "stressed": 1.1, "overloaded": 1.5}
@@ -56,6 +57,7 @@ def next_step(
     if (high - low) / 2 > precision * knee.rate or close < CLOSE_RUNS * seconds:
         inside = any(low * TOUCH < point.rate < high / TOUCH for point in tried)
         rate = (low, high)[runs % 2] * ASIDE + knee.rate * (1 - ASIDE) if inside else knee.rate
+        rate = min(max(rate, BESIDE[0] * knee.rate), BESIDE[1] * knee.rate)
         return Step(_rounded(rate), seconds, "narrowing")
     for name, share in AIMS.items():
         known = [point for point in points if point.name == name]

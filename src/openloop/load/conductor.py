@@ -550,14 +550,15 @@ class _Conductor:
         if self.load.users:
             due = self.settled + min(len(self.asked), self.load.users)
         write_now(self.writer.folder, Now(seconds, due, max(due - self.settled, 0)))
+        why = None
         try:
             why = self.watch(Snapshot(seconds, due, max(due - self.settled, 0), self.statuses, self.unseen))
-            if why and now < self.start_ns + to_ns(self.load.seconds):
-                self._halt(now, now, why, cut_short="overload")
         except Exception as error:  # nobody looks any more: that is no reason to stop measuring
             self.watch = lambda _: None
             self.notes.append(f"the display failed ({type(error).__name__}), and the run went on")
         self.unseen = []
+        if why and seconds < self.load.seconds:
+            self._halt(now, now, why, cut_short="overload")
 
     def _flush(self) -> None:
         if self.rows:

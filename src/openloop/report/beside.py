@@ -9,8 +9,8 @@ import msgspec
 import numpy as np
 
 from openloop.errors import RunError
+from openloop.report.curve import TAILS, FrontierSubject
 from openloop.report.figures import tail_places
-from openloop.report.frontier import TAILS, FrontierSubject
 from openloop.report.page import Axis, Curve, Figure, Number, Panel, Report, Rule, Section, Stretch, Table, Unit
 from openloop.report.run import RunSubject
 from openloop.units import format_rate

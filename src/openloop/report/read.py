@@ -6,7 +6,7 @@ from openloop.errors import RunError
 from openloop.frontier.frontier import FRONTIER_FILE
 from openloop.records import open_run
 from openloop.report.beside import Pair, names_of, pair_report
-from openloop.report.frontier import FrontierSubject, frontier_report, read_frontier_subject
+from openloop.report.curve import FrontierSubject, frontier_report, read_frontier_subject
 from openloop.report.page import Report
 from openloop.report.run import RunSubject, read_run_subject, run_report
 from openloop.score.streams import Progress

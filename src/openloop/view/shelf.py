@@ -19,7 +19,7 @@ from openloop.records.manifest import MANIFEST_FILE, read_manifest
 from openloop.records.run import MemorySource
 from openloop.records.writer import SPOOL_FILE, TABLE_FILE
 from openloop.report.beside import Pair, pair_report
-from openloop.report.frontier import FrontierSubject, frontier_headline, frontier_report, frontier_subject
+from openloop.report.curve import FrontierSubject, frontier_headline, frontier_report, frontier_subject
 from openloop.report.page import Report
 from openloop.report.run import RunSubject, read_run_subject, run_headline, run_report
 from openloop.slo import Objectives, parse_slo, read_slo
@@ -196,7 +196,7 @@ class Shelf:
             trials = {}
             for key, where in trials_in(entry.path):
                 inner = Entry(where.relative_to(self.root).as_posix(), "run", where)
-                trials[key] = read_trial(self._open(inner, inner.stamp), objectives)
+                trials[key] = read_trial(self._open(inner, inner.stamp), objectives, asked.target)
             found = make_frontier(asked, str(objectives), trials, str(entry.path))
             return frontier_subject(found, objectives, point, request)
 
