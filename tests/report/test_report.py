@@ -266,7 +266,9 @@ def test_a_terminal_gets_a_plot_and_a_file_plain_letters(sweep: Path, capsys: py
     fancy = text_plot(report.figures[0], plain=False).plain
     assert any(0x2800 < ord(letter) < 0x2900 for letter in fancy)
     show_report(report)
-    assert report.headline in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert report.headline in told
+    assert told.isascii()
 
 
 def test_values_are_shown_as_people_write_them() -> None:

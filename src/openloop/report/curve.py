@@ -63,7 +63,7 @@ def read_frontier_subject(
     point: float | None = None,
     request: int | None = None,
 ) -> FrontierSubject:
-    """`point` is the rate of the one to be shown in detail: by default the last that is not beyond the knee."""
+    """`point` is the rate of the one to be shown in detail: by default the last before the knee, or the peak."""
     objectives = read_slo(read_asked(Path(path)).slo if slo is None else slo)
     return frontier_subject(open_frontier(path, objectives), objectives, point, request)
 
@@ -89,9 +89,8 @@ def _choose(frontier: Frontier, rate: float | None) -> Point | None:
             rates = ", ".join(f"{point.rate:g}" for point in frontier.points)
             raise SpecError(f"the frontier has no point at {rate:g}/s; it has {rates}")
         return found[0]
-    limit = frontier.knee.rate or np.inf
-    known = [point for point in frontier.points if point.requests]
-    return max((p for p in known if p.rate <= limit), key=lambda p: p.rate, default=known[0] if known else None)
+    before = [point for point in frontier.points if point.requests and point.rate <= (frontier.knee.rate or 0.0)]
+    return max(before, key=lambda point: point.rate, default=frontier.peak)
 
 
 def frontier_report(subject: FrontierSubject) -> Report:
@@ -274,7 +273,8 @@ def curve(subject: FrontierSubject) -> Section | None:
         [frontier_figure(frontier), Table(header, rows, note=note)],
         "The knee is the largest offered rate at which attainment meets its target: the median and the 95% interval of "
         "the rates that a logistic curve through the points allows, every point counting as many independent requests "
-        "as batch means show. Throughput is what completed inside the window.",
+        "as batch means show. Throughput is what completed inside the window: in a short run, whose last "
+        "answers come after its end, it may lie below goodput.",
     )
 
 
@@ -366,7 +366,7 @@ def cost(subject: FrontierSubject) -> Section | None:
 
 def evidence(subject: FrontierSubject) -> Section | None:
     rows = [
-        (f"{point.rate:g}/s", "; ".join(point.reasons) or "-", point.cut_short or "-")
+        (format_rate(point.rate), "; ".join(point.reasons) or "-", point.cut_short or "-")
         for point in subject.frontier.points
         if point.reasons or point.cut_short
     ]
@@ -415,7 +415,10 @@ def _detail(subject: FrontierSubject) -> Iterator[Section]:
         if subject.point.name
         else format_rate(subject.point.rate)
     )
-    lead = "The last point that is not beyond the knee; openloop report FRONTIER --point RATE shows another."
+    lead = (
+        "The last point before the knee or, where none is shown, that of the highest goodput; "
+        "openloop report FRONTIER --point RATE shows another."
+    )
     yield Section("point", f"One point in detail: {name}", lead, [])
     for make in RUN_SECTIONS:
         section = make(subject.detail)

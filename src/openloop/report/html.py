@@ -27,8 +27,8 @@ TOP = (
 )
 
 
-def asset(name: str) -> str:
-    return files("openloop.report").joinpath(name).read_text(encoding="utf-8")
+def asset(name: str, room: str = "report") -> str:
+    return files(f"openloop.{room}").joinpath(name).read_text(encoding="utf-8")
 
 
 def page(report: Report) -> str:

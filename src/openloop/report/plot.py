@@ -22,26 +22,33 @@ HUES = {
 SIGNS = "o*x+#"  # of curves, where there is no colour
 BITS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))  # of a Braille letter, by row and column
 MOST_ROWS = 12
+PLAIN = {ord("·"): "-", ord("µ"): "u", ord("…"): "..."}
 
 
 def show_report(report: Report) -> None:
+    """On whatever standard output is: letters and colours for a terminal, plain ASCII for anything else."""
     page = Page(report.verdict != "invalid")
+    plain = not page.console.is_terminal
+
+    def text(value: object) -> str:
+        return str(value).translate(PLAIN).encode("ascii", "replace").decode() if plain else str(value)
+
     words = {"good": "VALID", "invalid": "NOT VALID", "live": "IN PROGRESS"}[report.verdict]
-    page.line(f"{report.title} ({report.subtitle})")
+    page.line(text(f"{report.title} · {report.subtitle}"))
     page.line(words, style="bold green" if report.verdict == "good" else "bold red")
-    page.line(report.headline, style="bold")
+    page.line(text(report.headline), style="bold")
     for sentence in report.sentences:
-        page.line(sentence)
-    page.table("", ("", ""), [(name, str(number), about) for name, number, about in report.numbers])
-    lines = [each for each in report.figures[:1] if each.panels[0].y.scale != "names"]
-    for figure in lines:
-        page.console.print()
-        page.line(figure.title)
-        page.console.print(text_plot(figure, plain=not page.console.is_terminal))
+        page.line(text(sentence))
+    page.table("", ("", ""), [tuple(map(text, row)) for row in report.numbers])
+    for figure in report.figures[:1]:
+        if figure.panels[0].y.scale != "names":
+            page.console.print()
+            page.line(text(figure.title))
+            page.console.print(text_plot(figure, plain=plain))
     tables = [part for section in report.sections[:2] for part in section.parts if isinstance(part, Table)]
     for table in tables[:2]:
         first, *rest = table.header
-        page.table(first, rest, [[str(cell) for cell in row] for row in table.rows[:MOST_ROWS]])
+        page.table(first, rest, [tuple(map(text, row)) for row in table.rows[:MOST_ROWS]])
 
 
 def text_plot(figure: Figure, *, plain: bool, width: int = 68, height: int = 14) -> Text:

@@ -38,7 +38,7 @@ def list_page() -> str:
         f'<th><span class="hide">choose</span></th>{heads}</tr></thead><tbody></tbody></table></div>'
         '<p class="note" id="state" role="status">Reading the folder</p></main><div id="tip" hidden></div>'
     )
-    return document("openloop", inside, [asset("page.js"), asset("view.js")], connect=True)
+    return document("openloop", inside, [asset("page.js"), asset("view.js", "view")], connect=True)
 
 
 def controls(name: str, report: Report, objectives: Objectives | None, *, pair: bool = False) -> str:

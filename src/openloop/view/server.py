@@ -149,13 +149,13 @@ def _show(shelf: Shelf, query: dict[str, str]) -> str:
     asked = _asked(query)
     report = shelf.report(entry, **asked)
     inside = controls(entry.name, report, shelf.objectives(entry, asked["slo"])) + body(report)
-    return document(f"{entry.name} - openloop", inside, [asset("page.js"), asset("view.js")], connect=True)
+    return document(f"{entry.name} - openloop", inside, [asset("page.js"), asset("view.js", "view")], connect=True)
 
 
 def _compare(shelf: Shelf, query: dict[str, str]) -> str:
     report = _pair(shelf, query)
     inside = controls("", report, None, pair=True) + body(report)
-    return document(f"{report.title} - openloop", inside, [asset("page.js"), asset("view.js")], connect=True)
+    return document(f"{report.title} - openloop", inside, [asset("page.js"), asset("view.js", "view")], connect=True)
 
 
 def _pair(shelf: Shelf, query: dict[str, str]) -> Report:
