@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from openloop.cli import cli
+from openloop.compare.compare import compare
 from openloop.errors import RunError, SpecError
 from openloop.records import Manifest, Run
 from openloop.report.curve import frontier_report, read_frontier_subject
@@ -27,7 +28,6 @@ from openloop.report.run import read_run_subject, run_report
 from openloop.report.scales import Scale, x_scale, y_scale
 from openloop.report.svg import WIDE, svg
 from openloop.score import score
-from openloop.units import format_rate
 from tests.reports import HOSTILE, SLO, fleet_run, hostile_run, look_up, write_frontier
 from tests.runs import batch, row, run_of, steady_run
 
@@ -102,11 +102,13 @@ def test_two_are_shown_beside_each_other_against_one_slo(sweep: Path, tmp_path: 
     report = read_pair(tmp_path / "old", tmp_path / "new")
     assert check_numbers(report) > 25
     assert report.data["b"] == score(tmp_path / "new", SLO, by=("replica", "class")).to_dict()
-    old, new = (format_rate(report.data[which]["goodput_rps"]) for which in "ab")
-    assert report.headline == f"old accepts {old}; new accepts {new}"
+    told = compare(tmp_path / "old", tmp_path / "new", SLO)
+    assert report.headline.lower() == told.sentence.lower()
+    assert report.data["comparison"] == told.to_dict()
+    assert report.figures[0].key == "changes"
     differing = next(section for section in report.sections if section.key == "differences").parts[0]
     assert isinstance(differing, Table)
-    assert ["seed", "1", "2"] in [list(row) for row in differing.rows]
+    assert [row[0] for row in differing.rows] == list(told.warnings)
     assert check_numbers(read_pair(sweep, sweep, "tpot<=50ms")) > 20
     with pytest.raises(RunError, match="are a run and a frontier"):
         read_pair(tmp_path / "old", sweep)

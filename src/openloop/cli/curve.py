@@ -104,3 +104,57 @@ def tell_frontier(found: Any, as_json: bool) -> None:
         Console(highlight=False, soft_wrap=True, width=10_000).print(frontier_table(found.points))
     for line in frontier_lines(found):
         click.echo(line)
+
+
+@cli.command()
+@click.argument("a", type=click.Path(path_type=Path))
+@click.argument("b", type=click.Path(path_type=Path))
+@click.option("--slo", help="One SLO for both; by default their own, if it is the same.")
+@click.option("--fail-if", multiple=True, help="A change that must not be, as 'goodput < -5%'; may be given again.")
+@click.option("--junit", type=click.Path(path_type=Path), help="Also write a JUnit file, a case for each --fail-if.")
+@click.option("--markdown", type=click.Path(path_type=Path), help="Also write a Markdown file.")
+@JSON
+def compare(
+    a: Path,
+    b: Path,
+    slo: str | None,
+    fail_if: tuple[str, ...],
+    junit: Path | None,
+    markdown: Path | None,
+    as_json: bool,
+) -> None:
+    """Decide between A and B, two runs or two sweeps: which one, by how much, how sure, and what else could explain it.
+
+    Changes are of B against A. Where both had the same schedule they are compared in pairs, block by block of time.
+    --fail-if exits with 1 when a change is beyond its limit with 95% confidence: where the true change is just at the
+    limit, that happens one time in twenty.
+
+    \b
+    Metrics: goodput, attainment, throughput, tokens, ttft_p50, ttft_p95, ttft_p99, tpot_p99, e2e_p99, cost
+
+    \b
+    Examples:
+      openloop compare before/ after/ --fail-if "goodput < -5%" --fail-if "ttft_p99 > 10%" --junit compare.xml
+      openloop compare frontier-a/ frontier-b/ --slo "ttft<=500ms, tpot<=40ms"
+    """
+    from openloop.compare import compare as decide
+    from openloop.compare import read_gate
+    from openloop.report.compare import as_junit, as_markdown, comparison_lines, rows
+    from openloop.report.terminal import show_table
+
+    gates = tuple(str(read_gate(each)) for each in fail_if)
+    found = decide(a, b, slo, fail_if)
+    if junit:
+        junit.write_text(as_junit(found, gates), encoding="utf-8")
+    if markdown:
+        markdown.write_text(as_markdown(found), encoding="utf-8")
+    if as_json:
+        click.echo(json.dumps(found.to_dict(), indent=2, allow_nan=False))
+    else:
+        for line in comparison_lines(found):
+            click.echo(line)
+        show_table("", ("A", "B", "change", "95% interval", "better"), rows(found.changes))
+        for rate, changes in found.by_rate.items():
+            show_table(f"offered {rate:g}/s", ("A", "B", "change", "95% interval", "better"), rows(changes))
+    if found.failed:
+        sys.exit(1)

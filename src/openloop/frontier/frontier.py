@@ -70,7 +70,7 @@ class Frontier:
 
 
 def _without_scores(point: Point) -> dict[str, Any]:
-    kept = {each.name: getattr(point, each.name) for each in fields(point) if each.name not in ("blocks", "scores")}
+    kept = {each.name: getattr(point, each.name) for each in fields(point) if each.name != "scores"}
     return {**kept, "runs": [score.run for score in point.scores]}
 
 
@@ -124,7 +124,7 @@ def make_frontier(
         slo=slo,
         points=named,
         knee=knee,
-        peak=max(named, key=lambda point: point.goodput_rps, default=None),
+        peak=max(named, key=lambda point: (not point.overloaded, point.goodput_rps), default=None),
         half_rate=next((point.rate for point in named if 2 * point.goodput_rps < point.served_rps), None),
         current=asked.current,
         headroom=room and room[0],

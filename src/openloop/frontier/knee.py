@@ -1,17 +1,16 @@
 """The knee: the largest offered rate at which attainment still meets its target, as an interval.
 
-Near the knee the odds of being accepted fall steadily with the rate:
+A run's slack is how much stricter the bounds on time could be before attainment misses its target: 1 at the knee. Near
+the knee it falls steadily with the rate (in a queue, where waiting is exponential, on a straight line to capacity):
 
-    logit A(rate) = logit target - slope * (rate / knee - 1)
+    slack(rate) = 1 - slope * (rate / knee - 1)
 
-So each pair of a knee and a slope says how likely the runs are. Weighing all pairs by that (with knees and slopes alike
-on a logarithmic scale beforehand) leaves a distribution of the knee, and the interval holds 95% of it. Where points are
-far apart any steep slope will do, and the interval is as wide as the gap between them.
-
-Requests in a queue fail together, so a run of n requests is worth n / clump independent ones. The clump is measured by
-how counts vary between blocks of runs, and between runs, all of those near the knee taken together: if each run were
-given a weight of its own, a lucky one would seem surer than an unlucky one, and the knee would come out too high. Runs
-whose backlog grew say only that the knee is below them.
+So each pair of a knee and a slope says how likely the runs are, given the errors that their own blocks show. Weighing
+all pairs by that (with knees and slopes alike on a logarithmic scale beforehand) leaves a distribution of the knee, and
+the interval holds 95% of it. Where points are far apart any steep slope will do, and the interval is as wide as the gap
+between them. Errors are made to rise with the rate, as they do in a queue: if each run kept its own, a lucky one would
+seem surer than an unlucky one, and the knee would come out too high. Runs whose backlog grew say only that the knee is
+below them.
 """
 
 from collections.abc import Sequence
@@ -21,21 +20,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from openloop.frontier.point import Point
+from openloop.frontier.slack import MOST
 from openloop.units import format_rate, format_share
 
 __all__ = ["Knee", "find_knee"]
 
 Floats = NDArray[np.float64]
 
-SLOPES = np.geomspace(1.0, 1000.0, 40)
+SLOPES = np.geomspace(0.1, 100.0, 40)
 COARSE, FINE = 100, 200  # knees that are tried
 BEYOND = 2.0  # times the largest rate, and below the smallest: as far as knees are looked for
-REACH, NEAR = 3.0, (0.1, 0.35)  # times half the interval, and from where to where that may lie around the knee:
+REACH, NEAR = 3.0, (0.1, 0.3)  # times half the interval, and from where to where that may lie around the knee:
 # runs further away only say on which side of them it is, as surely as they can
 ROUNDS = 4
+LEAST_ERROR = 0.01  # of a slack
+MOST_OFF = 4.0  # errors that a run may be away: further, and it is wrong some other way
 FALSE_ALARM = 0.002  # of a backlog that seems to grow
-GROUPS = (1, 2, 4)  # blocks to take together
-CAUTION = 2.0  # times: clumps of short runs are seen too small; chosen by how often intervals hold the truth
+CAUTION = 1.5  # times: errors of short runs are seen too small; chosen by how often intervals hold the truth
+OPTIMISM = 0.25  # errors: rare latencies are rarely seen in a short run, which makes it look better than it is
+MODEL = 0.01  # of the knee: the least that is left open, for no straight line is true
 SHARES = (0.025, 0.5, 0.975)
 
 
@@ -81,81 +84,58 @@ class _Runs:
     """The runs of all points, and what they say about a knee."""
 
     def __init__(self, points: Sequence[Point], target: float) -> None:
-        self.target = target
-        self.aim = float(np.log(target / (1 - target)))
         self.ends = points[0].rate, points[-1].rate
-        self.grown = np.array([point.rate for point in points if point.overloaded])
-        steady = [(point.rate, blocks) for point in points if not point.overloaded for blocks in point.blocks]
-        self.rate = np.array([rate for rate, _ in steady])
-        self.blocks = [np.array(blocks, float) for _, blocks in steady]  # due and accepted, a row each
-        alike = np.array([each for point in points if not point.overloaded for each in point.alike])
-        self.alike = np.exp(_rising(np.log(alike)))
-        sums = np.array([blocks.sum(axis=0) for blocks in self.blocks]).reshape(-1, 2)
-        self.due, self.accepted = sums.T
-        self.clump = self.alike
+        self.grown = np.array([point.rate for point in points if point.overloaded or _misses(point, target)])
+        steady = [(point.rate, *each) for point in points if not point.overloaded for each in point.slack]
+        self.rate, self.slack, error = np.array(steady, float).reshape(-1, 3).T
+        self.error = np.exp(_rising(np.log(np.maximum(error, LEAST_ERROR))))
+        self.slack = self.slack - OPTIMISM * self.error
 
     def interval(self) -> tuple[float, float, float]:
         """Lower end, middle and upper end."""
         reach, low, knee, high, slope = np.inf, 0.0, 1.0, 0.0, 1.0
+        error = CAUTION * self.error
         for turn in range(ROUNDS):
             near = abs(self.rate / knee - 1) <= reach
             if turn:
-                self.clump = self._clump(near, knee, slope)
+                error = CAUTION * self.error * self._beyond(near, knee, slope)
             knees = np.geomspace(self.ends[0] / BEYOND, self.ends[1] * BEYOND, COARSE)
-            weights = self._weigh(knees, near).sum(axis=0)
+            weights = self._weigh(knees, near, error).sum(axis=0)
             kept = np.flatnonzero(weights > 1e-6 * weights.max())
             knees = np.geomspace(knees[max(kept[0] - 1, 0)], knees[min(kept[-1] + 1, COARSE - 1)], FINE)
-            both = self._weigh(knees, near)
+            both = self._weigh(knees, near, error)
             total = np.cumsum(both.sum(axis=0)) / both.sum()
             low, knee, high = (float(np.interp(share, total, knees)) for share in SHARES)
             slope = float(SLOPES[np.argmax(both[:, np.argmin(abs(knees - knee))])])
             reach = float(np.clip(REACH * (high - low) / 2 / knee, *NEAR))
-        return low, knee, high
+        low, high = (knee + (-1, 1)[end > knee] * np.hypot(end - knee, MODEL * knee) for end in (low, high))
+        return float(low), knee, float(high)
 
-    def _weigh(self, knees: Floats, near: NDArray[np.bool_]) -> Floats:
+    def _weigh(self, knees: Floats, near: NDArray[np.bool_], error: Floats) -> Floats:
         """How likely the runs are, by slope and knee."""
         found = np.zeros((len(SLOPES), len(knees)))
         for rate in self.grown:
             found += np.where(knees <= rate, 0.0, np.log(FALSE_ALARM))
-        for rate, due, accepted, clump in zip(*(each[near] for each in self._counts()), strict=True):
-            odds = self.aim - SLOPES[:, None] * (rate / knees - 1)
-            found -= (due * np.logaddexp(0, -odds) + (due - accepted) * odds) / clump
-        for rate, due, accepted, clump in zip(*(each[~near] for each in self._counts()), strict=True):
-            fine = accepted >= self.target * due
-            found -= np.where((knees >= rate) == fine, 0.0, due / clump * _divergence(accepted / due, self.target))
+        for rate, slack, each, close in zip(self.rate, self.slack, error, near, strict=True):
+            if close:
+                expected = np.clip(1 - SLOPES[:, None] * (rate / knees - 1), 0.0, MOST)
+                off = (slack - expected) / each
+            else:
+                off = np.where((knees >= rate) == (slack >= 1), 0.0, (slack - 1) / each)
+            found -= np.minimum(off**2, MOST_OFF**2) / 2
         return np.asarray(np.exp(found - found.max()), np.float64)
 
-    def _counts(self) -> tuple[Floats, Floats, Floats, Floats]:
-        return self.rate, self.due, self.accepted, self.clump
-
-    def _clump(self, near: NDArray[np.bool_], knee: float, slope: float) -> Floats:
-        """Variance of accepted counts over that of independent requests, from blocks and from whole runs."""
-        share = np.exp(-np.logaddexp(0, slope * (self.rate / knee - 1) - self.aim))
-        mine = np.flatnonzero(near & (self.due > 0))
-        alone = float(np.sum((self.due * share * (1 - share) * self.alike)[mine]))
-        if not alone:
-            return self.alike
-        found = [(1.0, 100)]
-        for size in GROUPS:
-            varied, freedom = 0.0, 0
-            for run in mine:
-                whole = len(self.blocks[run]) // size * size
-                blocks = self.blocks[run][:whole].reshape(-1, size, 2).sum(axis=1)
-                excess = blocks[:, 1] - self.accepted[run] / self.due[run] * blocks[:, 0]
-                varied += float(np.sum(excess**2)) * len(blocks) / (len(blocks) - 1)
-                freedom += len(blocks) - 1
-            found.append((varied / alone, freedom))
-        if len(mine) > 3:
-            excess = (self.accepted - self.due * share)[mine]
-            found.append((float(np.sum(excess**2)) / alone * len(mine) / (len(mine) - 2), len(mine) - 2))
-        clump, freedom = max(found)
-        return self.alike * CAUTION * max(clump * (1 + 3.2 / freedom), 1.0)
+    def _beyond(self, near: NDArray[np.bool_], knee: float, slope: float) -> float:
+        """How many times further than their own errors the runs are from what was expected of them."""
+        expected = np.clip(1 - slope * (self.rate / knee - 1), 0.0, MOST)
+        off = ((self.slack - expected) / self.error)[near]
+        freedom = len(off) - 2
+        return 1.0 if freedom < 2 else max(1.0, float(np.sqrt(np.sum(off**2) / freedom)))
 
 
-def _divergence(share: float, other: float) -> float:
-    """How much less likely each request of a share is, if the true share is another (Kullback and Leibler)."""
-    parts = ((share, other), (1 - share, 1 - other))
-    return float(sum(a * np.log(a / b) for a, b in parts if a))
+def _misses(point: Point, target: float) -> bool:
+    """Whether attainment is below the target by twice its margin: surely beyond the knee."""
+    return point.attainment + 2 * (point.attainment_interval[1] - point.attainment) < target
 
 
 def _rising(values: Floats) -> Floats:

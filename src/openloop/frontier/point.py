@@ -1,6 +1,5 @@
 """Runs at one offered rate, scored and put together."""
 
-import itertools
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -9,12 +8,12 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from openloop.frontier.slack import Slack, slack
 from openloop.frontier.steady import flow_of, growth, warm_up
 from openloop.records import Run
 from openloop.score import Percentiles, Score
 from openloop.score.judged import judge_run
-from openloop.score.quantiles import Sample, independence, independent_hits, percentiles, pooled, wilson
-from openloop.score.scope import Scope
+from openloop.score.quantiles import Sample, independent_hits, percentiles, pooled, wilson
 from openloop.score.scorer import score_judged
 from openloop.slo import Objectives
 from openloop.units import NS_PER_S, to_ns
@@ -48,11 +47,10 @@ class Trial:
     warm_up_s: float
     growth_rps: float  # of the backlog; 0.0 where it did not grow beyond chance
     independent: float  # requests that attainment is worth
-    alike: float  # requests in a row that count as one, by how rare latencies come together
     took_s: float  # all of it, with warm-up and drain
     spent: float  # all of it
     cut_short: str | None
-    blocks: tuple[tuple[int, int], ...]  # by slice: due and accepted
+    slack: Slack
     labels: tuple[int, int]  # requests whose quality is known, and those of them that are good
     latencies: dict[str, Sample] = field(repr=False)  # of completed requests
 
@@ -99,13 +97,12 @@ class Point:
     usable: bool  # says something about the server: the client did its part
     cut_short: str | None
     reasons: tuple[str, ...]
-    alike: tuple[float, ...]  # by run: requests in a row that count as one
-    blocks: tuple[tuple[tuple[int, int], ...], ...] = field(repr=False)  # by run and slice of it: due and accepted
+    slack: tuple[Slack, ...]  # by run: how much stricter bounds could be before the target is missed, and its error
     scores: tuple[Score, ...] = field(repr=False)  # by run
 
 
 def read_trial(run: Run, objectives: Objectives, target: float) -> Trial:
-    """Score what came after the warm-up of a run; `target` says which latencies are rare."""
+    """Score what came after the warm-up of a run; `target` is the share that its slack is about."""
     flow = flow_of(run)
     window = run.manifest.window_ns or (0, to_ns(float(flow.due_s[-1])) + 1 if len(flow.due_s) else 1)
     end_s = window[1] / NS_PER_S
@@ -120,11 +117,10 @@ def read_trial(run: Run, objectives: Objectives, target: float) -> Trial:
         warm_up_s=warm_s,
         growth_rps=growth(flow, end_s),
         independent=independent_hits(scope.judgement.accepted, scope.bounds, scope.e2e_s.independence),
-        alike=1 / max(independence(scope.e2e_s, target), 1e-6),
         took_s=max(stopped_s, end_s),
         spent=float(judged.everyone.deliveries.spending.spent.sum()) + judged.per_hour * stopped_s / 3600,
         cut_short=run.manifest.cut_short,
-        blocks=_blocks(scope),
+        slack=slack(scope, target),
         labels=(int(np.sum(labels >= 0)), int(np.sum(labels > 0))),
         latencies={name: scope.sample(getattr(scope.answers, name)) for name in LATENCIES},
     )
@@ -177,15 +173,9 @@ def make_point(rate: float, trials: Sequence[Trial]) -> Point:
         usable=requests > 0 and not faults & CLIENT_FAULTS,
         cut_short=next((trial.cut_short for trial in trials if trial.cut_short), None),
         reasons=tuple(dict.fromkeys(reason for score in scores for reason in score.reasons)),
-        alike=tuple(trial.alike for trial in trials),
-        blocks=tuple(trial.blocks for trial in trials),
+        slack=tuple(trial.slack for trial in trials),
         scores=scores,
     )
-
-
-def _blocks(scope: Scope) -> tuple[tuple[int, int], ...]:
-    bounds, accepted = scope.bounds.tolist(), scope.judgement.accepted
-    return tuple((b - a, int(accepted[a:b].sum())) for a, b in itertools.pairwise(bounds))
 
 
 def _by_time(scores: Sequence[Score], value: Callable[[Score], float]) -> float:

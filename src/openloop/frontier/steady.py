@@ -19,7 +19,10 @@ LEAST_SLICES = 2
 SIGMAS = 2.6  # of the mean: one in a hundred by chance, if backlogs were aimless
 LEAST_SHARE = 0.01  # of arrivals that must be left over
 LEAST_DUE = 50
-QUICK_SHARE = 0.1  # of requests that must have left within this share of the time: else it is still filling
+QUICK_SHARE, FILLED_SHARE = (
+    0.1,
+    0.15,
+)  # of requests, which must have left within so much of the time: else it is filling
 
 
 @dataclass(frozen=True)
@@ -75,7 +78,7 @@ def backlog_growth(due: Counts, left: Counts, now_s: float, quick_s: float) -> f
     steps = (due - left)[GRID // 4 :: GRID * 3 // 4 // STEPS]
     added = np.diff(steps)
     came = int(due[-1] - due[GRID // 4])
-    filling = quick_s > QUICK_SHARE * now_s and (np.isfinite(quick_s) or due[-1] < 2 * LEAST_DUE)
+    filling = quick_s > FILLED_SHARE * now_s
     material = added.sum() >= max(LEAST_SHARE * came, 1) and due[-1] >= LEAST_DUE
     sure = added.mean() > SIGMAS * added.std(ddof=1) / np.sqrt(STEPS)
     return float(added.sum() / (0.75 * now_s)) if material and sure and not filling else 0.0

@@ -5,15 +5,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 
-from openloop.errors import RunError
+from openloop.compare.change import METRICS
+from openloop.compare.compare import Comparison
 from openloop.report.curve import TAILS, FrontierSubject
 from openloop.report.figures import tail_places
 from openloop.report.page import Axis, Curve, Figure, Number, Panel, Report, Rule, Section, Stretch, Table, Unit
 from openloop.report.run import RunSubject
-from openloop.units import format_rate
+from openloop.units import format_seconds
 
 __all__ = ["PAIR_SECTIONS", "Pair", "names_of", "pair_report"]
 
@@ -52,10 +52,12 @@ class Pair:
 
     subjects: tuple[Subject, Subject]
     names: tuple[str, str]
+    decision: Comparison
 
     @property
     def data(self) -> dict[str, Any]:
-        return {which: _data(each) for which, each in zip("ab", self.subjects, strict=True)}
+        both = {which: _data(each) for which, each in zip("ab", self.subjects, strict=True)}
+        return {**both, "comparison": self.decision.to_dict()}
 
 
 def _data(subject: Subject) -> dict[str, Any]:
@@ -63,26 +65,23 @@ def _data(subject: Subject) -> dict[str, Any]:
 
 
 def pair_report(pair: Pair) -> Report:
-    a, b = pair.subjects
-    if type(a) is not type(b):
-        raise RunError(f"{pair.names[0]} and {pair.names[1]} are a run and a frontier: compare two of one kind")
+    a = pair.subjects[0]
     data, (first, second) = pair.data, pair.names
-    key = "goodput_rps" if isinstance(a, RunSubject) else "knee.rate"
-    left, right = (_at(data, f"{which}.{key}") for which in "ab")
-    what = "accepts" if isinstance(a, RunSubject) else "keeps its promise up to"
-    told = [
-        f"{name} {what} {format_rate(value)}" if value is not None else f"{name} shows no knee"
-        for name, value in zip(pair.names, (left, right), strict=True)
-    ]
-    valid = all(each["valid"] for each in data.values()) if isinstance(a, RunSubject) else True
-    sentences = [f"Both are held against {data['a']['slo']}."]
-    for each, name in zip(data.values(), pair.names, strict=True):
-        sentences += [f"{name} is not valid: {reason}." for reason in each.get("reasons", ())[:1]]
+    valid = all(each["valid"] for each in (data["a"], data["b"])) if isinstance(a, RunSubject) else True
+    decision = pair.decision
+    sentences = [f"A is {first}, B is {second}. Both are held against {decision.slo}."]
+    for which, name in zip("ab", pair.names, strict=True):
+        sentences += [f"{name} is not valid: {reason}." for reason in data[which].get("reasons", ())[:1]]
+    if decision.more_minutes is not None:
+        more = format_seconds(60 * decision.more_minutes)
+        sentences.append(f"A difference of 5% would be found with {more} more of each.")
+    if decision.warnings:
+        sentences.append(f"{len(decision.warnings)} differences between them could explain it; they are listed below.")
     return Report(
         title=f"{first} and {second}",
-        subtitle="A and B",
+        subtitle="compared",
         verdict="good" if valid else "invalid",
-        headline="; ".join(told),
+        headline=f"{decision.sentence[:1].upper()}{decision.sentence[1:]}",
         sentences=sentences,
         numbers=[
             (f"{words} of {name}", _number(data, which, field, unit), _interval(data, which, field))
@@ -109,6 +108,42 @@ def _interval(data: dict[str, Any], which: str, field: str) -> str:
     found = _at(data, f"{which}.{INTERVALS[field]}") if field in INTERVALS else None
     unit: Unit = "share" if field == "attainment" else "rate"
     return " to ".join(str(Number(each, unit)) for each in found) if found else ""
+
+
+def decided(pair: Pair) -> Section | None:
+    """Each change with its interval; what crosses zero is not shown."""
+    known = {name: each for name, each in pair.decision.changes.items() if each.change is not None and each.interval}
+    if not known:
+        return None
+    x = np.array([each.change for each in known.values()], float)
+    low, high = (np.array([each.interval[end] for each in known.values() if each.interval]) for end in (0, 1))
+    sure = np.array([each.winner is not None for each in known.values()], np.bool_)
+    spans = [
+        Curve("95% interval", np.array([low[i], high[i]]), np.full(2, float(i)), "grey") for i in range(len(known))
+    ]
+    keys = [f"comparison.changes.{name}.change" for name in known]
+    dots = Curve("B against A", x, np.arange(len(known), dtype=float), "blue", "dots", few=~sure, keys=keys)
+    names = [METRICS[name].words for name in known]
+    rows = [
+        (
+            names[i],
+            Number(float(x[i]), "share", keys[i]),
+            f"{low[i]:+.1%} to {high[i]:+.1%}",
+            each.winner or "not shown",
+        )
+        for i, each in enumerate(known.values())
+    ]
+    figure = Figure(
+        "changes",
+        "B against A",
+        Axis("change, as a share of A", "share"),
+        [Panel(Axis("", "count", "names", names=names), [*spans, dots, Rule(0.0, "", "x", "ink")])],
+        "Hollow: the interval holds no change at all, so no difference is shown.",
+    )
+    lead = "Right of the line B has more of it, left of it less: more goodput is better, more latency or cost is worse."
+    table = Table(("", "B against A", "95% interval", "better"), rows)
+    paired = "paired, request by request: both had the same schedule" if pair.decision.paired else "not paired"
+    return Section("changes", "Which one", lead, [figure, table], f"The two are {paired}. Intervals are of B / A - 1.")
 
 
 def numbers(pair: Pair) -> Section | None:
@@ -188,28 +223,12 @@ def _frontier_figure(subjects: Sequence[FrontierSubject], names: Sequence[str]) 
 
 
 def differences(pair: Pair) -> Section | None:
-    """Facts that could explain the result."""
-    details = [each if isinstance(each, RunSubject) else each.detail for each in pair.subjects]
-    if any(each is None for each in details):
-        return None
-    own = ("command", "started_at", "notes", "slo", "openloop_version", "stopped_ns", "window_ns")
-    facts = [{} if each is None else msgspec.to_builtins(each.run.manifest) for each in details]
-    rows = [
-        (
-            name,
-            *(
-                value if isinstance(value, str) else msgspec.json.encode(value).decode()
-                for value in (facts[0][name], facts[1][name])
-            ),
-        )
-        for name in facts[0]
-        if name not in own and facts[0][name] != facts[1][name]
-    ]
-    lead = "Whatever else is not the same may be the reason." if rows else "The manifests tell of no difference."
-    return Section("differences", "What differs", lead, [Table(("fact", *pair.names), rows)] if rows else [])
+    told = pair.decision.warnings
+    lead = "Whatever else is not the same may be the reason." if told else "The manifests tell of no difference."
+    return Section("differences", "What differs", lead, [Table(("",), [(each,) for each in told])] if told else [])
 
 
-PAIR_SECTIONS: tuple[Callable[[Pair], Section | None], ...] = (numbers, curves, differences)
+PAIR_SECTIONS: tuple[Callable[[Pair], Section | None], ...] = (decided, numbers, curves, differences)
 
 
 def names_of(paths: tuple[Path, Path]) -> tuple[str, str]:

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from openloop.compare.compare import compare
 from openloop.errors import RunError
 from openloop.frontier.frontier import FRONTIER_FILE
 from openloop.records import open_run
@@ -31,7 +32,10 @@ def read_report(
 def read_pair(a: Path, b: Path, slo: str | None = None) -> Report:
     """Two runs or two frontiers, both held against the SLO that is given, or else against that of the first."""
     first = _read(a, slo)
-    return pair_report(Pair((first, _read(b, slo or first.objectives)), names_of((a, b))))
+    second = _read(b, slo or first.objectives)
+    if type(first) is not type(second):
+        raise RunError(f"{a} and {b} are a run and a frontier: compare two of one kind")
+    return pair_report(Pair((first, second), names_of((a, b)), compare(a, b, first.objectives)))
 
 
 def _read(

@@ -14,7 +14,7 @@ from openloop.score import Leak, Percentiles, Score, ServerScore, Summary, Verdi
 from openloop.spec import plain
 from openloop.units import format_count, format_money, format_rate, format_seconds, format_share
 
-__all__ = ["Page", "inspection", "show_inspection", "show_score"]
+__all__ = ["Page", "inspection", "show_inspection", "show_score", "show_table"]
 
 LATENCIES = {
     "ttft": "ttft_s",
@@ -74,6 +74,10 @@ class Page:
 def _printable(text: str) -> str:
     """Text from a run must not steer the terminal."""
     return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text)
+
+
+def show_table(title: str, header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    Page(valid=True).table(title, header, rows)
 
 
 def show_score(score: Score) -> None:

@@ -140,11 +140,11 @@ def ladder(sample: Sample, failures: int = 0) -> Ladder:
     return Ladder(**steps, mean=sample.mean if not failures else np.inf)
 
 
-def independence(sample: Distribution, share: float = 0.5) -> float:
-    """The share of values that count as independent, by how those below a quantile vary between slices."""
+def independence(sample: Distribution) -> float:
+    """The share of values that count as independent, by how the share below the median varies between slices."""
     if not sample.n:
         return 1.0
-    counts, totals = sample.below(sample.quantile(share))
+    counts, totals = sample.below(sample.quantile(0.5))
     return _independent(counts, totals) / sample.n
 
 

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
+from openloop.compare.compare import compare
 from openloop.errors import OpenloopError, RunError
 from openloop.frontier.frontier import FRONTIER_FILE, make_frontier, read_asked, trials_in
 from openloop.frontier.point import read_trial
@@ -261,4 +262,9 @@ class Shelf:
                 same: str | Objectives | None = slo or (subjects[0].objectives if subjects else None)
                 run = entry.kind == "run"
                 subjects.append(self.subject(entry, same) if run else self.frontier(entry, same))
-            return pair_report(Pair((subjects[0], subjects[1]), (a.name, b.name)))
+            first, second = subjects
+            if type(first) is not type(second):
+                raise RunError(f"{a.name} and {b.name} are a run and a frontier: compare two of one kind")
+            what = [each.run if isinstance(each, RunSubject) else None for each in subjects]
+            decision = compare(what[0] or a.path, what[1] or b.path, first.objectives)
+            return pair_report(Pair((first, second), (a.name, b.name), decision))
