@@ -271,9 +271,8 @@ def curve(subject: FrontierSubject) -> Section | None:
         "Throughput counts what was answered, goodput what was accepted. Up to the knee they are the same; beyond it "
         "the system keeps busy and users go without.",
         [frontier_figure(frontier), Table(header, rows, note=note)],
-        "The knee is the largest offered rate at which attainment meets its target: the median and the 95% interval of "
-        "the rates that a logistic curve through the points allows, every point counting as many independent requests "
-        "as batch means show. Throughput is what completed inside the window: in a short run, whose last "
+        "The knee is the largest offered rate at which attainment meets its target; its band is the 95% interval that the "
+        "points allow, each with the uncertainty that batch means show (docs/frontier.md). Throughput is what completed inside the window: in a short run, whose last "
         "answers come after its end, it may lie below goodput.",
     )
 
