@@ -271,9 +271,9 @@ def curve(subject: FrontierSubject) -> Section | None:
         "Throughput counts what was answered, goodput what was accepted. Up to the knee they are the same; beyond it "
         "the system keeps busy and users go without.",
         [frontier_figure(frontier), Table(header, rows, note=note)],
-        "The knee is the largest offered rate at which attainment meets its target; its band is the 95% interval that the "
-        "points allow, each with the uncertainty that batch means show (docs/frontier.md). Throughput is what completed inside the window: in a short run, whose last "
-        "answers come after its end, it may lie below goodput.",
+        "The knee is the largest offered rate at which attainment meets its target; its band is the 95% interval that "
+        "the points allow, each with the uncertainty that batch means show (docs/frontier.md). Throughput is what "
+        "completed inside the window: in a short run, whose last answers come after its end, it may lie below goodput.",
     )
 
 
