@@ -2,14 +2,15 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help demo test check format bench docs lock clean
+.PHONY: help demo test check format bench docs screenshots lock clean
 
 help:
 	@echo "make demo    set up, drive the built-in endpoint until its goodput collapses, score it"
-	@echo "make test    set up, run all tests"
+	@echo "make test    set up, with a browser, and run all tests"
 	@echo "make check   format, lint and types"
 	@echo "make bench   start-up, queues, and speed and memory of the scorer (about 5 minutes, 10 GB of disk)"
 	@echo "make docs    write the parts of the docs that the program knows best"
+	@echo "make screenshots  take the pictures of pages in docs/ anew"
 	@echo "make format  rewrite the code as the formatter wants it"
 	@echo "make lock    pin the newest versions that pyproject.toml allows"
 
@@ -25,8 +26,18 @@ demo: .venv/ready
 	$(BIN)/openloop demo -o demo-output
 	@echo
 	-$(BIN)/openloop score demo-output/stressed
+	@echo
+	@echo "the report: demo-output/report.html"
 
-test: .venv/ready
+# Tests open pages in a real browser: Debian's Chromium where it can be installed, otherwise Playwright's own.
+.venv/browser: .venv/ready
+	@$(BIN)/python -c 'import sys; from openloop.report.paper import find_browser; sys.exit(find_browser() is None)' \
+		|| { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -qq \
+			&& DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium >/dev/null; } \
+		|| $(BIN)/python -m playwright install chromium
+	@touch $@
+
+test: .venv/browser
 	$(BIN)/python -m pytest
 
 check: .venv/ready
@@ -38,10 +49,14 @@ format: .venv/ready
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+screenshots: .venv/browser
+	$(BIN)/python docs/screenshots.py
+
 bench: .venv/ready
 	$(BIN)/python bench/startup.py
 	$(BIN)/python bench/queues.py
 	$(BIN)/python bench/score.py
+	$(BIN)/python bench/view.py
 
 docs: .venv/ready
 	$(BIN)/python docs/generate.py

@@ -11,6 +11,7 @@ from openloop.units import (
     format_seconds,
     format_share,
     parse_count,
+    parse_rates,
     parse_seconds,
     parse_share,
     parse_token_rate,
@@ -93,3 +94,23 @@ def test_shares_near_the_ends_show_two_decimals() -> None:
 )
 def test_money_is_shown_with_three_figures_and_no_exponent(amount: float, text: str) -> None:
     assert format_money(amount) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "rates"),
+    [
+        ("5:20:5", [5.0, 10.0, 15.0, 20.0]),
+        ("0.1:0.5:0.1", [0.1, 0.2, 0.3, 0.4, 0.5]),
+        ("5:12:5", [5.0, 10.0]),
+        ("20,5, 60/min,5", [1.0, 5.0, 20.0]),
+        ("1,10:12:1", [1.0, 10.0, 11.0, 12.0]),
+    ],
+)
+def test_rates_are_a_range_a_list_or_both(text: str, rates: list[float]) -> None:
+    assert parse_rates(text) == rates
+
+
+@pytest.mark.parametrize("text", ["5:50", "50:5:5", "5:50:0", "1:2:3:4", "0:10:5", "1:1000000:0.001", "", "5:x:1"])
+def test_rates_without_sense_are_refused_by_name(text: str) -> None:
+    with pytest.raises(SpecError, match="write it as|leave it out|is not a number"):
+        parse_rates(text)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from openloop.errors import OpenloopError, RecordError, RunError, SpecError, StorageError
     from openloop.export import export
+    from openloop.frontier import Frontier, open_frontier
     from openloop.load import load
     from openloop.load.conductor import Load, drive
     from openloop.quality.grading import grade_run
@@ -38,6 +39,7 @@ _HOME = {
     "errors": ["OpenloopError", "RecordError", "RunError", "SpecError", "StorageError"],
     "export": ["export"],
     "load": ["load"],
+    "frontier": ["Frontier", "open_frontier"],
     "load.conductor": ["Load", "drive"],
     "quality.grading": ["grade_run"],
     "records": [
@@ -58,6 +60,7 @@ _HOME = {
 
 __all__ = [
     "SLO",
+    "Frontier",
     "Load",
     "Manifest",
     "Objectives",
@@ -80,6 +83,7 @@ __all__ = [
     "load",
     "make_batch",
     "make_lists",
+    "open_frontier",
     "open_run",
     "parse_slo",
     "read_prices",

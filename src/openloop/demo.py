@@ -7,12 +7,17 @@ import click
 from openloop.arrivals import Poisson
 from openloop.distributions import Fixed
 from openloop.errors import RunError
+from openloop.frontier.frontier import Asked, make_frontier
+from openloop.frontier.point import Trial, read_trial
 from openloop.load.address import find
 from openloop.load.conductor import Load, drive
 from openloop.load.targets import Chat
 from openloop.report.chart import Chart
+from openloop.report.curve import frontier_report, frontier_subject
+from openloop.report.html import page
 from openloop.score import Score, score
 from openloop.serve.process import endpoint_process
+from openloop.slo import read_slo
 from openloop.workload import Synthetic, Workload
 
 __all__ = ["demo"]
@@ -23,6 +28,7 @@ CAPACITY_RPS = 8 / (50 * 0.0005 + 31 * 0.010)
 LOADS = {"comfortable": 0.4, "moderate": 0.65, "busy": 0.85, "stressed": 1.0, "overloaded": 1.4}
 SECONDS = 7.0
 SLO = "ttft<=500ms, tpot<=40ms"
+TARGET = 0.95
 
 
 def demo(out: Path, seconds: float = SECONDS) -> None:
@@ -33,6 +39,8 @@ def demo(out: Path, seconds: float = SECONDS) -> None:
     )
     click.echo("point         offered  throughput   goodput  accepted  ttft p50  ttft p99")
     scores: dict[float, Score] = {}
+    trials: dict[tuple[float, int], Trial] = {}
+    objectives = read_slo(SLO)
     with endpoint_process(ENGINE) as server:
         place = find(server.url)
         target, workload = Chat(place.host, "openloop", place.base), Workload.of(Synthetic(Fixed(50), Fixed(32)))
@@ -40,7 +48,9 @@ def demo(out: Path, seconds: float = SECONDS) -> None:
             rate = share * CAPACITY_RPS
             facts = {"slo": SLO, "target": server.url, "model": "openloop", "engine": "openloop serve"}
             load = Load([(place, target)], workload, Poisson(rate), seconds, seed, drain_s=4.0, facts=facts)
-            found = score(drive(load, out / name))
+            run = drive(load, out / name)
+            found = score(run)
+            trials[rate, 1] = read_trial(run, objectives, TARGET)
             scores[rate] = found
             ttft = found.ttft_s
             p50, p99 = (f"{1000 * each:>7,.0f}ms" for each in ((ttft.p50, ttft.p99) if ttft else (0.0, 0.0)))
@@ -50,7 +60,21 @@ def demo(out: Path, seconds: float = SECONDS) -> None:
             )
     _draw(scores).save(out / "collapse.png")
     _draw(scores).save(out / "collapse.svg")
+    asked = Asked(
+        source="load",
+        slo=SLO,
+        target=TARGET,
+        rates=list(scores),
+        seconds=seconds,
+        repeat=1,
+        precision=0.1,
+        scenario={"engine": ENGINE},
+        stopped="all five rates were measured",
+    )
+    subject = frontier_subject(make_frontier(asked, SLO, trials), objectives)
+    (out / "report.html").write_text(page(frontier_report(subject)), encoding="utf-8")
     click.echo(f"the picture: {out / 'collapse.png'}; any of the runs: openloop score {out / 'busy'}")
+    click.echo(f"the report: {out / 'report.html'}; all of it in a browser: openloop view {out}")
 
 
 def _draw(scores: dict[float, Score]) -> Chart:

@@ -17,6 +17,7 @@ __all__ = [
     "parse_count",
     "parse_number",
     "parse_rate",
+    "parse_rates",
     "parse_seconds",
     "parse_share",
     "parse_token_rate",
@@ -26,6 +27,7 @@ __all__ = [
 
 NS_PER_S = 1_000_000_000
 LONGEST_S = 1e9  # thirty years
+MOST_RATES = 1000  # in one list
 
 # Numerator and denominator: a division rounds correctly where a product with 1e-3 does not, and a request at exactly
 # the bound must pass.
@@ -91,6 +93,25 @@ def parse_rate(text: str) -> float:
         raise SpecError(f"{text.strip()!r} is negative; a rate is zero or more")
     times, by = _UNITS[unit[1:]] if unit else (1, 1)
     return number * by / times
+
+
+def parse_rates(text: str) -> list[float]:
+    """`5:50:5` -> 5, 10, ..., 50 per second; `5,10,20` -> these; any mixture with commas, in order, each once."""
+    found: list[float] = []
+    for part in text.split(","):
+        ends = [parse_rate(each) for each in part.split(":")]
+        if len(ends) == 1:
+            found += ends
+        elif len(ends) == 3 and ends[0] <= ends[1] and ends[2] > 0 and (ends[1] - ends[0]) / ends[2] < MOST_RATES:
+            steps = round((ends[1] - ends[0]) / ends[2], 6)
+            found += [float(f"{ends[0] + step * ends[2]:.12g}") for step in range(int(steps) + 1)]
+        else:
+            raise SpecError(f"{part.strip()!r} is no range of rates; write it as 5:50:5 (from, to, step) or 5,10,20")
+    if not all(found):
+        raise SpecError(f"{text.strip()!r} has a rate of 0, at which nothing is asked; leave it out")
+    if len(found) > MOST_RATES:
+        raise SpecError(f"{text.strip()!r} are {len(found):,} rates; up to {MOST_RATES:,} can be tried")
+    return sorted(set(found))
 
 
 def parse_share(text: str) -> float:

@@ -15,7 +15,9 @@ import openloop
 from openloop.errors import RecordError, RunError, SpecError
 from openloop.records import Manifest, Run, RunWriter, TimedEvent, open_run
 from openloop.score import Score, score
-from openloop.slo import SLO, CustomDeadlines, TokenDeadlines
+from openloop.score.judged import judge_run
+from openloop.score.scorer import score_judged
+from openloop.slo import SLO, CustomDeadlines, TokenDeadlines, read_slo
 from tests.runs import batch, row, run_of, steady_run, write_run
 from tests.score import oracle
 
@@ -729,3 +731,13 @@ def test_the_module_can_be_called_like_the_function() -> None:
 def test_a_folder_can_be_scored_by_its_path(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run", [row(0, tokens=[0.1])])
     assert score(folder, "ttft<=1s").accepted == score(str(folder), "ttft<=1s").accepted == 1
+
+
+@pytest.mark.parametrize(
+    "slo", ["ttft<=120ms", "ttft<=90ms, tpot<=20ms", "read>=60tok/s", "itl_p90<=40ms", "e2e<=600ms"]
+)
+def test_a_run_that_was_judged_before_is_scored_as_if_it_had_not_been(slo: str) -> None:
+    run = steady_run(slo="ttft<=300ms")
+    before = judge_run(run, read_slo("ttft<=300ms, read>=30tok/s"))
+    again = judge_run(run, read_slo(slo), before=before)
+    assert score_judged(run, read_slo(slo), again).to_dict() == score(run, slo).to_dict()

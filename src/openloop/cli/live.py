@@ -21,8 +21,8 @@ def _keyed(key: str) -> Any:
     return take
 
 
-def scenario_option(flag: str, key: str, *names: str, **how: Any) -> Any:
-    return click.option(flag, *names, callback=_keyed(key), expose_value=False, default=None, **how)
+def scenario_option(flag: str, key: str, *names: str, **how: Any) -> tuple[str, Any]:
+    return flag, click.option(flag, *names, callback=_keyed(key), expose_value=False, default=None, **how)
 
 
 SCENARIO = [
@@ -120,9 +120,9 @@ SCENARIO = [
 ]
 
 
-def scenario_options(command: Any) -> Any:
-    for option in reversed(SCENARIO):
-        command = option(command)
+def scenario_options(command: Any, without: tuple[str, ...] = ()) -> Any:
+    for flag, option in reversed(SCENARIO):
+        command = command if flag in without else option(command)
     return command
 
 

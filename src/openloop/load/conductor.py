@@ -37,7 +37,18 @@ from openloop.load.targets import HttpTarget, Outcome, Target
 from openloop.load.worker import NEVER, Asked, Finished
 from openloop.persistence import MOST_TRIES, Hedge, Repair, Retry
 from openloop.quality import Gating, Grade
-from openloop.records import Manifest, Prices, Run, RunWriter, ServerWriter, Warmth, open_run
+from openloop.records import (
+    Manifest,
+    Now,
+    Prices,
+    Run,
+    RunWriter,
+    ServerWriter,
+    Warmth,
+    forget_now,
+    open_run,
+    write_now,
+)
 from openloop.seeds import stream
 from openloop.units import to_ns
 from openloop.workload import Ask, Demand, Prompts, Scale, Warming, Words, Workload, steady
@@ -113,11 +124,12 @@ class _Worker:
     over: bool = False
 
 
-def drive(load: Load, out: str | Path, watch: Callable[[Snapshot], None] | None = None) -> Run:
+def drive(load: Load, out: str | Path, watch: Callable[[Snapshot], str | None] | None = None) -> Run:
     """Drive a live endpoint on a schedule and record what its users would have got, into the folder `out`.
 
     An interrupt stops the schedule and leaves a complete run; a second one stops everything at once, and leaves a
-    readable one. `watch` is called from another thread.
+    readable one. `watch` is called from another thread, about twice a second; if it gives a reason, the schedule ends
+    there as one that the system cannot keep up with.
     """
     _Conductor(load, Path(out), watch or (lambda _: None)).run()
     return open_run(out)
@@ -142,7 +154,7 @@ class _Request:
 
 
 class _Conductor:
-    def __init__(self, load: Load, out: Path, watch: Callable[[Snapshot], None]) -> None:
+    def __init__(self, load: Load, out: Path, watch: Callable[[Snapshot], str | None]) -> None:
         self.watch = watch
         self.settling_s = load.warming.most if isinstance(load.warming, Hot) else 0.0
         self.opened_ns = None if self.settling_s else 0  # when the measured window begins
@@ -181,6 +193,7 @@ class _Conductor:
         self.primed = self.settled_hits = True
         self.failure: BaseException | None = None
         self.halted_ns: int | None = None
+        self.cut_short: str | None = None
         self.start_ns = 0
         self.stolen_s = 0.0
         self.poller = Poller()
@@ -214,6 +227,7 @@ class _Conductor:
                 worker.process.wait()
                 worker.channel.close()
             self.poller.close()
+            forget_now(self.writer.folder)
             for each, handler in before.items():
                 signal.signal(each, handler)
 
@@ -502,6 +516,7 @@ class _Conductor:
             after = bisect.bisect_right(self.due_ns, due, 0, self.scheduled) if not self.load.users else self.scheduled
             due = self.due_ns[after] if after < self.scheduled else self.end_ns
         self.full_ns = due
+        self.cut_short = "requests"
         self.scheduled = self.fed = min(self.fed, number)
         self.later = sorted(each for each in self.later if each[1] in self.asked)
         self.notes.append(f"stopped after {self.given:,} requests, as was asked for")
@@ -616,11 +631,13 @@ class _Conductor:
 
     def _stop_if_told(self, now: int) -> None:
         if self.interrupts:
-            self._halt(now, now, f"interrupted after {(now - self.start_ns) / 1e9:.1f} s", HALT_S)
+            why = f"interrupted after {(now - self.start_ns) / 1e9:.1f} s"
+            self._halt(now, now, why, HALT_S, cut_short="interrupt")
         elif self.load.users and now >= self.start_ns + self.end_ns:
             self._halt(now, now, None, HALT_S)
         elif self.load.most_spend is not None and self._spent(now) >= self.load.most_spend:
-            self._halt(now, now, f"stopped when {self._spent(now):.4g} was spent, of {self.load.most_spend:g} allowed")
+            why = f"stopped when {self._spent(now):.4g} was spent, of {self.load.most_spend:g} allowed"
+            self._halt(now, now, why, cut_short="spend")
         if self.interrupts > 1:
             for worker in self.workers:
                 worker.over = True
@@ -630,10 +647,14 @@ class _Conductor:
         hourly = prices.hourly * max(now - self.start_ns, 0) / 3.6e12 if prices else 0.0
         return self.spent + hourly
 
-    def _halt(self, now: int, due_ns: int, why: str | None, patience_s: float | None = None) -> None:
+    def _halt(
+        self, now: int, due_ns: int, why: str | None, patience_s: float | None = None, cut_short: str | None = None
+    ) -> None:
         """Nothing is due from this moment on; what is in flight has a while to end."""
         if self.halted_ns is not None:
             return
+        if now < self.start_ns + to_ns(self.load.seconds):
+            self.cut_short = cut_short
         self.halted_ns = max(due_ns, self.start_ns + 1)
         if why:
             self.notes.append(why)
@@ -649,12 +670,16 @@ class _Conductor:
         due = self._due_by(self.halted_ns or now)
         if self.load.users:
             due = self.settled + min(len(self.asked), self.load.users)
+        write_now(self.writer.folder, Now(seconds, due, max(due - self.settled, 0)))
+        why = None
         try:
-            self.watch(Snapshot(seconds, due, max(due - self.settled, 0), self.statuses, self.unseen))
+            why = self.watch(Snapshot(seconds, due, max(due - self.settled, 0), self.statuses, self.unseen))
         except Exception as error:  # nobody looks any more: that is no reason to stop measuring
             self.watch = lambda _: None
             self.notes.append(f"the display failed ({type(error).__name__}), and the run went on")
         self.unseen = []
+        if why and seconds < self.load.seconds:
+            self._halt(now, now, why, cut_short="overload")
 
     def _flush(self) -> None:
         if self.rows:
@@ -693,6 +718,7 @@ class _Conductor:
             stopped_ns=max(stopped, 1),
             stamps=self._stamps(),
             notes=tuple(self.notes),
+            cut_short=self.cut_short,
             offered_rps=self._offered(end),
         )
 

@@ -1,5 +1,6 @@
 """Everything that a run is made of, as a user writes it: one YAML file, or the flags of a command, or both."""
 
+import contextlib
 import math
 import os
 import time
@@ -15,7 +16,7 @@ from openloop.distributions import Distribution, read_distribution
 from openloop.errors import SpecError
 from openloop.load.address import Address, Place, find, shown
 from openloop.load.conductor import Load, Snapshot, drive
-from openloop.load.exchange import measure_scale, only_model
+from openloop.load.exchange import exchange, measure_scale, only_model
 from openloop.load.targets import (
     TARGETS,
     Function,
@@ -25,6 +26,7 @@ from openloop.load.targets import (
     check_template,
     find_function,
 )
+from openloop.load.wire import WireError
 from openloop.persistence import read_hedge, read_repair, read_retry
 from openloop.quality import Gating, read_gating
 from openloop.records import Prices, Run, TimedEvent, Warmth, read_prices
@@ -33,6 +35,7 @@ from openloop.spec import Strict, convert, read_yaml, suggest
 from openloop.terms import NUMBER
 from openloop.units import parse_seconds, parse_share, to_ns
 from openloop.workload import (
+    Ask,
     Scale,
     Synthetic,
     Warming,
@@ -56,10 +59,12 @@ __all__ = [
     "default_folder",
     "read_scenario",
     "run_scenario",
+    "wait_until_free",
 ]
 
 
 MOST_WORKERS = 64
+FREE_S = 1.0  # within which a server that has nothing to do answers a short question
 
 
 class TargetSpec(Strict, frozen=True):
@@ -136,6 +141,14 @@ class Scenario(Strict, frozen=True, rename={"seconds": "for"}):
     connections: int | None = None
     closed: int | None = None
     facts: Facts = Facts()
+
+    @property
+    def urls(self) -> list[str]:
+        return self.target.url if isinstance(self.target.url, list) else [self.target.url]
+
+    @property
+    def drain_s(self) -> float:
+        return _seconds(self.drain, "drain")
 
     @property
     def horizon_s(self) -> float:
@@ -357,16 +370,29 @@ def default_folder() -> Path:
 def run_scenario(
     scenario: Scenario,
     out: Path,
-    watch: Callable[[Snapshot], None] | None = None,
+    watch: Callable[[Snapshot], str | None] | None = None,
     command: list[str] | None = None,
 ) -> Run:
     """Drive what the scenario names, as it says, into the folder `out`."""
     return drive(_load(scenario, command), out, watch)
 
 
+def wait_until_free(scenario: Scenario, patience_s: float) -> None:
+    """Until a server answers a short question at once again, or for so long."""
+    place, target = _sites(scenario.target, scenario.urls)[0]
+    until = time.monotonic() + patience_s
+    while isinstance(target, JsonTarget) and time.monotonic() < until:
+        asked = time.monotonic()
+        with contextlib.suppress(OSError, WireError):
+            exchange(place, target.encode(Ask((("user", "ready?"),), 1), 0), FREE_S)
+            if time.monotonic() - asked < FREE_S:
+                return
+        time.sleep(FREE_S)
+
+
 def _load(scenario: Scenario, command: list[str] | None) -> Load:
     spec = scenario.target
-    urls = spec.url if isinstance(spec.url, list) else [spec.url]
+    urls = scenario.urls
     sites = _sites(spec, urls)
     words, told = _words(scenario, *sites[0])
     cap = f"an experiment with at most {scenario.connections} connections: requests waited for one, and that counts"
@@ -391,7 +417,7 @@ def _load(scenario: Scenario, command: list[str] | None) -> Load:
         scenario.seed,
         words,
         _seconds(scenario.timeout, "timeout"),
-        _seconds(scenario.drain, "drain"),
+        scenario.drain_s,
         scenario.workers,
         scenario.connections,
         scenario.closed,

@@ -1,6 +1,7 @@
 """The table every producer writes and every reader reads."""
 
 from openloop.records.manifest import MANIFEST_FILE, Manifest, Prices, TimedEvent, Warmth, checked, read_prices
+from openloop.records.now import Now, forget_now, read_now, write_now
 from openloop.records.remote import locate
 from openloop.records.run import Run, open_run
 from openloop.records.schema import (
@@ -37,6 +38,7 @@ __all__ = [
     "Labels",
     "Manifest",
     "Measure",
+    "Now",
     "Prices",
     "Reading",
     "Run",
@@ -48,12 +50,14 @@ __all__ = [
     "check_attempts",
     "check_rows",
     "checked",
+    "forget_now",
     "ints",
     "locate",
     "make_batch",
     "make_lists",
     "make_words",
     "open_run",
+    "read_now",
     "read_prices",
     "read_server",
     "relabel",
@@ -61,4 +65,5 @@ __all__ = [
     "side_table",
     "split",
     "words",
+    "write_now",
 ]

@@ -90,6 +90,7 @@ class Manifest(Strict, frozen=True):
     finished: bool = False
     window_ns: tuple[Time, Time] | None = None  # arrivals due from the first to before the second are measured
     stopped_ns: Time | None = None  # when watching ended; what was still in flight then is censored
+    cut_short: str | None = None  # why the schedule was not driven to its end: interrupt, requests, spend, overload
     seed: int | None = None
     stamps: str | None = None  # whose clock says when tokens arrived
 

@@ -35,6 +35,7 @@ class LiveView:
         self._accepted = 0
         self._errors: Counter[str] = Counter()
         self._shown = 0.0
+        self.last = ""
         self._live: Live | None = None
 
     def __enter__(self) -> "LiveView":
@@ -52,10 +53,11 @@ class LiveView:
     def __call__(self, snapshot: Snapshot) -> None:
         for row in snapshot.finished:
             self._count(row)
+        self.last = self.line(snapshot)
         if self._live:
-            self._live.update(Text(self.line(snapshot)))
+            self._live.update(Text(self.last))
         elif not self._quiet and time.monotonic() - self._shown >= PLAIN_S:
-            click.echo(self.line(snapshot), err=True)
+            click.echo(self.last, err=True)
             self._shown = time.monotonic()
 
     def line(self, now: Snapshot) -> str:

@@ -25,7 +25,7 @@ from openloop.score import (
 from openloop.spec import plain
 from openloop.units import format_count, format_money, format_rate, format_seconds, format_share
 
-__all__ = ["Page", "inspection", "show_inspection", "show_metrics", "show_quality", "show_score"]
+__all__ = ["Page", "inspection", "show_inspection", "show_metrics", "show_quality", "show_score", "show_table"]
 
 LATENCIES = {
     "ttft": "ttft_s",
@@ -85,6 +85,10 @@ class Page:
 def _printable(text: str) -> str:
     """Text from a run must not steer the terminal."""
     return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text)
+
+
+def show_table(title: str, header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    Page(valid=True).table(title, header, rows)
 
 
 def show_score(score: Score, console: Console | None = None) -> None:

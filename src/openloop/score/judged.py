@@ -11,7 +11,7 @@ from openloop.score.judge import judge
 from openloop.score.quantiles import SLICES, slice_bounds
 from openloop.score.requests import Answers, Deliveries, Requests, Spending, group_attempts, pace_ns
 from openloop.score.scope import JudgedRun
-from openloop.score.streams import Progress, StreamPlan, Streams, read_streams
+from openloop.score.streams import Progress, StreamPlan, Streams, read_again, read_streams
 from openloop.slo import SLO, TTFT, CustomDeadlines, LinearDeadlines, Objectives
 from openloop.units import to_ns
 
@@ -25,16 +25,25 @@ EXPECTED_PACE_S = 0.05  # and each further one
 
 
 def judge_run(
-    run: Run, objectives: Objectives, progress: Progress | None = None, prices: Prices | None = None
+    run: Run,
+    objectives: Objectives,
+    progress: Progress | None = None,
+    prices: Prices | None = None,
+    before: JudgedRun | None = None,
 ) -> JudgedRun:
-    attempts, prices = read_attempts(run), prices or run.manifest.prices
+    """`before` is the same run held against something else: what is known from there is not worked out again."""
+    attempts, prices = before.attempts if before else read_attempts(run), prices or run.manifest.prices
     if not len(attempts):
         raise RunError(f"{run.path or 'the run'} has no rows: there is nothing to score")
-    requests, request_of = group_attempts(attempts)
+    requests, request_of = (before.deliveries.requests, before.request_of) if before else group_attempts(attempts)
     objective, slos = _assign(attempts, requests, objectives)
     window_ns = _window(run, attempts, requests)
-    streams = read_streams(run, _plan(attempts, requests, request_of, objective, slos, window_ns), progress)
-    _check_against_rows(run, attempts, streams)
+    plan = _plan(attempts, requests, request_of, objective, slos, window_ns)
+    if before and before.streams.serves(plan):
+        streams = read_again(run, plan, before.streams)
+    else:
+        streams = read_streams(run, plan, progress)
+        _check_against_rows(run, attempts, streams)
     tokens = np.where(attempts.output_tokens >= 0, attempts.output_tokens, streams.delivered)
     cost = _attempt_costs(attempts, tokens, prices)
     per_hour = prices.hourly if prices and "cost" not in attempts.present else 0.0
@@ -51,7 +60,7 @@ def judge_run(
         deliveries=deliveries,
         judgement=judgement,
         judgement_from_sent=from_sent,
-        gaps=streams.gaps,
+        streams=streams,
         attempt_cost=cost,
         per_hour=per_hour,
         prices=prices,

@@ -26,6 +26,7 @@ __all__ = [
     "gap_quantiles",
     "reach_at_pace",
     "scan",
+    "scan_again",
 ]
 
 Ints = NDArray[np.int64]
@@ -101,11 +102,28 @@ def scan(ns: Ints, offsets: Ints, plan: Plan, histogram: Ints, gaps: Ints, out: 
             if written + times.size - 1 <= gaps.size:
                 _write_gaps(times, gaps[written:])
                 written += times.size - 1
-        before_first = arrival[row] + first_ns[objective[row]] - pace
-        late = max(times[0] - pace, reach[row]) > before_first
-        qoe[row] = _qoe(times, pace, before_first) if late else 1.0
-        fluidity[row] = _fluidity(times, pace, before_first + pace) if late else 1.0
+        qoe[row], fluidity[row] = _smoothness(times, pace, arrival[row] + first_ns[objective[row]], reach[row])
     return written, -1
+
+
+@njit(cache=True, nogil=True)
+def scan_again(ns: Ints, offsets: Ints, plan: Plan, out: Facts) -> None:
+    """QoE and fluidity anew, where first tokens are expected at another time; all else in `out` holds for any."""
+    arrival, objective, _, first_ns, pace_ns = plan
+    _, _, _, _, reach, qoe, fluidity = out
+    for row in range(offsets.size - 1):
+        times = ns[offsets[row] : offsets[row + 1]]
+        if times.size:
+            due = arrival[row] + first_ns[objective[row]]
+            qoe[row], fluidity[row] = _smoothness(times, pace_ns[objective[row]], due, reach[row])
+
+
+@njit(cache=True, nogil=True)
+def _smoothness(times: Ints, pace: int, due: int, reach: int) -> tuple[float, float]:
+    """QoE and fluidity of an answer whose first token is expected at `due`: both 1 where nothing was late."""
+    if max(times[0], reach + pace) <= due:
+        return 1.0, 1.0
+    return _qoe(times, pace, due - pace), _fluidity(times, pace, due)
 
 
 @njit(cache=True, nogil=True)

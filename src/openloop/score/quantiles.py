@@ -9,6 +9,7 @@ the middle of the same distribution shows.
 """
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
@@ -24,11 +25,14 @@ __all__ = [
     "Percentiles",
     "Sample",
     "independence",
+    "independent_hits",
     "ladder",
     "percentiles",
+    "pooled",
     "rate_interval",
     "share_interval",
     "slice_bounds",
+    "wilson",
 ]
 
 Ints = NDArray[np.int64]
@@ -107,6 +111,13 @@ class Sample:
         return independence(self)
 
 
+def pooled(samples: Sequence[Sample]) -> Sample:
+    """Several samples as one, slice after slice."""
+    values = np.concatenate([sample._values for sample in samples])
+    counts = np.concatenate([sample._counts for sample in samples])
+    return Sample(values, np.ones(len(values), np.bool_), np.concatenate([[0], np.cumsum(counts)]))
+
+
 def slice_bounds(due_ns: Ints, window_ns: tuple[int, int]) -> Ints:
     """Where each slice of the window starts and ends in the sorted due times."""
     edges = np.linspace(window_ns[0], window_ns[1], SLICES + 1)
@@ -164,7 +175,7 @@ def _share_margin(counts: Ints, totals: Ints) -> float:
         return 0.0
     total = totals.sum()
     excess = counts[used] - counts.sum() / total * totals[used]
-    return float(T[slices - 2] * np.sqrt(slices / (slices - 1) * np.sum(excess**2)) / total)
+    return float(_t(slices) * np.sqrt(slices / (slices - 1) * np.sum(excess**2)) / total)
 
 
 def share_interval(hits: Bools, bounds: Ints, limit: float = 1.0) -> tuple[float, float]:
@@ -173,11 +184,16 @@ def share_interval(hits: Bools, bounds: Ints, limit: float = 1.0) -> tuple[float
     `limit` is the largest share of them that may count as independent, from a distribution that tells more about it.
     Wilson's form keeps a width at 0% and 100%, where slices show none.
     """
-    n = len(hits)
-    if not n:
-        return np.nan, np.nan
-    share = hits.mean()
-    effective = max(min(_independent(_count_by_slice(hits, bounds), np.diff(bounds)), limit * n), 1.0)
+    return wilson(float(hits.mean()), independent_hits(hits, bounds, limit)) if len(hits) else (np.nan, np.nan)
+
+
+def independent_hits(hits: Bools, bounds: Ints, limit: float = 1.0) -> float:
+    """How many independent requests make the share of `hits` as uncertain as it is."""
+    return max(min(_independent(_count_by_slice(hits, bounds), np.diff(bounds)), limit * len(hits)), 1.0)
+
+
+def wilson(share: float, effective: float) -> tuple[float, float]:
+    """95% interval of a share that was seen in so many independent requests."""
     centre = (share + Z**2 / (2 * effective)) / (1 + Z**2 / effective)
     half = Z / (1 + Z**2 / effective) * np.sqrt(share * (1 - share) / effective + (Z / (2 * effective)) ** 2)
     return max(0.0, float(centre - half)), min(1.0, float(centre + half))
@@ -191,9 +207,13 @@ def rate_interval(amounts: Floats | Bools, bounds: Ints, seconds: float) -> tupl
     return float(rate - half), float(rate + half)
 
 
+def _t(slices: int) -> float:
+    return T[min(slices - 2, len(T) - 1)]
+
+
 def _rate_margin(sums: NDArray[np.float64 | np.int64], seconds: float) -> float:
     rates = sums / (seconds / len(sums))
-    return float(T[len(rates) - 2] * rates.std(ddof=1) / np.sqrt(len(rates)))
+    return float(_t(len(rates)) * rates.std(ddof=1) / np.sqrt(len(rates)))
 
 
 def _count_by_slice(hits: Bools, bounds: Ints) -> Ints:

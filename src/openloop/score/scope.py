@@ -11,7 +11,7 @@ from openloop.score.attempts import Attempts
 from openloop.score.judge import Judgement
 from openloop.score.quantiles import Sample, slice_bounds
 from openloop.score.requests import Answers, Deliveries
-from openloop.score.streams import GapPool
+from openloop.score.streams import Streams
 from openloop.slo import SLO
 
 __all__ = ["JudgedRun", "Scope"]
@@ -32,7 +32,7 @@ class JudgedRun:
     deliveries: Deliveries
     judgement: Judgement
     judgement_from_sent: Judgement
-    gaps: GapPool
+    streams: Streams
     attempt_cost: Floats | None  # by attempt, NaN: not known; None: nothing is known of any
     per_hour: float  # what was reserved costs, on top
     prices: Prices | None

@@ -30,7 +30,18 @@ from openloop.slo import SLO, Objectives, parse_slo, read_slo
 from openloop.spec import plain, suggest
 from openloop.units import format_seconds, to_ns
 
-__all__ = ["GROUPS", "Disruption", "Score", "Summary", "TimeWindow", "blends", "check", "score"]
+__all__ = [
+    "GROUPS",
+    "Disruption",
+    "Score",
+    "Summary",
+    "TimeWindow",
+    "blends",
+    "check",
+    "objectives_of",
+    "score",
+    "score_judged",
+]
 
 Floats = NDArray[np.float64]
 
@@ -95,6 +106,7 @@ class Score(Summary):
     slo: str
     valid: bool
     reasons: tuple[str, ...]
+    faults: tuple[str, ...]  # names of the checks that found the reasons
     notes: tuple[str, ...]
     statuses: dict[str, int]
     completed_in_window_rps: float
@@ -143,16 +155,22 @@ def score(
     in for those of the manifest.
     """
     run = run if isinstance(run, Run) else open_any(run)
-    objectives = _own_objectives(run) if slo is None else read_slo(slo)
-    if objectives is None:
-        raise SpecError("there is no goodput without an SLO: give one, for example --slo 'ttft<=500ms, tpot<=40ms'")
+    objectives = objectives_of(run, slo)
     for key in by:
         if key not in GROUPS:
             raise SpecError(f"cannot group by {key!r}{suggest(key, GROUPS)}")
     if window_s is not None and window_s <= 0:
         raise SpecError(f"a window of {window_s} s is no window; give a duration such as 60s")
     judged = judge_run(run, objectives, progress, prices)
-    return _score(run, objectives, judged, by, window_s, disruption_s)
+    return score_judged(run, objectives, judged, by, window_s, disruption_s)
+
+
+def objectives_of(run: Run, slo: "str | Path | Mapping[str, Any] | SLO | Objectives | None" = None) -> Objectives:
+    """What a run is held against: the SLO given, or else the one in its manifest."""
+    found = _own_objectives(run) if slo is None else read_slo(slo)
+    if found is None:
+        raise SpecError("there is no goodput without an SLO: give one, for example --slo 'ttft<=500ms, tpot<=40ms'")
+    return found
 
 
 def blends(score: Score, every_s: Sequence[float]) -> list[Blend]:
@@ -199,14 +217,15 @@ def _own_objectives(run: Run) -> Objectives | None:
         raise SpecError(f"the SLO in the run's own manifest cannot be used: {error}") from None
 
 
-def _score(
+def score_judged(
     run: Run,
     objectives: Objectives,
     judged: JudgedRun,
-    by: Sequence[str],
-    window_s: float | None,
-    disruption_s: float,
+    by: Sequence[str] = (),
+    window_s: float | None = None,
+    disruption_s: float = 60.0,
 ) -> Score:
+    """The score of a run that has been judged already."""
     scope = judged.whole
     found = verdict(run, scope)
     server = server_score(run.server(), scope.window_ns)
@@ -217,6 +236,7 @@ def _score(
         slo=str(objectives),
         valid=found.valid,
         reasons=found.reasons,
+        faults=found.faults,
         notes=(*found.notes, *_unused_classes(objectives, judged)),
         statuses=_statuses(scope),
         completed_in_window_rps=_completed_inside(scope) / scope.seconds,
@@ -307,7 +327,7 @@ def _percentiles(scope: Scope, sample: Sample, from_sent: Floats | None = None) 
 
 def _token_gaps(judged: JudgedRun) -> Percentiles | None:
     """Pooled over the tokens of completed requests."""
-    found = percentiles(judged.gaps)
+    found = percentiles(judged.streams.gaps)
     if found is None:
         return None
     steps = {field.name: getattr(found, field.name) for field in dataclasses.fields(Ladder)}

@@ -1,7 +1,7 @@
 """The pass over token events, batch by batch: a run of any size in the memory of one row group."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -13,7 +13,7 @@ from openloop.score import kernel
 from openloop.score.quantiles import SLICES
 from openloop.slo import CustomDeadlines
 
-__all__ = ["GapPool", "Progress", "StreamPlan", "Streams", "read_streams"]
+__all__ = ["GapPool", "Progress", "StreamPlan", "Streams", "read_again", "read_streams"]
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -44,6 +44,13 @@ class Streams:
     gap_at: dict[float, Floats]
     late_by: dict[tuple[CustomDeadlines, bool], Floats]  # seconds, by schedule and whether the clock starts at sending
     gaps: "GapPool"
+    plan: StreamPlan
+
+    def serves(self, plan: StreamPlan) -> bool:
+        """Whether all that another plan asks for is known, but for what depends on when first tokens are expected."""
+        paces, wanted = (each.rows.pace_ns[each.rows.objective] for each in (self.plan, plan))
+        known = plan.paces_ns <= self.plan.paces_ns and plan.gap_shares <= self.plan.gap_shares
+        return known and plan.custom <= self.plan.custom and np.array_equal(paces, wanted)
 
 
 class GapPool:
@@ -94,6 +101,7 @@ def read_streams(run: Run, plan: StreamPlan, progress: Progress | None = None) -
         {share: np.full(rows, np.nan) for share in plan.gap_shares},
         {(custom, sent): np.full(rows, np.nan) for custom in plan.custom for sent in (False, True)},
         GapPool(run.num_events),
+        plan,
     )
     start = 0
     for batch in run.batches(["event_ns", "event_tokens"]):
@@ -107,6 +115,17 @@ def read_streams(run: Run, plan: StreamPlan, progress: Progress | None = None) -
     counted = plan.rows.slice_of >= 0
     streams.gaps.close(int(np.sum(streams.facts.last[counted] - streams.facts.first[counted])))
     return streams
+
+
+def read_again(run: Run, plan: StreamPlan, before: Streams) -> Streams:
+    """The streams of the same run for a plan that `before` serves."""
+    facts = before.facts._replace(qoe=before.facts.qoe.copy(), fluidity=before.facts.fluidity.copy())
+    start = 0
+    for batch in run.batches(["event_ns", "event_tokens"]):
+        rows = slice(start, start + batch.num_rows)
+        kernel.scan_again(*_token_times(batch), plan.rows.part(rows), facts.part(rows))
+        start = rows.stop
+    return replace(before, facts=facts, plan=plan)
 
 
 def _read_batch(batch: pa.RecordBatch, plan: StreamPlan, streams: Streams, rows: slice) -> bool:

@@ -259,17 +259,23 @@ CHECKS: tuple[Callable[[Manifest, Scope], str | None], ...] = (
 
 @dataclass(frozen=True)
 class Verdict:
-    """`reasons` say why a run is not valid; `notes`, what makes a valid one weaker evidence."""
+    """`reasons` say why a run is not valid, `faults` which checks found that; `notes`, what makes a valid one weaker
+    evidence."""
 
     valid: bool
     reasons: tuple[str, ...]
     notes: tuple[str, ...]
+    faults: tuple[str, ...] = ()
 
 
 def verdict(run: Run, scope: Scope) -> Verdict:
-    found = [check(run.manifest, scope) for check in CHECKS] if scope.n else ["nothing was due in the window"]
-    reasons = (*run.missing, *(sentence for sentence in found if sentence))
-    return Verdict(not reasons, reasons, (*_notes(run, scope), *run.manifest.notes))
+    if scope.n:
+        found = {check.__name__: sentence for check in CHECKS if (sentence := check(run.manifest, scope))}
+    else:
+        found = {"nothing_due": "nothing was due in the window"}
+    reasons = (*run.missing, *found.values())
+    faults = ("incomplete", *found) if run.missing else tuple(found)
+    return Verdict(not reasons, reasons, (*_notes(run, scope), *run.manifest.notes), faults)
 
 
 FACTS = {

@@ -1,0 +1,160 @@
+"""Commands over many rates and over two systems."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from openloop.cli.common import DURATION, JSON, RATE, SHARE, Quantity, cli, say
+from openloop.cli.live import scenario_options
+from openloop.units import parse_rates
+
+RATES = Quantity("rates", lambda text: None if text == "auto" else parse_rates(text))
+
+
+def _sweep_options(command: Any) -> Any:
+    return scenario_options(command, without=("--rate", "--closed"))
+
+
+@cli.command()
+@click.argument("scenario", required=False, type=click.Path(path_type=Path))
+@click.option("--sim", "fleet", type=click.Path(path_type=Path), help="Simulate this fleet instead of asking a target.")
+@click.option(
+    "--rates", type=RATES, default="auto", show_default=True, help="5:50:5, or 5,10,20, or auto: find the knee."
+)
+@click.option(
+    "--repeat", type=click.IntRange(1), default=1, show_default=True, help="Runs of each rate, or named point."
+)
+@click.option("--attain", type=SHARE, default="99%", show_default=True, help="Share of requests to accept at the knee.")
+@click.option("--precision", type=SHARE, default="5%", show_default=True, help="Of the knee: half of its interval.")
+@click.option(
+    "--start", type=RATE, default="1/s", show_default=True, help="Rate to begin with, where it is looked for."
+)
+@click.option("--current", type=RATE, help="Rate of today: how much headroom is there?")
+@click.option("--budget", type=DURATION, help="Stop when runs have taken this long together, for example 30m.")
+@click.option("--require", type=RATE, help="Exit with 1 if the knee is not shown to be at least this rate.")
+@_sweep_options
+@click.option("-o", "--out", type=click.Path(path_type=Path), required=True, help="Folder of the sweep.")
+@JSON
+@click.pass_context
+def sweep(
+    ctx: click.Context,
+    /,
+    scenario: Path | None,
+    fleet: Path | None,
+    rates: list[float] | None,
+    attain: float,
+    budget: float | None,
+    require: float | None,
+    out: Path,
+    as_json: bool,
+    **how: Any,
+) -> None:
+    """Measure goodput over offered rates, live or simulated, and find the knee with its interval.
+
+    With --rates auto it probes gently, doubles the rate until the SLO breaks, narrows to the knee, and sees that there
+    are points called comfortable, moderate, busy, stressed and overloaded. Every run has prompts and arrivals of its
+    own, the next one waits until the server is free, and one whose backlog grows ends early. The same command goes on
+    with a sweep that was cut off. --for is the time of one point, --max-spend the cost of all. Simulated points of a
+    list use all cores.
+
+    \b
+    Examples:
+      openloop sweep --target http://localhost:8000 --slo "ttft<=500ms, tpot<=40ms" -o frontier/
+      openloop sweep --sim fleet.yaml --slo "ttft<=1s, tpot<=40ms" --rates 5:50:5 --for 5m --repeat 3 -o frontier/
+      openloop sweep scenario.yaml --budget 30m --current 12 -o frontier/
+    """
+    from openloop.frontier import sweep as measure
+    from openloop.frontier.sweep import INTERRUPTED
+    from openloop.load.scenario import read_scenario
+    from openloop.report.frontier import SweepView
+    from openloop.spec import read_yaml
+
+    flags = dict(ctx.obj or {})
+    written = read_yaml(scenario) if scenario else None
+    if not (isinstance(written, dict) and written.get("arrivals")):
+        flags.setdefault("arrivals", "poisson:rate=1")
+    given = read_scenario(scenario, flags, live=fleet is None)
+    command = ["openloop", *sys.argv[1:]]
+    with SweepView(given.objectives(), quiet=as_json) as view:
+        found = measure(
+            out, given, fleet, rates=rates, target=attain, budget_s=budget, view=view, command=command, **how
+        )
+    tell_frontier(found, as_json)
+    if found.stopped == INTERRUPTED:
+        sys.exit(130)
+    shown = found.knee.interval[0] if found.knee.interval else found.knee.above
+    if require is not None and not (shown is not None and shown >= require):
+        sys.exit(say(f"required a knee of at least {require:g}/s: {found.knee.sentence}", 1))
+    if not any(point.usable for point in found.points):
+        sys.exit(1)
+
+
+def tell_frontier(found: Any, as_json: bool) -> None:
+    from rich.console import Console
+
+    from openloop.report.frontier import frontier_lines, frontier_table
+
+    if as_json:
+        click.echo(json.dumps(found.to_dict(), indent=2, allow_nan=False))
+        return
+    if found.points:
+        Console(highlight=False, soft_wrap=True, width=10_000).print(frontier_table(found.points))
+    for line in frontier_lines(found):
+        click.echo(line)
+
+
+@cli.command()
+@click.argument("a", type=click.Path(path_type=Path))
+@click.argument("b", type=click.Path(path_type=Path))
+@click.option("--slo", help="One SLO for both; by default their own, if it is the same.")
+@click.option("--fail-if", multiple=True, help="A change that must not be, as 'goodput < -5%'; may be given again.")
+@click.option("--junit", type=click.Path(path_type=Path), help="Also write a JUnit file, a case for each --fail-if.")
+@click.option("--markdown", type=click.Path(path_type=Path), help="Also write a Markdown file.")
+@JSON
+def compare(
+    a: Path,
+    b: Path,
+    slo: str | None,
+    fail_if: tuple[str, ...],
+    junit: Path | None,
+    markdown: Path | None,
+    as_json: bool,
+) -> None:
+    """Decide between A and B, two runs or two sweeps: which one, by how much, how sure, and what else could explain it.
+
+    Changes are of B against A. Where both had the same schedule they are compared in pairs, block by block of time.
+    --fail-if exits with 1 when a change is beyond its limit with 95% confidence: where the true change is just at the
+    limit, that happens one time in twenty.
+
+    \b
+    Metrics: goodput, attainment, throughput, tokens, ttft_p50, ttft_p95, ttft_p99, tpot_p99, e2e_p99, cost
+
+    \b
+    Examples:
+      openloop compare before/ after/ --fail-if "goodput < -5%" --fail-if "ttft_p99 > 10%" --junit compare.xml
+      openloop compare frontier-a/ frontier-b/ --slo "ttft<=500ms, tpot<=40ms"
+    """
+    from openloop.compare import compare as decide
+    from openloop.compare import read_gate
+    from openloop.report.compare import as_junit, as_markdown, comparison_lines, rows
+    from openloop.report.terminal import show_table
+
+    gates = tuple(str(read_gate(each)) for each in fail_if)
+    found = decide(a, b, slo, fail_if)
+    if junit:
+        junit.write_text(as_junit(found, gates), encoding="utf-8")
+    if markdown:
+        markdown.write_text(as_markdown(found), encoding="utf-8")
+    if as_json:
+        click.echo(json.dumps(found.to_dict(), indent=2, allow_nan=False))
+    else:
+        for line in comparison_lines(found):
+            click.echo(line)
+        show_table("", ("A", "B", "change", "95% interval", "better"), rows(found.changes))
+        for rate, changes in found.by_rate.items():
+            show_table(f"offered {rate:g}/s", ("A", "B", "change", "95% interval", "better"), rows(changes))
+    if found.failed:
+        sys.exit(1)

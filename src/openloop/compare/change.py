@@ -1,0 +1,170 @@
+"""How two judged runs differ: the ratio of each metric, with an interval that respects autocorrelation.
+
+Runs are cut into blocks by schedule time. A jackknife leaves one block out at a time, of both runs together where their
+schedules match, so that what both had to bear cancels; blocks are also left out in pairs, and the wider answer counts.
+"""
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from openloop.score.quantiles import SLICES
+from openloop.score.scope import Scope
+
+__all__ = ["METRICS", "Change", "Metric", "change_of", "changes", "same_schedule", "together"]
+
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+
+# Of Student's t with 19 and with 9 degrees of freedom: 97.5% and 95%.
+T_TWO_SIDED = {20: 2.093, 10: 2.262}
+T_ONE_SIDED = {20: 1.729, 10: 1.833}
+
+
+@dataclass(frozen=True)
+class Metric:
+    """`of` takes a run and which of its requests to look at, and for how long they came."""
+
+    words: str
+    better: int  # 1: more of it is better; -1: less
+    of: Callable[[Scope, Bools, float], float]
+
+
+def _quantile(name: str, share: float) -> Callable[[Scope, Bools, float], float]:
+    def of(scope: Scope, kept: Bools, _: float) -> float:
+        values = getattr(scope.answers, name)[kept & scope.deliveries.ok]
+        values = values[~np.isnan(values)]
+        return float(np.quantile(values, share)) if len(values) else np.nan
+
+    return of
+
+
+def _cost(scope: Scope, kept: Bools, seconds: float) -> float:
+    run = scope.run
+    if run.attempt_cost is None and not run.per_hour:
+        return np.nan
+    accepted = int(scope.judgement.accepted[kept].sum())
+    spent = float(scope.deliveries.spending.spent[kept].sum()) + run.per_hour * seconds / 3600
+    return spent / accepted if accepted else np.inf
+
+
+METRICS = {
+    "goodput": Metric("goodput", 1, lambda scope, kept, s: float(scope.judgement.accepted[kept].sum()) / s),
+    "attainment": Metric("attainment", 1, lambda scope, kept, _: float(scope.judgement.accepted[kept].mean())),
+    "throughput": Metric("throughput", 1, lambda scope, kept, s: float(scope.deliveries.ok[kept].sum()) / s),
+    "tokens": Metric(
+        "output tokens/s",
+        1,
+        lambda scope, kept, s: float(scope.deliveries.tokens[kept & scope.deliveries.ok].sum()) / s,
+    ),
+    "ttft_p50": Metric("TTFT p50", -1, _quantile("ttft_s", 0.5)),
+    "ttft_p95": Metric("TTFT p95", -1, _quantile("ttft_s", 0.95)),
+    "ttft_p99": Metric("TTFT p99", -1, _quantile("ttft_s", 0.99)),
+    "tpot_p99": Metric("TPOT p99", -1, _quantile("tpot_s", 0.99)),
+    "e2e_p99": Metric("E2E p99", -1, _quantile("e2e_s", 0.99)),
+    "cost": Metric("cost per accepted", -1, _cost),
+    "knee": Metric("knee", 1, lambda *_: np.nan),  # of frontiers
+}
+
+
+@dataclass(frozen=True)
+class Change:
+    """B against A in one metric. `change` is B / A - 1; None where there is no ratio to speak of."""
+
+    metric: str
+    a: float
+    b: float
+    change: float | None
+    interval: tuple[float, float] | None  # 95%
+    at_most: float | None  # 95%, one-sided
+    at_least: float | None
+
+    @property
+    def winner(self) -> str | None:
+        """A or B, if it is sure."""
+        if self.interval is None or self.interval[0] <= 0 <= self.interval[1]:
+            return None
+        return "B" if (self.interval[0] > 0) == (METRICS[self.metric].better > 0) else "A"
+
+    @property
+    def half(self) -> float | None:
+        """Half of the interval, on a scale of ratios."""
+        return None if self.interval is None else float(np.log1p(self.interval[1]) - np.log1p(self.interval[0])) / 2
+
+
+def same_schedule(a: Scope, b: Scope) -> bool:
+    return a.n == b.n and a.window_ns == b.window_ns and bool(np.array_equal(a.due_ns, b.due_ns))
+
+
+def changes(a: Scope, b: Scope) -> dict[str, Change]:
+    """Every metric that both runs tell."""
+    paired = same_schedule(a, b)
+    least = 0.5 / max(a.n, b.n, 1)  # half a request, where there is none
+    found = {
+        name: _change(name, _left_out(a, each), _left_out(b, each), paired, least) for name, each in METRICS.items()
+    }
+    return {name: each for name, each in found.items() if not np.isnan([each.a, each.b]).any()}
+
+
+def together(all_of: list[Change]) -> Change:
+    """The mean of several independent changes in one metric."""
+    a, b = (float(np.mean([getattr(each, end) for each in all_of])) for end in ("a", "b"))
+    known = [each for each in all_of if each.change is not None and each.half is not None]
+    if len(known) < len(all_of):
+        return Change(all_of[0].metric, a, b, None, None, None, None)
+    middle = float(np.mean([np.log1p(each.change or 0.0) for each in known]))
+    sides = [np.hypot.reduce([side(each) for each in known]) / len(known) for side in (_half, _one_sided)]
+    return change_of(all_of[0].metric, a, b, middle, float(sides[0]), float(sides[1]))
+
+
+def _half(change: Change) -> float:
+    return change.half or 0.0
+
+
+def _one_sided(change: Change) -> float:
+    return float(np.log1p(change.at_most or 0.0) - np.log1p(change.at_least or 0.0)) / 2
+
+
+def _left_out(scope: Scope, metric: Metric) -> dict[int, Floats]:
+    """The metric of all requests, followed by that without each block: by number of blocks."""
+    whole = metric.of(scope, np.ones(scope.n, bool), scope.seconds) if scope.n else np.nan
+    found = {}
+    for blocks in T_TWO_SIDED:
+        ends = scope.bounds[:: SLICES // blocks]
+        values = [whole]
+        for start, end in itertools.pairwise(ends):
+            kept = np.ones(scope.n, bool)
+            kept[start:end] = False
+            values.append(metric.of(scope, kept, scope.seconds * (1 - 1 / blocks)) if kept.any() else np.nan)
+        found[blocks] = np.array(values)
+    return found
+
+
+def _change(name: str, a: dict[int, Floats], b: dict[int, Floats], paired: bool, least: float) -> Change:
+    first, second = float(next(iter(a.values()))[0]), float(next(iter(b.values()))[0])
+    everything = np.concatenate([*a.values(), *b.values()])
+    floor = least * everything.max()
+    if not (np.isfinite(everything).all() and floor > 0):
+        return Change(name, first, second, None, None, None, None)
+    margins = []
+    for blocks in T_TWO_SIDED:
+        logs = [np.log(np.maximum(each[blocks][1:], floor)) for each in (a, b)]
+        spread = np.var(logs[1] - logs[0]) if paired else np.var(logs[0]) + np.var(logs[1])
+        error = float(np.sqrt((blocks - 1) * spread))
+        margins.append((T_TWO_SIDED[blocks] * error, T_ONE_SIDED[blocks] * error))
+    two, one = max(margins)
+    return change_of(name, first, second, float(np.log(max(second, floor) / max(first, floor))), two, one)
+
+
+def change_of(name: str, a: float, b: float, middle: float, two: float, one: float) -> Change:
+    """From the logarithm of a ratio, and its margins, two-sided and one-sided."""
+
+    def share(log: float) -> float:
+        return float(np.expm1(log))
+
+    return Change(
+        name, a, b, share(middle), (share(middle - two), share(middle + two)), share(middle + one), share(middle - one)
+    )

@@ -1,0 +1,336 @@
+"""Two runs or two frontiers: which one, by how much, how sure, and what else could explain it."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from openloop.compare.change import METRICS, Change, change_of, changes, same_schedule, together
+from openloop.errors import RunError, SpecError
+from openloop.frontier import Frontier, open_frontier
+from openloop.frontier.frontier import FRONTIER_FILE, read_asked, trials_in
+from openloop.frontier.steady import flow_of, warm_up
+from openloop.records import Manifest, Run, open_run
+from openloop.score.judged import judge_run
+from openloop.score.scope import Scope
+from openloop.score.scorer import objectives_of
+from openloop.slo import Objectives, read_slo
+from openloop.spec import plain, suggest
+from openloop.units import to_ns
+
+__all__ = ["Change", "Comparison", "Gate", "compare", "read_gate"]
+
+ONE_SIDED = 1.645 / 1.96
+TELL = 0.05  # a difference that is worth telling apart
+POWER = (1.96 + 0.84) / 1.96  # errors that it takes to find such a difference four times in five
+
+# What could explain a difference. Those of the first kind make it a comparison of two workloads.
+SAME_WORK = ("workload", "lengths", "arrivals", "offered_rps", "retry_policy", "cache_warmth", "slo", "quality_gate")
+SAME_SYSTEM = (
+    *("source", "target", "engine", "engine_version", "engine_flags", "model", "model_revision", "quantization"),
+    *("hardware", "replicas", "prices", "stamps", "openloop_version", "cut_short"),
+)
+
+
+@dataclass(frozen=True)
+class Gate:
+    """A change of a metric that must not be: `goodput < -5%`."""
+
+    metric: str
+    below: bool
+    limit: float
+
+    def __str__(self) -> str:
+        return f"{self.metric} {'<' if self.below else '>'} {100 * self.limit:g}%"
+
+    def fails(self, change: Change | None) -> bool:
+        """Beyond the limit with 95% confidence: at the limit itself, one time in twenty."""
+        if change is None or change.at_most is None or change.at_least is None:
+            return change is not None and not self.below and change.a < change.b == np.inf
+        return change.at_most < self.limit if self.below else change.at_least > self.limit
+
+
+def read_gate(text: str) -> Gate:
+    match = re.fullmatch(r"\s*(\w+)\s*([<>])\s*([+-]?\d+(?:\.\d+)?)\s*%\s*", text)
+    if match is None:
+        raise SpecError(f"{text!r} is no gate; write a change that must not be, such as 'goodput < -5%'")
+    if match[1] not in METRICS:
+        raise SpecError(f"{text!r}: unknown metric {match[1]!r}{suggest(match[1], METRICS)}")
+    return Gate(match[1], match[2] == "<", float(match[3]) / 100)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """B against A. `sentence` is the verdict; `winner` is A, B or None."""
+
+    a: str
+    b: str
+    kind: str  # runs or frontiers
+    slo: str
+    paired: bool
+    winner: str | None
+    winner_by_throughput: str | None
+    sentence: str
+    changes: dict[str, Change]
+    by_rate: dict[float, dict[str, Change]]  # of frontiers: at the rates that both have
+    knees: tuple[str, str] | None
+    more_minutes: float | None  # of each, until a difference of 5% would be found
+    warnings: tuple[str, ...]
+    failed: tuple[str, ...]  # gates
+
+    def to_dict(self) -> dict[str, Any]:
+        found: dict[str, Any] = plain(self)
+        found["by_rate"] = {f"{rate:g}": each for rate, each in found["by_rate"].items()}
+        return found
+
+
+def compare(
+    a: str | Path | Run,
+    b: str | Path | Run,
+    slo: Any = None,
+    fail_if: Sequence[str | Gate] = (),
+) -> Comparison:
+    """Compare two runs, or the sweeps in two folders, under one SLO."""
+    gates = [read_gate(each) if isinstance(each, str) else each for each in fail_if]
+    kinds = [not isinstance(each, Run) and (Path(each) / FRONTIER_FILE).exists() for each in (a, b)]
+    if all(kinds):
+        found = _frontiers(Path(str(a)), Path(str(b)), slo)
+    elif any(kinds):
+        raise RunError(f"{a} and {b} are a run and a frontier: compare two of a kind, or a run inside of the frontier")
+    else:
+        first, second = (each if isinstance(each, Run) else open_run(each) for each in (a, b))
+        found = _runs(first, second, slo)
+    return replace(found, failed=tuple(str(gate) for gate in gates if gate.fails(found.changes.get(gate.metric))))
+
+
+def _one_slo(slos: Sequence[Any], slo: Any, names: Sequence[str]) -> Objectives:
+    if slo is not None:
+        return read_slo(slo)
+    if any(each is None for each in slos):
+        raise SpecError(
+            "there is no goodput without an SLO: give one with --slo, for example 'ttft<=500ms, tpot<=40ms'"
+        )
+    first, second = (read_slo(each) for each in slos)
+    if str(first) != str(second):
+        raise SpecError(f"{names[0]} is held to {first} and {names[1]} to {second}: give one for both with --slo")
+    return first
+
+
+def _scope(run: Run, objectives: Objectives, *, warm: bool) -> Scope:
+    """The requests to compare; without the warm-up, where runs are points of a sweep."""
+    if warm and run.manifest.window_ns is not None:
+        end = run.manifest.window_ns[1]
+        start = to_ns(warm_up(flow_of(run), end / 1e9))
+        run = replace(run, manifest=msgspec.structs.replace(run.manifest, window_ns=(start, end)))
+    return judge_run(run, objectives).whole
+
+
+def _runs(a: Run, b: Run, slo: Any) -> Comparison:
+    names = [str(each.path or place) for each, place in ((a, "A"), (b, "B"))]
+    if slo is None and a.manifest.slo is not None and b.manifest.slo is not None:
+        objectives = _one_slo([a.manifest.slo, b.manifest.slo], None, names)
+    else:
+        objectives = objectives_of(a, slo)
+    first, second = (_scope(each, objectives, warm=False) for each in (a, b))
+    for scope, name in ((first, names[0]), (second, names[1])):
+        if not scope.n:
+            raise RunError(f"{name} has nothing due in its window: there is nothing to compare")
+    found = changes(first, second)
+    warnings = [*_differences(a.manifest, b.manifest), *_lengths_of_time(first, second)]
+    minutes = _more_minutes(found["goodput"], min(first.seconds, second.seconds))
+    winner, by_throughput, sentence = _verdict(found, minutes)
+    return Comparison(
+        a=names[0],
+        b=names[1],
+        kind="runs",
+        slo=str(objectives),
+        paired=same_schedule(first, second),
+        winner=winner,
+        winner_by_throughput=by_throughput,
+        sentence=sentence,
+        changes=found,
+        by_rate={},
+        knees=None,
+        more_minutes=minutes,
+        warnings=tuple(warnings),
+        failed=(),
+    )
+
+
+def _lengths_of_time(a: Scope, b: Scope) -> Iterator[str]:
+    if max(a.seconds, b.seconds) > 1.2 * min(a.seconds, b.seconds):
+        yield f"they took different times: {a.seconds:.4g} s and {b.seconds:.4g} s"
+
+
+def _differences(a: Manifest, b: Manifest) -> Iterator[str]:
+    for names, what in ((SAME_WORK, "not the same workload"), (SAME_SYSTEM, "they differ in")):
+        for name in names:
+            first, second = (msgspec.to_builtins(getattr(each, name)) for each in (a, b))
+            close = name == "offered_rps" and first and second and abs(first / second - 1) < 0.01
+            if first != second and not close:
+                yield f"{what}{': ' if names is SAME_WORK else ' '}{name.replace('_', ' ')}: {first} and {second}"
+
+
+def _more_minutes(change: Change, seconds: float) -> float | None:
+    """Of each, until a difference of TELL would be found four times in five: errors fall with the root of time."""
+    if change.half is None:
+        return None
+    times = (change.half * POWER / np.log1p(TELL)) ** 2
+    return max(float(times - 1) * seconds / 60, 0.0)
+
+
+def _verdict(found: Mapping[str, Change], minutes: float | None) -> tuple[str | None, str | None, str]:
+    goodput = found["goodput"]
+    raw = found["tokens"] if "tokens" in found and found["tokens"].a else found["throughput"]
+    if not goodput.a and not goodput.b:
+        return None, raw.winner, "neither has any goodput: nothing to choose between"
+    if not goodput.a or not goodput.b:
+        none = "B" if goodput.a else "A"
+        return "A" if goodput.a else "B", raw.winner, f"{'A' if goodput.a else 'B'}: {none} has no goodput at all"
+    if goodput.change is None or goodput.interval is None:
+        return None, raw.winner, "goodput cannot be compared: there are too few requests"
+    winner = goodput.winner
+    if winner is None:
+        more = (
+            f"telling {TELL:.0%} apart takes about {_minutes(minutes)} more of each"
+            if minutes
+            else "a difference of 5% would have shown"
+        )
+        return None, raw.winner, f"no difference shown in goodput: {_percent(goodput)}; {more}"
+    sentence = f"{_ahead(goodput)} in goodput"
+    other = "B" if winner == "A" else "A"
+    if raw.winner == other:
+        sentence += f"; {other} wins only on raw throughput"
+    return winner, raw.winner, sentence
+
+
+def _ahead(change: Change) -> str:
+    """Who, and by how much."""
+    size, (low, high) = change.change or 0.0, change.interval or (0.0, 0.0)
+    if change.winner == "A":
+        size, low, high = (1 / (1 + each) - 1 for each in (size, high, low))
+    return f"{change.winner}, by {100 * size:.3g}% [{100 * low:.3g}, {100 * high:.3g}]"
+
+
+def _minutes(minutes: float | None) -> str:
+    return "1 minute" if (minutes or 0) <= 1 else f"{np.ceil(minutes or 0):,.0f} minutes"
+
+
+def _percent(change: Change) -> str:
+    if change.change is None or change.interval is None:
+        return "-"
+    return f"{100 * change.change:+.3g}% [{100 * change.interval[0]:+.3g}, {100 * change.interval[1]:+.3g}]"
+
+
+def _frontiers(a: Path, b: Path, slo: Any) -> Comparison:
+    asked = [read_asked(each) for each in (a, b)]
+    objectives = _one_slo([each.slo for each in asked], slo, [str(a), str(b)])
+    first, second = (open_frontier(each, objectives) for each in (a, b))
+    for each in (first, second):
+        if not each.points:
+            raise RunError(f"{each.path} has no finished run: there is nothing to compare")
+    by_rate, warnings, paired, seconds = _common(a, b, objectives)
+    if asked[0].target != asked[1].target:
+        warnings += (f"not the same target: {asked[0].target:g} and {asked[1].target:g} of requests at the knee",)
+    warnings += tuple(_cannot_be_concluded(first)) + tuple(_cannot_be_concluded(second))
+    winner, sentence = _by_knee(first, second)
+    busiest = max(by_rate, key=lambda rate: by_rate[rate]["goodput"].a + by_rate[rate]["goodput"].b, default=None)
+    minutes = None
+    if winner is None and busiest is not None:
+        minutes = _more_minutes(by_rate[busiest]["goodput"], seconds[busiest])
+        winner, _, at_rate = _verdict(by_rate[busiest], minutes)
+        sentence = f"{sentence}; offered {busiest:g}/s: {at_rate}"
+    return Comparison(
+        a=str(a),
+        b=str(b),
+        kind="frontiers",
+        slo=str(objectives),
+        paired=paired,
+        winner=winner,
+        winner_by_throughput=_most_served(first, second),
+        sentence=sentence,
+        changes=_best(first, second),
+        by_rate=by_rate,
+        knees=(first.knee.sentence, second.knee.sentence),
+        more_minutes=minutes,
+        warnings=warnings,
+        failed=(),
+    )
+
+
+def _cannot_be_concluded(found: Frontier) -> Iterator[str]:
+    if found.knee.rate is None:
+        yield f"{found.path} has no knee: {found.knee.sentence}"
+    if all(point.overloaded for point in found.points):
+        yield f"{found.path} is overloaded at every rate: what it can do is not shown"
+    if len(found.points) == 1:
+        yield f"{found.path} has one point: there is no curve, and it can be compared at that rate only"
+
+
+def _most_served(a: Frontier, b: Frontier) -> str | None:
+    """Who completes more at their best, goodput or not; None where they are within 2%."""
+    most = [max(point.served_rps for point in each.points) for each in (a, b)]
+    return None if abs(most[1] - most[0]) <= 0.02 * max(most) else "B" if most[1] > most[0] else "A"
+
+
+def _common(
+    a: Path, b: Path, objectives: Objectives
+) -> tuple[dict[float, dict[str, Change]], tuple[str, ...], bool, dict[float, float]]:
+    """Changes at the rates that both have, run by run; what their manifests differ in; whether all are pairs."""
+    first, second = (dict(trials_in(each)) for each in (a, b))
+    found: dict[float, dict[str, list[Change]]] = {}
+    warnings: dict[str, None] = {}
+    seconds: dict[float, float] = {}
+    pairs = []
+    for key in sorted(first.keys() & second.keys()):
+        runs = [open_run(each[key]) for each in (first, second)]
+        scopes = [_scope(each, objectives, warm=True) for each in runs]
+        start = max(scope.window_ns[0] for scope in scopes)
+        scopes = [scope.run.between(start, scope.window_ns[1]) for scope in scopes]
+        if not all(scope.n for scope in scopes):
+            continue
+        pairs.append(same_schedule(*scopes))
+        seconds[key[0]] = seconds.get(key[0], 0.0) + min(scope.seconds for scope in scopes)
+        warnings |= dict.fromkeys(_differences(runs[0].manifest, runs[1].manifest))
+        for name, change in changes(*scopes).items():
+            found.setdefault(key[0], {}).setdefault(name, []).append(change)
+    if not pairs:
+        warnings["they have no rate in common: only their knees can be compared"] = None
+    by_rate = {rate: {name: together(each) for name, each in all_of.items()} for rate, all_of in found.items()}
+    return by_rate, tuple(warnings), bool(pairs) and all(pairs), seconds
+
+
+def _by_knee(a: Frontier, b: Frontier) -> tuple[str | None, str]:
+    change = _best(a, b).get("knee")
+    if change is not None and change.interval is not None:
+        if change.winner is None:
+            return None, f"no difference shown between the knees: {_percent(change)}"
+        other = "A" if change.winner == "B" else "B"
+        most = f"; {other} wins only on raw throughput" if _most_served(a, b) == other else ""
+        return change.winner, f"{_ahead(change)} at the knee{most}"
+    ends = [each.knee.interval or (each.knee.above or 0.0, each.knee.below or np.inf) for each in (a, b)]
+    for winner, mine, theirs in (("A", ends[0], ends[1]), ("B", ends[1], ends[0])):
+        if mine[0] > theirs[1]:
+            return winner, f"{winner}, by at least {100 * (mine[0] / theirs[1] - 1):.3g}% at the knee"
+    return None, "the knees cannot be compared, for not both are shown"
+
+
+def _best(a: Frontier, b: Frontier) -> dict[str, Change]:
+    """Changes of the knee, and of the highest goodput, where both frontiers show them."""
+    peaks = [each.peak for each in (a, b)]
+    shown = {
+        "knee": [(each.knee.rate or 0.0, each.knee.interval or (0.0, 0.0)) for each in (a, b)],
+        "goodput": [(each.goodput_rps, each.goodput_rps_interval) if each else (0.0, (0.0, 0.0)) for each in peaks],
+    }
+    found = {}
+    for name, pair in shown.items():
+        known = [(middle, low, high) for middle, (low, high) in pair if low > 0]
+        if len(known) == 2:
+            half = float(np.hypot(*(np.log(high / low) / 2 for _, low, high in known)))
+            middle = float(np.log(known[1][0] / known[0][0]))
+            found[name] = change_of(name, known[0][0], known[1][0], middle, half, half * ONE_SIDED)
+    return found

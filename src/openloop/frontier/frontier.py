@@ -1,0 +1,153 @@
+"""The folder of a sweep, read and scored: points over offered load, and what they show together."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+
+from openloop.errors import RunError, SpecError
+from openloop.frontier.knee import Knee, find_knee
+from openloop.frontier.point import Point, Trial, make_point, read_trial
+from openloop.records import open_run
+from openloop.slo import SLO, Objectives, read_slo
+from openloop.spec import Strict, convert, plain, read_json
+
+__all__ = ["FRONTIER_FILE", "POINTS", "Asked", "Frontier", "make_frontier", "open_frontier", "read_asked", "trials_in"]
+
+FRONTIER_FILE: Final = "frontier.json"
+POINTS: Final = "points"
+
+Share = Annotated[float, msgspec.Meta(gt=0, lt=1)]
+
+
+class Asked(Strict, frozen=True):
+    """frontier.json: what was asked for, and how it went so far."""
+
+    source: Literal["load", "sim"]
+    slo: str | dict[str, Any]
+    target: Share
+    rates: list[float] | None  # null: looked for
+    seconds: float
+    repeat: int
+    precision: float  # of the knee, where rates are looked for: half of its interval over it
+    scenario: dict[str, Any]
+    fleet: dict[str, Any] | None = None
+    seed: int = 0
+    current: float | None = None  # rate at which the system is used today
+    version: int = 1
+    stopped: str | None = None  # why no more was measured; null: it goes on, or was cut off
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Frontier:
+    """Points by offered rate, and what they show together."""
+
+    path: str | None
+    source: str
+    slo: str
+    points: tuple[Point, ...]
+    knee: Knee
+    peak: Point | None  # where goodput is highest
+    half_rate: float | None  # the first rate at which goodput is below half of throughput, of those measured
+    current: float | None
+    headroom: float | None  # at the current rate, as a share of it
+    headroom_interval: tuple[float, float] | None
+    took_s: float  # all runs, with warm-up and drain
+    spent: float
+    stopped: str | None
+    notes: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON, without the scores of single runs."""
+        found = {each.name: getattr(self, each.name) for each in fields(self)}
+        found["points"] = [_without_scores(point) for point in self.points]
+        found["peak"] = None if self.peak is None else {"rate": self.peak.rate, "goodput_rps": self.peak.goodput_rps}
+        result: dict[str, Any] = plain(found)
+        return result
+
+
+def _without_scores(point: Point) -> dict[str, Any]:
+    kept = {each.name: getattr(point, each.name) for each in fields(point) if each.name != "scores"}
+    return {**kept, "runs": [score.run for score in point.scores]}
+
+
+def open_frontier(path: str | Path, slo: "str | Path | Mapping[str, Any] | SLO | Objectives | None" = None) -> Frontier:
+    """The sweep in a folder, scored from its runs: against its own SLO, or against another."""
+    folder = Path(path)
+    asked = read_asked(folder)
+    objectives = read_slo(asked.slo if slo is None else slo)
+    trials = {each: read_trial(open_run(where), objectives, asked.target) for each, where in trials_in(folder)}
+    return make_frontier(asked, str(objectives), trials, str(folder))
+
+
+def read_asked(folder: Path) -> Asked:
+    path = folder / FRONTIER_FILE
+    if not folder.is_dir():
+        raise RunError(f"{folder} {'is a file; give the folder it is in' if folder.exists() else 'does not exist'}")
+    if not path.exists():
+        raise RunError(f"{folder} is not a frontier: it has no {FRONTIER_FILE}; openloop sweep makes one")
+    try:
+        return convert(read_json(path), Asked, str(path))
+    except SpecError as error:
+        raise RunError(str(error)) from None
+
+
+def trials_in(folder: Path) -> Iterator[tuple[tuple[float, int], Path]]:
+    """Rate and number of each run that was driven to its end or was ended on purpose, and its folder."""
+    found = []
+    for where in (folder / POINTS).iterdir() if (folder / POINTS).is_dir() else ():
+        rate, _, number = where.name.rpartition("-")
+        try:
+            key = (float(rate), int(number))
+            manifest = open_run(where).manifest
+        except (ValueError, RunError):
+            continue  # something that was put aside, or is not there yet
+        if manifest.finished and manifest.cut_short != "interrupt":
+            found.append((key, where))
+    yield from sorted(found)
+
+
+def make_frontier(
+    asked: Asked, slo: str, trials: Mapping[tuple[float, int], Trial], path: str | None = None
+) -> Frontier:
+    rates = sorted({rate for rate, _ in trials})
+    points = [make_point(rate, [trials[key] for key in sorted(trials) if key[0] == rate]) for rate in rates]
+    knee = find_knee(points, asked.target)
+    named = tuple(replace(point, name=_name(point, knee)) for point in points)
+    room = None if asked.current is None else knee.headroom(asked.current)
+    return Frontier(
+        path=path,
+        source=asked.source,
+        slo=slo,
+        points=named,
+        knee=knee,
+        peak=max(named, key=lambda point: (not point.overloaded, point.goodput_rps), default=None),
+        half_rate=next((point.rate for point in named if 2 * point.goodput_rps < point.served_rps), None),
+        current=asked.current,
+        headroom=room and room[0],
+        headroom_interval=room and room[1],
+        took_s=sum(trial.took_s for trial in trials.values()),
+        spent=sum(trial.spent for trial in trials.values()),
+        stopped=asked.stopped,
+        notes=(*asked.notes, *_notes(named)),
+    )
+
+
+# Up to which share of the knee a point is called so.
+NAMES = {"comfortable": 0.6, "moderate": 0.85, "busy": 1.0, "stressed": 1.25}
+
+
+def _name(point: Point, knee: Knee) -> str | None:
+    if knee.rate is None:
+        return None
+    return next((name for name, most in NAMES.items() if point.rate <= most * knee.rate), "overloaded")
+
+
+def _notes(points: Sequence[Point]) -> Iterator[str]:
+    bad = [point for point in points if not point.usable]
+    if bad:
+        rates = ", ".join(f"{point.rate:g}/s" for point in bad)
+        yield f"not used for the knee: {rates}; {bad[0].reasons[0] if bad[0].reasons else 'nothing was due'}"

@@ -1,0 +1,152 @@
+"""The knee: the largest offered rate at which attainment still meets its target, as an interval.
+
+A run's slack is how much stricter the bounds on time could be before attainment misses its target: 1 at the knee. Near
+the knee it falls steadily with the rate (in a queue, where waiting is exponential, on a straight line to capacity):
+
+    slack(rate) = 1 - slope * (rate / knee - 1)
+
+So each pair of a knee and a slope says how likely the runs are, given the errors that their own blocks show. Weighing
+all pairs by that (with knees and slopes alike on a logarithmic scale beforehand) leaves a distribution of the knee, and
+the interval holds 95% of it. Where points are far apart any steep slope will do, and the interval is as wide as the gap
+between them. Errors are made to rise with the rate, as they do in a queue: if each run kept its own, a lucky one would
+seem surer than an unlucky one, and the knee would come out too high. Runs whose backlog grew say only that the knee is
+below them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from openloop.frontier.point import Point
+from openloop.frontier.slack import MOST
+from openloop.units import format_rate, format_share
+
+__all__ = ["Knee", "find_knee"]
+
+Floats = NDArray[np.float64]
+
+SLOPES = np.geomspace(0.1, 100.0, 40)
+COARSE, FINE = 100, 200  # knees that are tried
+BEYOND = 2.0  # times the largest rate, and below the smallest: as far as knees are looked for
+REACH, NEAR = 3.0, (0.1, 0.3)  # times half the interval, and from where to where that may lie around the knee:
+# runs further away only say on which side of them it is, as surely as they can
+ROUNDS = 4
+LEAST_ERROR = 0.01  # of a slack
+MOST_OFF = 4.0  # errors that a run may be away: further, and it is wrong some other way
+FALSE_ALARM = 0.002  # of a backlog that seems to grow
+CAUTION = 1.5  # times: errors of short runs are seen too small; chosen by how often intervals hold the truth
+OPTIMISM = 0.25  # errors: rare latencies are rarely seen in a short run, which makes it look better than it is
+MODEL = 0.01  # of the knee: the least that is left open, for no straight line is true
+SHARES = (0.025, 0.5, 0.975)
+
+
+@dataclass(frozen=True)
+class Knee:
+    """Where attainment falls below `target`. Without a `rate`, `sentence` says what the points show instead."""
+
+    target: float
+    rate: float | None
+    interval: tuple[float, float] | None  # 95%
+    above: float | None  # it is at least this, where only that is shown
+    below: float | None  # it is at most this, where only that is shown
+    sentence: str
+
+    def headroom(self, current_rps: float) -> tuple[float, tuple[float, float]] | None:
+        """By how much the rate can grow, as a share of it, and the interval of that."""
+        if self.rate is None or self.interval is None:
+            return None
+        low, high = (each / current_rps - 1 for each in self.interval)
+        return self.rate / current_rps - 1, (low, high)
+
+
+def find_knee(points: Sequence[Point], target: float) -> Knee:
+    used = sorted((point for point in points if point.usable), key=lambda point: point.rate)
+    if not used:
+        why = "there are no points" if not points else "the client was at fault at every point"
+        return Knee(target, None, None, None, None, f"no knee: {why}")
+    first, last = used[0].rate, used[-1].rate
+    low, middle, high = _Runs(used, target).interval()
+    aim = format_share(target)
+    if high > last:
+        above = min(low, last)
+        what = f"beyond {format_rate(above)}: attainment is not shown to fall below {aim}; widen the sweep"
+        return Knee(target, None, None, above, None, what)
+    if low < first:
+        what = f"below {format_rate(high)}: attainment is not shown to reach {aim}; sweep lower rates"
+        return Knee(target, None, None, None, high, what)
+    what = f"{format_rate(middle)} [{format_rate(low)}, {format_rate(high)}] at {aim} attainment"
+    return Knee(target, middle, (low, high), None, None, what)
+
+
+class _Runs:
+    """The runs of all points, and what they say about a knee."""
+
+    def __init__(self, points: Sequence[Point], target: float) -> None:
+        self.ends = points[0].rate, points[-1].rate
+        self.grown = np.array([point.rate for point in points if point.overloaded or _misses(point, target)])
+        steady = [(point.rate, *each) for point in points if not point.overloaded for each in point.slack]
+        self.rate, self.slack, error = np.array(steady, float).reshape(-1, 3).T
+        self.error = np.exp(_rising(np.log(np.maximum(error, LEAST_ERROR))))
+        self.slack = self.slack - OPTIMISM * self.error
+
+    def interval(self) -> tuple[float, float, float]:
+        """Lower end, middle and upper end."""
+        reach, low, knee, high, slope = np.inf, 0.0, 1.0, 0.0, 1.0
+        error = CAUTION * self.error
+        for turn in range(ROUNDS):
+            near = abs(self.rate / knee - 1) <= reach
+            if turn:
+                error = CAUTION * self.error * self._beyond(near, knee, slope)
+            knees = np.geomspace(self.ends[0] / BEYOND, self.ends[1] * BEYOND, COARSE)
+            weights = self._weigh(knees, near, error).sum(axis=0)
+            kept = np.flatnonzero(weights > 1e-6 * weights.max())
+            knees = np.geomspace(knees[max(kept[0] - 1, 0)], knees[min(kept[-1] + 1, COARSE - 1)], FINE)
+            both = self._weigh(knees, near, error)
+            total = np.cumsum(both.sum(axis=0)) / both.sum()
+            low, knee, high = (float(np.interp(share, total, knees)) for share in SHARES)
+            slope = float(SLOPES[np.argmax(both[:, np.argmin(abs(knees - knee))])])
+            reach = float(np.clip(REACH * (high - low) / 2 / knee, *NEAR))
+        low, high = (knee + (-1, 1)[end > knee] * np.hypot(end - knee, MODEL * knee) for end in (low, high))
+        return float(low), knee, float(high)
+
+    def _weigh(self, knees: Floats, near: NDArray[np.bool_], error: Floats) -> Floats:
+        """How likely the runs are, by slope and knee."""
+        found = np.zeros((len(SLOPES), len(knees)))
+        for rate in self.grown:
+            found += np.where(knees <= rate, 0.0, np.log(FALSE_ALARM))
+        for rate, slack, each, close in zip(self.rate, self.slack, error, near, strict=True):
+            if close:
+                expected = np.clip(1 - SLOPES[:, None] * (rate / knees - 1), 0.0, MOST)
+                off = (slack - expected) / each
+            else:
+                off = np.where((knees >= rate) == (slack >= 1), 0.0, (slack - 1) / each)
+            found -= np.minimum(off**2, MOST_OFF**2) / 2
+        return np.asarray(np.exp(found - found.max()), np.float64)
+
+    def _beyond(self, near: NDArray[np.bool_], knee: float, slope: float) -> float:
+        """How many times further than their own errors the runs are from what was expected of them."""
+        expected = np.clip(1 - slope * (self.rate / knee - 1), 0.0, MOST)
+        off = ((self.slack - expected) / self.error)[near]
+        freedom = len(off) - 2
+        return 1.0 if freedom < 2 else max(1.0, float(np.sqrt(np.sum(off**2) / freedom)))
+
+
+def _misses(point: Point, target: float) -> bool:
+    """Whether attainment is below the target by twice its margin: surely beyond the knee."""
+    return point.attainment + 2 * (point.attainment_interval[1] - point.attainment) < target
+
+
+def _rising(values: Floats) -> Floats:
+    """The nearest values that do not fall: neighbours that do are put together (isotonic regression)."""
+    means: list[float] = []
+    sizes: list[int] = []
+    for value in values:
+        means.append(float(value))
+        sizes.append(1)
+        while len(means) > 1 and means[-2] > means[-1]:
+            size, mean = sizes.pop(), means.pop()
+            means[-1] = (means[-1] * sizes[-1] + mean * size) / (sizes[-1] + size)
+            sizes[-1] += size
+    return np.repeat(means, sizes)

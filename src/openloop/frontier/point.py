@@ -1,0 +1,193 @@
+"""Runs at one offered rate, scored and put together."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from openloop.frontier.slack import Slack, slack
+from openloop.frontier.steady import flow_of, growth, warm_up
+from openloop.records import Run
+from openloop.score import Percentiles, Score
+from openloop.score.judged import judge_run
+from openloop.score.quantiles import Sample, independent_hits, percentiles, pooled, wilson
+from openloop.score.scorer import score_judged
+from openloop.slo import Objectives
+from openloop.units import NS_PER_S, to_ns
+
+__all__ = ["Point", "Trial", "make_point", "read_trial"]
+
+Floats = NDArray[np.float64]
+
+LATENCIES = ("ttft_s", "tpot_s", "e2e_s")
+
+# What the client did wrong says nothing about the server.
+CLIENT_FAULTS = frozenset(
+    (
+        "arrivals_dropped",
+        "arrivals_not_as_promised",
+        "client_late",
+        "closed_loop",
+        "incomplete",
+        "label_unknown",
+        "nothing_due",
+        "rate_not_as_offered",
+    )
+)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One run of a point."""
+
+    score: Score  # of what came after the warm-up
+    warm_up_s: float
+    growth_rps: float  # of the backlog; 0.0 where it did not grow beyond chance
+    independent: float  # requests that attainment is worth
+    took_s: float  # all of it, with warm-up and drain
+    spent: float  # all of it
+    cut_short: str | None
+    slack: Slack
+    labels: tuple[int, int]  # requests whose quality is known, and those of them that are good
+    latencies: dict[str, Sample] = field(repr=False)  # of completed requests
+
+    @property
+    def overloaded(self) -> bool:
+        return self.growth_rps > 0 or self.cut_short == "overload"
+
+
+@dataclass(frozen=True)
+class Point:
+    """All that was measured at one offered rate. Intervals are 95%; what is not known is NaN or None."""
+
+    rate: float  # asked for: users per second
+    name: str | None  # comfortable, moderate, busy, stressed, overloaded; None: there is no knee to say it by
+    repeats: int
+    seconds: float  # measured, without warm-up
+    warm_up_s: tuple[float, ...]  # by run
+    requests: int  # due
+    independent: float  # requests that attainment is worth
+    offered_rps: float
+    throughput_rps: float  # of what was due, what completed at all
+    served_rps: float  # completed inside the window: levels off at capacity
+    goodput_rps: float
+    goodput_rps_interval: tuple[float, float]
+    attainment: float
+    attainment_interval: tuple[float, float]
+    ttft_s: Percentiles | None
+    tpot_s: Percentiles | None
+    e2e_s: Percentiles | None
+    output_tokens_per_s: float
+    output_token_goodput: float
+    error_rate: float  # of requests: whatever did not complete
+    retry_rate: float  # further attempts per request
+    quality_rate: float  # of those with a label
+    cache_hit_rate: float
+    utilisation: float
+    cost: float | None
+    cost_per_accepted: float | None
+    statuses: dict[str, int]
+    overloaded: bool  # the backlog grew
+    growth_rps: float
+    steady: bool
+    valid: bool
+    usable: bool  # says something about the server: the client did its part
+    cut_short: str | None
+    reasons: tuple[str, ...]
+    slack: tuple[Slack, ...]  # by run: how much stricter bounds could be before the target is missed, and its error
+    scores: tuple[Score, ...] = field(repr=False)  # by run
+
+
+def read_trial(run: Run, objectives: Objectives, target: float) -> Trial:
+    """Score what came after the warm-up of a run; `target` is the share that its slack is about."""
+    flow = flow_of(run)
+    window = run.manifest.window_ns or (0, to_ns(float(flow.due_s[-1])) + 1 if len(flow.due_s) else 1)
+    end_s = window[1] / NS_PER_S
+    warm_s = warm_up(flow, end_s)
+    late = replace(run, manifest=msgspec.structs.replace(run.manifest, window_ns=(to_ns(warm_s), window[1])))
+    judged = judge_run(late, objectives)
+    scope = judged.whole
+    stopped_s = judged.stopped_ns / NS_PER_S
+    labels = scope.deliveries.quality
+    return Trial(
+        score=score_judged(late, objectives, judged),
+        warm_up_s=warm_s,
+        growth_rps=growth(flow, end_s),
+        independent=independent_hits(scope.judgement.accepted, scope.bounds, scope.e2e_s.independence),
+        took_s=max(stopped_s, end_s),
+        spent=float(judged.everyone.deliveries.spending.spent.sum()) + judged.per_hour * stopped_s / 3600,
+        cut_short=run.manifest.cut_short,
+        slack=slack(scope, target),
+        labels=(int(np.sum(labels >= 0)), int(np.sum(labels > 0))),
+        latencies={name: scope.sample(getattr(scope.answers, name)) for name in LATENCIES},
+    )
+
+
+def make_point(rate: float, trials: Sequence[Trial]) -> Point:
+    scores = tuple(trial.score for trial in trials)
+    seconds = sum(score.window_s for score in scores)
+    requests = sum(score.requests for score in scores)
+    accepted = sum(score.accepted for score in scores)
+    independent = sum(trial.independent for trial in trials)
+    statuses: Counter[str] = sum((Counter(score.statuses) for score in scores), Counter())
+    goodput = accepted / seconds
+    attainment = accepted / requests if requests else np.nan
+    costs = [score.cost.total for score in scores if score.cost]
+    cost = sum(costs) if len(costs) == len(scores) else None
+    known, good = (sum(trial.labels[place] for trial in trials) for place in (0, 1))
+    overloaded = 2 * sum(trial.overloaded for trial in trials) > len(trials)
+    faults = {fault for score in scores for fault in score.faults}
+    return Point(
+        rate=rate,
+        name=None,
+        repeats=len(scores),
+        seconds=seconds,
+        warm_up_s=tuple(trial.warm_up_s for trial in trials),
+        requests=requests,
+        independent=independent,
+        offered_rps=requests / seconds,
+        throughput_rps=sum(score.completed for score in scores) / seconds,
+        served_rps=_by_time(scores, lambda score: score.completed_in_window_rps),
+        goodput_rps=goodput,
+        goodput_rps_interval=_spread(goodput, scores, seconds),
+        attainment=attainment,
+        attainment_interval=wilson(attainment, independent) if requests else (np.nan, np.nan),
+        **{name: percentiles(pooled([trial.latencies[name] for trial in trials])) for name in LATENCIES},
+        output_tokens_per_s=_by_time(scores, lambda score: score.output_tokens_per_s),
+        output_token_goodput=_by_time(scores, lambda score: score.output_token_goodput),
+        error_rate=1 - sum(score.completed for score in scores) / requests if requests else np.nan,
+        retry_rate=sum(score.retries.attempts - score.requests for score in scores) / requests if requests else np.nan,
+        quality_rate=good / known if known else np.nan,
+        cache_hit_rate=_by_time(scores, lambda score: score.cache_hit_rate),
+        utilisation=_by_time(scores, lambda score: score.utilisation),
+        cost=cost,
+        cost_per_accepted=None if cost is None else cost / accepted if accepted else np.inf,
+        statuses=dict(statuses),
+        overloaded=overloaded,
+        growth_rps=float(np.mean([trial.growth_rps for trial in trials])),
+        steady=not overloaded and "no_steady_state" not in faults,
+        valid=all(score.valid for score in scores),
+        usable=requests > 0 and not faults & CLIENT_FAULTS,
+        cut_short=next((trial.cut_short for trial in trials if trial.cut_short), None),
+        reasons=tuple(dict.fromkeys(reason for score in scores for reason in score.reasons)),
+        slack=tuple(trial.slack for trial in trials),
+        scores=scores,
+    )
+
+
+def _by_time(scores: Sequence[Score], value: Callable[[Score], float]) -> float:
+    """The mean over all the time of several runs."""
+    return float(np.average([value(score) for score in scores], weights=[score.window_s for score in scores]))
+
+
+def _spread(goodput: float, scores: Sequence[Score], seconds: float) -> tuple[float, float]:
+    """The interval of a mean over runs, of which each has one of its own."""
+    shares = np.array([score.window_s for score in scores]) / seconds
+    below, above = (
+        np.array([abs(score.goodput_rps_interval[end] - score.goodput_rps) for score in scores]) for end in (0, 1)
+    )
+    low, high = (float(np.sqrt(np.nansum((shares * each) ** 2))) for each in (below, above))
+    return max(goodput - low, 0.0), goodput + high

@@ -1,0 +1,84 @@
+"""Whether a run settled: how much of its start to leave out, and whether its backlog grew without end."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from openloop.records import MISSING, Run, ints
+
+__all__ = ["GRID", "QUICK_SHARE", "Flow", "backlog_growth", "flow_of", "growth", "warm_up"]
+
+Floats = NDArray[np.float64]
+Counts = NDArray[np.int64]
+
+SLICES = 20  # of a run, by schedule time
+GRID = 40  # moments at which a backlog is looked at
+STEPS = 10  # in which its growth is watched
+LEAST_SLICES = 2
+SIGMAS = 2.6  # of the mean: one in a hundred by chance, if backlogs were aimless
+LEAST_SHARE = 0.01  # of arrivals that must be left over
+LEAST_DUE = 50
+QUICK_SHARE, FILLED_SHARE = (
+    0.1,
+    0.15,
+)  # of requests, which must have left within so much of the time: else it is filling
+
+
+@dataclass(frozen=True)
+class Flow:
+    """Who came and who left, in seconds from the start of the run: `due_s` in order, `left_s` infinite if never."""
+
+    due_s: Floats
+    left_s: Floats
+
+
+def flow_of(run: Run) -> Flow:
+    """By attempt: what is tried again comes again."""
+    names = ("scheduled_ns", "ended_ns")
+    rows = [[ints(batch, name) for name in names] for batch in run.batches(names, rows=100_000)]
+    due, left = (np.concatenate([np.empty(0, np.int64), *(row[place] for row in rows)]) for place in (0, 1))
+    order = np.argsort(due, kind="stable")
+    return Flow(due[order] / 1e9, np.where(left == MISSING, np.inf, left / 1e9)[order])
+
+
+def warm_up(flow: Flow, end_s: float) -> float:
+    """Seconds at the start to leave out: a tenth, and slices whose mean stay is not like any of the second half.
+
+    An empty system is quicker than it will be, a cold one slower; at most half of the run is left out.
+    """
+    inside = flow.due_s < end_s
+    stay = np.minimum(flow.left_s, end_s)[inside] - flow.due_s[inside]
+    place = np.minimum((flow.due_s[inside] / end_s * SLICES).astype(int), SLICES - 1)
+    counts = np.bincount(place, minlength=SLICES)
+    means = np.bincount(place, stay, SLICES) / np.maximum(counts, 1)
+    half = SLICES // 2
+    later = means[half:][counts[half:] > 0]
+    settled = (means >= later.min()) & (means <= later.max()) if len(later) else np.ones(SLICES, bool)
+    first = int(np.argmax([*settled[:half], True]))
+    return max(first, LEAST_SLICES) / SLICES * end_s
+
+
+def growth(flow: Flow, now_s: float) -> float:
+    """By how many requests per second the backlog grows; 0.0 where that may be chance."""
+    edges = np.linspace(0.0, now_s, GRID + 1)
+    due, left = np.searchsorted(flow.due_s, edges), np.searchsorted(np.sort(flow.left_s), edges)
+    gone = flow.left_s <= now_s
+    stays = (flow.left_s - flow.due_s)[gone]
+    return backlog_growth(due, left, now_s, float(np.quantile(stays, QUICK_SHARE)) if len(stays) else np.inf)
+
+
+def backlog_growth(due: Counts, left: Counts, now_s: float, quick_s: float) -> float:
+    """The same from how many had come and left at GRID + 1 equally spaced moments.
+
+    All but the first quarter is cut into steps. In a steady state what a step adds another takes away, so the mean of
+    what they add is compared with how much it varies. A system that is still filling grows too: where not even the
+    quickest requests (`quick_s`, the stay of the quickest tenth) are quick against the time so far, nothing is said.
+    """
+    steps = (due - left)[GRID // 4 :: GRID * 3 // 4 // STEPS]
+    added = np.diff(steps)
+    came = int(due[-1] - due[GRID // 4])
+    filling = quick_s > FILLED_SHARE * now_s
+    material = added.sum() >= max(LEAST_SHARE * came, 1) and due[-1] >= LEAST_DUE
+    sure = added.mean() > SIGMAS * added.std(ddof=1) / np.sqrt(STEPS)
+    return float(added.sum() / (0.75 * now_s)) if material and sure and not filling else 0.0

@@ -1,0 +1,399 @@
+"""Measure one offered rate after another into a folder, live or simulated, until the knee is known."""
+
+import os
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, fields, replace
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+import numpy as np
+
+from openloop.arrivals import Arrivals, Poisson
+from openloop.errors import RunError, SpecError, StorageError
+from openloop.frontier.frontier import (
+    FRONTIER_FILE,
+    POINTS,
+    Asked,
+    Frontier,
+    make_frontier,
+    read_asked,
+    trials_in,
+)
+from openloop.frontier.point import Trial, read_trial
+from openloop.frontier.search import START_RPS, next_step
+from openloop.frontier.steady import GRID, QUICK_SHARE, backlog_growth, flow_of, growth
+from openloop.load.address import shown
+from openloop.load.conductor import Snapshot
+from openloop.load.scenario import Scenario, read_scenario, run_scenario, wait_until_free
+from openloop.records import Run, open_run
+from openloop.sim.fleet import Fleet, read_fleet, simulate_fleet
+from openloop.slo import Objectives, read_slo
+from openloop.spec import read_yaml
+from openloop.units import format_money, format_seconds, write_seconds
+from openloop.workload.corpus import Corpus
+
+__all__ = ["INTERRUPTED", "View", "sweep"]
+
+INTERRUPTED = "interrupted: the same command goes on from here"
+DONE = "done"
+CHECKS = 8  # of a live backlog, in the time of a run; the first two parts are too early to tell
+HORIZONS = (0.25, 0.5, 1.0)  # of a simulated run: it ends with the first that shows a growing backlog
+FREE_SHARE = 2.0  # times the drain: as long as the next point waits for the one before
+
+Key = tuple[float, int]  # rate, and which run of it
+
+
+class View(Protocol):
+    """Somebody who watches a sweep."""
+
+    def begin(self, found: Frontier, rate: float, seconds: float, why: str) -> None: ...
+    def __call__(self, snapshot: Snapshot) -> None: ...
+
+
+@dataclass(frozen=True)
+class _Todo:
+    key: Key
+    seconds: float
+    why: str
+
+
+def sweep(
+    out: str | Path,
+    scenario: Scenario | Mapping[str, Any],
+    fleet: Fleet | str | Path | dict[str, Any] | None = None,
+    *,
+    rates: Sequence[float] | None = None,
+    repeat: int = 1,
+    target: float = 0.99,
+    precision: float = 0.05,
+    start: float = START_RPS,
+    current: float | None = None,
+    budget_s: float | None = None,
+    view: View | None = None,
+    command: list[str] | None = None,
+    processes: int | None = None,
+) -> Frontier:
+    """Offer rates to a live server, or to a simulated fleet, and find the knee; a sweep that was cut off goes on.
+
+    `scenario` is what `openloop run` takes, as an object or by its flags (`{"target.url": ..., "slo": ...}`). Without
+    `rates` they are looked for, from `start` up, until half the knee's interval is within `precision` of it.
+    """
+    if not isinstance(scenario, Scenario):
+        scenario = read_scenario(None, {"arrivals": "poisson:rate=1", **scenario}, live=fleet is None)
+    if fleet is not None and not isinstance(fleet, Fleet):
+        fleet = read_fleet(fleet)
+    rates = None if rates is None else sorted(set(rates))
+    _check(scenario, fleet, rates, repeat, target, precision, start, current)
+    asked = Asked(
+        source="load" if fleet is None else "sim",
+        slo=_written(scenario.whole_slo()),
+        target=target,
+        rates=rates,
+        seconds=scenario.horizon_s,
+        repeat=repeat,
+        precision=precision,
+        scenario=_without_secrets(scenario),
+        fleet=None if fleet is None else msgspec.to_builtins(fleet),
+        seed=scenario.seed,
+        current=current,
+        notes=_notes(scenario),
+    )
+    folder = Path(out)
+    _prepare(folder, asked)
+    return _Sweep(folder, asked, scenario, fleet, start, budget_s, view, command, processes).run()
+
+
+def _check(
+    scenario: Scenario,
+    fleet: Fleet | None,
+    rates: Sequence[float] | None,
+    repeat: int,
+    target: float,
+    precision: float,
+    start: float,
+    current: float | None,
+) -> None:
+    if scenario.whole_slo() is None:
+        raise SpecError("there is no knee without an SLO: give one, for example --slo 'ttft<=500ms, tpot<=40ms'")
+    if scenario.closed is not None:
+        raise SpecError("a sweep offers rates, and a closed loop has none: leave closed out")
+    if rates is not None and not (rates and all(0 < rate < np.inf for rate in rates)):
+        raise SpecError(f"rates are {list(rates)}; they are requests per second, such as 5, 10, 20")
+    if not (isinstance(repeat, int) and repeat >= 1):
+        raise SpecError(f"repeat is {repeat}; every rate is measured at least once")
+    if not 0 < target < 1:
+        raise SpecError(f"the target is {target:g}; it is a share of requests below 100%, such as 99%")
+    if not 0.001 <= precision <= 1:
+        raise SpecError(f"the precision is {precision:g}; it is a share of the knee from 0.1% to 100%, such as 5%")
+    for name, value in (("start", start), ("current", current)):
+        if value is not None and not 0 < value < np.inf:
+            raise SpecError(f"{name} is {value:g}; it is a rate above 0")
+    if fleet is not None and scenario.target.url:
+        raise SpecError("a sweep is of a live target or of a simulated fleet: leave one of them out")
+    _at(scenario, 1.0)
+
+
+def _at(scenario: Scenario, rate: float) -> Arrivals:
+    """Users as the scenario has them come, at another rate."""
+    arrivals = scenario.read_arrivals() or Poisson(rate)
+    if "rate" not in (field.name for field in fields(arrivals)):  # type: ignore[arg-type]
+        raise SpecError(
+            f"a sweep sets the rate, and {arrivals} has none to set: use constant, poisson, gamma or weibull"
+        )
+    found: Arrivals = replace(arrivals, rate=rate)  # type: ignore[type-var]
+    return found
+
+
+def _written(slo: Any) -> Any:
+    """What can be read again wherever the folder goes."""
+    if isinstance(slo, str) and slo.endswith((".yaml", ".yml")):
+        read_slo(slo)
+        return read_yaml(Path(slo))
+    return slo
+
+
+def _without_secrets(scenario: Scenario) -> dict[str, Any]:
+    target = msgspec.structs.replace(
+        scenario.target,
+        url=[shown(url) for url in scenario.urls],
+        headers=dict.fromkeys(scenario.target.headers, "..."),
+    )
+    found: dict[str, Any] = msgspec.to_builtins(msgspec.structs.replace(scenario, target=target))
+    return found
+
+
+def _notes(scenario: Scenario) -> tuple[str, ...]:
+    if not any(isinstance(each.source, Corpus) for each in scenario.read_workload().classes):
+        return ()
+    return ("texts of a corpus are the same at every point: a prefix cache may know them from the points before",)
+
+
+def _prepare(folder: Path, asked: Asked) -> None:
+    """Make the folder, or see that the sweep in it is this one."""
+    if (folder / FRONTIER_FILE).exists():
+        before = read_asked(folder)
+        for name in ("source", "slo", "rates", "seconds", "repeat", "seed", "fleet", "scenario"):
+            if getattr(before, name) != getattr(asked, name):
+                what = f"{folder} holds a sweep with another {name}"
+                raise RunError(f"{what}: choose another folder, or repeat the command that made it to go on with it")
+    elif folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
+        raise RunError(f"{folder} is there already and is no sweep: choose another folder")
+    _write(folder, asked)
+
+
+def _write(folder: Path, asked: Asked) -> None:
+    draft = folder / f"{FRONTIER_FILE}.tmp"
+    try:
+        (folder / POINTS).mkdir(parents=True, exist_ok=True)
+        draft.write_bytes(msgspec.json.format(msgspec.json.encode(asked), indent=2) + b"\n")
+        draft.replace(folder / FRONTIER_FILE)
+    except OSError as error:
+        raise StorageError(f"{folder / FRONTIER_FILE} cannot be written: {error.strerror}") from None
+
+
+class _Sweep:
+    def __init__(
+        self,
+        folder: Path,
+        asked: Asked,
+        scenario: Scenario,
+        fleet: Fleet | None,
+        start: float,
+        budget_s: float | None,
+        view: View | None,
+        command: list[str] | None,
+        processes: int | None,
+    ) -> None:
+        self.folder, self.asked, self.scenario, self.fleet = folder, asked, scenario, fleet
+        self.start, self.budget_s, self.view, self.command = start, budget_s, view, command
+        self.processes = processes or len(os.sched_getaffinity(0))
+        self.objectives = read_slo(asked.slo)
+        self.trials: dict[Key, Trial] = {}
+        self.asked_before = False
+
+    def run(self) -> Frontier:
+        stopped = None
+        try:
+            for key, where in trials_in(self.folder):
+                self.trials[key] = read_trial(open_run(where), self.objectives, self.asked.target)
+            self._put_aside()
+            while stopped is None:
+                stopped = self._go_on()
+        except KeyboardInterrupt:
+            stopped = INTERRUPTED
+        _write(self.folder, msgspec.structs.replace(self.asked, stopped=stopped))
+        return replace(self._found(), stopped=stopped)
+
+    def _found(self) -> Frontier:
+        return make_frontier(self.asked, str(self.objectives), self.trials, str(self.folder))
+
+    def _put_aside(self) -> None:
+        """Runs that were cut off are made again; what there is of them stays beside."""
+        for where in sorted((self.folder / POINTS).iterdir()):
+            rate, _, number = where.name.rpartition("-")
+            if number.isdigit() and rate and (float(rate), int(number)) not in self.trials:
+                copy = 1
+                while (aside := where.with_name(f"{where.name}.cut{copy}")).exists():
+                    copy += 1
+                where.rename(aside)
+
+    def _go_on(self) -> str | None:
+        """Make the next run, or say why there is none."""
+        found = self._found()
+        todo, why = self._todo(found)
+        if not todo:
+            return why
+        used, spent = found.took_s, found.spent
+        if self.budget_s is not None:
+            fits = int(np.searchsorted(np.cumsum([each.seconds for each in todo]), self.budget_s - used, side="right"))
+            if not fits:
+                return f"the time budget is used: {format_seconds(used)} of {format_seconds(self.budget_s)}"
+            todo = todo[:fits]
+        limit = self.scenario.limits.spend
+        if limit is not None and spent >= limit:
+            return f"the cost budget is used: {format_money(spent)} of {format_money(limit)}"
+        for each, run in self._measure(todo, None if limit is None else limit - spent):
+            if run.manifest.cut_short == "interrupt":
+                return INTERRUPTED
+            self.trials[each.key] = read_trial(run, self.objectives, self.asked.target)
+        return None
+
+    def _todo(self, found: Frontier) -> tuple[list[_Todo], str]:
+        asked = self.asked
+        if asked.rates is not None:
+            keys = [(rate, number) for number in range(1, asked.repeat + 1) for rate in asked.rates]
+            return [_Todo(key, asked.seconds, "as asked") for key in keys if key not in self.trials], DONE
+        step = next_step(found.points, found.knee, asked.seconds, asked.precision, asked.repeat, self.start)
+        if step.rate is None:
+            return [], step.why
+        number = 1 + max((number for rate, number in self.trials if rate == step.rate), default=0)
+        return [_Todo((step.rate, number), step.seconds, step.why)], ""
+
+    def _measure(self, todo: Sequence[_Todo], most_spend: float | None) -> Iterator[tuple[_Todo, Run]]:
+        """Simulated runs side by side; live ones one at a time, and only the first, for budgets may end with it."""
+        if self.fleet is None:
+            yield todo[0], self._live(todo[0], most_spend)
+            return
+        calls = [
+            (self.fleet, self.scenario, self._seed(each.key), each.key[0], each.seconds, self._where(each))
+            for each in todo
+        ]
+        if len(todo) == 1 or self.processes == 1:
+            for each, call in zip(todo, calls, strict=True):
+                self._tell(each)
+                _simulate(*call, self.asked.slo, self.command)
+                yield each, open_run(self._where(each))
+            return
+        with ProcessPoolExecutor(min(self.processes, len(todo)), get_context("spawn")) as pool:
+            waiting = {
+                pool.submit(_simulate, *call, self.asked.slo, self.command): each
+                for each, call in zip(todo, calls, strict=True)
+            }
+            try:
+                for done in as_completed(waiting):
+                    done.result()
+                    yield waiting[done], open_run(self._where(waiting[done]))
+                    self._tell(waiting[done])
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+
+    def _live(self, each: _Todo, most_spend: float | None) -> Run:
+        rate = each.key[0]
+        if self.asked_before:
+            wait_until_free(self.scenario, FREE_SHARE * self.scenario.drain_s)
+        self.asked_before = True
+        self._tell(each)
+        given = msgspec.structs.replace(
+            self.scenario,
+            arrivals=str(_at(self.scenario, rate)),
+            seconds=write_seconds(each.seconds),
+            seed=self._seed(each.key),
+            slo=self.asked.slo,
+            limits=msgspec.structs.replace(self.scenario.limits, spend=most_spend),
+        )
+        return run_scenario(given, self._where(each), _Backlog(each.seconds, self.view), self.command)
+
+    def _tell(self, each: _Todo) -> None:
+        if self.view is not None:
+            self.view.begin(self._found(), each.key[0], each.seconds, each.why)
+
+    def _where(self, each: _Todo) -> Path:
+        return self.folder / POINTS / f"{each.key[0]:.12g}-{each.key[1]}"
+
+    def _seed(self, key: Key) -> int:
+        """Prompts and arrivals of their own for every run, whatever was run before."""
+        return zlib.crc32(f"{self.asked.seed} {key[0]:.12g} {key[1]}".encode())
+
+
+class _Backlog:
+    """Watches a live run, and ends it when its backlog grows beyond chance."""
+
+    def __init__(self, seconds: float, view: View | None) -> None:
+        self.seconds, self.view = seconds, view
+        self.seen = [(0.0, 0, 0)]  # seconds, due, left
+        self.stays_s: list[float] = []
+        self.next_s = 2 * seconds / CHECKS
+
+    def __call__(self, now: Snapshot) -> str | None:
+        if self.view is not None:
+            self.view(now)
+        self.stays_s += [(row.ended_ns - row.due_ns) / 1e9 for row in now.finished if row.ended_ns is not None]
+        if now.seconds > 0:
+            self.seen.append((now.seconds, now.due, now.due - now.in_flight))
+        if not self.next_s <= now.seconds < self.seconds:
+            return None
+        self.next_s += self.seconds / CHECKS
+        times, due, left = np.array(self.seen).T
+        edges = np.linspace(0.0, now.seconds, GRID + 1)
+        came, gone = (np.rint(np.interp(edges, times, each)).astype(np.int64) for each in (due, left))
+        quick_s = float(np.quantile(self.stays_s, QUICK_SHARE)) if self.stays_s else np.inf
+        rate = backlog_growth(came, gone, now.seconds, quick_s)
+        return _ended(now.seconds, self.seconds, rate) if rate else None
+
+
+def _ended(after_s: float, of_s: float, rate: float) -> str:
+    return (
+        f"ended after {format_seconds(after_s)} of {format_seconds(of_s)}: overloaded, "
+        f"the backlog grows by {rate:.3g} requests per second"
+    )
+
+
+def _simulate(
+    fleet: Fleet,
+    scenario: Scenario,
+    seed: int,
+    rate: float,
+    seconds: float,
+    where: Path,
+    slo: Any,
+    command: list[str] | None,
+) -> None:
+    """One run into its folder, all at once; it ends early where a shorter one shows that the backlog grows."""
+    facts: dict[str, Any] = {} if scenario.prices is None else {"prices": scenario.prices}
+    objectives: Objectives = read_slo(slo)
+    for share in HORIZONS:
+        run = simulate_fleet(
+            fleet,
+            scenario.read_workload(),
+            _at(scenario, rate),
+            share * seconds,
+            seed,
+            objectives,
+            slo=slo,
+            command=command,
+            **facts,
+        )
+        grown = growth(flow_of(run), share * seconds) if share < 1 else 0.0
+        if grown:
+            note = _ended(share * seconds, seconds, grown)
+            notes = (*run.manifest.notes, note)
+            run = replace(run, manifest=msgspec.structs.replace(run.manifest, cut_short="overload", notes=notes))
+            break
+    draft = where.with_name(f"{where.name}.tmp{os.getpid()}")
+    run.save(draft)
+    draft.rename(where)

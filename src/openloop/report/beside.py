@@ -1,0 +1,238 @@
+"""Two runs or two frontiers beside each other, held against one SLO."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from openloop.compare.change import METRICS
+from openloop.compare.compare import Comparison
+from openloop.report.curve import TAILS, FrontierSubject
+from openloop.report.figures import tail_places
+from openloop.report.page import Axis, Curve, Figure, Number, Panel, Report, Rule, Section, Stretch, Table, Unit
+from openloop.report.run import RunSubject
+from openloop.units import format_seconds
+
+__all__ = ["PAIR_SECTIONS", "Pair", "names_of", "pair_report"]
+
+Subject = RunSubject | FrontierSubject
+
+COLORS = ("blue", "orange")
+RUN_NUMBERS: dict[str, tuple[str, Unit]] = {
+    "offered_rps": ("offered", "rate"),
+    "throughput_rps": ("throughput", "rate"),
+    "goodput_rps": ("goodput", "rate"),
+    "attainment": ("accepted", "share"),
+    "output_token_goodput": ("tokens of accepted answers", "rate"),
+    "smooth_goodput": ("smooth goodput, tokens", "rate"),
+    "ttft_s.p50": ("TTFT p50", "seconds"),
+    "ttft_s.p99": ("TTFT p99", "seconds"),
+    "tpot_s.p50": ("TPOT p50", "seconds"),
+    "tpot_s.p99": ("TPOT p99", "seconds"),
+    "e2e_s.p50": ("E2E p50", "seconds"),
+    "e2e_s.p99": ("E2E p99", "seconds"),
+    "cost_per_accepted": ("cost per accepted", "money"),
+    "requests": ("requests", "count"),
+}
+FRONTIER_NUMBERS: dict[str, tuple[str, Unit]] = {
+    "knee.rate": ("knee", "rate"),
+    "peak.goodput_rps": ("peak goodput", "rate"),
+    "peak.rate": ("at offered", "rate"),
+    "half_rate": ("half is wasted from", "rate"),
+    "took_s": ("measured", "seconds"),
+}
+INTERVALS = {"goodput_rps": "goodput_rps_interval", "attainment": "attainment_interval", "knee.rate": "knee.interval"}
+
+
+@dataclass(frozen=True)
+class Pair:
+    """`names` tell them apart."""
+
+    subjects: tuple[Subject, Subject]
+    names: tuple[str, str]
+    decision: Comparison
+
+    @property
+    def data(self) -> dict[str, Any]:
+        both = {which: _data(each) for which, each in zip("ab", self.subjects, strict=True)}
+        return {**both, "comparison": self.decision.to_dict()}
+
+
+def _data(subject: Subject) -> dict[str, Any]:
+    return (subject.score if isinstance(subject, RunSubject) else subject.frontier).to_dict()
+
+
+def pair_report(pair: Pair) -> Report:
+    a = pair.subjects[0]
+    data, (first, second) = pair.data, pair.names
+    valid = all(each["valid"] for each in (data["a"], data["b"])) if isinstance(a, RunSubject) else True
+    decision = pair.decision
+    sentences = [f"A is {first}, B is {second}. Both are held against {decision.slo}."]
+    for which, name in zip("ab", pair.names, strict=True):
+        sentences += [f"{name} is not valid: {reason}." for reason in data[which].get("reasons", ())[:1]]
+    if decision.more_minutes is not None:
+        more = format_seconds(60 * decision.more_minutes)
+        sentences.append(f"A difference of 5% would be found with {more} more of each.")
+    if decision.warnings:
+        sentences.append(f"{len(decision.warnings)} differences between them could explain it; they are listed below.")
+    return Report(
+        title=f"{first} and {second}",
+        subtitle="compared",
+        verdict="good" if valid else "invalid",
+        headline=f"{decision.sentence[:1].upper()}{decision.sentence[1:]}",
+        sentences=sentences,
+        numbers=[
+            (f"{words} of {name}", _number(data, which, field, unit), _interval(data, which, field))
+            for field, (words, unit) in (RUN_NUMBERS if isinstance(a, RunSubject) else FRONTIER_NUMBERS).items()
+            if field in ("goodput_rps", "attainment", "knee.rate", "peak.goodput_rps")
+            for which, name in zip("ab", pair.names, strict=True)
+        ],
+        sections=[section for make in PAIR_SECTIONS if (section := make(pair))],
+        data=data,
+    )
+
+
+def _at(data: Any, key: str) -> Any:
+    for step in key.split("."):
+        data = data.get(step) if isinstance(data, dict) else None
+    return data
+
+
+def _number(data: dict[str, Any], which: str, field: str, unit: Unit) -> Number:
+    return Number(_at(data[which], field), unit, f"{which}.{field}", sound=data[which].get("valid", True))
+
+
+def _interval(data: dict[str, Any], which: str, field: str) -> str:
+    found = _at(data, f"{which}.{INTERVALS[field]}") if field in INTERVALS else None
+    unit: Unit = "share" if field == "attainment" else "rate"
+    return " to ".join(str(Number(each, unit)) for each in found) if found else ""
+
+
+def decided(pair: Pair) -> Section | None:
+    """Each change with its interval; what crosses zero is not shown."""
+    known = {name: each for name, each in pair.decision.changes.items() if each.change is not None and each.interval}
+    if not known:
+        return None
+    x = np.array([each.change for each in known.values()], float)
+    low, high = (np.array([each.interval[end] for each in known.values() if each.interval]) for end in (0, 1))
+    sure = np.array([each.winner is not None for each in known.values()], np.bool_)
+    spans = [
+        Curve("95% interval", np.array([low[i], high[i]]), np.full(2, float(i)), "grey") for i in range(len(known))
+    ]
+    keys = [f"comparison.changes.{name}.change" for name in known]
+    dots = Curve("B against A", x, np.arange(len(known), dtype=float), "blue", "dots", few=~sure, keys=keys)
+    names = [METRICS[name].words for name in known]
+    rows = [
+        (
+            names[i],
+            Number(float(x[i]), "share", keys[i]),
+            f"{low[i]:+.1%} to {high[i]:+.1%}",
+            each.winner or "not shown",
+        )
+        for i, each in enumerate(known.values())
+    ]
+    figure = Figure(
+        "changes",
+        "B against A",
+        Axis("change, as a share of A", "share"),
+        [Panel(Axis("", "count", "names", names=names), [*spans, dots, Rule(0.0, "", "x", "ink")])],
+        "Hollow: the interval holds no change at all, so no difference is shown.",
+    )
+    lead = "Right of the line B has more of it, left of it less: more goodput is better, more latency or cost is worse."
+    table = Table(("", "B against A", "95% interval", "better"), rows)
+    paired = "paired, request by request: both had the same schedule" if pair.decision.paired else "not paired"
+    return Section("changes", "Which one", lead, [figure, table], f"The two are {paired}. Intervals are of B / A - 1.")
+
+
+def numbers(pair: Pair) -> Section | None:
+    data = pair.data
+    wanted = RUN_NUMBERS if isinstance(pair.subjects[0], RunSubject) else FRONTIER_NUMBERS
+    rows: list[list[str | Number]] = []
+    for field, (words, unit) in wanted.items():
+        a, b = (_number(data, which, field, unit) for which in "ab")
+        if a.value is not None or b.value is not None:
+            change = f"{100 * (b.value / a.value - 1):+,.1f}%" if a.value and b.value is not None else "-"
+            rows.append([words, a, b, change])
+    lead = "The same SLO and the same formulas on both sides."
+    return Section("numbers", "Number by number", lead, [Table(("", *pair.names, "B against A"), rows)])
+
+
+def curves(pair: Pair) -> Section | None:
+    a, b = pair.subjects
+    if isinstance(a, RunSubject) and isinstance(b, RunSubject):
+        panels = [
+            panel for field, (words, _) in TAILS.items() if (panel := _tail_panel(field, words, (a, b), pair.names))
+        ]
+        figure = Figure(
+            "pair",
+            "Latency by percentile",
+            Axis("share of completed requests that waited no longer", "share", "tail", low=0.0),
+            panels,
+            f"{a.score.completed:,} and {b.score.completed:,} completed requests. Where there are many, points "
+            "are drawn evenly along the axis, and all of the largest.",
+        )
+        lead = "Lower is better, and the right is what counts."
+        return Section("curves", "How long users waited", lead, [figure]) if panels else None
+    assert isinstance(a, FrontierSubject)
+    assert isinstance(b, FrontierSubject)
+    lead = "Higher is better, and so is further to the right."
+    return Section("curves", "The frontiers", lead, [_frontier_figure((a, b), pair.names)])
+
+
+def _tail_panel(field: str, words: str, subjects: Sequence[RunSubject], names: Sequence[str]) -> Panel | None:
+    marks = []
+    for subject, name, color in zip(subjects, names, COLORS, strict=True):
+        scope = subject.judged.whole
+        values = getattr(scope.answers, field)
+        values = np.sort(values[scope.deliveries.ok & ~np.isnan(values)])
+        if len(values):
+            places = tail_places(len(values))
+            shares = np.minimum(places / max(len(values) - 1, 1), 1 - 0.5 / len(values))
+            marks.append(Curve(name, shares, values[places], color))
+    return Panel(Axis(f"{words}, logarithmic", "seconds", "log"), marks, 170) if marks else None
+
+
+def _frontier_figure(subjects: Sequence[FrontierSubject], names: Sequence[str]) -> Figure:
+    rates: list[Curve | Stretch | Rule] = []
+    shares: list[Curve | Stretch | Rule] = []
+    for which, subject, name, color in zip("ab", subjects, names, COLORS, strict=True):
+        points = subject.frontier.points
+        x = np.array([point.rate for point in points])
+        for field, into in (("goodput_rps", rates), ("attainment", shares)):
+            edges = np.array([getattr(point, f"{field}_interval") for point in points]).reshape(-1, 2)
+            y = np.array([getattr(point, field) for point in points])
+            keys = [f"{which}.points.{i}.{field}" for i in range(len(points))]
+            words = f"{name}: {'goodput' if into is rates else 'accepted'}"
+            into.append(Curve(words, x, y, color, "line", edges[:, 0], edges[:, 1], keys=keys))
+        rates.append(Curve(f"{name}: throughput", x, np.array([point.served_rps for point in points]), color, "dashed"))
+        if subject.frontier.knee.interval:
+            rates.append(Stretch(*subject.frontier.knee.interval, f"knee of {name}", color))
+    shares.append(Rule(subjects[0].frontier.knee.target, "target", "y"))
+    return Figure(
+        "pair",
+        "Goodput over offered load",
+        Axis("offered load", "rate", low=0.0),
+        [
+            Panel(Axis("requests per second", "rate", low=0.0), rates, 260),
+            Panel(Axis("share accepted", "share", low=0.0, high=1.0), shares, 150),
+        ],
+        "Bands are 95% intervals. Lines join the points; nothing is smoothed.",
+    )
+
+
+def differences(pair: Pair) -> Section | None:
+    told = pair.decision.warnings
+    lead = "Whatever else is not the same may be the reason." if told else "The manifests tell of no difference."
+    return Section("differences", "What differs", lead, [Table(("",), [(each,) for each in told])] if told else [])
+
+
+PAIR_SECTIONS: tuple[Callable[[Pair], Section | None], ...] = (decided, numbers, curves, differences)
+
+
+def names_of(paths: tuple[Path, Path]) -> tuple[str, str]:
+    """As short as tells them apart."""
+    a, b = (path.resolve() for path in paths)
+    depth = next((n for n in range(1, 20) if a.parts[-n:] != b.parts[-n:]), 1)
+    return "/".join(a.parts[-depth:]), "/".join(b.parts[-depth:])

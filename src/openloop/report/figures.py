@@ -1,0 +1,404 @@
+"""The figures of a run. Large runs are thinned so that the tail survives, and the figure says so."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from openloop.records import MEASURES, Run
+from openloop.report.page import MOST_NAMES, Axis, Bars, Curve, Figure, Panel, Rule, Stretch
+from openloop.score import Percentiles, Score
+from openloop.score.metrics import benefits
+from openloop.score.quantiles import LADDER
+from openloop.score.scope import JudgedRun, Scope
+from openloop.slo import E2E, SLO, TPOT, TTFT, LinearDeadlines, Objectives
+from openloop.units import format_count, format_seconds
+
+__all__ = [
+    "distribution_figure",
+    "gates_figure",
+    "replicas_figure",
+    "smooth_figure",
+    "tail_places",
+    "timeline_figure",
+    "token_figures",
+    "token_times",
+]
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+DRAWN = 240  # points of a distribution, evenly along its stretched axis, and as many of the largest
+LARGEST = 60
+SLOTS, IN_SLOT = 120, 40  # over time: at most so many, of about so many requests or more
+DOT_SLOTS = 300  # of dots over time: the slowest, the fastest and the middle one of each
+FEW = 20  # in a slot
+MOST_EVENTS, NAMED_EVENTS = 200, 10  # of a run that are marked, and of which the names are written
+TOKENS = 600  # of one answer that are drawn before it is thinned
+GAPS = 200  # its longest, which are always drawn
+
+WAITS = {"ttft_s": ("TTFT", "blue", TTFT), "tpot_s": ("TPOT", "orange", TPOT), "e2e_s": ("E2E", "green", E2E)}
+
+
+def distribution_figure(scope: Scope, score: Score, objectives: Objectives) -> Figure:
+    marks: list[Curve | Rule] = []
+    drawn = 0
+    for key, (name, color, kind) in WAITS.items():
+        values = np.sort(_known(getattr(scope.answers, key), scope.deliveries.ok))
+        found = getattr(score, key)
+        if found is None:
+            continue
+        places = tail_places(len(values))
+        drawn = max(drawn, len(places))
+        shares = places / max(len(values) - 1, 1)
+        marks.append(
+            Curve(
+                f"{name} (n = {format_count(found.n)})",
+                np.minimum(shares, 1 - 0.5 / len(values)),
+                values[places],
+                color,
+            )
+        )
+        marks.append(_ladder_curve(key, name, color, found))
+        if key != "tpot_s" and found.from_sent and abs(found.from_sent.p99 / max(found.p99, 1e-12) - 1) > 0.01:
+            sent = np.sort(_known(getattr(scope.answers_from_sent, key), scope.deliveries.ok))
+            marks.append(Curve(f"{name} from sending", shares, sent[places], color, "dashed"))
+        marks += [
+            Rule(gate.within_s, f"SLO: {gate}", "y", color)
+            for slo in _slos(objectives)
+            for gate in slo.gates
+            if isinstance(gate, kind)
+        ]
+    n = int(scope.deliveries.ok.sum())
+    thinned = f"; {drawn} points of each line are drawn, the {LARGEST} largest among them" if drawn < n else ""
+    return Figure(
+        "distribution",
+        "Latency by percentile",
+        Axis("share of completed requests that waited no longer", "share", "tail", low=0.0),
+        [Panel(Axis("waiting time (logarithmic)", "seconds", "log"), marks, 300)],
+        f"{format_count(n)} completed requests{thinned}.",
+    )
+
+
+def _slos(objectives: Objectives) -> list[SLO]:
+    return list(dict.fromkeys([*([objectives.default] if objectives.default else []), *objectives.classes.values()]))
+
+
+def tail_places(n: int) -> Ints:
+    """Which of n sorted values to draw: evenly along an axis that is stretched to the right, and all of the last."""
+    if n <= DRAWN + LARGEST:
+        return np.arange(n)
+    even = (n - 1) * (1 - 10 ** -np.linspace(0, np.log10(n), DRAWN))
+    return np.unique(np.concatenate([even.astype(np.int64), np.arange(n - LARGEST, n)]))
+
+
+def _ladder_curve(key: str, name: str, color: str, found: Percentiles) -> Curve:
+    steps = {step: share for step, share in LADDER.items() if found.n * (1 - share) >= 0.5}
+    edges = np.array([found.intervals[step] for step in steps]).reshape(-1, 2)
+    return Curve(
+        f"{name} (n = {format_count(found.n)})",
+        np.array(list(steps.values())),
+        np.array([getattr(found, step) for step in steps]),
+        color,
+        "dots",
+        edges[:, 0],
+        edges[:, 1],
+        few=np.array([found.n * (1 - share) < 1 for share in steps.values()], np.bool_),
+        keys=[f"{key}.{step}" for step in steps],
+    )
+
+
+def gates_figure(score: Score) -> Figure:
+    names = [name for name, gate in score.gates.items() if gate.failed]
+    alone = np.array([score.gates[name].failed_alone for name in names], float)
+    failed = np.array([score.gates[name].failed for name in names], float)
+    keys = [f"gates.{name}.failed_alone" for name in names]
+    bars = [
+        Bars("failed this and nothing else", np.zeros(len(names)), alone, "red", keys),
+        Bars("failed this and something else", alone, failed, "grey"),
+    ]
+    return Figure(
+        "gates",
+        "Requests that failed each gate",
+        Axis("requests", "count", low=0.0),
+        [Panel(Axis("", "count", "names", names=names), bars)],
+        f"{score.requests - score.accepted:,} of {score.requests:,} requests were not accepted.",
+    )
+
+
+def smooth_figure(score: Score) -> Figure:
+    keys = ["output_tokens_per_s", "output_token_goodput", "smooth_goodput"]
+    names = ["output tokens", "of accepted answers", "smooth goodput"]
+    values = np.array([getattr(score, key) for key in keys])
+    places, low, high = np.full(1, 2.0), *(np.array([edge]) for edge in score.smooth_goodput_interval)
+    return Figure(
+        "smooth",
+        "Tokens per second, counted three ways",
+        Axis("tokens per second", "rate"),
+        [
+            Panel(
+                Axis("", "count", "names", names=names),
+                [
+                    Bars("tokens per second", np.zeros(3), values, "green", keys),
+                    Curve("95% interval of smooth goodput", np.concatenate([low, high]), np.repeat(places, 2), "grey"),
+                ],
+            )
+        ],
+        f"{format_count(score.completed)} completed requests.",
+    )
+
+
+def replicas_figure(score: Score) -> Figure:
+    groups = score.by["replica"]
+    field = "ttft_s" if any(part.ttft_s for part in groups.values()) else "e2e_s"
+    found = {name: getattr(part, field) for name, part in groups.items() if getattr(part, field)}
+    names = sorted(found, key=lambda name: -found[name].p99)[:MOST_NAMES]
+    marks = [
+        Curve(
+            step,
+            np.array([getattr(found[name], step) for name in names]),
+            np.arange(len(names), dtype=float),
+            color,
+            "dots",
+            few=np.array([found[name].n < least for name in names], np.bool_),
+            keys=[f"by.replica.{name}.{field}.{step}" for name in names],
+        )
+        for step, color, least in (("p50", "sky", 0), ("p95", "blue", 20), ("p99", "red", 100))
+    ]
+    return Figure(
+        "replicas",
+        f"Tails of {field.removesuffix('_s').upper()} by replica",
+        Axis(f"{field.removesuffix('_s').upper()} (logarithmic)", "seconds", "log"),
+        [Panel(Axis("", "count", "names", names=names), marks)],
+        f"{len(names)} of {len(found)} replicas, the longest p99 first. Hollow: fewer requests than it takes to have "
+        "one beyond this percentile.",
+    )
+
+
+def timeline_figure(run: Run, judged: JudgedRun) -> Figure:
+    everyone = judged.everyone
+    due, window = everyone.due_ns, judged.window_ns
+    start, end = min(int(due[0]), window[0]), max(int(due[-1]) + 1, window[1])
+    slots = int(np.clip(len(due) // IN_SLOT, 12, SLOTS))
+    edges = np.linspace(start, end, slots + 1)
+    width_s = (end - start) / 1e9 / slots
+    arrivals = np.histogram(due, edges)[0] / width_s
+    told = sorted(run.manifest.events, key=lambda event: event.at_ns)[:MOST_EVENTS]
+    names = [event.kind if place < NAMED_EVENTS else "" for place, event in enumerate(told)]
+    events: list[Rule | Stretch] = [Rule(e.at_ns / 1e9, n, "x", "purple") for e, n in zip(told, names, strict=True)]
+    if (window[1] - window[0]) < 0.99 * (end - start):
+        events.append(Stretch(window[0] / 1e9, window[1] / 1e9, "measured", "grey"))
+    most = _most_under_way(everyone, edges)
+    asked = Curve("arrivals", edges / 1e9, np.append(arrivals, arrivals[-1]), "blue", "steps")
+    under_way = Curve("under way", edges / 1e9, np.append(most, most[-1]), "purple", "steps")
+    panels = [
+        Panel(Axis("requests due per second", "rate", low=0.0), [*events, asked], 90),
+        Panel(Axis("under way, most in each slot", "count", low=0.0), [under_way], 90),
+        _latency_panel(everyone, edges),
+        *_server_panels(run.server(), start, end),
+    ]
+    return Figure(
+        "timeline",
+        "The run over time",
+        Axis("time since the run began", "seconds", low=start / 1e9, high=end / 1e9),
+        panels,
+        f"Slots of {format_seconds(width_s)}. {_dots_note(everyone.n)}",
+    )
+
+
+def _dots_note(n: int) -> str:
+    if n <= 3 * DOT_SLOTS:
+        return f"All {n:,} requests that completed are dots."
+    return f"Of {n:,} requests, the slowest, the fastest and the middle one of each of {DOT_SLOTS} slots are dots."
+
+
+def _most_under_way(scope: Scope, edges: Floats) -> Floats:
+    """The largest number of requests in the system in each slot."""
+    came, left = np.sort(scope.due_ns), np.sort(scope.left_ns)
+    level = np.arange(1, len(came) + 1) - np.searchsorted(left, came, side="right")
+    slot = np.clip(np.searchsorted(edges, came, side="right") - 1, 0, len(edges) - 2)
+    most = (np.searchsorted(came, edges[:-1]) - np.searchsorted(left, edges[:-1])).astype(float)
+    np.maximum.at(most, slot, level)
+    return most
+
+
+def _latency_panel(scope: Scope, edges: Floats) -> Panel:
+    ok, accepted = scope.deliveries.ok, scope.judgement.accepted
+    streamed = bool((scope.deliveries.delivered > 0).any())
+    values = np.where(ok, scope.answers.ttft_s if streamed else scope.answers.e2e_s, np.nan)
+    seconds = scope.due_ns / 1e9
+    known = np.flatnonzero(~np.isnan(values))
+    drawn = _thinned(seconds[known], values[known])
+    places = known[drawn]
+    good, bad = places[accepted[places]], places[~accepted[places]]
+    slot = np.searchsorted(edges / 1e9, seconds[known], side="right") - 1
+    groups = [values[known[slot == each]] for each in range(len(edges) - 1)]
+    medians = np.array([np.median(each) if len(each) else np.nan for each in groups])
+    few = np.array([len(each) < FEW for each in groups], np.bool_)
+    middle = (edges[:-1] + edges[1:]) / 2e9
+    marks: list[Curve | Rule] = [
+        Curve("accepted", seconds[good], values[good], "green", "dots"),
+        Curve("answered, not accepted", seconds[bad], values[bad], "red", "dots"),
+        Curve("median of each slot", middle, np.where(few, np.nan, medians), "ink"),
+        Curve(
+            f"median of fewer than {FEW}",
+            middle[few],
+            medians[few],
+            "ink",
+            "dots",
+            few=np.ones(int(few.sum()), np.bool_),
+        ),
+    ]
+    kind = TTFT if streamed else E2E
+    gates = {gate for slo in scope.run.slos for gate in slo.gates if isinstance(gate, kind)}
+    marks += [Rule(gate.within_s, f"SLO: {gate}", "y", "grey") for gate in gates]
+    name = "first token after" if streamed else "answer after"
+    return Panel(
+        Axis(f"{name} (logarithmic)", "seconds", "log"), [m for m in marks if isinstance(m, Rule) or len(m.x)], 200
+    )
+
+
+def _thinned(x: Floats, y: Floats) -> Ints:
+    """Of each slot of x: the largest, the smallest and the middle one."""
+    if len(x) <= 3 * DOT_SLOTS:
+        return np.arange(len(x))
+    slot = np.minimum((x - x[0]) / ((x[-1] - x[0]) or 1.0) * DOT_SLOTS, DOT_SLOTS - 1).astype(np.int64)
+    order = np.lexsort((y, slot))
+    starts = np.flatnonzero(np.diff(slot[order], prepend=-1))
+    ends = np.append(starts[1:], len(order)) - 1
+    return np.unique(order[np.concatenate([starts, (starts + ends) // 2, ends])])
+
+
+SERVER_PANELS = {
+    "requests at the server": {"queue": ("waiting", "orange"), "running": ("running", "blue")},
+    "KV cache and GPU in use": {"kv_use": ("KV cache", "purple"), "gpu_use": ("GPU", "sky")},
+}
+
+
+def _server_panels(table: pa.Table | None, start: int, end: int) -> list[Panel]:
+    if table is None or not table.num_rows:
+        return []
+    names, times = (np.asarray(table.column(each)) for each in ("name", "time_ns"))
+    who, values = np.asarray(table.column("replica")), table.column("value").to_numpy()
+    panels = []
+    for label, wanted in SERVER_PANELS.items():
+        marks = []
+        for name, (words, color) in wanted.items():
+            rows = (names == name) & (times >= start) & (times < end)
+            if rows.any():
+                x, y = _over_replicas(times[rows], who[rows], values[rows], mean=MEASURES[name].kind == "share")
+                chosen = _thinned(x / 1e9, y)
+                marks.append(Curve(words, x[chosen] / 1e9, y[chosen], color, "steps"))
+        if marks:
+            share = "kv_use" in wanted
+            panels.append(
+                Panel(Axis(label, "share" if share else "count", low=0.0, high=1.0 if share else None), marks, 80)
+            )
+    return panels
+
+
+def _over_replicas(times: Ints, who: NDArray[np.object_], values: Floats, *, mean: bool) -> tuple[Ints, Floats]:
+    """The sum or the mean, each replica staying as it was until it is read again."""
+    moments = np.unique(times)
+    total = np.zeros(len(moments))
+    replicas = np.unique(who)
+    for replica in replicas:
+        order = np.argsort(times[who == replica], kind="stable")
+        mine, told = times[who == replica][order], values[who == replica][order]
+        total += np.concatenate([[0.0], told])[np.searchsorted(mine, moments, side="right")]
+    return moments, total / (len(replicas) if mean else 1)
+
+
+def token_figures(run: Run, judged: JudgedRun, request: int | None) -> list[Figure]:
+    """The worst, the median and the chosen request."""
+    scope = judged.whole
+    whole = np.flatnonzero(scope.deliveries.ok & (scope.deliveries.delivered > 1))
+    if not len(whole) and request is None:
+        return []
+    places: dict[str, int] = {}
+    if len(whole):
+        order = whole[np.lexsort((scope.answers.e2e_s[whole], benefits(scope)[1][whole]))]
+        offset = int(scope.places[0])
+        places = {"worst": int(order[-1]) + offset, "median": int(order[(len(order) - 1) // 2]) + offset}
+    rows = judged.deliveries.requests.rows
+    ids = judged.attempts.request_id[rows]
+    if request is not None:
+        places["chosen"] = int(np.flatnonzero(ids == request)[0])
+    answered = np.arange(len(ids)) + rows.start if isinstance(rows, slice) else rows
+    times = token_times(run, [int(answered[place]) for place in places.values()])
+    return [
+        figure
+        for (name, place), ns in zip(places.items(), times, strict=True)
+        if (figure := _token_figure(name, place, int(ids[place]), ns, judged))
+    ]
+
+
+def token_times(run: Run, rows: Sequence[int]) -> list[Ints]:
+    """When each token of these rows came."""
+    found: dict[int, Ints] = {}
+    start = 0
+    for batch in run.batches(["event_ns", "event_tokens"]):
+        for row in rows:
+            if start <= row < start + batch.num_rows and row not in found:
+                ns, counts = (batch.column(name)[row - start].values for name in ("event_ns", "event_tokens"))
+                times = np.asarray(ns.to_numpy() if ns is not None else (), np.int64)
+                found[row] = times if counts is None else np.repeat(times, counts.to_numpy())
+        start += batch.num_rows
+        if len(found) == len(set(rows)):
+            break
+    return [found[row] for row in rows]
+
+
+def _token_figure(name: str, place: int, request: int, ns: Ints, judged: JudgedRun) -> Figure | None:
+    if not len(ns):
+        return None
+    smooth = judged.slos[judged.objective[place]].smooth
+    t = (ns - judged.deliveries.requests.due_ns[place]) / 1e9
+    i = np.arange(1, len(t) + 1)
+    due = smooth.deadlines.due(i, np.full(len(t), t[0]), np.concatenate([[0.0], t[:-1]]))
+    idle = np.maximum.accumulate(np.maximum(t - np.where(np.isfinite(due), due, t), 0.0))
+    waits = np.diff(idle, prepend=0.0)
+    some = np.flatnonzero(waits > 0)
+    kept = _drawn_tokens(t)
+    count = i.astype(float)
+    x, y = np.concatenate([[0.0], t[kept]]), np.concatenate([[0.0], count[kept]])
+    reader = np.isfinite(due) & (due <= 1.5 * t[-1])
+    pace = smooth.deadlines.pace if isinstance(smooth.deadlines, LinearDeadlines) else 0.0
+    wanted = f"reading at {1 / pace:.3g} tokens/s" if pace else "when each token was due"
+    a, b, top = t[some] - waits[some], t[some], np.full(len(some), float(len(t)))
+    zero = np.zeros(len(some))
+    band = np.stack([zero, top, top, zero], axis=1).ravel()
+    at = np.stack([a, a, b, b], axis=1).ravel()
+    return Figure(
+        f"tokens-{name}",
+        f"The {name} request (number {request})",
+        Axis("time since it was due", "seconds", low=0.0),
+        [
+            Panel(
+                Axis("tokens", "count", low=0.0),
+                [
+                    *([Curve("nothing to read", at, band, "red", "area", np.zeros(len(at)), band)] if len(at) else []),
+                    Curve(wanted, due[reader], count[reader], "grey", "dashed"),
+                    Curve("tokens as they came", x, y, "blue", "steps"),
+                ],
+                170,
+            )
+        ],
+        f"{len(t):,} tokens, first after {format_seconds(float(t[0]))}, last after {format_seconds(float(t[-1]))}; its "
+        f"reader waited {format_seconds(float(idle[-1]))} in all."
+        + (
+            f" {len(kept):,} tokens are drawn, both sides of the longest gaps among them." if len(kept) < len(t) else ""
+        ),
+    )
+
+
+def _drawn_tokens(t: Floats) -> Ints:
+    if len(t) <= TOKENS:
+        return np.arange(len(t))
+    longest = np.argsort(np.diff(t))[-GAPS:]
+    return np.unique(np.concatenate([np.linspace(0, len(t) - 1, TOKENS).astype(np.int64), longest, longest + 1]))
+
+
+def _known(values: Floats, ok: NDArray[np.bool_]) -> Floats:
+    return values[ok & ~np.isnan(values)]

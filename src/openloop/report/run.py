@@ -1,0 +1,440 @@
+"""The report of a run: a list of small functions, each from the run to a section of it."""
+
+import shlex
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from openloop.errors import SpecError
+from openloop.records import Run
+from openloop.report.figures import (
+    distribution_figure,
+    gates_figure,
+    replicas_figure,
+    smooth_figure,
+    timeline_figure,
+    token_figures,
+)
+from openloop.report.page import MOST_NAMES, Number, Report, Section, Table
+from openloop.score import Percentiles, Score, Summary
+from openloop.score.judged import judge_run
+from openloop.score.scope import JudgedRun
+from openloop.score.scorer import objectives_of, score_judged
+from openloop.score.streams import Progress
+from openloop.slo import Objectives
+from openloop.units import format_count, format_money, format_rate, format_seconds, format_share
+
+__all__ = [
+    "RUN_SECTIONS",
+    "RunSubject",
+    "latency_table",
+    "read_run_subject",
+    "run_headline",
+    "run_report",
+]
+
+LATENCIES = {
+    "ttft_s": ("first token", "TTFT"),
+    "tpot_s": ("each further token", "TPOT"),
+    "itl_s": ("gaps between tokens", "ITL"),
+    "tbt_s": ("longest gap", "TBT"),
+    "jitter_s": ("longest minus shortest gap", "jitter"),
+    "e2e_s": ("whole answer", "E2E"),
+    "idle_s": ("reader had to wait", "user idle"),
+    "client_lag_s": ("client behind schedule", "client lag"),
+}
+MOST_GROUPS = 200  # that are scored apart
+
+
+@dataclass(frozen=True)
+class RunSubject:
+    """A run, judged and scored."""
+
+    run: Run
+    objectives: Objectives
+    judged: JudgedRun
+    score: Score
+    request: int | None = None  # whose tokens somebody would like to see
+
+
+def read_run_subject(
+    run: Run,
+    slo: "str | Path | Objectives | None" = None,
+    request: int | None = None,
+    progress: Progress | None = None,
+    before: JudgedRun | None = None,
+) -> RunSubject:
+    """`before`: the same run as it was judged against another SLO."""
+    objectives = objectives_of(run, slo)
+    judged = judge_run(run, objectives, progress, before=before)
+    words = judged.attempts.words
+    groups = {"replica": words["replica"], "class": words["workload_class"]}
+    by = [key for key, names in groups.items() if 1 < len(names) <= MOST_GROUPS]
+    if request is not None and request not in judged.attempts.request_id:
+        raise SpecError(f"the run has no request {request}; its numbers are those of the column request_id")
+    return RunSubject(run, objectives, judged, score_judged(run, objectives, judged, by), request)
+
+
+def run_report(subject: RunSubject) -> Report:
+    score, run = subject.score, subject.run
+    headline, sentences = run_headline(score)
+    facts = (run.manifest.source, run.manifest.model, run.manifest.target or run.manifest.engine)
+    when = (run.manifest.started_at or "")[:16].replace("T", " ")
+    return Report(
+        title=run.path.resolve().name if run.path else "run",
+        subtitle=" · ".join([*dict.fromkeys(fact for fact in facts if fact), *([when] if when else [])]),
+        verdict="good" if score.valid else "invalid",
+        headline=headline,
+        sentences=sentences,
+        numbers=list(_numbers(score)),
+        sections=[section for make in RUN_SECTIONS if (section := make(subject))],
+        data=score.to_dict(),
+    )
+
+
+def run_headline(score: Score) -> tuple[str, list[str]]:
+    """The verdict in plain words: one line, and a few sentences."""
+    goodput, offered = (format_rate(each).removesuffix("/s") for each in (score.goodput_rps, score.offered_rps))
+    headline = f"Users accepted {goodput} of {offered} requests per second"
+    low, high = (format_share(each) for each in score.attainment_interval)
+    sentences = [f"Not valid: {reason}." for reason in score.reasons]
+    sentences.append(
+        f"{format_share(score.attainment)} of {format_count(score.requests)} requests met {score.slo} "
+        f"(95% interval {low} to {high})."
+    )
+    sentences += _stopped(score)
+    if score.completed > score.accepted:
+        wasted = 1 - score.accepted / score.completed
+        sentences.append(
+            f"{format_rate(score.throughput_rps)} were answered; {format_share(wasted)} of those answers did not count."
+        )
+    if score.cost and score.accepted:
+        each, accepted = format_money(score.cost.per_request), format_money(score.cost.per_accepted)
+        sentences.append(f"A request cost {each}, an accepted one {accepted}.")
+    return headline, sentences
+
+
+def _stopped(score: Score) -> Iterator[str]:
+    """What stopped most of those that were not accepted."""
+    failed = {name: gate for name, gate in score.gates.items() if gate.failed}
+    if not failed:
+        return
+    name = max(failed, key=lambda each: failed[each].failed)
+    gate = failed[name]
+    if name == "success":
+        yield f"{format_count(gate.failed)} requests were not answered."
+    else:
+        alone = "all" if gate.failed_alone == gate.failed else format_count(gate.failed_alone)
+        yield f"{name} stopped most of the rest: {format_count(gate.failed)} missed it, {alone} of them nothing else."
+
+
+def _numbers(score: Score) -> Iterator[tuple[str, Number, str]]:
+    low, high = (format_rate(each) for each in score.goodput_rps_interval)
+    yield "goodput", Number(score.goodput_rps, "rate", "goodput_rps"), f"{low} to {high}"
+    low, high = (format_share(each) for each in score.attainment_interval)
+    yield "accepted", Number(score.attainment, "share", "attainment"), f"{low} to {high}"
+    yield "throughput", Number(score.throughput_rps, "rate", "throughput_rps"), "answered, accepted or not"
+    for key, (_, name) in LATENCIES.items():
+        found = getattr(score, key)
+        if found and key in ("ttft_s", "e2e_s"):
+            yield f"p99 {name}", Number(found.p99, "seconds", f"{key}.p99"), _interval(found, "p99")
+            break
+    if score.cost:
+        per_hundred = f"{format_money(score.cost.per_request)} per request"
+        yield "cost per accepted", Number(score.cost_per_accepted, "money", "cost_per_accepted"), per_hundred
+    elif score.output_tokens_per_s:
+        yield "smooth goodput", Number(score.smooth_goodput, "rate", "smooth_goodput"), "tokens, less for late ones"
+
+
+def _interval(found: Percentiles, step: str) -> str:
+    low, high = found.intervals[step]
+    return f"{format_seconds(low)} to {'?' if np.isinf(high) else format_seconds(high)}"
+
+
+def distribution(subject: RunSubject) -> Section | None:
+    return Section(
+        "latency",
+        "How long users waited",
+        "Each line reads: this share of requests waited no longer than this. The axis is stretched "
+        "towards the slowest few, which decide what people think of a service.",
+        [distribution_figure(subject.judged.whole, subject.score, subject.objectives), latency_table(subject.score)],
+        "From when a request was due, over completed requests; failed ones are counted in the gates below. Dots are "
+        "exact percentiles, whiskers their 95% intervals from batch means over 20 slices of the window. "
+        "Nothing is smoothed: a line joins order statistics.",
+    )
+
+
+def latency_table(score: Score) -> Table:
+    steps = {"p50": 0, "p90": 10, "p95": 20, "p99": 100, "p99_9": 1000}
+    rows: list[list[str | Number]] = []
+    for key, (words, name) in LATENCIES.items():
+        found = getattr(score, key)
+        if found is None or (key == "idle_s" and not score.output_tokens_per_s):
+            continue
+        cells = [
+            Number(getattr(found, step), "seconds", f"{key}.{step}", "" if found.n >= least else "*")
+            for step, least in steps.items()
+        ]
+        rows.append([f"{words} ({name})", Number(found.n, "count", f"{key}.n"), *cells, _interval(found, "p99")])
+    header = ("", "n", "p50", "p90", "p95", "p99", "p99.9", "p99, 95% interval")
+    few = any(isinstance(cell, Number) and cell.mark for row in rows for cell in row)
+    return Table(header, rows, note="* fewer values than it takes to have one beyond this percentile" if few else "")
+
+
+def gates(subject: RunSubject) -> Section | None:
+    score = subject.score
+    rows = [
+        (
+            _gate_name(name, score),
+            Number(gate.failed, "count", f"gates.{name}.failed"),
+            Number(gate.failed_alone, "count", f"gates.{name}.failed_alone"),
+            Number(gate.attainment, "share", f"gates.{name}.attainment"),
+        )
+        for name, gate in score.gates.items()
+    ]
+    joint = [(" + ".join(each.gates), each.requests) for each in score.joint_failures if len(each.gates) > 1]
+    together = [(names, Number(count, "count")) for names, count in joint[:8]]
+    ended = [(name, Number(count, "count", f"statuses.{name}")) for name, count in score.statuses.items() if count]
+    return Section(
+        "gates",
+        "What stopped the others",
+        f"A request is accepted when it passes every gate of {score.slo}.",
+        [
+            *([gates_figure(score)] if score.accepted < score.requests else []),
+            Table(("gate", "failed", "of these, nothing else", "would be accepted by it alone"), rows),
+            *([Table(("missed together", "requests"), together)] if together else []),
+            Table(("ended as", "requests"), ended),
+        ],
+        "Gates judge completed requests; one that did not complete has failed 'success' and nothing else. What the run "
+        "does not tell is not passed.",
+    )
+
+
+def _gate_name(name: str, score: Score) -> str:
+    if name == "success":
+        return "success (it was answered)"
+    return next((text for text in score.slo.split(", ") if text.startswith(name) and ";" not in score.slo), name)
+
+
+def timeline(subject: RunSubject) -> Section | None:
+    return Section(
+        "timeline",
+        "The run as it went",
+        "From top to bottom: what was asked, what was under way, how long the first token (or the answer) took, and "
+        "what the server said of itself.",
+        [timeline_figure(subject.run, subject.judged)],
+        "Rates are counts per slot over its length. A request is under way from when it was due until it left. Server "
+        "figures are its own, as read during the run: gauges are summed over replicas, shares averaged.",
+    )
+
+
+def tokens(subject: RunSubject) -> Section | None:
+    figures = token_figures(subject.run, subject.judged, subject.request)
+    if not figures:
+        return None
+    return Section(
+        "tokens",
+        "Token by token",
+        "What one user saw: the steps are tokens as they came, the dashed line is where a reader would like to be, "
+        "and in the shaded time that reader had nothing to read.",
+        figures,
+        "Requests are ranked by user idle latency, max over i of (t_i - d_i), and where that is equal by E2E; the "
+        "shaded times add up to it. Openloop can show any other: openloop report RUN --request NUMBER.",
+    )
+
+
+def smooth(subject: RunSubject) -> Section | None:
+    score = subject.score
+    if not score.output_tokens_per_s:
+        return None
+    alpha = subject.judged.slos[0].smooth.alpha
+    low, high = (format_rate(each) for each in score.smooth_goodput_interval)
+    rows = [
+        ("output tokens", Number(score.output_tokens_per_s, "rate", "output_tokens_per_s"), ""),
+        ("of accepted answers", Number(score.output_token_goodput, "rate", "output_token_goodput"), ""),
+        ("smooth goodput", Number(score.smooth_goodput, "rate", "smooth_goodput"), f"{low} to {high}"),
+    ]
+    return Section(
+        "smooth",
+        "Smooth goodput beside goodput",
+        "Goodput takes an answer or leaves it. Smooth goodput keeps all its tokens and takes some off for every second "
+        "in which the reader had to wait.",
+        [smooth_figure(score), Table(("tokens per second", "", "95% interval"), rows)],
+        f"benefit = n - alpha * f(l) per request, alpha {alpha:g} tokens, l the user idle latency; docs/slo.md.",
+    )
+
+
+def replicas(subject: RunSubject) -> Section | None:
+    names = subject.judged.attempts.words["replica"]
+    if len(names) < 2:
+        return None
+    if len(names) > MOST_GROUPS:
+        what = f"The run names {len(names):,} replicas; up to {MOST_GROUPS} are shown apart."
+        return Section("replicas", "Replica by replica", what, [])
+    slow = {each.replica: each for each in subject.score.stragglers}
+    found = [
+        f"{name} stands out: p95 of {each.metric.removesuffix('_s').upper()} is {format_seconds(each.p95_s)} where the "
+        f"fleet's is {format_seconds(each.fleet_p95_s)}."
+        for name, each in slow.items()
+    ]
+    parts = found or ["No replica stands out."]
+    return Section(
+        "replicas",
+        "Replica by replica",
+        "A mean over replicas hides the slow ones; their tails do not.",
+        [*parts, replicas_figure(subject.score), _groups("replica", subject.score.by["replica"])],
+        "A straggler's p95 is at least 1.5 times the median replica's and further from it than 3.5 robust standard "
+        f"deviations. The {MOST_NAMES} with the longest p99 are drawn.",
+    )
+
+
+def classes(subject: RunSubject) -> Section | None:
+    groups = subject.score.by.get("class")
+    if not groups:
+        return None
+    lead = "Each class of work is held against its own objectives."
+    return Section("classes", "Class by class", lead, [_groups("class", groups)])
+
+
+def _groups(by: str, groups: dict[str, Summary]) -> Table:
+    def row(name: str, part: Summary) -> list[str | Number]:
+        key = f"by.{by}.{name}"
+        tails = [
+            Number(getattr(found, step), "seconds", f"{key}.{field}.{step}", "" if found.n >= least else "*")
+            if (found := getattr(part, field))
+            else "-"
+            for field in ("ttft_s", "e2e_s")
+            for step, least in (("p50", 0), ("p99", 100))
+        ]
+        return [
+            name,
+            Number(part.requests, "count", f"{key}.requests"),
+            Number(part.goodput_rps, "rate", f"{key}.goodput_rps"),
+            Number(part.attainment, "share", f"{key}.attainment", "" if part.requests >= 100 else "*"),
+            *tails,
+        ]
+
+    header = (by, "requests", "goodput", "accepted", "TTFT p50", "p99", "E2E p50", "p99")
+    few = any(part.requests < 100 for part in groups.values())
+    note = "* rests on fewer than 100 requests" if few else ""
+    return Table(header, [row(name, part) for name, part in groups.items()], note=note)
+
+
+def disruptions(subject: RunSubject) -> Section | None:
+    score = subject.score
+    if not score.disruptions:
+        return None
+    rows = [
+        (
+            f"{each.kind}, {format_seconds(each.start_s)} to {format_seconds(each.end_s)}",
+            each.detail or "",
+            Number(each.summary.requests, "count", f"disruptions.{i}.summary.requests"),
+            Number(each.summary.goodput_rps, "rate", f"disruptions.{i}.summary.goodput_rps"),
+            Number(each.summary.attainment, "share", f"disruptions.{i}.summary.attainment"),
+        )
+        for i, each in enumerate(score.disruptions)
+    ]
+    if score.steady:
+        rest = ("requests", "count"), ("goodput_rps", "rate"), ("attainment", "share")
+        calm: list[Any] = [Number(getattr(score.steady, name), unit, f"steady.{name}") for name, unit in rest]  # type: ignore[arg-type]
+        rows.append(("outside of these", "", *calm))
+    lead = "What was done to the system during the run, and what users got just after."
+    return Section("disruptions", "Disturbances", lead, [Table(("event", "", "requests", "goodput", "accepted"), rows)])
+
+
+def money(subject: RunSubject) -> Section | None:
+    cost = subject.score.cost
+    if cost is None:
+        return None
+    names = {
+        "total": "all of it",
+        "per_request": "per request",
+        "per_accepted": "per accepted request",
+        "per_million_output_tokens": "per million output tokens",
+        "per_million_accepted_output_tokens": "per million accepted output tokens",
+    }
+    rows: list[tuple[str, Number]] = [
+        (words, Number(getattr(cost, name), "money", f"cost.{name}")) for name, words in names.items()
+    ]
+    rows.append(("requests of which the cost is known", Number(cost.known_for, "share", "cost.known_for")))
+    lead = "Everything that failed is in the numerator: it was paid for too."
+    return Section("money", "What it cost", lead, [Table(("", "in the manifest's currency"), rows)])
+
+
+def validity(subject: RunSubject) -> Section | None:
+    score = subject.score
+    lead = (
+        "All checks passed: the numbers describe a steady state, and the client kept its schedule."
+        if score.valid
+        else "These numbers must not be quoted, for:"
+    )
+    parts: list[str | Table] = [*score.reasons]
+    if score.notes:
+        parts.append(Table(("what makes it weaker evidence",), [(note,) for note in score.notes]))
+    little = score.little
+    rows: list[tuple[str, Number]] = [
+        ("under way, measured", Number(little.L_measured, "number", "little.L_measured")),
+        ("under way, by Little's law", Number(little.L_law, "number", "little.L_law")),
+        ("completed inside the window", Number(score.completed_in_window_rps, "rate", "completed_in_window_rps")),
+        (
+            "goodput if the clock started at sending",
+            Number(score.goodput_rps_from_sent, "rate", "goodput_rps_from_sent"),
+        ),
+        ("busy (which is not productive)", Number(score.utilisation, "share", "utilisation")),
+    ]
+    parts.append(Table(("cross-checks", ""), rows))
+    return Section(
+        "validity",
+        "Can it be believed?",
+        lead,
+        parts,
+        "Checks: enough requests, the client on time, nothing dropped or cut off, arrivals as promised, a window long "
+        "enough, no trend through it (Mann-Kendall over 20 slices); docs/metrics.md.",
+    )
+
+
+def manifest(subject: RunSubject) -> Section | None:
+    facts = msgspec.to_builtins(subject.run.manifest)
+    known = [(name, _fact(value)) for name, value in facts.items() if value not in (None, [], ())]
+    absent = [name for name, value in facts.items() if value is None]
+    lead = "What makes the number reusable." + (f" Not recorded: {', '.join(absent)}." if absent else "")
+    return Section("manifest", "The manifest", lead, [Table(("fact", "value"), known)], folded=True)
+
+
+def _fact(value: Any) -> str:
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
+def reproduce(subject: RunSubject) -> Section | None:
+    facts, objectives = subject.run.manifest, subject.objectives
+    command = ["openloop", "report", str(subject.run.path or "run/")]
+    if not objectives.classes:  # else it is a file, and nobody knows which
+        command += ["--slo", str(objectives)]
+    rows = [
+        ("command", shlex.join(facts.command) if facts.command else "not recorded"),
+        ("seed", "not recorded" if facts.seed is None else str(facts.seed)),
+        ("openloop", facts.openloop_version or "not recorded"),
+        ("this report", shlex.join(command)),
+    ]
+    lead = "The same seed gives the same schedule and the same requests."
+    return Section("reproduce", "Do it again", lead, [Table(("", ""), rows)])
+
+
+RUN_SECTIONS: tuple[Callable[[RunSubject], Section | None], ...] = (
+    distribution,
+    gates,
+    timeline,
+    tokens,
+    smooth,
+    replicas,
+    classes,
+    disruptions,
+    money,
+    validity,
+    manifest,
+    reproduce,
+)

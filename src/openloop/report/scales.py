@@ -1,0 +1,141 @@
+"""Where a value stands along an axis, and which values are written there."""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from openloop.report.page import Axis, Bars, Curve, Panel, Rule, Stretch, show
+
+__all__ = ["Scale", "tick", "x_scale", "y_scale"]
+
+Floats = NDArray[np.float64]
+
+TOP = 1 - 1e-7  # of shares on a stretched axis
+
+
+@dataclass(frozen=True)
+class Scale:
+    """From values between `low` and `high` to 0..1."""
+
+    axis: Axis
+    low: float
+    high: float
+
+    def __call__(self, values: ArrayLike) -> Floats:
+        a, b = (float(self._bend(np.array(edge))) for edge in (self.low, self.high))
+        return np.asarray((self._bend(np.asarray(values, float)) - a) / ((b - a) or 1.0), float)
+
+    def _bend(self, values: Any) -> Any:
+        if self.axis.scale == "log":
+            return np.log10(np.maximum(values, self.low))
+        if self.axis.scale == "tail":
+            return -np.log10(1 - np.clip(values, 0.0, TOP))
+        return values
+
+    def ticks(self, most: int) -> list[float]:
+        if self.axis.scale == "names":
+            return [float(place) for place in range(len(self.axis.names))]
+        if self.axis.scale == "tail":
+            steps = [0.0, 0.5, *(1 - 10.0**-i for i in range(1, 8))]
+            return [step for step in steps if step <= self.high]
+        if self.axis.scale == "log":
+            return _log_ticks(self.low, self.high, most)
+        return _ticks(self.low, self.high, most, clock=self.axis.unit == "seconds")
+
+
+def tick(value: float, axis: Axis) -> str:
+    """As short as it can be."""
+    if axis.scale == "names":
+        return axis.names[int(value)]
+    if axis.unit == "share":
+        return f"{100 * value:.6g}%"
+    if axis.unit == "seconds" and value:
+        for limit, scale, unit in ((1e-3, 1e6, "µs"), (1.0, 1e3, "ms"), (120.0, 1.0, "s"), (7200.0, 1 / 60, "min")):
+            if abs(value) < limit * (1 - 1e-9):
+                return f"{value * scale:.4g} {unit}"
+        return f"{value / 3600:.4g} h"
+    if axis.unit == "rate":
+        return f"{value:,.5g}/s"
+    return show(value, "money").rstrip("0").rstrip(".") if axis.unit == "money" and value else f"{value:,.6g}"
+
+
+def x_scale(axis: Axis, panels: Iterable[Panel]) -> Scale:
+    found = [values for panel in panels for mark in panel.marks for values in _values(mark, "x")]
+    return _scale(axis, found)
+
+
+def y_scale(panel: Panel) -> Scale:
+    if panel.y.scale == "names":
+        return Scale(panel.y, len(panel.y.names) - 0.4, -0.6)  # the first on top
+    return _scale(panel.y, [values for mark in panel.marks for values in _values(mark, "y")])
+
+
+def _values(mark: Curve | Bars | Rule | Stretch, along: str) -> list[ArrayLike]:
+    if isinstance(mark, Curve):
+        edges = [edge for edge in (mark.low, mark.high) if edge is not None] if mark.style != "dots" else []
+        return [mark.x] if along == "x" else [mark.y, *edges]
+    if isinstance(mark, Bars):
+        return [mark.start, mark.end] if along == "x" else []
+    if isinstance(mark, Stretch):
+        return [mark.low, mark.high] if along == "x" else []
+    return [mark.at] if mark.along == along else []
+
+
+def _scale(axis: Axis, found: list[ArrayLike]) -> Scale:
+    values = np.concatenate([np.atleast_1d(np.asarray(each, float)) for each in found] or [np.zeros(1)])
+    values = values[np.isfinite(values)]
+    if axis.scale == "log":
+        values = values[values > 0]
+    low, high = (float(values.min()), float(values.max())) if len(values) else (0.0, 1.0)
+    low, high = axis.low if axis.low is not None else low, axis.high if axis.high is not None else high
+    if axis.scale == "tail":
+        return Scale(axis, low, high)
+    if axis.scale == "log":
+        low, high = max(low, 1e-12), max(high, 1e-12)
+        return Scale(axis, _nearby(low, up=False), _nearby(max(high, low * 1.5), up=True))
+    if axis.low is None and low > 0:
+        low = 0.0
+    if high <= low:
+        high = low + (abs(low) or 1.0)
+    step = _step((high - low) / 5)
+    top = high if axis.high is not None else math.ceil(high / step - 1e-9) * step
+    bottom = low if axis.low is not None or low == 0 else math.floor(low / step + 1e-9) * step
+    return Scale(axis, bottom, top)
+
+
+def _nearby(value: float, *, up: bool) -> float:
+    """The next 1, 2 or 5 of its decade."""
+    decade = 10.0 ** math.floor(math.log10(value))
+    steps = [decade * each for each in (1, 2, 5, 10)]
+    if up:
+        return next(step for step in steps if step >= value * (1 - 1e-9))
+    return next(step for step in reversed(steps) if step <= value * (1 + 1e-9))
+
+
+def _step(rough: float) -> float:
+    """1, 2 or 5 of some decade: the nearest that is no smaller."""
+    return _nearby(max(rough, 1e-12), up=True)
+
+
+TIMES = (15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 43200, 86400)
+
+
+def _ticks(low: float, high: float, most: int, *, clock: bool = False) -> list[float]:
+    step = _step((high - low) / most)
+    if clock and step > 10:
+        step = next((each for each in TIMES if each >= (high - low) / most), step)
+    first = math.ceil(low / step - 1e-9)
+    return [float(f"{i * step:.12g}") for i in range(first, int(high / step + 1e-9) + 1)]
+
+
+def _log_ticks(low: float, high: float, most: int) -> list[float]:
+    decades = range(math.floor(math.log10(low) + 1e-9), math.ceil(math.log10(high) - 1e-9) + 1)
+    for steps in ((1, 2, 5), (1, 3), (1,)):
+        found = [m * 10.0**d for d in decades for m in steps if low * (1 - 1e-9) <= m * 10.0**d <= high * (1 + 1e-9)]
+        if len(found) <= most:
+            return found
+    return found[:: math.ceil(len(found) / most)]

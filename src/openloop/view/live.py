@@ -1,0 +1,186 @@
+"""A run while it goes on: what has ended so far, judged as the score at the end will be."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.ipc
+from numpy.typing import NDArray
+
+from openloop.records import MISSING, SCHEMA, Run, read_now
+from openloop.records.manifest import read_manifest
+from openloop.records.run import MemorySource
+from openloop.records.writer import SPOOL_FILE
+from openloop.report.page import Axis, Curve, Figure, Number, Panel, Report, Rule, Section
+from openloop.score.judged import judge_run
+from openloop.score.scope import Scope
+from openloop.score.scorer import objectives_of
+from openloop.slo import SLO, Objectives, parse_slo
+from openloop.units import format_seconds
+
+__all__ = ["Tail", "live_report"]
+
+Floats = NDArray[np.float64]
+
+MOST_ROWS = 50_000  # judged each time: the latest
+RECENT_S = 10.0
+SHOWN_S = 120
+
+
+class Tail:
+    """The rows of a run in progress, read on from where they were read to before."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.manifest = read_manifest(folder)
+        self.rows = 0
+        self._batches: list[pa.RecordBatch] = []
+        self._read = 0  # bytes
+        self.flights: list[tuple[float, int]] = []  # seconds and requests in flight, each time somebody looked
+
+    def read_on(self) -> None:
+        try:
+            with (self.folder / SPOOL_FILE).open("rb") as file:
+                file.seek(self._read)
+                while True:
+                    message = pa.ipc.read_message(file)
+                    if message.type == "record batch":
+                        batch = pa.ipc.read_record_batch(message, SCHEMA)
+                        self._batches.append(batch)
+                        self.rows += batch.num_rows
+                    self._read = file.tell()
+        except (EOFError, OSError, pa.ArrowException):
+            pass  # the rest is not written yet, or the run is over
+        while len(self._batches) > 1 and sum(b.num_rows for b in self._batches[1:]) >= MOST_ROWS:
+            self._batches.pop(0)
+        now = read_now(self.folder)
+        if now and (not self.flights or now.seconds > self.flights[-1][0]):
+            self.flights = [*self.flights[-SHOWN_S * 4 :], (now.seconds, now.in_flight)]
+
+    @property
+    def run(self) -> Run:
+        manifest = msgspec.structs.replace(self.manifest, window_ns=None)
+        return Run(manifest, MemorySource(self._batches), self.folder)
+
+
+def live_report(tail: Tail, slo: str | None = None) -> Report:
+    tail.read_on()
+    now, facts = read_now(tail.folder), tail.manifest
+    name = tail.folder.name
+    about = " · ".join(each for each in (facts.model, facts.target) if each)
+    if not tail.rows:
+        waits = "Nothing has ended yet."
+        return Report(name, about, "live", "The run has just begun", [waits], [], [], {"rows": 0})
+    objectives = Objectives(parse_slo(slo)) if slo else objectives_of(tail.run) if facts.slo else Objectives(SLO(()))
+    scope = judge_run(tail.run, objectives).everyone
+    ended = np.where(scope.left_ns != MISSING, scope.left_ns, scope.due_ns) / 1e9
+    until = now.seconds if now else float(ended.max())
+    recent = ended > until - RECENT_S
+    span = min(RECENT_S, max(until, 1e-9))
+    accepted, ok = scope.judgement.accepted, scope.deliveries.ok
+    share = float(accepted[recent].mean()) if recent.any() else np.nan
+    data: dict[str, Any] = {
+        "rows": tail.rows,
+        "slo": str(objectives),
+        "seconds": until,
+        "due": now.due if now else None,
+        "in_flight": now.in_flight if now else None,
+        "offered_rps": now.due / max(until, 1e-9) if now else None,
+        "ended_rps": float(recent.sum()) / span,
+        "goodput_rps": float(accepted[recent].sum()) / span,
+        "attainment": None if np.isnan(share) else share,
+        "p50_s": _quantile(scope, recent & ok, 0.5),
+        "p99_s": _quantile(scope, recent & ok, 0.99),
+        "recent": int(recent.sum()),
+    }
+    what = "TTFT" if _streamed(scope) else "E2E"
+    few = "" if data["recent"] >= 100 else "*"
+    numbers = [
+        ("goodput", Number(data["goodput_rps"], "rate", "goodput_rps"), "over the last 10 s"),
+        ("ended", Number(data["ended_rps"], "rate", "ended_rps"), "over the last 10 s"),
+        ("offered", Number(data["offered_rps"], "rate", "offered_rps"), "since it began"),
+        ("in flight", Number(data["in_flight"], "count", "in_flight"), "now"),
+        ("accepted", Number(data["attainment"], "share", "attainment"), f"of {data['recent']:,} that ended lately"),
+        (f"p50 {what}", Number(data["p50_s"], "seconds", "p50_s"), "over the last 10 s"),
+        (f"p99 {what}", Number(data["p99_s"], "seconds", "p99_s", few), "over the last 10 s"),
+    ]
+    total = f" of {format_seconds(facts.window_ns[1] / 1e9)}" if facts.window_ns else ""
+    return Report(
+        name,
+        about,
+        "live",
+        f"{format_seconds(until)}{total}, {tail.rows:,} attempts ended",
+        [f"Held against {objectives}." if str(objectives) else "There is no SLO: whatever is answered counts."],
+        numbers,
+        [
+            Section(
+                "live",
+                "As it goes",
+                "The last two minutes, second by second.",
+                [_figure(scope, ended, until, tail.flights, what)],
+                "Counted when requests end, so that what is in flight is not yet in goodput; the score at the end "
+                "counts everything that was due. In flight is known since this page was opened."
+                + (f" Of {tail.rows:,} attempts the latest {MOST_ROWS:,} are judged." if tail.rows > MOST_ROWS else ""),
+            )
+        ],
+        data,
+    )
+
+
+def _streamed(scope: Scope) -> bool:
+    return bool((scope.deliveries.delivered > 0).any())
+
+
+def _waits(scope: Scope) -> Floats:
+    return scope.answers.ttft_s if _streamed(scope) else scope.answers.e2e_s
+
+
+def _quantile(scope: Scope, which: NDArray[np.bool_], share: float) -> float | None:
+    values = _waits(scope)[which]
+    values = values[~np.isnan(values)]
+    return float(np.quantile(values, share)) if len(values) else None
+
+
+def _figure(scope: Scope, ended: Floats, until: float, flights: list[tuple[float, int]], what: str) -> Figure:
+    first = max(int(until) - SHOWN_S, 0)
+    edges = np.arange(first, max(int(until) - 1, first + 1) + 1, dtype=float)  # what ended just now is not written yet
+    slot = np.searchsorted(edges, ended, side="right") - 1
+    waits, ok, slots = _waits(scope), scope.deliveries.ok & ~np.isnan(_waits(scope)), len(edges) - 1
+    all_, good = (np.histogram(ended[which], edges)[0].astype(float) for which in (ok | True, scope.judgement.accepted))
+    each = [waits[ok & (slot == place)] for place in range(slots)]
+    p50, p99 = (np.array([np.quantile(x, q) if len(x) else np.nan for x in each]) for q in (0.5, 0.99))
+    shown = [(at, count) for at, count in flights if at >= first]
+    gates = {
+        g.within_s: str(g)
+        for slo in scope.run.slos
+        for g in slo.gates
+        if g.name == what.lower() and hasattr(g, "within_s")
+    }
+    panels = [
+        Panel(
+            Axis("requests per second", "rate", low=0.0),
+            [
+                Curve("ended", edges[:-1], all_, "orange", "steps"),
+                Curve("accepted", edges[:-1], good, "green", "steps"),
+            ],
+            140,
+        ),
+        Panel(
+            Axis(f"{what} of those that ended (logarithmic)", "seconds", "log"),
+            [
+                Curve("p50", edges[:-1], p50, "blue"),
+                Curve("p99", edges[:-1], p99, "red", few=np.array([len(x) < 100 for x in each], np.bool_)),
+                *(Rule(at, f"SLO: {text}", "y") for at, text in gates.items()),
+            ],
+            140,
+        ),
+    ]
+    if shown:
+        at, count = (np.array(column, float) for column in zip(*shown, strict=True))
+        panels.append(
+            Panel(Axis("in flight", "count", low=0.0), [Curve("in flight", at, count, "purple", "steps")], 80)
+        )
+    axis = Axis("time since the run began", "seconds", low=float(first), high=float(max(until, first + 10)))
+    return Figure("live", "Rates and tails", axis, panels, "Hollow: a p99 of fewer than 100 requests.")

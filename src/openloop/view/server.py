@@ -1,0 +1,191 @@
+"""The page's server: the standard library's, on loopback unless somebody says otherwise and brings a token."""
+
+import hmac
+import ipaddress
+import json
+import secrets
+import socket
+import time
+from collections.abc import Callable
+from html import escape
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, quote, urlsplit
+
+from openloop.errors import OpenloopError, SpecError
+from openloop.report.html import TOP, asset, body, document
+from openloop.report.page import Report
+from openloop.spec import plain
+from openloop.view.pages import controls, list_page
+from openloop.view.shelf import Shelf
+
+__all__ = ["ViewServer"]
+
+COOKIE = "openloop-token"
+LONGEST = 2000  # letters of a question
+PATIENCE_S = 30.0
+
+
+class ViewServer(ThreadingHTTPServer):
+    """`url` is where it listens, with the token if one is needed."""
+
+    daemon_threads = True
+
+    def __init__(self, folder: Path, host: str = "127.0.0.1", port: int = 0, token: str | None = None) -> None:
+        self.shelf = Shelf(folder)
+        self.token = token or (None if _loopback(host) else secrets.token_urlsafe(18))
+        if ":" in host:
+            self.address_family = socket.AF_INET6
+        try:
+            super().__init__((host, port), _Handler)
+        except (OSError, OverflowError) as error:
+            raise SpecError(f"{host}:{port} cannot be listened on: {getattr(error, 'strerror', error)}") from None
+        self.host = host
+
+    @property
+    def url(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http://{host}:{self.server_address[1]}/" + (f"?token={quote(self.token)}" if self.token else "")
+
+    def handle_error(self, *_: Any) -> None:
+        """Somebody went away in the middle of an answer."""
+
+
+def _loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: ViewServer
+    protocol_version = "HTTP/1.1"
+    timeout = PATIENCE_S
+
+    def do_GET(self) -> None:
+        asked = urlsplit(self.path)
+        query = {name: values[-1] for name, values in parse_qs(asked.query).items()}
+        if len(self.path) > LONGEST:
+            self._say(HTTPStatus.REQUEST_URI_TOO_LONG, "the question is too long")
+        elif not self._welcome(query):
+            self._say(HTTPStatus.FORBIDDEN, "open the address that openloop view has printed")
+        elif asked.path not in ROUTES:
+            self._say(HTTPStatus.NOT_FOUND, "there is no such page")
+        else:
+            self._answer(asked.path, query)
+
+    def _answer(self, path: str, query: dict[str, str]) -> None:
+        try:
+            found = ROUTES[path](self.server.shelf, query)
+        except OpenloopError as error:
+            self._say(HTTPStatus.BAD_REQUEST, str(error))
+        except (OSError, MemoryError) as error:  # a run may go away while it is read
+            self._say(HTTPStatus.BAD_REQUEST, f"it cannot be read: {error}")
+        else:
+            kind = "text/html" if isinstance(found, str) else "application/json"
+            text = found if isinstance(found, str) else json.dumps(plain(found), allow_nan=False)
+            self._send(HTTPStatus.OK, text, kind, query.get("token"))
+
+    def _welcome(self, query: dict[str, str]) -> bool:
+        """With a token: whoever has it. Without: whoever asks this machine by its own name, and not by another's."""
+        if self.server.token is None:
+            return _loopback(urlsplit(f"//{self.headers.get('Host', '')}").hostname or "")
+        cookies = dict(part.strip().partition("=")[::2] for part in self.headers.get("Cookie", "").split(";"))
+        given = [
+            query.get("token", ""),
+            cookies.get(COOKIE, ""),
+            self.headers.get("Authorization", "").removeprefix("Bearer "),
+        ]
+        return any(hmac.compare_digest(each.encode(), self.server.token.encode()) for each in given)
+
+    def _say(self, status: HTTPStatus, sentence: str) -> None:
+        if urlsplit(self.path).path.startswith("/api/"):
+            self._send(status, json.dumps({"error": sentence}), "application/json")
+        else:
+            inside = f'{TOP}<main><h1>{escape(sentence)}</h1><p><a href="/">All runs</a></p></main>'
+            self._send(status, document("openloop", inside, [asset("page.js")]), "text/html")
+
+    def _send(self, status: HTTPStatus, text: str, kind: str, token: str | None = None) -> None:
+        data = text.encode()
+        self.send_response(status)
+        self.send_header("Content-Type", f"{kind}; charset=utf-8")
+        self.send_header("Content-Length", str(len(data)))
+        self.send_header("Cache-Control", "no-store")
+        self.send_header("X-Content-Type-Options", "nosniff")
+        self.send_header("Referrer-Policy", "no-referrer")
+        self.send_header("X-Frame-Options", "DENY")
+        if token and self.server.token:
+            self.send_header("Set-Cookie", f"{COOKIE}={quote(self.server.token)}; HttpOnly; SameSite=Strict; Path=/")
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *_: Any) -> None:
+        """Nobody reads it."""
+
+
+def _index(_: Shelf, __: dict[str, str]) -> str:
+    return list_page()
+
+
+def _list(shelf: Shelf, _: dict[str, str]) -> Any:
+    return {"folder": shelf.root.name, "entries": shelf.cards()}
+
+
+def _asked(query: dict[str, str]) -> dict[str, Any]:
+    try:
+        request = int(query["request"]) if query.get("request") else None
+        point = float(query["point"]) if query.get("point") else None
+    except ValueError:
+        raise SpecError("request and point are numbers") from None
+    return {"slo": query.get("slo") or None, "request": request, "point": point}
+
+
+def _show(shelf: Shelf, query: dict[str, str]) -> str:
+    """A report with controls; its body is replaced as they are moved, or as the run goes on."""
+    entry = shelf.find(query.get("what", ""))
+    asked = _asked(query)
+    report = shelf.report(entry, **asked)
+    inside = controls(entry.name, report, shelf.objectives(entry, asked["slo"])) + body(report)
+    return document(f"{entry.name} - openloop", inside, [asset("page.js"), asset("view.js", "view")], connect=True)
+
+
+def _compare(shelf: Shelf, query: dict[str, str]) -> str:
+    report = _pair(shelf, query)
+    inside = controls("", report, None, pair=True) + body(report)
+    return document(f"{report.title} - openloop", inside, [asset("page.js"), asset("view.js", "view")], connect=True)
+
+
+def _pair(shelf: Shelf, query: dict[str, str]) -> Report:
+    a, b = (shelf.find(query.get(which, "")) for which in "ab")
+    return shelf.pair(a, b, query.get("slo") or None)
+
+
+def _score(shelf: Shelf, query: dict[str, str]) -> Any:
+    """The scorer's JSON of a run, or the frontier's: what the controls ask for first."""
+    began = time.perf_counter()
+    if "a" in query:
+        return {"score": _pair(shelf, query).data, "took_s": time.perf_counter() - began}
+    entry = shelf.find(query.get("what", ""))
+    if entry.kind == "run" and not entry.live:
+        found = shelf.subject(entry, query.get("slo") or None).score.to_dict()
+    else:
+        found = shelf.report(entry, query.get("slo") or None).data
+    return {"score": found, "took_s": time.perf_counter() - began}
+
+
+def _report(shelf: Shelf, query: dict[str, str]) -> Any:
+    report = _pair(shelf, query) if "a" in query else shelf.report(shelf.find(query.get("what", "")), **_asked(query))
+    return {"html": body(report), "live": report.verdict == "live", "data": report.data}
+
+
+ROUTES: dict[str, Callable[[Shelf, dict[str, str]], Any]] = {
+    "/": _index,
+    "/show": _show,
+    "/compare": _compare,
+    "/api/list": _list,
+    "/api/score": _score,
+    "/api/report": _report,
+}

@@ -1,0 +1,270 @@
+"""What is in a folder, opened once and kept, so that another SLO is answered at once."""
+
+import os
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from openloop.compare.compare import compare
+from openloop.errors import OpenloopError, RunError
+from openloop.frontier.frontier import FRONTIER_FILE, make_frontier, read_asked, trials_in
+from openloop.frontier.point import read_trial
+from openloop.records import Run, open_run, read_now
+from openloop.records.manifest import MANIFEST_FILE, read_manifest
+from openloop.records.run import MemorySource
+from openloop.records.writer import SPOOL_FILE, TABLE_FILE
+from openloop.report.beside import Pair, pair_report
+from openloop.report.curve import FrontierSubject, frontier_headline, frontier_report, frontier_subject
+from openloop.report.page import Report
+from openloop.report.run import RunSubject, read_run_subject, run_headline, run_report
+from openloop.slo import Objectives, parse_slo, read_slo
+from openloop.view.live import Tail, live_report
+
+__all__ = ["Entry", "Shelf", "entries"]
+
+DEEPEST = 6
+MOST_ENTRIES = 2000
+KEPT_BYTES = 2_000_000_000  # of runs in memory
+KEPT_SUBJECTS = 6
+ALIVE_S = 10.0  # a run that nobody wrote to for so long is not going on
+
+Kind = Literal["run", "frontier"]
+Subject = RunSubject | FrontierSubject
+
+
+@dataclass(frozen=True)
+class Entry:
+    name: str  # its path inside the folder
+    kind: Kind
+    path: Path
+
+    @property
+    def stamp(self) -> tuple[float, ...]:
+        """Changes when what is in it does."""
+        names = (MANIFEST_FILE, TABLE_FILE, SPOOL_FILE, FRONTIER_FILE, "points")
+        return tuple(_changed(self.path / name) for name in names)
+
+    @property
+    def live(self) -> bool:
+        """Whether somebody is still writing it."""
+        now = read_now(self.path)
+        latest = max(_changed(self.path / SPOOL_FILE), now.at if now else 0.0)
+        return self.kind == "run" and not (self.path / TABLE_FILE).exists() and time.time() - latest < ALIVE_S
+
+
+def _changed(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def entries(root: Path) -> Iterator[Entry]:
+    """Runs and frontiers below a folder; nothing behind a link is looked at, and no folder is inside a run."""
+    root = root.resolve()
+    found = 0
+    for where, folders, files in os.walk(root, followlinks=False):
+        folder = Path(where)
+        kind: Kind | None = "frontier" if FRONTIER_FILE in files else "run" if MANIFEST_FILE in files else None
+        depth = len(folder.relative_to(root).parts)
+        folders[:] = (
+            sorted(each for each in folders if not each.startswith(".")) if not kind and depth < DEEPEST else []
+        )
+        if kind and _inside(folder, root):
+            yield Entry(folder.relative_to(root).as_posix(), kind, folder)
+            found += 1
+            if found >= MOST_ENTRIES:
+                return
+
+
+def _inside(folder: Path, root: Path) -> bool:
+    """Whether every file that would be read lies in the root itself, and not behind a link that leads out of it."""
+    read = [folder, *folder.glob("*.json"), *folder.glob("*.parquet"), *folder.glob("*.arrows")]
+    points = folder / "points"
+    below = list(points.glob("*/*")) if points.is_dir() else []
+    return all(each.resolve().is_relative_to(root) for each in (*read, points, *below))
+
+
+def _objectives(slo: str | Objectives | None) -> Objectives | None:
+    return Objectives(parse_slo(slo)) if isinstance(slo, str) else slo
+
+
+def _own(slo: str | dict[str, Any]) -> Objectives:
+    """What stands in a folder is gates as well, and names no file."""
+    return Objectives(parse_slo(slo)) if isinstance(slo, str) else read_slo(slo)
+
+
+class Shelf:
+    """Everything in a folder by name. One thing is scored at a time."""
+
+    def __init__(self, root: Path) -> None:
+        if not root.is_dir():
+            raise RunError(f"{root} is not a folder; give the one that holds your runs")
+        self.root = root.resolve()
+        self._lock, self._scoring = threading.RLock(), threading.Lock()
+        self._runs: OrderedDict[str, tuple[tuple[float, ...], Run, int]] = OrderedDict()
+        self._kept: OrderedDict[tuple[Any, ...], tuple[tuple[float, ...], Subject]] = OrderedDict()
+        self._cards: dict[str, tuple[tuple[float, ...], dict[str, Any]]] = {}
+        self._tails: dict[str, Tail] = {}
+
+    def find(self, name: str) -> Entry:
+        """Only what the folder lists has a name: no path of a visitor's is ever opened."""
+        for entry in entries(self.root):
+            if entry.name == name:
+                return entry
+        raise RunError(f"there is no run or frontier {name!r} in {self.root.name}")
+
+    def cards(self) -> list[dict[str, Any]]:
+        """What the list shows of each, at once: what is not scored yet is pending, and scored meanwhile."""
+        found, unknown = [], []
+        for entry in entries(self.root):
+            card: dict[str, Any] = {"name": entry.name, "kind": entry.kind, "live": entry.live}
+            kept = self._cards.get(entry.name)
+            if card["live"]:
+                card |= {"verdict": "live", "headline": "in progress"}
+            elif kept and kept[0] == entry.stamp:
+                card |= kept[1]
+            else:
+                card["pending"] = True
+                unknown.append(entry)
+            found.append(card)
+        if unknown and not self._scoring.locked():
+            threading.Thread(target=self._score, args=(unknown,), daemon=True).start()
+        return found
+
+    def _score(self, unknown: list[Entry]) -> None:
+        with self._scoring:
+            for entry in unknown:
+                stamp = entry.stamp
+                try:
+                    self._cards[entry.name] = stamp, self._summary(entry)
+                except (OpenloopError, OSError, MemoryError) as error:
+                    self._cards[entry.name] = stamp, {"verdict": "invalid", "headline": str(error)}
+
+    def _summary(self, entry: Entry) -> dict[str, Any]:
+        with self._lock:
+            if entry.kind == "frontier":
+                frontier = self.frontier(entry, None).frontier
+                peak = frontier.peak.goodput_rps if frontier.peak else None
+                return {
+                    "verdict": "good" if any(point.usable for point in frontier.points) else "invalid",
+                    "headline": frontier_headline(frontier)[0],
+                    "offered": frontier.knee.rate,
+                    "goodput": peak,
+                    "slo": frontier.slo,
+                }
+            manifest = read_manifest(entry.path)
+            score = self.subject(entry, None).score
+        p99 = score.ttft_s or score.e2e_s
+        return {
+            "verdict": "good" if score.valid else "invalid",
+            "headline": score.reasons[0] if score.reasons else run_headline(score)[0],
+            "model": manifest.model or manifest.engine or manifest.source,
+            "started": manifest.started_at,
+            "offered": score.offered_rps,
+            "goodput": score.goodput_rps,
+            "attainment": score.attainment,
+            "p99": p99.p99 if p99 else None,
+            "requests": score.requests,
+            "slo": score.slo,
+        }
+
+    def subject(self, entry: Entry, slo: str | Objectives | None, request: int | None = None) -> RunSubject:
+        """A run held against an SLO: gates as text, for a file of a visitor's choice must not be read."""
+
+        def read() -> RunSubject:
+            stamp = entry.stamp
+            same = [each for when, each in self._kept.values() if when == stamp and isinstance(each, RunSubject)]
+            before = next((each.judged for each in reversed(same) if each.run.path == entry.path), None)
+            return read_run_subject(self._open(entry, stamp), _objectives(slo), request, before=before)
+
+        found = self._keep(entry, (slo if slo is None else str(slo), request), read)
+        assert isinstance(found, RunSubject)
+        return found
+
+    def frontier(
+        self, entry: Entry, slo: str | Objectives | None, point: float | None = None, request: int | None = None
+    ) -> FrontierSubject:
+        def read() -> FrontierSubject:
+            asked = read_asked(entry.path)
+            objectives = _objectives(slo) or _own(asked.slo)
+            trials = {}
+            for key, where in trials_in(entry.path):
+                inner = Entry(where.relative_to(self.root).as_posix(), "run", where)
+                trials[key] = read_trial(self._open(inner, inner.stamp), objectives, asked.target)
+            found = make_frontier(asked, str(objectives), trials, str(entry.path))
+            return frontier_subject(found, objectives, point, request)
+
+        found = self._keep(entry, (slo if slo is None else str(slo), point, request), read)
+        assert isinstance(found, FrontierSubject)
+        return found
+
+    def _keep(self, entry: Entry, asked: tuple[Any, ...], read: Callable[[], Subject]) -> Subject:
+        """What was asked for lately is not worked out again, unless its folder has changed."""
+        with self._lock:
+            key, stamp = (entry.name, *asked), entry.stamp
+            kept = self._kept.get(key)
+            found = kept[1] if kept and kept[0] == stamp else read()
+            self._kept[key] = stamp, found
+            self._kept.move_to_end(key)
+            while len(self._kept) > KEPT_SUBJECTS:
+                self._kept.popitem(last=False)
+            return found
+
+    def _open(self, entry: Entry, stamp: tuple[float, ...]) -> Run:
+        """A run with its rows in memory, as long as there is room."""
+        kept = self._runs.get(entry.name)
+        if kept and kept[0] == stamp:
+            self._runs.move_to_end(entry.name)
+            return kept[1]
+        run = open_run(entry.path)
+        if 8 * run.num_events + 300 * run.num_rows > KEPT_BYTES:
+            return run
+        batches: list[pa.RecordBatch] = list(run.batches())
+        run = replace(run, source=MemorySource(batches))
+        self._runs[entry.name] = stamp, run, sum(batch.nbytes for batch in batches)
+        while sum(size for *_, size in self._runs.values()) > KEPT_BYTES:
+            self._runs.popitem(last=False)
+        return run
+
+    def report(
+        self, entry: Entry, slo: str | None = None, *, request: int | None = None, point: float | None = None
+    ) -> Report:
+        with self._lock:
+            if entry.live:
+                return live_report(self._tails.setdefault(entry.name, Tail(entry.path)), slo)
+            self._tails.pop(entry.name, None)
+            if entry.kind == "run":
+                return run_report(self.subject(entry, slo, request))
+            return frontier_report(self.frontier(entry, slo, point, request))
+
+    def objectives(self, entry: Entry, slo: str | None) -> Objectives | None:
+        """What it is held against; None where that is not known yet."""
+        if slo is not None or entry.live:
+            return _objectives(slo)
+        if entry.kind == "frontier":
+            return _own(read_asked(entry.path).slo)
+        return self.subject(entry, None).objectives
+
+    def pair(self, a: Entry, b: Entry, slo: str | None = None) -> Report:
+        """Two beside each other, both held against the SLO that is given, or else against that of the first."""
+        with self._lock:
+            subjects: list[Subject] = []
+            for entry in (a, b):
+                if entry.live:
+                    raise RunError(f"{entry.name} is still in progress")
+                same: str | Objectives | None = slo or (subjects[0].objectives if subjects else None)
+                run = entry.kind == "run"
+                subjects.append(self.subject(entry, same) if run else self.frontier(entry, same))
+            first, second = subjects
+            if type(first) is not type(second):
+                raise RunError(f"{a.name} and {b.name} are a run and a frontier: compare two of one kind")
+            what = [each.run if isinstance(each, RunSubject) else None for each in subjects]
+            decision = compare(what[0] or a.path, what[1] or b.path, first.objectives)
+            return pair_report(Pair((first, second), (a.name, b.name), decision))

@@ -1,0 +1,336 @@
+"""Reports say what the scorer says, in every form, whatever the run is called."""
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+from openloop.cli import cli
+from openloop.compare.compare import compare
+from openloop.errors import RunError, SpecError
+from openloop.records import Manifest, Run
+from openloop.report.curve import frontier_report, read_frontier_subject
+from openloop.report.figures import DRAWN, LARGEST, tail_places, token_times
+from openloop.report.html import page
+from openloop.report.markdown import markdown
+from openloop.report.page import Axis, Curve, Figure, Number, Panel, Report, Table, show
+from openloop.report.picture import draw_figure
+from openloop.report.plot import show_report, text_plot
+from openloop.report.read import read_pair, read_report
+from openloop.report.run import read_run_subject, run_report
+from openloop.report.scales import Scale, x_scale, y_scale
+from openloop.report.svg import WIDE, svg
+from openloop.score import score
+from tests.reports import HOSTILE, SLO, fleet_run, hostile_run, look_up, write_frontier
+from tests.runs import batch, row, run_of, steady_run
+
+
+@pytest.fixture(scope="module")
+def fleet() -> Report:
+    return run_report(read_run_subject(fleet_run()))
+
+
+@pytest.fixture(scope="module")
+def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_frontier(tmp_path_factory.mktemp("sweep") / "frontier")
+
+
+class Told(HTMLParser):
+    """Every number of a page that says where it comes from, and the tags there are."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.numbers: list[tuple[str, str]] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        found = dict(attrs)
+        self.tags.append((tag, found))
+        if found.get("data-key"):
+            self.numbers.append((str(found["data-key"]), str(found.get("value", found.get("data-value")))))
+
+
+def check_numbers(report: Report) -> int:
+    told = Told(page(report)).numbers
+    for key, value in told:
+        wanted = look_up(report.data, key)
+        assert (value == "" and wanted is None) or float(value) == pytest.approx(wanted, rel=1e-12), key
+    return len(told)
+
+
+def test_every_number_of_a_run_is_the_scorers(fleet: Report) -> None:
+    assert check_numbers(fleet) > 150
+    alone = score(fleet_run(), SLO, by=("replica", "class")).to_dict()
+    assert fleet.data == alone
+
+
+def test_every_number_of_a_frontier_is_the_scorers(sweep: Path) -> None:
+    report = frontier_report(read_frontier_subject(sweep))
+    assert check_numbers(report) > 150
+    assert report.data["knee"]["rate"] == pytest.approx(7.0, abs=1.0)
+    assert "keeps its promise up to" in report.headline
+    keys = [figure.key for figure in report.figures]
+    assert keys[:3] == ["frontier", "tails", "cost"]
+    assert "timeline" in keys
+    assert "tokens-worst" in keys
+
+
+def test_another_slo_is_another_frontier(sweep: Path) -> None:
+    easy, hard = (read_report(sweep, slo).data["knee"] for slo in ("tpot<=60ms", "tpot<=35ms"))
+    assert (easy["rate"] or easy["above"]) > (hard["rate"] or hard["below"])
+
+
+def test_a_point_of_a_frontier_can_be_chosen(sweep: Path) -> None:
+    chosen = read_frontier_subject(sweep, point=2.0)
+    assert chosen.point is not None
+    assert chosen.point.rate == 2.0
+    with pytest.raises(SpecError, match=r"no point at 3/s; it has 2, 5, 7, 9, 12"):
+        read_frontier_subject(sweep, point=3.0)
+
+
+def test_two_are_shown_beside_each_other_against_one_slo(sweep: Path, tmp_path: Path) -> None:
+    fleet_run().save(tmp_path / "old")
+    fleet_run(seed=2, slo="ttft<=1s").save(tmp_path / "new")
+    report = read_pair(tmp_path / "old", tmp_path / "new")
+    assert check_numbers(report) > 25
+    assert report.data["b"] == score(tmp_path / "new", SLO, by=("replica", "class")).to_dict()
+    told = compare(tmp_path / "old", tmp_path / "new", SLO)
+    assert report.headline.lower() == told.sentence.lower()
+    assert report.data["comparison"] == told.to_dict()
+    assert report.figures[0].key == "changes"
+    differing = next(section for section in report.sections if section.key == "differences").parts[0]
+    assert isinstance(differing, Table)
+    assert [row[0] for row in differing.rows] == list(told.warnings)
+    assert check_numbers(read_pair(sweep, sweep, "tpot<=50ms")) > 20
+    with pytest.raises(RunError, match="are a run and a frontier"):
+        read_pair(tmp_path / "old", sweep)
+
+
+def test_a_page_is_one_file_that_asks_nobody_for_anything(fleet: Report) -> None:
+    text = page(fleet)
+    assert len(text) < 2_000_000
+    told = Told(text)
+    for tag, attrs in told.tags:
+        assert tag not in ("iframe", "object", "embed", "img")
+        assert not attrs.get("src")
+        if attrs.get("href"):
+            assert str(attrs["href"]).startswith(("#", "data:,"))
+    assert "@import" not in text
+    assert not re.search(r"url\(|https?://(?!www\.w3\.org/2000/svg)", text)
+
+
+def test_a_large_run_makes_a_small_page() -> None:
+    text = page(run_report(read_run_subject(steady_run(60_000, slo="ttft<=200ms, tpot<=25ms"))))
+    assert len(text) < 600_000
+    assert "points of each line are drawn" in text
+
+
+def test_hostile_text_stays_text(tmp_path: Path) -> None:
+    report = run_report(read_run_subject(hostile_run()))
+    check_numbers(report)
+    text = page(report)
+    told = Told(text)
+    assert not [tag for tag, _ in told.tags if tag == "img"]
+    assert not [attrs for _, attrs in told.tags if any(name.startswith("on") for name in attrs)]
+    assert len([tag for tag, _ in told.tags if tag == "script"]) == text.count("<script") == text.count("</script>")
+    for figure in report.figures:
+        draw_figure(figure, tmp_path / f"{figure.key}.svg")
+    written = markdown(report)
+    assert "<img" not in written
+    assert "](javascript" not in written
+
+
+def test_markdown_tells_the_verdict_and_small_tables(fleet: Report) -> None:
+    text = markdown(fleet)
+    assert fleet.headline in text
+    assert text.count("<details>") == text.count("</details>") > 3
+    for line in re.findall(r"^\|.*\|$", text, re.MULTILINE):
+        assert line.count("|") == line.replace("\\|", "").count("|")
+
+
+def test_an_invalid_run_is_struck_out_everywhere(capsys: pytest.CaptureFixture[str]) -> None:
+    report = run_report(read_run_subject(run_of([row(i, i / 10, (0.1,)) for i in range(20)], slo="ttft<=1s")))
+    assert report.verdict == "invalid"
+    assert "Not valid: only 20 requests" in report.sentences[0]
+    assert '<main class="invalid">' in page(report)
+    assert "~~" in markdown(report)
+    show_report(report)
+    told = capsys.readouterr().out
+    assert "NOT VALID" in told
+    assert "~~10.0/s~~" in told
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [row(0)],
+        [row(i, i / 50, None, status="error") for i in range(200)],
+        [row(i, i / 50, (0.1,)) for i in range(200)],
+        [row(i, i / 50, (), ended=0.2) for i in range(200)],
+        [row(i, 1.0, (0.1, 0.2)) for i in range(200)],
+        [row(i, i / 50, None, sent=None, status="dropped") for i in range(200)],
+        [row(i, i / 50, (0.0, 0.0)) for i in range(200)],
+    ],
+    ids=["one", "all failed", "one token", "no tokens", "at once", "never sent", "in no time"],
+)
+def test_a_strange_run_has_a_report_too(rows: list[dict[str, Any]], tmp_path: Path) -> None:
+    report = run_report(read_run_subject(run_of(rows, slo="ttft<=1s, tpot<=50ms, e2e<=2s")))
+    check_numbers(report)
+    markdown(report)
+    show_report(report)
+    for figure in report.figures:
+        draw_figure(figure, tmp_path / f"{figure.key}.png")
+        assert "nan" not in svg(figure, WIDE)
+
+
+def test_the_shaded_time_of_a_request_is_its_user_idle_latency() -> None:
+    """A reader of 20 tokens/s: first token due at 50 ms; waits 150 ms for it, and 300 ms for the third."""
+    rows = [row(i, i / 10, (0.05, 0.1, 0.15)) for i in range(150)]
+    rows[70] = row(70, 7.0, (0.2, 0.25, 0.6, 0.61))
+    report = run_report(read_run_subject(run_of(rows, slo="ttft<=1s")))
+    worst = next(figure for figure in report.figures if figure.key == "tokens-worst")
+    assert worst.title == "The worst request (number 70)"
+    assert "its reader waited 450 ms in all" in worst.note
+    band = next(mark for mark in worst.panels[0].marks if isinstance(mark, Curve) and mark.style == "area")
+    spans = band.x.reshape(-1, 4)
+    np.testing.assert_allclose(spans[:, 2] - spans[:, 0], [0.15, 0.3])
+    np.testing.assert_allclose(spans[:, 2], [0.2, 0.6])
+
+
+def test_any_request_can_be_shown_by_its_number() -> None:
+    subject = read_run_subject(fleet_run(), request=17)
+    assert "tokens-chosen" in [figure.key for figure in run_report(subject).figures]
+    with pytest.raises(SpecError, match="has no request 5000"):
+        read_run_subject(fleet_run(), request=5000)
+
+
+def test_token_times_count_several_tokens_in_one_event() -> None:
+    rows = [row(0, 0.0, (0.1,)), row(1, 0.0, (0.1, 0.3), event_tokens=[2, 1])]
+    run = Run.of(Manifest(source="test"), [batch(rows[:1]), batch(rows[1:])])
+    assert [each.tolist() for each in token_times(run, [1, 0])] == [[10**8, 10**8, 3 * 10**8], [10**8]]
+
+
+@given(st.integers(1, 2_000_000))
+def test_the_largest_values_are_always_drawn(n: int) -> None:
+    places = tail_places(n)
+    assert len(places) <= DRAWN + LARGEST
+    assert (np.diff(places) > 0).all()
+    assert set(range(max(n - LARGEST, 0), n)) <= set(places.tolist())
+    assert places[0] == 0
+
+
+finite = st.floats(-1e9, 1e9, allow_nan=False)
+
+
+@given(st.lists(finite, min_size=1, max_size=20), st.sampled_from(["linear", "log"]))
+def test_a_scale_holds_its_values_and_orders_its_ticks(values: list[float], kind: Any) -> None:
+    curve = Curve("c", np.arange(len(values), dtype=float), np.array(values), "blue")
+    scale = y_scale(Panel(Axis("", "number", kind), [curve]))
+    inside = [value for value in values if kind == "linear" or value > 0]
+    assert all(-1e-9 <= float(scale(value)) <= 1 + 1e-9 for value in inside)
+    ticks = scale.ticks(6)
+    assert 0 < len(ticks) <= 13
+    assert ticks == sorted(ticks)
+    assert all(-1e-6 <= float(scale(tick)) <= 1 + 1e-6 for tick in ticks)
+
+
+def test_the_tail_axis_stretches_every_nine_alike() -> None:
+    scale = Scale(Axis("", "share", "tail"), 0.0, 0.9999)
+    places = [float(scale(share)) for share in (0.9, 0.99, 0.999, 0.9999)]
+    np.testing.assert_allclose(np.diff(places), 0.25)
+    assert scale.ticks(9) == pytest.approx([0, 0.5, 0.9, 0.99, 0.999, 0.9999])
+
+
+def test_marks_are_drawn_where_their_values_are() -> None:
+    curve = Curve("c", np.array([0.0, 10.0]), np.array([0.0, 100.0]), "blue", keys=["a", "b"])
+    figure = Figure("f", "t", Axis("x", "number"), [Panel(Axis("y", "number"), [curve])])
+    text = svg(figure, WIDE)
+    left, top, width, height = map(float, re.findall(r'data-box="(.*?)"', text)[0].split())
+    dots = [tuple(map(float, each)) for each in re.findall(r'cx="(.*?)" cy="(.*?)"', text)]
+    np.testing.assert_allclose(dots, [(left, top + height), (left + width, top)], atol=0.06)
+    assert x_scale(figure.x, figure.panels).high == 10.0
+
+
+def test_a_terminal_gets_a_plot_and_a_file_plain_letters(sweep: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    report = frontier_report(read_frontier_subject(sweep))
+    plain = text_plot(report.figures[0], plain=True).plain
+    assert plain.isascii()
+    assert "o throughput" in plain
+    assert "[=] knee" in plain
+    fancy = text_plot(report.figures[0], plain=False).plain
+    assert any(0x2800 < ord(letter) < 0x2900 for letter in fancy)
+    show_report(report)
+    told = capsys.readouterr().out
+    assert report.headline in told
+    assert told.isascii()
+
+
+def test_values_are_shown_as_people_write_them() -> None:
+    assert [show(*each) for each in ((None, "rate"), (float("inf"), "money"), (0.25, "share"), (1.5, "seconds"))] == [
+        "-",
+        "infinite",
+        "25.0%",
+        "1.50 s",
+    ]
+    assert str(Number(12, "count", mark="*")) == "12*"
+
+
+def test_the_command_writes_every_form(tmp_path: Path) -> None:
+    fleet_run().save(tmp_path / "run")
+    out = tmp_path / "out"
+    call = ["report", str(tmp_path / "run"), "-o", str(out / "r.html"), "--md", str(out / "r.md")]
+    done = CliRunner().invoke(cli, [*call, "--png", str(out / "png"), "--svg", str(out / "svg")])
+    assert done.exit_code in (0, 1), done.output
+    assert (out / "r.html").read_text().startswith("<!doctype html>")
+    assert (out / "r.md").read_text().startswith("### ")
+    drawn = sorted(path.stem for path in (out / "png").iterdir())
+    assert drawn == sorted(path.stem for path in (out / "svg").iterdir())
+    assert {"distribution", "gates", "timeline", "tokens-worst", "tokens-median", "smooth", "replicas"} <= set(drawn)
+    told = CliRunner().invoke(cli, ["report", str(tmp_path / "run"), "--json"])
+    assert json.loads(told.stdout)["data"]["slo"] == SLO
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["nowhere"], "nowhere does not exist"),
+        (["."], "is not a run"),
+        (["run", "--point", "3"], "is no frontier"),
+        (["run", "--request", "99999"], "has no request 99999"),
+        (["run", "--slo", "nonsense"], "nonsense"),
+        (["run", "-o", "/dev/null/report.html"], "cannot be written"),
+    ],
+)
+def test_bad_input_is_a_sentence(
+    arguments: list[str], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    fleet_run(300).save("run")
+    done = CliRunner().invoke(cli, ["report", *arguments])
+    assert done.exit_code != 0
+    assert sentence in str(done.exception)
+
+
+def test_a_report_without_a_browser_says_that_paper_needs_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("OPENLOOP_BROWSER", raising=False)
+    fleet_run(300).save(tmp_path / "run")
+    done = CliRunner().invoke(cli, ["report", str(tmp_path / "run"), "--pdf", str(tmp_path / "r.pdf")])
+    assert "a PDF needs Chromium" in str(done.exception)
+
+
+def test_sections_without_data_are_left_out() -> None:
+    report = run_report(read_run_subject(run_of([row(i, i / 50, (), ended=0.1) for i in range(200)], slo="e2e<=1s")))
+    keys = [section.key for section in report.sections]
+    assert not {"tokens", "smooth", "replicas", "classes", "money", "disruptions"} & set(keys)
+    tables = [part for section in report.sections for part in section.parts if isinstance(part, Table)]
+    assert tables
+    assert HOSTILE not in page(report)

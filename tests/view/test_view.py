@@ -1,0 +1,261 @@
+"""The view: what it lists, what it re-scores, what it follows, and whom it refuses."""
+
+import http.client
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import pytest
+from click.testing import CliRunner
+
+from openloop.cli import cli
+from openloop.errors import RunError, SpecError
+from openloop.records import Manifest, Now, RunWriter, forget_now, read_now, write_now
+from openloop.score import score
+from openloop.view import ViewServer
+from openloop.view.live import Tail, live_report
+from openloop.view.shelf import Shelf, entries
+from tests.reports import fleet_run, write_frontier
+from tests.runs import batch, row, steady_run
+
+
+@contextmanager
+def serving(folder: Path, **how: Any) -> Iterator[ViewServer]:
+    with ViewServer(folder, **how) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+
+
+def ask(server: ViewServer, path: str, **headers: str) -> tuple[int, dict[str, str], str]:
+    place = urlsplit(server.url)
+    link = http.client.HTTPConnection("127.0.0.1", place.port or 0, timeout=60)
+    try:
+        link.putrequest("GET", path, skip_host="Host" in headers)
+        for name, value in headers.items():
+            link.putheader(name, value)
+        link.endheaders()
+        answer = link.getresponse()
+        return answer.status, dict(answer.getheaders()), answer.read().decode()
+    finally:
+        link.close()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("runs")
+    steady_run(slo="ttft<=300ms").save(root / "steady")
+    fleet_run(600).save(root / "deep" / "fleet")
+    write_frontier(root / "front", rates=(3, 9), seconds=60.0)
+    return root
+
+
+@pytest.fixture(scope="module")
+def server(folder: Path) -> Iterator[ViewServer]:
+    with serving(folder) as found:
+        yield found
+
+
+def test_the_list_has_every_run_and_frontier_with_its_verdict(server: ViewServer, folder: Path) -> None:
+    found = server.shelf.cards()
+    assert [card["name"] for card in found] == ["deep/fleet", "front", "steady"]
+    while any(card.get("pending") for card in found):
+        found = json.loads(ask(server, "/api/list")[2])["entries"]
+    by_name = {card["name"]: card for card in found}
+    wanted = score(folder / "steady")
+    assert by_name["steady"]["goodput"] == wanted.goodput_rps
+    assert by_name["steady"]["verdict"] == "good"
+    assert by_name["front"]["kind"] == "frontier"
+
+
+def test_a_run_is_scored_against_whatever_is_asked(server: ViewServer, folder: Path) -> None:
+    for slo in ("ttft<=150ms", "ttft<=120ms, tpot<=30ms", "read>=20tok/s"):
+        status, _, text = ask(server, f"/api/score?what=steady&slo={quote(slo)}")
+        assert status == 200
+        assert json.loads(text)["score"] == score(folder / "steady", slo).to_dict()
+
+
+def test_a_frontier_is_scored_again_too(server: ViewServer) -> None:
+    told = [
+        json.loads(ask(server, f"/api/score?what=front&slo={quote(slo)}")[2])["score"]["points"][1]["attainment"]
+        for slo in ("tpot<=35ms", "tpot<=80ms")
+    ]
+    assert told[0] < told[1]
+
+
+def test_a_page_has_a_slider_for_each_gate_of_time(server: ViewServer) -> None:
+    status, headers, text = ask(server, f"/show?what=deep%2Ffleet&slo={quote('ttft<=1s, tpot<=40ms')}")
+    assert status == 200
+    assert text.count("data-gate=") == 2
+    assert headers["X-Content-Type-Options"] == "nosniff"
+    assert "connect-src &#x27;self&#x27;" in text
+
+
+def test_two_of_a_kind_can_be_compared(server: ViewServer, folder: Path) -> None:
+    status, _, text = ask(server, "/compare?a=steady&b=deep%2Ffleet")
+    assert status == 200
+    assert "B against A" in text
+    told = json.loads(ask(server, f"/api/score?a=steady&b=deep%2Ffleet&slo={quote('ttft<=200ms')}")[2])["score"]
+    assert told["b"]["goodput_rps"] == score(folder / "deep" / "fleet", "ttft<=200ms").goodput_rps
+    assert ask(server, "/compare?a=steady&b=front")[0] == 400
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/compare?a=steady&b=..%2Fsecret",
+        "/compare?a=steady",
+        "/show?what=..%2Fsecret",
+        "/api/report?what=/etc",
+        "/api/score?what=steady/../../secret",
+        "/api/report?what=linked",
+        "/api/report?what=%00",
+        "/api/report",
+        "/api/score?what=steady&slo=/etc/hostname.yaml",
+        "/api/score?what=steady&slo=nonsense",
+        "/api/report?what=steady&request=abc",
+        "/api/report?what=steady&request=123456789",
+        "/api/report?what=front&point=77",
+    ],
+)
+def test_nothing_outside_of_the_folder_is_ever_shown(path: str, tmp_path: Path) -> None:
+    steady_run(slo="ttft<=300ms").save(tmp_path / "secret")
+    steady_run(slo="ttft<=300ms").save(tmp_path / "root" / "steady")
+    (tmp_path / "root" / "linked").symlink_to(tmp_path / "secret")
+    sly = tmp_path / "root" / "sly"
+    sly.mkdir()
+    for name in ("run.json", "requests.parquet"):
+        (sly / name).symlink_to(tmp_path / "secret" / name)
+    assert [entry.name for entry in entries(tmp_path / "root")] == ["steady"]
+    with serving(tmp_path / "root") as found:
+        status, _, text = ask(found, path)
+    assert status == 400
+    assert "Traceback" not in text
+    assert "requests per second" not in text
+
+
+@pytest.mark.parametrize("path", ["/../../etc/passwd", "/run.json", "/steady/run.json", "/api/nothing", "//etc/passwd"])
+def test_files_are_not_served_at_all(path: str, server: ViewServer) -> None:
+    assert ask(server, path)[0] == 404
+
+
+def test_a_question_that_is_too_long_is_refused(server: ViewServer) -> None:
+    assert ask(server, "/api/score?what=" + "x" * 5000)[0] == 414
+
+
+def test_another_sites_name_is_refused(server: ViewServer) -> None:
+    """A page elsewhere may point its own name at this machine; the browser then still says which name it asked for."""
+    assert ask(server, "/api/list", Host="evil.example:8080")[0] == 403
+    assert ask(server, "/api/list", Host="localhost:8080")[0] == 200
+    assert ask(server, "/api/list", Host="[::1]:8080")[0] == 200
+
+
+def test_beyond_loopback_a_token_is_needed(folder: Path) -> None:
+    with serving(folder, host="0.0.0.0") as found:
+        assert found.token
+        assert len(found.token) >= 20
+        assert found.url.endswith(f"?token={found.token}")
+        assert ask(found, "/api/list")[0] == 403
+        assert ask(found, "/api/list?token=wrong")[0] == 403
+        assert ask(found, "/api/list", Cookie=f"openloop-token={found.token}x")[0] == 403
+        status, headers, _ = ask(found, f"/?token={found.token}")
+        assert status == 200
+        assert "HttpOnly; SameSite=Strict" in headers["Set-Cookie"]
+        assert ask(found, "/api/list", Cookie=headers["Set-Cookie"].split(";")[0])[0] == 200
+        assert ask(found, "/api/list", Authorization=f"Bearer {found.token}")[0] == 200
+
+
+def test_a_chosen_token_holds_on_loopback_as_well(folder: Path) -> None:
+    with serving(folder, token="sesame") as found:
+        assert ask(found, "/api/list")[0] == 403
+        assert ask(found, "/api/list?token=sesame")[0] == 200
+
+
+def test_a_run_is_followed_while_it_is_written(tmp_path: Path) -> None:
+    rows = [row(i, i / 50, (0.1, 0.12)) for i in range(400)]
+    writer = RunWriter(tmp_path / "run", Manifest(source="test", slo="ttft<=200ms"))
+    tail = Tail(tmp_path / "run")
+    assert live_report(tail).headline == "The run has just begun"
+    for part in range(4):
+        writer.append(batch(rows[100 * part : 100 * part + 100]))
+        write_now(tmp_path / "run", Now(2.0 * part + 2.0, 100 * part + 105, 5))
+        report = live_report(tail)
+        assert report.data["rows"] == 100 * part + 100
+        assert report.data["in_flight"] == 5
+    assert report.data["goodput_rps"] == pytest.approx(400 / 8, rel=0.1)
+    assert report.data["attainment"] == 1.0
+    assert report.data["p50_s"] == pytest.approx(0.1)
+    with (tmp_path / "run" / "requests.arrows").open("ab") as spool:
+        spool.write(b"\xff\xff\xff\xff\x10\x00")  # half a message
+    assert live_report(tail).data["rows"] == 400
+    shelf = Shelf(tmp_path)
+    assert shelf.cards()[0]["live"]
+    writer.close()
+
+
+def test_a_run_that_ends_becomes_an_ordinary_one(tmp_path: Path) -> None:
+    rows = [row(i, i / 50, (0.1, 0.12)) for i in range(200)]
+    shelf = Shelf(tmp_path)
+    with RunWriter(tmp_path / "run", Manifest(source="test", slo="ttft<=200ms")) as writer:
+        writer.append(batch(rows))
+        assert shelf.report(shelf.find("run")).verdict == "live"
+    assert shelf.report(shelf.find("run")).verdict == "good"
+
+
+def test_now_is_small_whole_and_gone_at_the_end(tmp_path: Path) -> None:
+    write_now(tmp_path, Now(1.5, 10, 3))
+    now = read_now(tmp_path)
+    assert now is not None
+    assert (now.seconds, now.due, now.in_flight) == (1.5, 10, 3)
+    assert [path.name for path in tmp_path.iterdir()] == ["now.json"]
+    (tmp_path / "now.json").write_text("{")
+    assert read_now(tmp_path) is None
+    forget_now(tmp_path)
+    forget_now(tmp_path)
+    assert not list(tmp_path.iterdir())
+    write_now(tmp_path / "nowhere", Now(1.0, 1, 1))
+
+
+def test_a_run_that_changes_is_read_again(tmp_path: Path) -> None:
+    steady_run(200, slo="ttft<=300ms").save(tmp_path / "run")
+    shelf = Shelf(tmp_path)
+    assert shelf.subject(shelf.find("run"), None).score.requests == 200
+    for path in (tmp_path / "run").iterdir():
+        path.unlink()
+    (tmp_path / "run").rmdir()
+    steady_run(300, slo="ttft<=300ms").save(tmp_path / "run")
+    assert shelf.subject(shelf.find("run"), None).score.requests == 300
+
+
+def test_damaged_things_are_in_the_list_with_what_is_wrong(tmp_path: Path) -> None:
+    steady_run(200).save(tmp_path / "no-slo")
+    steady_run(200, slo="ttft<=1s").save(tmp_path / "damaged")
+    (tmp_path / "damaged" / "requests.parquet").write_bytes(b"PAR1 and no more")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty" / "frontier.json").write_text("{}")
+    shelf = Shelf(tmp_path)
+    cards = shelf.cards()
+    while any(card.get("pending") for card in cards):
+        cards = shelf.cards()
+    told = {card["name"]: card["headline"] for card in cards}
+    assert "damaged or cut short" in told["damaged"]
+    assert "no goodput without an SLO" in told["no-slo"]
+    assert "frontier.json" in told["empty"]
+
+
+def test_bad_input_is_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="is not a folder"):
+        ViewServer(tmp_path / "nowhere")
+    with pytest.raises(SpecError, match="cannot be listened on"):
+        ViewServer(tmp_path, host="203.0.113.7")
+    with serving(tmp_path) as taken, pytest.raises(SpecError, match="cannot be listened on"):
+        ViewServer(tmp_path, port=taken.server_address[1])
+    done = CliRunner().invoke(cli, ["view", str(tmp_path / "nowhere")])
+    assert "is not a folder" in str(done.exception)
