@@ -12,8 +12,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from openloop.compare import Comparison, compare
     from openloop.errors import OpenloopError, RecordError, RunError, SpecError, StorageError
-    from openloop.frontier import Frontier, open_frontier
+    from openloop.frontier import Frontier, open_frontier, sweep
     from openloop.load.conductor import Load, drive
     from openloop.records import (
         Manifest,
@@ -33,7 +34,8 @@ __version__ = "0.1.0"
 
 _HOME = {
     "errors": ["OpenloopError", "RecordError", "RunError", "SpecError", "StorageError"],
-    "frontier": ["Frontier", "open_frontier"],
+    "compare": ["Comparison", "compare"],
+    "frontier": ["Frontier", "open_frontier", "sweep"],
     "load.conductor": ["Load", "drive"],
     "records": [
         "Manifest",
@@ -52,6 +54,7 @@ _HOME = {
 
 __all__ = [
     "SLO",
+    "Comparison",
     "Frontier",
     "Load",
     "Manifest",
@@ -69,6 +72,7 @@ __all__ = [
     "Verdict",
     "__version__",
     "check",
+    "compare",
     "drive",
     "make_batch",
     "make_lists",
@@ -78,6 +82,7 @@ __all__ = [
     "read_slo",
     "score",
     "simulate",
+    "sweep",
 ]
 
 
