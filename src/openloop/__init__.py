@@ -12,9 +12,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from openloop.compare import Comparison, compare
     from openloop.errors import OpenloopError, RecordError, RunError, SpecError, StorageError
     from openloop.export import export
-    from openloop.frontier import Frontier, open_frontier
+    from openloop.frontier import Frontier, open_frontier, sweep
     from openloop.load import load
     from openloop.load.conductor import Load, drive
     from openloop.quality.grading import grade_run
@@ -37,9 +38,10 @@ __version__ = "0.1.0"
 
 _HOME = {
     "errors": ["OpenloopError", "RecordError", "RunError", "SpecError", "StorageError"],
+    "compare": ["Comparison", "compare"],
     "export": ["export"],
+    "frontier": ["Frontier", "open_frontier", "sweep"],
     "load": ["load"],
-    "frontier": ["Frontier", "open_frontier"],
     "load.conductor": ["Load", "drive"],
     "quality.grading": ["grade_run"],
     "records": [
@@ -60,6 +62,7 @@ _HOME = {
 
 __all__ = [
     "SLO",
+    "Comparison",
     "Frontier",
     "Load",
     "Manifest",
@@ -77,6 +80,7 @@ __all__ = [
     "Verdict",
     "__version__",
     "check",
+    "compare",
     "drive",
     "export",
     "grade_run",
@@ -90,6 +94,7 @@ __all__ = [
     "read_slo",
     "score",
     "simulate",
+    "sweep",
 ]
 
 

@@ -67,7 +67,7 @@ def sweep(
       openloop sweep scenario.yaml --budget 30m --current 12 -o frontier/
     """
     from openloop.frontier import sweep as measure
-    from openloop.frontier.sweep import INTERRUPTED
+    from openloop.frontier.measure import INTERRUPTED
     from openloop.load.scenario import read_scenario
     from openloop.report.frontier import SweepView
     from openloop.spec import read_yaml

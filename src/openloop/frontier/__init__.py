@@ -1,8 +1,8 @@
 """From one operating point to the curve: sweeps over offered load, and the knee with its interval."""
 
-from openloop.frontier.frontier import Frontier, open_frontier
+from openloop.frontier.folder import Frontier, open_frontier
 from openloop.frontier.knee import Knee
+from openloop.frontier.measure import sweep
 from openloop.frontier.point import Point
-from openloop.frontier.sweep import sweep
 
 __all__ = ["Frontier", "Knee", "Point", "open_frontier", "sweep"]

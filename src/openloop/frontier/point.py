@@ -139,7 +139,8 @@ def make_point(rate: float, trials: Sequence[Trial]) -> Point:
     cost = sum(costs) if len(costs) == len(scores) else None
     known, good = (sum(trial.labels[place] for trial in trials) for place in (0, 1))
     overloaded = 2 * sum(trial.overloaded for trial in trials) > len(trials)
-    faults = {fault for score in scores for fault in score.faults}
+    found = [each for score in scores for each in zip(score.faults, score.reasons, strict=False)]
+    faults = {fault for fault, _ in found}
     return Point(
         rate=rate,
         name=None,
@@ -172,7 +173,9 @@ def make_point(rate: float, trials: Sequence[Trial]) -> Point:
         valid=all(score.valid for score in scores),
         usable=requests > 0 and not faults & CLIENT_FAULTS,
         cut_short=next((trial.cut_short for trial in trials if trial.cut_short), None),
-        reasons=tuple(dict.fromkeys(reason for score in scores for reason in score.reasons)),
+        reasons=tuple(
+            dict.fromkeys(reason for _, reason in sorted(found, key=lambda each: each[0] not in CLIENT_FAULTS))
+        ),
         slack=tuple(trial.slack for trial in trials),
         scores=scores,
     )

@@ -9,13 +9,13 @@ from openloop.frontier.point import Point
 __all__ = ["Step", "next_step"]
 
 START_RPS = 1.0
-PROBE_SHARE = 0.25  # of the time of a point, to see whether it breaks
-PROBE_DUE = 40.0  # requests that a probe needs
-LEAST_DUE, MOST_DUE = 20.0, 2e6  # in a run
+PROBE_SHARE = 0.1  # of the time of a point, to see whether it breaks
+PROBE_DUE = 20.0  # requests that a probe needs
+LEAST_DUE, MOST_DUE = 10.0, 2e6  # in a run
 TOUCH = 1.03  # what is nearer to an end of the interval is not inside
 ASIDE = 0.7  # of the way from the knee to an end of its interval: where to measure, on either side in turn
 WIDER = 1.4  # times the range of rates, where the knee may lie outside
-BESIDE = (0.92, 1.1)  # times the knee: no further, for there all is fine or broken
+BESIDE = (0.75, 1.3)  # times the knee: no further, for there all is fine or broken
 CLOSE, CLOSE_RUNS = 0.2, 2.0  # of the knee: at least as long as so many points must have been measured so close to it
 MOST_RUNS = 60
 

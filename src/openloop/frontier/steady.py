@@ -48,7 +48,7 @@ def warm_up(flow: Flow, end_s: float) -> float:
     An empty system is quicker than it will be, a cold one slower; at most half of the run is left out.
     """
     inside = flow.due_s < end_s
-    stay = np.minimum(flow.left_s, end_s)[inside] - flow.due_s[inside]
+    stay = np.where(np.isfinite(flow.left_s), flow.left_s, end_s)[inside] - flow.due_s[inside]
     place = np.minimum((flow.due_s[inside] / end_s * SLICES).astype(int), SLICES - 1)
     counts = np.bincount(place, minlength=SLICES)
     means = np.bincount(place, stay, SLICES) / np.maximum(counts, 1)

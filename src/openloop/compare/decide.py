@@ -12,7 +12,7 @@ import numpy as np
 from openloop.compare.change import METRICS, Change, change_of, changes, same_schedule, together
 from openloop.errors import RunError, SpecError
 from openloop.frontier import Frontier, open_frontier
-from openloop.frontier.frontier import FRONTIER_FILE, read_asked, trials_in
+from openloop.frontier.folder import FRONTIER_FILE, read_asked, trials_in
 from openloop.frontier.steady import flow_of, warm_up
 from openloop.records import Manifest, Run, open_run
 from openloop.score.judged import judge_run

@@ -14,7 +14,7 @@ import numpy as np
 
 from openloop.arrivals import Arrivals, Poisson
 from openloop.errors import RunError, SpecError, StorageError
-from openloop.frontier.frontier import (
+from openloop.frontier.folder import (
     FRONTIER_FILE,
     POINTS,
     Asked,
@@ -260,6 +260,9 @@ class _Sweep:
             if run.manifest.cut_short == "interrupt":
                 return INTERRUPTED
             self.trials[each.key] = read_trial(run, self.objectives, self.asked.target)
+            spent += self.trials[each.key].spent
+            if limit is not None and spent >= limit:
+                break
         return None
 
     def _todo(self, found: Frontier) -> tuple[list[_Todo], str]:

@@ -1,0 +1,173 @@
+"""Which of two, by how much, how sure."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+import openloop as ol
+from openloop.compare import read_gate
+from openloop.errors import RunError, SpecError
+from openloop.records import Prices, Run
+from openloop.sim import simulate
+from tests.frontier.test_sweep import ASKED, FLEET
+
+SLO = "e2e<=150ms"
+
+
+def queue(service_ms: float = 20.0, rate: float = 36.0, seconds: float = 120.0, seed: int = 0, **facts: Any) -> Run:
+    facts = {"slo": SLO, **facts}
+    return simulate(f"fcfs:service=exponential({service_ms}ms)", f"poisson:rate={rate}", seconds, seed, **facts)
+
+
+def truth(service_ms: float, rate: float = 36.0) -> float:
+    """P(stay <= 150 ms) in M/M/1."""
+    return float(1 - np.exp(-(1000 / service_ms - rate) * 0.15))
+
+
+def test_a_change_is_what_theory_says_and_pairs_are_sharper() -> None:
+    expected = truth(22.0) / truth(20.0) - 1
+    own = ol.compare(queue(seed=1, seconds=2000.0), queue(22.0, seed=2, seconds=2000.0))
+    same = ol.compare(queue(seed=1, seconds=2000.0), queue(22.0, seed=1, seconds=2000.0))
+    for found, paired in ((own, False), (same, True)):
+        change = found.changes["goodput"]
+        assert found.paired is paired
+        assert change.interval is not None
+        assert change.interval[0] <= expected <= change.interval[1]
+        assert found.winner == "A"
+        assert found.sentence.startswith("A, by ")
+    assert (same.changes["goodput"].half or 1) < 0.8 * (own.changes["goodput"].half or 0)
+    assert same.changes["throughput"].change == 0.0
+
+
+def test_who_is_better_depends_on_the_metric_and_order_does_not_matter() -> None:
+    found, turned = (ol.compare(*pair) for pair in ((queue(), queue(24.0)), (queue(24.0), queue())))
+    assert found.changes["e2e_p99"].winner == "A"
+    assert turned.winner == "B"
+    assert turned.changes["goodput"].change == pytest.approx(1 / (1 + (found.changes["goodput"].change or 0)) - 1)
+
+
+def test_throughput_and_goodput_may_have_different_winners() -> None:
+    """A is offered more, completes more, and is late with it."""
+    found = ol.compare(queue(rate=48.0, seconds=600.0), queue(rate=36.0, seconds=600.0))
+    assert found.winner == "B"
+    assert found.winner_by_throughput == "A"
+    assert found.sentence.endswith("A wins only on raw throughput")
+    assert any("not the same workload: offered rps" in each for each in found.warnings)
+
+
+def test_no_difference_says_how_long_it_would_take() -> None:
+    found = ol.compare(queue(seed=1, seconds=30.0), queue(seed=2, seconds=30.0))
+    assert found.winner is None
+    assert found.sentence.startswith("no difference shown in goodput")
+    assert found.more_minutes is not None
+    longer = ol.compare(queue(seed=1, seconds=3000.0), queue(seed=2, seconds=3000.0))
+    assert longer.changes["goodput"].half is not None
+    needed_s = found.more_minutes * 60 + 30
+    reached = longer.changes["goodput"].half * np.sqrt(3000.0 / needed_s)  # what that time would bring
+    assert reached == pytest.approx(np.log1p(0.05) * 1.96 / 2.8, rel=0.8)
+
+
+def test_every_difference_in_the_manifests_is_named() -> None:
+    found = ol.compare(queue(model="a", prices=Prices(per_hour=1.0)), queue(model="b", seconds=60.0, workload="other"))
+    told = " ".join(found.warnings)
+    for what in ("model: a and b", "prices", "different times: 120 s and 60 s", "not the same workload: workload"):
+        assert what in told
+    assert not ol.compare(queue(seed=1), queue(seed=2)).warnings
+
+
+@pytest.mark.parametrize(
+    ("gate", "fails"),
+    [("goodput < -5%", True), ("goodput < -50%", False), ("e2e_p99 > 20%", True), ("e2e_p99>1000%", False)],
+)
+def test_a_gate_fails_where_a_change_is_surely_beyond_it(gate: str, fails: bool) -> None:
+    found = ol.compare(queue(seconds=1000.0), queue(25.0, seconds=1000.0), fail_if=[gate])
+    assert bool(found.failed) == fails
+
+
+def test_a_collapse_fails_its_gate() -> None:
+    dead = queue(seconds=30.0, slo="e2e<=1us")
+    found = ol.compare(queue(seconds=30.0), dead, "e2e<=150ms", ["goodput < -5%"])
+    assert not found.failed
+    worse = simulate("fcfs:service=1s", "poisson:rate=36", 30.0, 0, slo=SLO, prices=Prices(per_hour=1.0))
+    better = queue(seconds=30.0, prices=Prices(per_hour=1.0))
+    found = ol.compare(better, worse, fail_if=["goodput < -5%", "cost > 10%"])
+    assert found.failed == ("goodput < -5%", "cost > 10%")
+    assert found.winner == "A"
+    assert ol.compare(worse, worse).sentence == "neither has any goodput: nothing to choose between"
+
+
+@pytest.mark.parametrize("text", ["goodput", "goodput <= -5%", "goodput < 5", "speed < -5%", ""])
+def test_a_gate_that_is_none_is_refused_by_name(text: str) -> None:
+    with pytest.raises(SpecError, match="is no gate|unknown metric"):
+        read_gate(text)
+
+
+def test_two_slos_are_not_mixed() -> None:
+    strict = queue(slo="e2e<=50ms")
+    with pytest.raises(SpecError, match="give one for both with --slo"):
+        ol.compare(queue(), strict)
+    assert ol.compare(queue(), strict, "e2e<=50ms").slo == "e2e<=50ms"
+    with pytest.raises(SpecError, match="no goodput without an SLO"):
+        ol.compare(queue(slo=None), queue(slo=None))
+
+
+@pytest.fixture(scope="module")
+def sweeps(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Two fleets, the second half as fast again."""
+    folder = tmp_path_factory.mktemp("sweeps")
+    for name, speed in (("a", 1.0), ("b", 1.5)):
+        fleet = {**FLEET, "speed": speed}
+        ol.sweep(folder / name, ASKED, fleet, rates=[10.0, 20.0, 30.0, 40.0, 60.0, 90.0], target=0.95, processes=1)
+    return folder / "a", folder / "b"
+
+
+def test_frontiers_are_compared_at_their_knees_and_at_every_common_rate(sweeps: tuple[Path, Path]) -> None:
+    found = ol.compare(*sweeps)
+    assert found.kind == "frontiers"
+    assert found.winner == "B"
+    assert found.paired
+    assert list(found.by_rate) == [10.0, 20.0, 30.0, 40.0, 60.0, 90.0]
+    assert any("engine flags" in each for each in found.warnings)
+    json.dumps(found.to_dict(), allow_nan=False)
+    knee = found.changes["knee"]
+    assert knee.interval is not None
+    assert knee.interval[0] < 0.5 < knee.interval[1] + 0.4
+
+
+def test_what_cannot_be_concluded_from_a_frontier_is_said(sweeps: tuple[Path, Path], tmp_path: Path) -> None:
+    one = ol.sweep(tmp_path / "one", ASKED, FLEET, rates=[10.0], target=0.95, processes=1)
+    assert one.path is not None
+    told = ol.compare(sweeps[0], one.path)
+    assert any("has one point" in each for each in told.warnings)
+    assert any("has no knee: beyond" in each for each in told.warnings)
+    drowned = ol.sweep(tmp_path / "all", ASKED, FLEET, rates=[300.0, 400.0], target=0.95, processes=1)
+    told = ol.compare(sweeps[0], str(drowned.path))
+    assert any("overloaded at every rate" in each for each in told.warnings)
+    assert any("no rate in common" in each for each in told.warnings)
+    ol.sweep(tmp_path / "none", ASKED, FLEET, rates=[10.0], budget_s=1.0, target=0.95)
+    with pytest.raises(RunError, match="has no finished run"):
+        ol.compare(sweeps[0], tmp_path / "none")
+    with pytest.raises(RunError, match="a run and a frontier"):
+        ol.compare(sweeps[0], sweeps[1] / "points" / "10-1")
+
+
+def test_the_command_gates_and_writes_what_builds_read(sweeps: tuple[Path, Path], tmp_path: Path) -> None:
+    a, b = (each / "points" / "30-1" for each in sweeps)
+    command = [sys.executable, "-m", "openloop", "compare", str(b), str(a), "--fail-if", "e2e_p99 > 10%"]
+    command += ["--fail-if", "goodput < -90%", "--junit", str(tmp_path / "x.xml"), "--markdown", str(tmp_path / "x.md")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stderr
+    assert "FAILED: e2e_p99 > 10%" in done.stdout
+    suite = ElementTree.parse(tmp_path / "x.xml").getroot()
+    assert (suite.get("tests"), suite.get("failures")) == ("2", "1")
+    assert [case.get("name") for case in suite if case.find("failure") is not None] == ["e2e_p99 > 10%"]
+    assert "| E2E p99 |" in (tmp_path / "x.md").read_text()
+    wrong = subprocess.run([*command[:6], "--fail-if", "x"], capture_output=True, text=True, check=False)
+    assert wrong.returncode == 2
+    assert wrong.stderr.startswith("openloop: 'x' is no gate")

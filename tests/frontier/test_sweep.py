@@ -1,0 +1,193 @@
+"""Sweeps, live and simulated: resumable, within budgets, scored again from their runs."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import openloop as ol
+from openloop.errors import RunError, SpecError
+from openloop.frontier import Frontier
+from openloop.serve.process import endpoint_process
+
+FLEET = {"step": {"floor": "5ms", "token": "0.05ms", "sequence": "1ms"}, "max_sequences": 16, "price_per_hour": 2.0}
+ASKED = {"slo": "ttft<=300ms, tpot<=30ms", "prompt": "100", "output": "20", "for": "20s"}
+
+
+def simulated(out: Path, **how: Any) -> Frontier:
+    return ol.sweep(out, {**ASKED, **how.pop("flags", {})}, FLEET, **{"rates": [5.0, 20.0], "processes": 1, **how})
+
+
+def folders(out: Path) -> list[str]:
+    return sorted(each.name for each in (out / "points").iterdir())
+
+
+def test_a_sweep_over_rates_is_a_folder_of_runs(tmp_path: Path) -> None:
+    found = simulated(tmp_path / "f", repeat=2)
+    assert folders(tmp_path / "f") == ["20-1", "20-2", "5-1", "5-2"]
+    assert [point.rate for point in found.points] == [5.0, 20.0]
+    assert found.stopped == "done"
+    assert ol.score(tmp_path / "f" / "points" / "5-1").attainment == 1.0
+    assert ol.open_frontier(tmp_path / "f").to_dict() == found.to_dict()
+    json.dumps(found.to_dict(), allow_nan=False)
+    point = found.points[0]
+    assert point.cost_per_accepted == pytest.approx(2.0 / 3600 / point.goodput_rps)
+    assert point.repeats == 2
+    assert len(point.warm_up_s) == 2
+    seeds = [ol.open_run(tmp_path / "f" / "points" / name).manifest.seed for name in folders(tmp_path / "f")]
+    assert len(set(seeds)) == 4  # prompts of their own
+
+
+def test_side_by_side_gives_the_same_as_one_after_the_other(tmp_path: Path) -> None:
+    alone, both = (simulated(tmp_path / str(n), processes=n).to_dict() for n in (1, 2))
+    for each in (alone, both):
+        each.pop("path")
+        for point in each["points"]:
+            point.pop("runs")
+    assert alone == both
+
+
+def test_the_same_runs_can_be_held_to_another_slo(tmp_path: Path) -> None:
+    found = simulated(tmp_path / "f")
+    strict = ol.open_frontier(tmp_path / "f", "ttft<=1ms")
+    assert found.points[0].attainment == 1.0
+    assert strict.points[0].attainment == 0.0
+    assert strict.knee.rate is None
+
+
+def test_finished_runs_are_not_made_again_and_cut_ones_are_put_aside(tmp_path: Path) -> None:
+    simulated(tmp_path / "f", repeat=2)
+    kept, cut = tmp_path / "f" / "points" / "5-1" / "run.json", tmp_path / "f" / "points" / "20-2" / "run.json"
+    before = kept.stat().st_mtime_ns
+    cut.write_text(cut.read_text().replace('"finished": true', '"finished": false'))
+    again = simulated(tmp_path / "f", repeat=2)
+    assert kept.stat().st_mtime_ns == before
+    assert "20-2.cut1" in folders(tmp_path / "f")
+    assert again.points[1].repeats == 2
+
+
+def test_another_sweep_does_not_go_on_in_the_folder(tmp_path: Path) -> None:
+    simulated(tmp_path / "f")
+    with pytest.raises(RunError, match="holds a sweep with another rates"):
+        simulated(tmp_path / "f", rates=[1.0])
+    with pytest.raises(RunError, match="holds a sweep with another slo"):
+        simulated(tmp_path / "f", flags={"slo": "ttft<=1s"})
+    (tmp_path / "g").mkdir()
+    (tmp_path / "g" / "mine.txt").write_text("mine")
+    with pytest.raises(RunError, match="is no sweep"):
+        simulated(tmp_path / "g")
+
+
+def test_budgets_stop_a_sweep_and_a_larger_one_goes_on(tmp_path: Path) -> None:
+    found = simulated(tmp_path / "f", repeat=2, budget_s=45.0)
+    assert len(folders(tmp_path / "f")) == 2
+    assert found.stopped is not None
+    assert "the time budget is used" in found.stopped
+    assert simulated(tmp_path / "f", repeat=2).stopped == "done"
+    poor = simulated(tmp_path / "g", flags={"limits.spend": 0.001, "prices.per_hour": 1.0})
+    assert poor.stopped is not None
+    assert "the cost budget is used" in poor.stopped
+
+
+def test_an_overloaded_point_ends_early_and_says_so(tmp_path: Path) -> None:
+    point = simulated(tmp_path / "f", rates=[400.0]).points[0]
+    assert point.overloaded
+    assert point.cut_short == "overload"
+    assert point.growth_rps > 0
+    assert sum(point.warm_up_s) + point.seconds <= 10.0
+    notes = ol.open_run(tmp_path / "f" / "points" / "400-1").manifest.notes
+    assert any("of 20.0 s: overloaded, the backlog grows by" in note for note in notes)
+
+
+@pytest.mark.parametrize(
+    ("how", "sentence"),
+    [
+        ({"flags": {"arrivals": "onoff:high=10,on=1s,off=1s"}}, "has none to set: use constant, poisson"),
+        ({"target": 1.0}, "the target is 1"),
+        ({"precision": 0.0}, "the precision is 0"),
+        ({"repeat": 0}, "repeat is 0"),
+        ({"rates": []}, "rates are"),
+        ({"rates": [0.0]}, "rates are"),
+        ({"flags": {"slo": None}}, "no knee without an SLO"),
+        ({"current": -1.0}, "current is -1"),
+        ({"flags": {"target.url": "http://localhost:9"}}, "leave one of them out"),
+    ],
+)
+def test_what_cannot_be_swept_is_refused_before_anything_is_made(
+    tmp_path: Path, how: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(SpecError, match=sentence):
+        simulated(tmp_path / "f", **how)
+    assert not (tmp_path / "f").exists()
+
+
+def test_a_folder_without_runs_says_so(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="does not exist"):
+        ol.open_frontier(tmp_path / "nowhere")
+    with pytest.raises(RunError, match="is not a frontier"):
+        ol.open_frontier(tmp_path)
+    found = simulated(tmp_path / "f", budget_s=1.0)
+    assert found.points == ()
+    assert found.knee.sentence == "no knee: there are no points"
+    assert ol.open_frontier(tmp_path / "f").peak is None
+
+
+def test_a_live_sweep_measures_and_an_interrupt_leaves_what_is_finished(tmp_path: Path) -> None:
+    out = tmp_path / "f"
+    with endpoint_process("slots:count=8,prefill=0.1ms,gap=1ms") as server:
+        command = [sys.executable, "-m", "openloop", "sweep", "--target", server.url, "--prompt", "20", "--output", "5"]
+        command += [
+            "--slo",
+            "ttft<=500ms",
+            "--rates",
+            "10,20",
+            "--for",
+            "3s",
+            "--header",
+            "X-Key: secret",
+            "-o",
+            str(out),
+        ]
+        running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        until = time.monotonic() + 60
+        while not (out / "points" / "20-1" / "run.json").exists() and time.monotonic() < until:
+            time.sleep(0.05)
+        time.sleep(1.2)
+        running.send_signal(signal.SIGINT)
+        said, _ = running.communicate(timeout=60)
+        assert running.returncode == 130, said
+        assert "interrupted: the same command goes on from here" in said
+        kept = (out / "points" / "10-1" / "run.json").stat().st_mtime_ns
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode in (0, 1), done.stderr  # a busy machine may be at fault
+    assert (out / "points" / "10-1" / "run.json").stat().st_mtime_ns == kept
+    assert folders(out) == ["10-1", "20-1", "20-1.cut1"]
+    assert "secret" not in (out / "frontier.json").read_text()
+    assert "10.0/s" in done.stdout
+
+
+def test_a_sweep_that_was_killed_goes_on(tmp_path: Path) -> None:
+    (tmp_path / "fleet.yaml").write_text(json.dumps(FLEET))
+    flags = [f"--{name}={value}" for name, value in ASKED.items()]
+    out = tmp_path / "f"
+    command = [sys.executable, "-m", "openloop", "sweep", "--sim", str(tmp_path / "fleet.yaml"), *flags]
+    command += ["--precision", "20%", "--start", "2", "-o", str(out)]
+    running = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    until = time.monotonic() + 60
+    while not (out / "points" / "4-1").exists() and time.monotonic() < until:
+        time.sleep(0.01)
+    os.kill(running.pid, signal.SIGKILL)
+    running.wait()
+    done = subprocess.run([*command, "--json", "--current", "10"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["knee"]["rate"] is not None
+    assert found["headroom"] == pytest.approx(found["knee"]["rate"] / 10 - 1)
+    assert {point["name"] for point in found["points"]} == {"comfortable", "moderate", "busy", "stressed", "overloaded"}
+    assert subprocess.run([*command, "--require", "1000"], capture_output=True, check=False).returncode == 1
