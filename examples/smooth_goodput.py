@@ -96,7 +96,7 @@ def giving_up(folder: Path | None) -> None:
     first, refused = (lines[f"smooth, {name}"] for name in ("first come, first served", "late ones refused"))
     worse = [rate for rate, one, other in zip(BURSTS, first, refused, strict=True) if one > other]
     print(
-        f"refusing lowers smooth goodput from {worse[0]}/s to {worse[-1]}/s; beyond, waiting costs more than it earns"
+        f"refusing lowers smooth goodput from {worse[0]}/s to {worse[-1]}/s; beyond, waiting costs more"
     )
     if folder:
         title = "Refusing late requests gains goodput and costs users"
