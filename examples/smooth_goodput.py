@@ -95,9 +95,7 @@ def giving_up(folder: Path | None) -> None:
                 lines.setdefault(f"smooth, {name}", []).append(score.smooth_goodput)
     first, refused = (lines[f"smooth, {name}"] for name in ("first come, first served", "late ones refused"))
     worse = [rate for rate, one, other in zip(BURSTS, first, refused, strict=True) if one > other]
-    print(
-        f"refusing lowers smooth goodput from {worse[0]}/s to {worse[-1]}/s; beyond, waiting costs more"
-    )
+    print(f"refusing lowers smooth goodput from {worse[0]}/s to {worse[-1]}/s; beyond, waiting costs more")
     if folder:
         title = "Refusing late requests gains goodput and costs users"
         chart = Chart(title, "Load during half a minute of four (requests/s)", "Tokens per second")
