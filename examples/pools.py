@@ -25,6 +25,10 @@ DOCUMENTS = "synthetic:prompt=lognormal(median=6000,sigma=0.5),output=lognormal(
 RATES = {"chat": 8.0, "documents": 0.42}
 SLO = read_slo({"default": "ttft<=1s, tpot<=100ms", "classes": {"documents": "ttft<=30s, tpot<=100ms"}})
 SECONDS = 900.0
+POOLS: dict[str, dict[tuple[str, ...], int]] = {
+    "one pool": {("chat", "documents"): 4},
+    "two pools": {("chat",): 2, ("documents",): 2},
+}
 
 QUESTIONS = "synthetic:prompt=lognormal(median=6000,sigma=0.8),output=200"
 LOADS = [0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.345, 0.4, 0.45]
@@ -60,7 +64,7 @@ def mixing(folder: Path | None) -> None:
     times = [30.0 * step for step in range(1, 31)]
     lines: dict[str, list[tuple[float, int]]] = {}
     goodput = {}
-    for name, pools in {"one pool": {("chat", "documents"): 4}, "two pools": {("chat",): 2, ("documents",): 2}}.items():
+    for name, pools in POOLS.items():
         goodput[name] = 0.0
         for classes, count in pools.items():
             workload, arrivals = asked(*classes)
