@@ -32,7 +32,7 @@ CURES: dict[str, dict[str, Any]] = {
     "to the least busy": {"events": SLOW, "routing": "least-requests"},
 }
 
-SUPPORT = "synthetic:prompt=lognormal(median=300,sigma=0.6),output=200,prefixes=40,prefix=6000"
+SUPPORT = "synthetic:prompt=lognormal(median=300,sigma=0.6),output=800,prefixes=40,prefix=6000"
 PRICE = 12.0  # an hour of a replica
 DEPLOY_S, WINDOW_S, WARM_S = 300.0, 1200.0, 120.0
 
@@ -44,7 +44,7 @@ def degraded(folder: Path | None) -> None:
     tails: dict[str, dict[str, float]] = {}
     for name, fleet in CURES.items():
         chosen = read_fleet({"model": "8b", "gpu": "h100", "replicas": 20, "max_sequences": 16, **fleet})
-        run = simulate_fleet(chosen, Workload.of(read_source(SHORT)), Poisson(300), 200.0, 1)
+        run = simulate_fleet(chosen, Workload.of(read_source(SHORT)), Poisson(100), 180.0, 1)
         score = ol.score(run, "e2e<=200ms", by=["replica"])
         assert score.e2e_s
         tails[name] = {each: s.e2e_s.p99 for each, s in score.by["replica"].items() if s.e2e_s}
@@ -70,11 +70,19 @@ def degraded(folder: Path | None) -> None:
 
 def deployment(folder: Path | None) -> None:
     print()
-    fleet = {"model": "70b", "gpu": "h100", "tp": 4, "replicas": 4, "routing": "least-requests", "block": 64}
+    fleet = {
+        "model": "70b",
+        "gpu": "h100",
+        "tp": 4,
+        "replicas": 4,
+        "routing": "least-requests",
+        "block": 64,
+        "max_sequences": 128,
+    }
     deploy = f"deploy:at={DEPLOY_S:g}s,every=240s,grace=20s,restart=90s"
     chosen = read_fleet({**fleet, "events": [deploy], "price_per_hour": PRICE})
     until = DEPLOY_S + WINDOW_S
-    run = simulate_fleet(chosen, Workload.of(read_source(SUPPORT)), Poisson(39), until + 300, 1)
+    run = simulate_fleet(chosen, Workload.of(read_source(SUPPORT)), Poisson(11.5), until + 120, 1)
     windows = ol.score(run, "ttft<=800ms, tpot<=60ms", window_s=60.0).windows
     calm = [each for each in windows if WARM_S <= each.start_s < DEPLOY_S]
     after = [each for each in windows if DEPLOY_S <= each.start_s < until]

@@ -43,7 +43,7 @@ def admission(folder: Path | None) -> None:
     lines: dict[str, list[float]] = {"TTFT goodput": [], "tokens/s, of the most": []}
     for limit in LIMITS:
         fleet = read_fleet({**REPLICA, "admission": f"in-flight:{limit}"})
-        score = ol.score(simulate_fleet(fleet, Workload.of(read_source(CHAT)), Poisson(43), 600.0, 1), "ttft<=500ms")
+        score = ol.score(simulate_fleet(fleet, Workload.of(read_source(CHAT)), Poisson(43), 450.0, 1), "ttft<=500ms")
         assert score.ttft_s
         lines["TTFT goodput"].append(score.attainment)
         lines["tokens/s, of the most"].append(score.output_tokens_per_s)

@@ -3,7 +3,8 @@
 Both are from "Goodput or it didn't happen". In the first, chats (about 360 tokens, 360 to answer) and documents (about
 6,800 tokens, 570 to answer) share four replicas of a 13B model on A100s, whose memory holds 56,000 tokens each.
 Documents fill it, whoever comes waits behind the next document, and what grows beyond the memory is preempted and
-computed again. Then the same four replicas are two pools of two.
+computed again. Then the same four replicas are two pools of two. Memory is as full as before, but chats wait for chats
+only, and preemptions stop climbing; documents pay a little, because they have half as many replicas to themselves.
 
 In the second, questions over documents are served by a 70B model on four H100s; clients give up after 8 s and ask again
 up to twice; the objective is the article's rough one, TTFT <= 1.5 s and TPOT <= 60 ms.
@@ -86,7 +87,7 @@ def mixing(folder: Path | None) -> None:
     print("accepted per second: " + ", ".join(f"{name} {value:.2f}" for name, value in goodput.items()))
     if folder:
         minutes = [time / 60 for time in times]
-        chart = Chart("Documents fill the memory that chats need", "Minutes", "Memory in use", shares=True)
+        chart = Chart("Memory is nearly full either way", "Minutes", "Memory in use", shares=True)
         for name, told in lines.items():
             chart.line(minutes, [share for share, _ in told], name)
         chart.limits(y=(0, 1.05))
