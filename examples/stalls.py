@@ -5,7 +5,7 @@ everybody who is being answered; in chunks of 512 tokens they do not. Two imitat
 prompt and handed out while it is read (decode-prepone), and tokens kept back until 50 ms after the one before (output
 delay). A reader takes 20 tokens a second from the first one on.
 
-Tokens made ahead match the p99 of chunks, and the prompts that wait for them pay with TTFT. A few gaps stay long: no
+Sixteen tokens ahead match the p99 of chunks, and the prompts that wait for them pay with TTFT. A few gaps stay long: no
 more are made ahead than until the next answer ends.
 """
 

@@ -3,7 +3,7 @@
     python -m validation.anchors -o OUT
 
 Capacity is the highest rate at which the objective of each paper holds, found by bisection to one percent, with 2,048
-requests and two seeds at each rate. Takes about two minutes.
+requests and two seeds at each rate. Takes about a minute.
 """
 
 from collections.abc import Callable
