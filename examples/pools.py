@@ -132,7 +132,7 @@ def utilised(folder: Path | None) -> None:
         late.append(1 - score.attainment)
         went = {leak.name: leak.share or 0.0 for leak in score.leaks}
         print(
-            f"{load:>4.2f}/s {busy[-1]:>10.0%} {late[-1]:>20.0%} {score.retries.amplification:>10.2f}"
+            f"{load:>5.3f}/s {busy[-1]:>9.0%} {late[-1]:>20.0%} {score.retries.amplification:>10.2f}"
             f" {score.ttft_s.p99:>9.1f}s {went['accepted']:>18.0%} {went['retries_and_repairs']:>9.0%}"
             f" {went['slo_misses']:>6.0%} {went['unsuccessful']:>7.0%}"
         )
