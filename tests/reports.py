@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from openloop.frontier.frontier import Asked
+from openloop.frontier.folder import Asked
 from openloop.records import Manifest, Prices, Run, TimedEvent, make_batch, make_lists, make_words, server_table
 from openloop.sim import simulate
 

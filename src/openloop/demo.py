@@ -7,7 +7,7 @@ import click
 from openloop.arrivals import Poisson
 from openloop.distributions import Fixed
 from openloop.errors import RunError
-from openloop.frontier.frontier import Asked, make_frontier
+from openloop.frontier.folder import Asked, make_frontier
 from openloop.frontier.point import Trial, read_trial
 from openloop.load.address import find
 from openloop.load.conductor import Load, drive

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from openloop.cli import cli
-from openloop.compare.compare import compare
+from openloop.compare.decide import compare
 from openloop.errors import RunError, SpecError
 from openloop.records import Manifest, Run
 from openloop.report.curve import frontier_report, read_frontier_subject

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from openloop.compare.change import METRICS
-from openloop.compare.compare import Comparison
+from openloop.compare.decide import Comparison
 from openloop.report.curve import TAILS, FrontierSubject
 from openloop.report.figures import tail_places
 from openloop.report.page import Axis, Curve, Figure, Number, Panel, Report, Rule, Section, Stretch, Table, Unit

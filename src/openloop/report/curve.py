@@ -10,7 +10,7 @@ import numpy as np
 
 from openloop.errors import SpecError
 from openloop.frontier import Frontier, Point, open_frontier
-from openloop.frontier.frontier import read_asked
+from openloop.frontier.folder import read_asked
 from openloop.records import open_run
 from openloop.report.page import Axis, Bars, Curve, Figure, Number, Panel, Part, Report, Rule, Section, Stretch, Table
 from openloop.report.run import RUN_SECTIONS, RunSubject, read_run_subject

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from openloop.compare.compare import compare
+from openloop.compare.decide import compare
 from openloop.errors import RunError
-from openloop.frontier.frontier import FRONTIER_FILE
+from openloop.frontier.folder import FRONTIER_FILE
 from openloop.records import open_run
 from openloop.report.beside import Pair, names_of, pair_report
 from openloop.report.curve import FrontierSubject, frontier_report, read_frontier_subject

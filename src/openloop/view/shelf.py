@@ -11,9 +11,9 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from openloop.compare.compare import compare
+from openloop.compare.decide import compare
 from openloop.errors import OpenloopError, RunError
-from openloop.frontier.frontier import FRONTIER_FILE, make_frontier, read_asked, trials_in
+from openloop.frontier.folder import FRONTIER_FILE, make_frontier, read_asked, trials_in
 from openloop.frontier.point import read_trial
 from openloop.records import Run, open_run, read_now
 from openloop.records.manifest import MANIFEST_FILE, read_manifest
