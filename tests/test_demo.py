@@ -5,15 +5,15 @@ from pathlib import Path
 import pytest
 
 import openloop
-from openloop.demo import LOADS, demo
+from openloop.demo import RATES, demo
 from openloop.errors import RunError
 
 
 def test_goodput_collapses_over_real_http(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     demo(tmp_path / "demo", seconds=2.0)
     shown = capsys.readouterr().out
-    scores = [openloop.score(tmp_path / "demo" / name) for name in LOADS]
-    assert all(name in shown for name in LOADS)
+    scores = [openloop.score(tmp_path / "demo" / name) for name in RATES]
+    assert all(name in shown for name in RATES)
     assert scores[0].attainment == 1.0
     assert scores[-1].attainment < scores[0].attainment
     assert (tmp_path / "demo" / "collapse.png").stat().st_size > 10_000

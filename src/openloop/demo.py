@@ -5,7 +5,6 @@ from pathlib import Path
 import click
 
 from openloop.arrivals import Poisson
-from openloop.distributions import Fixed
 from openloop.errors import RunError
 from openloop.frontier.folder import Asked, make_frontier
 from openloop.frontier.point import Trial, read_trial
@@ -18,15 +17,19 @@ from openloop.report.html import page
 from openloop.score import Score, score
 from openloop.serve.process import endpoint_process
 from openloop.slo import read_slo
-from openloop.workload import Synthetic, Workload
+from openloop.workload import Workload, read_source
 
 __all__ = ["demo"]
 
-# Eight at a time, each for 25 ms of reading and 31 gaps of 10 ms: 24 requests per second are all it can do.
-ENGINE = "slots:count=8,prefill=0.5ms,gap=10ms"
-CAPACITY_RPS = 8 / (50 * 0.0005 + 31 * 0.010)
-LOADS = {"comfortable": 0.4, "moderate": 0.65, "busy": 0.85, "stressed": 1.0, "overloaded": 1.4}
-SECONDS = 7.0
+# A 7B model on an A100, sixteen requests at a time: about 18 requests per second are all it can do.
+FLEET = """# Simulated in real time behind a real endpoint; the same file in virtual time: openloop sim fleet.yaml
+model: 7b
+gpu: a100
+max_sequences: 16
+"""
+ASKED = "synthetic:prompt=uniform(200,600),output=uniform(32,64)"
+RATES = {"comfortable": 7.0, "moderate": 12.0, "busy": 15.0, "stressed": 18.0, "overloaded": 26.0}
+SECONDS = 6.0
 SLO = "ttft<=500ms, tpot<=40ms"
 TARGET = 0.95
 
@@ -34,19 +37,25 @@ TARGET = 0.95
 def demo(out: Path, seconds: float = SECONDS) -> None:
     if out.exists():
         raise RunError(f"{out} is there already; remove it, or choose another folder with -o")
-    click.echo(
-        f"a replica that can do {CAPACITY_RPS:.0f} requests/s, SLO {SLO}, {seconds:.0f} s of Poisson arrivals each"
-    )
+    out.mkdir(parents=True)
+    (out / "fleet.yaml").write_text(FLEET, encoding="utf-8")
+    click.echo(f"a 7B model on an A100, simulated in real time; SLO {SLO}, {seconds:.0f} s of Poisson arrivals each")
     click.echo("point         offered  throughput   goodput  accepted  ttft p50  ttft p99")
     scores: dict[float, Score] = {}
     trials: dict[tuple[float, int], Trial] = {}
     objectives = read_slo(SLO)
-    with endpoint_process(ENGINE) as server:
+    with endpoint_process(str(out / "fleet.yaml")) as server:
         place = find(server.url)
-        target, workload = Chat(place.host, "openloop", place.base), Workload.of(Synthetic(Fixed(50), Fixed(32)))
-        for seed, (name, share) in enumerate(LOADS.items()):
-            rate = share * CAPACITY_RPS
-            facts = {"slo": SLO, "target": server.url, "model": "openloop", "engine": "openloop serve"}
+        target, workload = Chat(place.host, "openloop", place.base), Workload.of(read_source(ASKED))
+        for seed, (name, rate) in enumerate(RATES.items()):
+            facts = {
+                "slo": SLO,
+                "target": server.url,
+                "model": "7b",
+                "engine": "openloop serve",
+                "engine_flags": FLEET,
+                "hardware": "1 x a100, simulated",
+            }
             load = Load([(place, target)], workload, Poisson(rate), seconds, seed, drain_s=4.0, facts=facts)
             run = drive(load, out / name)
             found = score(run)
@@ -68,7 +77,7 @@ def demo(out: Path, seconds: float = SECONDS) -> None:
         seconds=seconds,
         repeat=1,
         precision=0.1,
-        scenario={"engine": ENGINE},
+        scenario={"engine": FLEET},
         stopped="all five rates were measured",
     )
     subject = frontier_subject(make_frontier(asked, SLO, trials), objectives)
@@ -81,6 +90,5 @@ def _draw(scores: dict[float, Score]) -> Chart:
     chart = Chart("Throughput holds at capacity, goodput collapses", "Offered load (requests/s)", "Requests per second")
     chart.line(list(scores), [each.completed_in_window_rps for each in scores.values()], "throughput", color="orange")
     chart.line(list(scores), [each.goodput_rps for each in scores.values()], "goodput", color="green")
-    chart.mark_x(CAPACITY_RPS, "capacity")
     chart.note(f"real HTTP load on the built-in endpoint; SLO {SLO}")
     return chart

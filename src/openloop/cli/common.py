@@ -11,7 +11,7 @@ import click
 
 from openloop import __version__
 from openloop.errors import OpenloopError
-from openloop.units import parse_rate, parse_seconds, parse_share
+from openloop.units import parse_rate, parse_rates, parse_seconds, parse_share
 
 if TYPE_CHECKING:
     from openloop.records import Run
@@ -23,6 +23,7 @@ __all__ = [
     "JSON",
     "PLACE",
     "RATE",
+    "RATES",
     "RUN",
     "SHARE",
     "Quantity",
@@ -68,6 +69,7 @@ class Quantity(click.ParamType[Any]):
 DURATION = Quantity("duration", parse_seconds)
 RATE = Quantity("rate", parse_rate)
 SHARE = Quantity("share", parse_share)
+RATES = Quantity("rates", parse_rates)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})

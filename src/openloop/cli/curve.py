@@ -11,7 +11,7 @@ from openloop.cli.common import DURATION, JSON, RATE, SHARE, Quantity, cli, say
 from openloop.cli.live import scenario_options
 from openloop.units import parse_rates
 
-RATES = Quantity("rates", lambda text: None if text == "auto" else parse_rates(text))
+AUTO_OR_RATES = Quantity("rates", lambda text: None if text == "auto" else parse_rates(text))
 
 
 def _sweep_options(command: Any) -> Any:
@@ -22,7 +22,7 @@ def _sweep_options(command: Any) -> Any:
 @click.argument("scenario", required=False, type=click.Path(path_type=Path))
 @click.option("--sim", "fleet", type=click.Path(path_type=Path), help="Simulate this fleet instead of asking a target.")
 @click.option(
-    "--rates", type=RATES, default="auto", show_default=True, help="5:50:5, or 5,10,20, or auto: find the knee."
+    "--rates", type=AUTO_OR_RATES, default="auto", show_default=True, help="5:50:5, or 5,10,20, or auto: find the knee."
 )
 @click.option(
     "--repeat", type=click.IntRange(1), default=1, show_default=True, help="Runs of each rate, or named point."

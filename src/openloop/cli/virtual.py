@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from openloop.cli.common import DURATION, JSON, PLACE, RATE, cli, tell_run, tell_score
+from openloop.cli.common import DURATION, JSON, PLACE, RATE, RATES, cli, tell_run, tell_score
 
 
 @cli.command()
@@ -83,6 +83,7 @@ def queue(
 @click.option("--output", help="Tokens of an answer: a number or a distribution.  [default: 64]")
 @click.option("--arrivals", help="When users come, for example gamma:rate=12,cv=2.")
 @click.option("--rate", type=RATE, help="Short for --arrivals poisson:rate=RATE.")
+@click.option("--rates", type=RATES, help="Several, such as 5:50:5 or 5,10,20: a sweep on all cores; needs --slo.")
 @click.option("--for", "seconds", help="How long they come.  [default: 10m]")
 @click.option("--seed", type=click.IntRange(0), help="The same seed, the same run.  [default: 0]")
 @click.option("--slo", help="Score the run against this SLO; its TTFT is the deadline that orders go by.")
@@ -93,6 +94,7 @@ def queue(
 @JSON
 def sim(
     fleet: Path,
+    rates: list[float] | None,
     seconds: str | None,
     quality: str | None,
     explain: bool,
@@ -113,6 +115,7 @@ def sim(
     Examples:
       openloop sim fleet.yaml --rate 8 --prompt "lognormal(median=900,sigma=0.7)" --slo "ttft<=1s, tpot<=40ms"
       openloop sim fleet.yaml --workload trace:mooncake.jsonl --for 1h -o run/
+      openloop sim fleet.yaml --rates 5:50:5 --slo "ttft<=1s, tpot<=40ms"
       openloop sim fleet.yaml --explain
     """
     from openloop.load.scenario import read_scenario
@@ -127,17 +130,37 @@ def sim(
         click.echo("\n".join(explain_fleet(chosen)))
         return
     given = {name: value for name, value in asked.items() if value is not None}
+    if rates:
+        given.setdefault("arrivals", "poisson:rate=1")
+        _sweep(fleet, read_scenario(None, {"for": seconds or "10m", **given}, live=False), rates, out, as_json)
+        return
     scenario = read_scenario(None, {"for": seconds or "10m", **given}, live=False)
     objectives = scenario.objectives()
     warming, facts = scenario.read_warming(), {"slo": scenario.slo, "command": ["openloop", *sys.argv[1:]]}
     how = scenario.read_workload(), scenario.read_arrivals(), scenario.horizon_s, scenario.seed, objectives
-    run = simulate_warm(chosen, warming, *how, **facts) if warming else simulate_fleet(chosen, *how, **facts)
+    straight = out if not warming and not quality else None  # as it goes, however long it is
+    if warming:
+        run = simulate_warm(chosen, warming, *how, **facts)
+    else:
+        run = simulate_fleet(chosen, *how, out=straight, **facts)
     if quality:
         run = label(run, read_quality(quality), scenario.seed)
-    if out:
+    if out and not straight:
         run.save(out)
         run = open_run(out)
     if objectives is None:
         tell_run(run, 5, as_json)
     else:
         tell_score(score_run(run, objectives), as_json)
+
+
+def _sweep(fleet: Path, scenario: Any, rates: list[float], out: Path | None, as_json: bool) -> None:
+    """A rate each, on all cores; without a folder, nothing is kept."""
+    import tempfile
+
+    from openloop.cli.curve import tell_frontier
+    from openloop.frontier import sweep as measure
+
+    with tempfile.TemporaryDirectory(prefix="openloop-") as scratch:
+        command = ["openloop", *sys.argv[1:]]
+        tell_frontier(measure(out or Path(scratch) / "sweep", scenario, fleet, rates=rates, command=command), as_json)
