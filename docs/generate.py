@@ -27,10 +27,13 @@ from openloop.persistence import Hedge, Repair, Retry
 from openloop.quality import QUALITY_GATES
 from openloop.records import COLUMNS, MEASURES, Manifest
 from openloop.report.metric_map import METRICS
+from openloop.routing import ROUTING
 from openloop.score import Score
 from openloop.serve import ENGINES
 from openloop.sim import QUEUES
 from openloop.sim.batching import ORDERS, POLICIES
+from openloop.sim.clients import ADMISSION
+from openloop.sim.events import EVENTS
 from openloop.sim.quality import QualityModel
 from openloop.sim.steps import GPUS, MEASURED, MODELS, preset
 from openloop.slo import GATES, PRESETS
@@ -187,6 +190,9 @@ PARTS: dict[str, Callable[[], Iterator[str]]] = {
     "sources": terms(SOURCES),
     "policies": terms(POLICIES),
     "orders": terms(ORDERS),
+    "routing": terms(ROUTING),
+    "admission": terms(ADMISSION),
+    "events": terms(EVENTS),
     "steps": steps,
     "persistence": terms({"retry": Retry, "hedge": Hedge, "repair": Repair}),
     "quality_gates": terms(QUALITY_GATES),
