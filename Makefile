@@ -56,6 +56,8 @@ bench: .venv/ready
 	$(BIN)/python bench/startup.py
 	$(BIN)/python bench/queues.py
 	$(BIN)/python bench/score.py
+	$(BIN)/python bench/sim.py
+	$(BIN)/python bench/fleet.py
 	$(BIN)/python bench/view.py
 
 docs: .venv/ready

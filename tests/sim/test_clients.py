@@ -259,6 +259,8 @@ def test_unlike_replicas_share_the_load_by_what_they_can_do() -> None:
         ({"client": {"retry": "often"}}, "unknown retry policy"),
         ({"admission": "in-flight:0"}, "most is 0"),
         ({"admission": "some"}, "unknown admission 'some'"),
+        ({"quality": "quality:fail=200%"}, "fail is 2"),
+        ({"quantization": {"speed": 0}}, "speed and memory are more than 0"),
         ({"routing": "random-ish"}, "unknown routing policy"),
         ({"groups": [{"role": "prefill"}]}, "need others of the role decode"),
         ({"groups": [{"polcy": "chunked"}]}, "unknown key 'polcy'"),
@@ -269,6 +271,17 @@ def test_unlike_replicas_share_the_load_by_what_they_can_do() -> None:
 def test_what_cannot_be_is_refused(change: dict[str, Any], sentence: str) -> None:
     with pytest.raises(SpecError, match=sentence):
         served(read_fleet({"step": STEP, "memory_tokens": 20_000, **change}), demand())
+
+
+def test_quantization_is_faster_and_fails_more_often_in_the_tail() -> None:
+    how: dict[str, Any] = {"quality": "quality:fail=1%,tail=10%,rare=20%,numeric=0%"}
+    plain, small = run(6.0, 400.0, **how), run(6.0, 400.0, **how, quantization={"speed": 1.6, "tail": 3.0})
+    first, second = (ol.score(each, "ttft<=9s, quality") for each in (plain, small))
+    assert first.tpot_s is not None
+    assert second.tpot_s is not None
+    assert second.tpot_s.p50 < first.tpot_s.p50 / 1.5
+    assert 1 - first.attainment == pytest.approx(0.8 * 0.01 + 0.2 * 0.10, abs=0.01)
+    assert 1 - second.attainment == pytest.approx(0.8 * 0.01 + 0.2 * 0.30, abs=0.015)
 
 
 def test_time_is_up_for_what_is_under_way() -> None:

@@ -1,5 +1,6 @@
 """A fleet of modelled replicas, as a user writes it, and a run of it."""
 
+import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,11 +27,13 @@ from openloop.records import (
     open_run,
 )
 from openloop.routing import read_routing
+from openloop.seeds import stream
 from openloop.sim.batching import ORDERS, POLICIES, Goodput, Prepone
 from openloop.sim.clients import ADMISSION, Admission, Client, Scale, client_row, scaler_row
 from openloop.sim.engine import Engine, Served
 from openloop.sim.events import EVENTS, LOGGED, Event, plan_rows
 from openloop.sim.prefixes import block_names
+from openloop.sim.quality import QualityModel, labelled, read_quality
 from openloop.sim.steps import Preset, StepTime, explain, preset
 from openloop.sim.tables import (
     BOTH,
@@ -55,6 +58,7 @@ from openloop.workload import Demand, Workload
 __all__ = [
     "Drafts",
     "Fleet",
+    "Quantization",
     "Replicas",
     "StepSpec",
     "Transfer",
@@ -94,6 +98,15 @@ class Drafts(Strict, frozen=True):
     def gain(self) -> float:
         """Tokens of a step: 1 + a + a^2 + ... + a^tokens."""
         return sum(self.acceptance**n for n in range(self.tokens + 1))
+
+
+class Quantization(Strict, frozen=True):
+    """Smaller numbers: steps are faster, there is more memory, and answers in the tail fail more often."""
+
+    name: str = "fp8"
+    speed: float = 1.6
+    memory: float = 1.0  # times as many tokens fit
+    tail: float = 1.0  # times the chance to fail, in the tail of `quality`
 
 
 class Transfer(Strict, frozen=True):
@@ -154,6 +167,8 @@ class Fleet(Replicas, frozen=True):
     transfer: Transfer = Transfer()
     prefix_cache: bool = True
     tenant_salt: bool = False  # what one tenant said is not known to another
+    quantization: Quantization | None = None
+    quality: str | None = None  # of answers, such as quality:fail=2%,tail=4%; null: they have no labels
     delay: str | None = None  # tokens are handed out no faster than one in this time
     admission: str | None = None
     client: Client | None = None
@@ -161,7 +176,16 @@ class Fleet(Replicas, frozen=True):
     events: tuple[str, ...] = ()
 
     def kinds(self) -> list[Replicas]:
-        """The groups, each as a whole."""
+        """The groups, each as a whole, quantized if they are."""
+        if self.quantization is None:
+            return self._groups()
+        more, faster = self.quantization.memory, self.quantization.speed
+        return [
+            msgspec.structs.replace(each, speed=each.speed * faster, memory_tokens=int(more * each.kv_tokens()))
+            for each in self._groups()
+        ]
+
+    def _groups(self) -> list[Replicas]:
         if not self.groups:
             return [self]
         shared = {
@@ -179,6 +203,14 @@ class Fleet(Replicas, frozen=True):
 
     def plan(self) -> tuple[Event, ...]:
         return tuple(read_term(each, EVENTS, "event") for each in self.events)
+
+    def read_quality(self) -> QualityModel | None:
+        """What quantization does to the tail is in it."""
+        if self.quality is None:
+            return None
+        found = read_quality(self.quality)
+        worse = 1.0 if self.quantization is None else self.quantization.tail
+        return dataclasses.replace(found, factor=found.factor * worse)
 
     def read_admission(self) -> Admission | None:
         found: Admission | None = None if self.admission is None else read_term(self.admission, ADMISSION, "admission")
@@ -204,6 +236,9 @@ def read_fleet(what: str | Path | dict[str, Any]) -> Fleet:
     client_row(found.client, found.read_admission(), found.scale)
     read_routing(found.routing)
     found.plan()
+    found.read_quality()
+    if found.quantization and not (found.quantization.speed > 0 and found.quantization.memory > 0):
+        raise SpecError("quantization: speed and memory are more than 0; speed: 1.6 is 1.6 times as fast")
     return found
 
 
@@ -277,16 +312,20 @@ def simulate_fleet(
             "arrivals_cv": None if arrivals is None or demand.with_answers else arrivals.cv,
             "window_ns": (0, to_ns(seconds)),
             "seed": seed,
+            "quantization": None if fleet.quantization is None else fleet.quantization.name,
+            "quality_gate": None if fleet.quality is None else str(fleet.read_quality()),
             "retry_policy": None if fleet.client is None else fleet.client.retry,
             **facts,
         }
     )
     latest = seconds
+    quality, chances = fleet.read_quality(), stream(seed, "quality")
     batches: list[pa.RecordBatch] = []
     writer = None if out is None else RunWriter(out, manifest)
     for part, served in _served(fleet, engine, demand, parts, objectives, seconds + drain_s):
         latest = max(latest, float(np.nanmax(served.rows.ended, initial=seconds)))
-        (batches if writer is None else writer).append(_make_rows(fleet, part, served, to_ns(seconds)))
+        batch = _make_rows(fleet, part, served, to_ns(seconds))
+        (batches if writer is None else writer).append(labelled(batch, quality, chances) if quality else batch)
     last: dict[str, Any] = {
         "stopped_ns": to_ns(min(latest + 1.0, seconds + drain_s)),
         "events": (*manifest.events, *_events(engine)),

@@ -11,7 +11,7 @@ from openloop.records import Run, ints
 from openloop.seeds import stream
 from openloop.terms import NUMBER, SHARE, Term, param, read_term
 
-__all__ = ["QualityModel", "label", "read_quality"]
+__all__ = ["QualityModel", "label", "labelled", "read_quality"]
 
 Bools = NDArray[np.bool_]
 
@@ -43,12 +43,13 @@ def read_quality(text: str) -> QualityModel:
 def label(run: Run, model: QualityModel, seed: int = 0) -> Run:
     """The run with a quality label on every completed attempt, and the slices that it belongs to."""
     rng = stream(seed, "quality")
-    batches = [_labelled(batch, model, rng) for batch in run.batches()]
+    batches = [labelled(batch, model, rng) for batch in run.batches()]
     manifest = msgspec.structs.replace(run.manifest, quality_gate=str(model))
     return Run.of(manifest, batches, run.server())
 
 
-def _labelled(batch: pa.RecordBatch, model: QualityModel, rng: np.random.Generator) -> pa.RecordBatch:
+def labelled(batch: pa.RecordBatch, model: QualityModel, rng: np.random.Generator) -> pa.RecordBatch:
+    """The same rows with labels."""
     count = batch.num_rows
     rare, numeric = (rng.random(count) < share for share in (model.rare, model.numeric))
     late = ints(batch, "turn") >= LATE_TURN
