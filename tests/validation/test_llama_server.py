@@ -1,7 +1,5 @@
-"""A real engine, where there is one: llama-server and a small model.
-
-OPENLOOP_LLAMA_SERVER=path/to/llama-server OPENLOOP_GGUF=path/to/model.gguf pytest tests/validation
-"""
+"""A real engine, where there is one: llama-server on PATH or in OPENLOOP_LLAMA_SERVER, with a model of random numbers, or
+with the one that OPENLOOP_GGUF names."""
 
 import os
 import shutil
@@ -13,21 +11,20 @@ import pytest
 
 import openloop as ol
 from validation.engines import Engine, drive, engine, rows
+from validation.gguf import write_model
 from validation.llama_server import EXTRA, SLOTS, command
 
 SERVER = os.environ.get("OPENLOOP_LLAMA_SERVER") or shutil.which("llama-server")
 GGUF = os.environ.get("OPENLOOP_GGUF")
 
-pytestmark = [
-    pytest.mark.skipif(not SERVER, reason="no llama-server on PATH; or name it in OPENLOOP_LLAMA_SERVER"),
-    pytest.mark.skipif(not GGUF, reason="no model: name a GGUF file in OPENLOOP_GGUF"),
-]
+pytestmark = pytest.mark.skipif(not SERVER, reason="no llama-server on PATH; or name it in OPENLOOP_LLAMA_SERVER")
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-    log = tmp_path_factory.mktemp("llama") / "server.log"
-    with engine(command(str(SERVER), str(GGUF)), log, patience_s=60.0) as started:
+    folder = tmp_path_factory.mktemp("llama")
+    model = GGUF or str(write_model(folder / "random.gguf"))
+    with engine(command(str(SERVER), model), folder / "server.log", patience_s=60.0) as started:
         yield started
 
 

@@ -237,8 +237,6 @@ def read_fleet(what: str | Path | dict[str, Any]) -> Fleet:
     read_routing(found.routing)
     found.plan()
     found.read_quality()
-    if found.quantization and not (found.quantization.speed > 0 and found.quantization.memory > 0):
-        raise SpecError("quantization: speed and memory are more than 0; speed: 1.6 is 1.6 times as fast")
     return found
 
 
