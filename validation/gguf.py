@@ -1,4 +1,4 @@
-"""A language model that knows nothing, as a GGUF file: random numbers in the shape of a small Llama, and letters for tokens.
+"""A language model that knows nothing, as a GGUF file: random numbers in the shape of a small Llama, letters for tokens.
 
 It is enough to see a real engine serve, and takes no download.
 """
@@ -39,9 +39,13 @@ def write_model(path: Path, seed: int = 0) -> Path:
         "tokenizer.ggml.eos_token_id": 2,
         "tokenizer.ggml.unknown_token_id": 0,
     }
-    shapes = {"token_embd": (len(words), WIDTH), "output_norm": (WIDTH,), "output": (len(words), WIDTH)}
+    shapes: dict[str, tuple[int, ...]] = {
+        "token_embd": (len(words), WIDTH),
+        "output_norm": (WIDTH,),
+        "output": (len(words), WIDTH),
+    }
     for layer in range(LAYERS):
-        inner = {f"attn_{name}": (WIDTH, WIDTH) for name in ("q", "k", "v", "output")}
+        inner: dict[str, tuple[int, ...]] = {f"attn_{name}": (WIDTH, WIDTH) for name in ("q", "k", "v", "output")}
         inner |= {"attn_norm": (WIDTH,), "ffn_norm": (WIDTH,), "ffn_down": (WIDTH, HIDDEN)}
         inner |= {"ffn_gate": (HIDDEN, WIDTH), "ffn_up": (HIDDEN, WIDTH)}
         shapes |= {f"blk.{layer}.{name}": shape for name, shape in inner.items()}

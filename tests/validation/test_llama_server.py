@@ -1,5 +1,5 @@
-"""A real engine, where there is one: llama-server on PATH or in OPENLOOP_LLAMA_SERVER, with a model of random numbers, or
-with the one that OPENLOOP_GGUF names."""
+"""A real engine, where there is one: llama-server on PATH or in OPENLOOP_LLAMA_SERVER, with a model of random numbers,
+or with the one that OPENLOOP_GGUF names."""
 
 import os
 import shutil
