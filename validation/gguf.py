@@ -1,4 +1,4 @@
-"""A language model that knows nothing, as a GGUF file: random numbers in the shape of a small Llama, letters for tokens.
+"""A language model that knows nothing, as a GGUF file: random numbers in the shape of a small Llama, letters as tokens.
 
 It is enough to see a real engine serve, and takes no download.
 """
