@@ -31,6 +31,7 @@ from openloop.load.conductor import Snapshot
 from openloop.load.scenario import Scenario, read_scenario, run_scenario, wait_until_free
 from openloop.records import Run, open_run
 from openloop.sim.fleet import Fleet, read_fleet, simulate_fleet
+from openloop.sim.warmth import simulate_warm
 from openloop.slo import Objectives, read_slo
 from openloop.spec import read_yaml
 from openloop.units import format_money, format_seconds, write_seconds
@@ -177,7 +178,7 @@ def _prepare(folder: Path, asked: Asked) -> None:
     if (folder / FRONTIER_FILE).exists():
         before = read_asked(folder)
         for name in ("source", "slo", "rates", "seconds", "repeat", "seed", "fleet", "scenario"):
-            if getattr(before, name) != getattr(asked, name):
+            if msgspec.json.encode(getattr(before, name)) != msgspec.json.encode(getattr(asked, name)):
                 what = f"{folder} holds a sweep with another {name}"
                 raise RunError(f"{what}: choose another folder, or repeat the command that made it to go on with it")
     elif folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
@@ -379,18 +380,11 @@ def _simulate(
     """One run into its folder, all at once; it ends early where a shorter one shows that the backlog grows."""
     facts: dict[str, Any] = {} if scenario.prices is None else {"prices": scenario.prices}
     objectives: Objectives = read_slo(slo)
+    facts |= {"slo": slo, "command": command}
+    warming = scenario.read_warming()
     for share in HORIZONS:
-        run = simulate_fleet(
-            fleet,
-            scenario.read_workload(),
-            _at(scenario, rate),
-            share * seconds,
-            seed,
-            objectives,
-            slo=slo,
-            command=command,
-            **facts,
-        )
+        how = scenario.read_workload(), _at(scenario, rate), share * seconds, seed, objectives
+        run = simulate_warm(fleet, warming, *how, **facts) if warming else simulate_fleet(fleet, *how, **facts)
         grown = growth(flow_of(run), share * seconds) if share < 1 else 0.0
         if grown:
             note = _ended(share * seconds, seconds, grown)
