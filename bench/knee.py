@@ -1,6 +1,6 @@
 """Is the knee where it is said to be, and how long does it take to find?
 
-    python bench/knee.py [--systems 200] [--processes 2]
+    python bench/knee.py [--systems 200] [--first 0] [--processes 2]
 
 Queues with random servers, service times, arrivals and SLOs; the true knee of each is known from a long run. Each is
 swept twice, with points of 60 s: over a fixed grid of ten rates, three times each, that a user might have chosen (the
@@ -184,17 +184,19 @@ def study(number: int) -> Found | None:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--systems", type=int, default=200)
+    parser.add_argument("--first", type=int, default=0, help="number of the first system: others are other systems")
     parser.add_argument("--processes", type=int, default=2)
     asked = parser.parse_args()
     start = time.perf_counter()
     found: list[Found] = []
-    tried = 0
+    tried = asked.first
     with ProcessPoolExecutor(asked.processes) as pool:
         while len(found) < asked.systems:
             batch = range(tried, tried + max(asked.systems - len(found), asked.processes))
             found += [each for each in pool.map(study, batch) if each is not None]
             tried = batch.stop
-    print(f"{len(found)} systems with a knee on their grid, of {tried} drawn; {time.perf_counter() - start:.0f} s")
+    drawn, took = tried - asked.first, time.perf_counter() - start
+    print(f"{len(found)} systems with a knee on their grid, of {drawn} drawn; {took:.0f} s")
     print(f"{'':<10}{'covers':>8}{'mean error':>12}{'median |error|':>16}{'half width':>12}{'seconds':>10}")
     ways: dict[str, Callable[[Found], tuple[Knee, float]]] = {
         "grid": lambda each: (each.grid, each.grid_s),

@@ -14,6 +14,11 @@ import pytest
 import openloop as ol
 from openloop.errors import RunError, SpecError
 from openloop.frontier import Frontier
+from openloop.frontier.measure import _Backlog
+from openloop.load.conductor import Snapshot
+from openloop.load.rows import Row
+from openloop.load.scenario import read_scenario, run_scenario
+from openloop.load.targets import Outcome
 from openloop.serve.process import endpoint_process
 
 FLEET = {"step": {"floor": "5ms", "token": "0.05ms", "sequence": "1ms"}, "max_sequences": 16, "price_per_hour": 2.0}
@@ -93,6 +98,8 @@ def test_budgets_stop_a_sweep_and_a_larger_one_goes_on(tmp_path: Path) -> None:
     poor = simulated(tmp_path / "g", flags={"limits.spend": 0.001, "prices.per_hour": 1.0})
     assert poor.stopped is not None
     assert "the cost budget is used" in poor.stopped
+    assert len(folders(tmp_path / "g")) == 1
+    assert simulated(tmp_path / "g", flags={"limits.spend": 1.0, "prices.per_hour": 1.0}).stopped == "done"
 
 
 def test_an_overloaded_point_ends_early_and_says_so(tmp_path: Path) -> None:
@@ -136,6 +143,31 @@ def test_a_folder_without_runs_says_so(tmp_path: Path) -> None:
     assert found.points == ()
     assert found.knee.sentence == "no knee: there are no points"
     assert ol.open_frontier(tmp_path / "f").peak is None
+
+
+def test_a_live_backlog_that_grows_is_noticed_and_one_that_stands_is_not() -> None:
+    def told(served_rps: float) -> list[str]:
+        watch = _Backlog(60.0, None)
+        found = []
+        for half in range(1, 120):
+            left = int(min(served_rps, 20.0) * half / 2)
+            rows = [Row(n, 0, Outcome(), ended_ns=200_000_000) for n in range(3)]
+            found.append(watch(Snapshot(half / 2, 10 * half, 10 * half - left + 5, finished=rows)))
+        return [each for each in found if each]
+
+    assert told(20.0) == []
+    assert "overloaded, the backlog grows by 4.9" in told(15.0)[0]
+
+
+def test_a_reason_to_stop_ends_a_live_run_early(tmp_path: Path) -> None:
+    with endpoint_process("slots:count=8,prefill=0.1ms,gap=1ms") as server:
+        flags = {"target.url": server.url, "rate": 20, "for": "20s", "drain": "1s"}
+        given = read_scenario(None, flags)
+        run = run_scenario(given, tmp_path / "run", lambda now: "enough of it" if now.seconds > 1 else None)
+    assert run.manifest.cut_short == "overload"
+    assert "enough of it" in run.manifest.notes
+    assert run.manifest.window_ns is not None
+    assert 1e9 < run.manifest.window_ns[1] < 15e9
 
 
 def test_a_live_sweep_measures_and_an_interrupt_leaves_what_is_finished(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ LEAST_ERROR = 0.01  # of a slack
 MOST_OFF = 4.0  # errors that a run may be away: further, and it is wrong some other way
 FALSE_ALARM = 0.002  # of a backlog that seems to grow
 CAUTION = 1.5  # times: errors of short runs are seen too small; chosen by how often intervals hold the truth
-OPTIMISM = 0.25  # errors: rare latencies are rarely seen in a short run, which makes it look better than it is
+OPTIMISM = 0.4  # errors: rare latencies are rarely seen in a short run, which makes it look better than it is
 MODEL = 0.01  # of the knee: the least that is left open, for no straight line is true
 SHARES = (0.025, 0.5, 0.975)
 

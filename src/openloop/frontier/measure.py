@@ -1,6 +1,7 @@
 """Measure one offered rate after another into a folder, live or simulated, until the knee is known."""
 
 import os
+import shutil
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -25,10 +26,10 @@ from openloop.frontier.folder import (
 )
 from openloop.frontier.point import Trial, read_trial
 from openloop.frontier.search import START_RPS, next_step
-from openloop.frontier.steady import GRID, QUICK_SHARE, backlog_growth, flow_of, growth
+from openloop.frontier.steady import GRID, LEAST_DUE, QUICK_SHARE, backlog_growth, flow_of, growth
 from openloop.load.address import shown
 from openloop.load.conductor import Snapshot
-from openloop.load.scenario import Scenario, read_scenario, run_scenario, wait_until_free
+from openloop.load.scenario import Limits, Scenario, read_scenario, run_scenario, wait_until_free
 from openloop.records import Run, open_run
 from openloop.sim.fleet import Fleet, read_fleet, simulate_fleet
 from openloop.sim.warmth import simulate_warm
@@ -41,6 +42,7 @@ __all__ = ["INTERRUPTED", "View", "sweep"]
 
 INTERRUPTED = "interrupted: the same command goes on from here"
 DONE = "done"
+DRAFT = ".draft"  # a simulated run that is being written
 CHECKS = 8  # of a live backlog, in the time of a run; the first two parts are too early to tell
 HORIZONS = (0.25, 0.5, 1.0)  # of a simulated run: it ends with the first that shows a growing backlog
 FREE_SHARE = 2.0  # times the drain: as long as the next point waits for the one before
@@ -158,12 +160,13 @@ def _written(slo: Any) -> Any:
 
 
 def _without_secrets(scenario: Scenario) -> dict[str, Any]:
+    """As it can be written down and compared: budgets may change."""
     target = msgspec.structs.replace(
         scenario.target,
         url=[shown(url) for url in scenario.urls],
         headers=dict.fromkeys(scenario.target.headers, "..."),
     )
-    found: dict[str, Any] = msgspec.to_builtins(msgspec.structs.replace(scenario, target=target))
+    found: dict[str, Any] = msgspec.to_builtins(msgspec.structs.replace(scenario, target=target, limits=Limits()))
     return found
 
 
@@ -219,22 +222,30 @@ class _Sweep:
     def run(self) -> Frontier:
         stopped = None
         try:
-            for key, where in trials_in(self.folder):
-                self.trials[key] = read_trial(open_run(where), self.objectives, self.asked.target)
+            self._read()
             self._put_aside()
             while stopped is None:
                 stopped = self._go_on()
         except KeyboardInterrupt:
             stopped = INTERRUPTED
+            self._read()  # what was simulated beside the run that was waited for
         _write(self.folder, msgspec.structs.replace(self.asked, stopped=stopped))
         return replace(self._found(), stopped=stopped)
 
     def _found(self) -> Frontier:
         return make_frontier(self.asked, str(self.objectives), self.trials, str(self.folder))
 
+    def _read(self) -> None:
+        for key, where in trials_in(self.folder):
+            if key not in self.trials:
+                self.trials[key] = read_trial(open_run(where), self.objectives, self.asked.target)
+
     def _put_aside(self) -> None:
-        """Runs that were cut off are made again; what there is of them stays beside."""
+        """Runs that were cut off are made again; what there is of them stays beside, but for drafts of simulations."""
         for where in sorted((self.folder / POINTS).iterdir()):
+            if DRAFT in where.name:
+                shutil.rmtree(where, ignore_errors=True)
+                continue
             rate, _, number = where.name.rpartition("-")
             if number.isdigit() and rate and (float(rate), int(number)) not in self.trials:
                 copy = 1
@@ -383,6 +394,8 @@ def _simulate(
     facts |= {"slo": slo, "command": command}
     warming = scenario.read_warming()
     for share in HORIZONS:
+        if share < 1 and rate * share * seconds < LEAST_DUE:
+            continue  # too few to tell, maybe none
         how = scenario.read_workload(), _at(scenario, rate), share * seconds, seed, objectives
         run = simulate_warm(fleet, warming, *how, **facts) if warming else simulate_fleet(fleet, *how, **facts)
         grown = growth(flow_of(run), share * seconds) if share < 1 else 0.0
@@ -391,6 +404,6 @@ def _simulate(
             notes = (*run.manifest.notes, note)
             run = replace(run, manifest=msgspec.structs.replace(run.manifest, cut_short="overload", notes=notes))
             break
-    draft = where.with_name(f"{where.name}.tmp{os.getpid()}")
+    draft = where.with_name(f"{where.name}{DRAFT}{os.getpid()}")
     run.save(draft)
     draft.rename(where)

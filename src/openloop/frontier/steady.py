@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from openloop.records import MISSING, Run, ints
 
-__all__ = ["GRID", "QUICK_SHARE", "Flow", "backlog_growth", "flow_of", "growth", "warm_up"]
+__all__ = ["GRID", "LEAST_DUE", "QUICK_SHARE", "Flow", "backlog_growth", "flow_of", "growth", "warm_up"]
 
 Floats = NDArray[np.float64]
 Counts = NDArray[np.int64]

@@ -19,14 +19,16 @@ from openloop.units import format_money, format_rate, format_seconds, format_sha
 __all__ = ["SweepView", "frontier_lines", "frontier_table"]
 
 BAR = 30
+BRIEF = ("offered", "", "goodput", "accepted", "")  # what a narrow terminal has room for
 HEADER = ("offered", "", "goodput", "served", "accepted", "95% interval", "ttft p50", "p99", "tpot p99", "e2e p99", "")
 
 
-def frontier_table(points: Sequence[Point]) -> Table:
+def frontier_table(points: Sequence[Point], *, brief: bool = False) -> Table:
     """A row per point: goodput as a solid bar inside of what was served."""
     grid = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
-    for place, name in enumerate(HEADER):
-        grid.add_column(name, justify="left" if place in (1, len(HEADER) - 1) else "right", no_wrap=True)
+    header = BRIEF if brief else HEADER
+    for place, name in enumerate(header):
+        grid.add_column(name, justify="left" if place in (1, len(header) - 1) else "right", no_wrap=True)
     most = max((point.served_rps for point in points), default=1.0) or 1.0
     for point in points:
         low, high = point.attainment_interval
@@ -43,7 +45,8 @@ def frontier_table(points: Sequence[Point]) -> Table:
             _step(point, "tpot_s", "p99"),
             _step(point, "e2e_s", "p99"),
         ]
-        grid.add_row(*(Text(cell, style=style) for cell in cells), Text(_words(point)))
+        shown = [cells[HEADER.index(name)] for name in header[:-1]] if brief else cells
+        grid.add_row(*(Text(cell, style=style) for cell in shown), Text(_words(point)))
     return grid
 
 
@@ -131,5 +134,5 @@ class SweepView:
         if self._live and self._found:
             points = self._found.points
             told = [Text(f"knee so far: {self._found.knee.sentence}")] if points else []
-            table = [frontier_table(points)] if points else []
+            table = [frontier_table(points, brief=True)] if points else []
             self._live.update(Group(*table, *told, Text(self._next), Text(self._run.last)))
