@@ -18,6 +18,7 @@ from openloop.units import format_count, format_seconds
 __all__ = [
     "distribution_figure",
     "gates_figure",
+    "leaks_figure",
     "replicas_figure",
     "smooth_figure",
     "tail_places",
@@ -124,6 +125,27 @@ def gates_figure(score: Score) -> Figure:
         Axis("requests", "count", low=0.0),
         [Panel(Axis("", "count", "names", names=names), bars)],
         f"{score.requests - score.accepted:,} of {score.requests:,} requests were not accepted.",
+    )
+
+
+def leaks_figure(score: Score) -> Figure:
+    """From all the work that was done down to what was accepted: each bar ends where the next begins."""
+    known = [(place, leak) for place, leak in enumerate(score.leaks) if leak.share is not None]
+    shares = np.array([leak.share for _, leak in known], float)
+    ends = 1.0 - np.concatenate([[0.0], np.cumsum(shares)[:-1]])
+    lost = np.array([leak.name != "accepted" for _, leak in known])
+    keys = [f"leaks.{place}.share" for place, _ in known]
+    starts = np.where(lost, ends - shares, 0.0)
+    bars = [
+        Bars("lost", np.where(lost, starts, 0.0), np.where(lost, ends, 0.0), "red", keys),
+        Bars("accepted", np.zeros(len(ends)), np.where(lost, 0.0, ends), "green"),
+    ]
+    return Figure(
+        "leaks",
+        "From all the work down to what was accepted",
+        Axis("share of the work", "share", low=0.0, high=1.0),
+        [Panel(Axis("", "count", "names", names=[leak.name.replace("_", " ") for _, leak in known]), bars)],
+        "Work is tokens computed: prompts, answers, drafts and what was computed again.",
     )
 
 

@@ -9,11 +9,13 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from openloop.audit import audit
 from openloop.errors import SpecError
 from openloop.records import Run
 from openloop.report.figures import (
     distribution_figure,
     gates_figure,
+    leaks_figure,
     replicas_figure,
     smooth_figure,
     timeline_figure,
@@ -365,6 +367,46 @@ def money(subject: RunSubject) -> Section | None:
     return Section("money", "What it cost", lead, [Table(("", "in the manifest's currency"), rows)])
 
 
+def leaks(subject: RunSubject) -> Section | None:
+    score = subject.score
+    if not score.leaks:
+        return None
+    rows = [
+        (
+            leak.name.replace("_", " "),
+            Number(leak.requests_per_s, "rate", f"leaks.{place}.requests_per_s"),
+            Number(leak.tokens_per_s, "rate", f"leaks.{place}.tokens_per_s"),
+            Number(leak.share, "share", f"leaks.{place}.share"),
+            Number(leak.cost, "money", f"leaks.{place}.cost"),
+            leak.told_by or "not told",
+        )
+        for place, leak in enumerate(score.leaks)
+    ]
+    return Section(
+        "leaks",
+        "Where the work went",
+        "Throughput down to goodput: what was computed and did not reach anybody who accepted it.",
+        [leaks_figure(score), Table(("step", "attempts", "tokens", "share", "cost", "told by"), rows)],
+        "The steps add up to all that was computed; some are told by the server's counters, or not told.",
+    )
+
+
+def evidence(subject: RunSubject) -> Section | None:
+    found = audit(subject.run, subject.objectives)
+    facts = [(fact.name, fact.found or "missing", "" if fact.found else fact.why) for fact in found.facts]
+    claims = [(claim.claim, "could be" if claim.supported else "no", ", ".join(claim.lacks)) for claim in found.claims]
+    return Section(
+        "evidence",
+        "What is missing before this is evidence",
+        f"{len(found.missing)} of {len(found.facts)} facts that a reader needs are not in the run.",
+        [
+            Table(("fact", "found", "why it matters"), facts),
+            Table(("claim", "supported by these data", "lacks"), claims),
+        ],
+        "openloop audit tells the same.",
+    )
+
+
 def validity(subject: RunSubject) -> Section | None:
     score = subject.score
     lead = (
@@ -434,7 +476,9 @@ RUN_SECTIONS: tuple[Callable[[RunSubject], Section | None], ...] = (
     classes,
     disruptions,
     money,
+    leaks,
     validity,
+    evidence,
     manifest,
     reproduce,
 )
