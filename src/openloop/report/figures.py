@@ -130,21 +130,20 @@ def gates_figure(score: Score) -> Figure:
 
 def leaks_figure(score: Score) -> Figure:
     """From all the work that was done down to what was accepted: each bar ends where the next begins."""
-    known = [(place, leak) for place, leak in enumerate(score.leaks) if leak.share is not None]
-    shares = np.array([leak.share for _, leak in known], float)
+    known = [leak for leak in score.leaks if leak.share is not None and np.isfinite(leak.share)]
+    shares = np.array([leak.share for leak in known], float)
     ends = 1.0 - np.concatenate([[0.0], np.cumsum(shares)[:-1]])
-    lost = np.array([leak.name != "accepted" for _, leak in known])
-    keys = [f"leaks.{place}.share" for place, _ in known]
+    lost = np.array([leak.name != "accepted" for leak in known])
     starts = np.where(lost, ends - shares, 0.0)
     bars = [
-        Bars("lost", np.where(lost, starts, 0.0), np.where(lost, ends, 0.0), "red", keys),
+        Bars("lost", np.where(lost, starts, 0.0), np.where(lost, ends, 0.0), "red"),
         Bars("accepted", np.zeros(len(ends)), np.where(lost, 0.0, ends), "green"),
     ]
     return Figure(
         "leaks",
         "From all the work down to what was accepted",
         Axis("share of the work", "share", low=0.0, high=1.0),
-        [Panel(Axis("", "count", "names", names=[leak.name.replace("_", " ") for _, leak in known]), bars)],
+        [Panel(Axis("", "count", "names", names=[leak.name.replace("_", " ") for leak in known]), bars)],
         "Work is tokens computed: prompts, answers, drafts and what was computed again.",
     )
 

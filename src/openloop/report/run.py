@@ -21,7 +21,7 @@ from openloop.report.figures import (
     timeline_figure,
     token_figures,
 )
-from openloop.report.page import MOST_NAMES, Number, Report, Section, Table
+from openloop.report.page import MOST_NAMES, Number, Report, Section, Table, Unit
 from openloop.score import Percentiles, Score, Summary
 from openloop.score.judged import judge_run
 from openloop.score.scope import JudgedRun
@@ -369,15 +369,13 @@ def money(subject: RunSubject) -> Section | None:
 
 def leaks(subject: RunSubject) -> Section | None:
     score = subject.score
-    if not score.leaks:
+    if not any(leak.share is not None and np.isfinite(leak.share) for leak in score.leaks):
         return None
-    rows = [
+    units: dict[str, Unit] = {"requests_per_s": "rate", "tokens_per_s": "rate", "share": "share", "cost": "money"}
+    rows: list[tuple[str | Number, ...]] = [
         (
             leak.name.replace("_", " "),
-            Number(leak.requests_per_s, "rate", f"leaks.{place}.requests_per_s"),
-            Number(leak.tokens_per_s, "rate", f"leaks.{place}.tokens_per_s"),
-            Number(leak.share, "share", f"leaks.{place}.share"),
-            Number(leak.cost, "money", f"leaks.{place}.cost"),
+            *(_known(getattr(leak, name), unit, f"leaks.{place}.{name}") for name, unit in units.items()),
             leak.told_by or "not told",
         )
         for place, leak in enumerate(score.leaks)
@@ -389,6 +387,10 @@ def leaks(subject: RunSubject) -> Section | None:
         [leaks_figure(score), Table(("step", "attempts", "tokens", "share", "cost", "told by"), rows)],
         "The steps add up to all that was computed; some are told by the server's counters, or not told.",
     )
+
+
+def _known(value: float | None, unit: Unit, key: str) -> Number:
+    return Number(value, unit, key) if value is not None else Number(None, unit)
 
 
 def evidence(subject: RunSubject) -> Section | None:
