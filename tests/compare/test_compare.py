@@ -157,6 +157,8 @@ def test_what_cannot_be_concluded_from_a_frontier_is_said(sweeps: tuple[Path, Pa
     ol.sweep(tmp_path / "none", ASKED, FLEET, rates=[10.0], budget_s=1.0, target=0.95)
     with pytest.raises(RunError, match="has no finished run"):
         ol.compare(sweeps[0], tmp_path / "none")
+    with pytest.raises(RunError, match="nowhere does not exist"):
+        ol.compare(sweeps[0], tmp_path / "nowhere")
     with pytest.raises(RunError, match="a run and a frontier"):
         ol.compare(sweeps[0], sweeps[1] / "points" / "10-1")
 

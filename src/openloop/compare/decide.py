@@ -100,6 +100,7 @@ def compare(
     if all(kinds):
         found = _frontiers(Path(str(a)), Path(str(b)), slo)
     elif any(kinds):
+        open_run(str(b if kinds[0] else a))
         raise RunError(f"{a} and {b} are a run and a frontier: compare two of a kind, or a run inside of the frontier")
     else:
         first, second = (each if isinstance(each, Run) else open_run(each) for each in (a, b))
