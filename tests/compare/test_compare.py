@@ -79,6 +79,8 @@ def test_every_difference_in_the_manifests_is_named() -> None:
     for what in ("model: a and b", "prices", "different times: 120 s and 60 s", "not the same workload: workload"):
         assert what in told
     assert not ol.compare(queue(seed=1), queue(seed=2)).warnings
+    short = ol.compare(queue(seconds=2.0), queue(seconds=2.0, seed=1))
+    assert any("B is not valid: only" in each for each in short.warnings)
 
 
 @pytest.mark.parametrize(
@@ -98,6 +100,8 @@ def test_a_collapse_fails_its_gate() -> None:
     better = queue(seconds=30.0, prices=Prices(per_hour=1.0))
     found = ol.compare(better, worse, fail_if=["goodput < -5%", "cost > 10%"])
     assert found.failed == ("goodput < -5%", "cost > 10%")
+    with pytest.raises(SpecError, match="tpot_p99 > 1% cannot be judged"):
+        ol.compare(better, worse, fail_if=["tpot_p99 > 1%"])
     assert found.winner == "A"
     assert ol.compare(worse, worse).sentence == "neither has any goodput: nothing to choose between"
 
@@ -153,6 +157,8 @@ def test_what_cannot_be_concluded_from_a_frontier_is_said(sweeps: tuple[Path, Pa
     ol.sweep(tmp_path / "none", ASKED, FLEET, rates=[10.0], budget_s=1.0, target=0.95)
     with pytest.raises(RunError, match="has no finished run"):
         ol.compare(sweeps[0], tmp_path / "none")
+    with pytest.raises(RunError, match="nowhere does not exist"):
+        ol.compare(sweeps[0], tmp_path / "nowhere")
     with pytest.raises(RunError, match="a run and a frontier"):
         ol.compare(sweeps[0], sweeps[1] / "points" / "10-1")
 

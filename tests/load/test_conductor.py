@@ -451,25 +451,28 @@ def test_a_schedule_with_nothing_in_it_is_refused(server: Served, tmp_path: Path
         drive(load_of(server, 1e-6), tmp_path / "run")
 
 
-@pytest.mark.parametrize(("interrupts", "most_s"), [(1, 8.0), (2, 4.0)])
+@pytest.mark.parametrize(("interrupts", "most_s"), [(1, 25.0), (2, 20.0)])
 def test_an_interrupt_leaves_a_run(server: Served, tmp_path: Path, interrupts: int, most_s: float) -> None:
     server.behave(fault="hang", share=0.2)
     command = [sys.executable, "-m", "openloop", "run", "--target", server.url, "--rate", "50", "--for", "60s"]
     command += ["--output", "4", "--slo", "ttft<=1s", "--tokens-per-word", "1", "-o", str(tmp_path / "run")]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    time.sleep(4.0)
+    until = time.monotonic() + 30
+    while time.monotonic() < until and not (tmp_path / "run" / "now.json").exists():
+        time.sleep(0.1)
+    time.sleep(3.0)
     began = time.monotonic()
     for _ in range(interrupts):
         process.send_signal(signal.SIGINT)
         time.sleep(0.3)
-    out, err = process.communicate(timeout=20)
+    out, err = process.communicate(timeout=40)
     server.behave()
     assert time.monotonic() - began < most_s, out + err
     assert "Traceback" not in err
     run = ol.open_run(tmp_path / "run")
     assert run.manifest.finished
     assert run.manifest.window_ns is not None
-    assert 1e9 < run.manifest.window_ns[1] < 6e9
+    assert 1e9 < run.manifest.window_ns[1] < 12e9
     counts = Counter(row["status"] for row in rows_of(run))
     assert counts["ok"] > 20
     assert counts["censored"] > 0
@@ -603,7 +606,7 @@ def test_a_copy_answers_where_the_first_is_stuck(server: Served, tmp_path: Path,
         assert [row["kind"] for row in tries] == ["first", "hedge"]
         assert tries[0]["status"] == "cancelled"
         assert tries[1]["sent_ns"] - tries[1]["scheduled_ns"] >= (0.1e9 if after.seconds else 0)
-    assert all(tries[0]["status"] in ("ok", "cancelled", "timeout") for tries in found.values())
+    assert all(tries[0]["status"] in ("ok", "cancelled", "timeout", "censored") for tries in found.values())
     assert ol.score(run, "ttft<=1s").attainment > 0.85  # and 0.8 without copies; a percentile is not known at first
 
 

@@ -147,7 +147,7 @@ def test_interrupted_it_goes_on_where_it_was(tmp_path: Path, how: int) -> None:
         "import time\nfrom pathlib import Path\n"
         "def check(case):\n"
         "    with Path(__file__).with_name('log').open('a') as file: file.write(case.text + chr(10))\n"
-        "    time.sleep(0.05)\n    return True\n"
+        "    time.sleep(0.15)\n    return True\n"
     )
     folder = run_with(tmp_path / "run", [str(i) for i in range(100)])
     gate = f"python:{tmp_path}/slow.py:check"

@@ -17,7 +17,7 @@ from openloop.frontier.steady import flow_of, warm_up
 from openloop.records import Manifest, Run, open_run
 from openloop.score.judged import judge_run
 from openloop.score.scope import Scope
-from openloop.score.scorer import objectives_of
+from openloop.score.verdict import verdict
 from openloop.slo import Objectives, read_slo
 from openloop.spec import plain, suggest
 from openloop.units import to_ns
@@ -47,10 +47,10 @@ class Gate:
     def __str__(self) -> str:
         return f"{self.metric} {'<' if self.below else '>'} {100 * self.limit:g}%"
 
-    def fails(self, change: Change | None) -> bool:
+    def fails(self, change: Change) -> bool:
         """Beyond the limit with 95% confidence: at the limit itself, one time in twenty."""
-        if change is None or change.at_most is None or change.at_least is None:
-            return change is not None and not self.below and change.a < change.b == np.inf
+        if change.at_most is None or change.at_least is None:
+            return not self.below and change.a < change.b == np.inf
         return change.at_most < self.limit if self.below else change.at_least > self.limit
 
 
@@ -100,11 +100,16 @@ def compare(
     if all(kinds):
         found = _frontiers(Path(str(a)), Path(str(b)), slo)
     elif any(kinds):
+        open_run(str(b if kinds[0] else a))
         raise RunError(f"{a} and {b} are a run and a frontier: compare two of a kind, or a run inside of the frontier")
     else:
         first, second = (each if isinstance(each, Run) else open_run(each) for each in (a, b))
         found = _runs(first, second, slo)
-    return replace(found, failed=tuple(str(gate) for gate in gates if gate.fails(found.changes.get(gate.metric))))
+    for gate in gates:
+        if gate.metric not in found.changes:
+            told = ", ".join(found.changes) or "nothing"
+            raise SpecError(f"{gate} cannot be judged, for {gate.metric} is not known of both; known is {told}")
+    return replace(found, failed=tuple(str(gate) for gate in gates if gate.fails(found.changes[gate.metric])))
 
 
 def _one_slo(slos: Sequence[Any], slo: Any, names: Sequence[str]) -> Objectives:
@@ -131,16 +136,15 @@ def _scope(run: Run, objectives: Objectives, *, warm: bool) -> Scope:
 
 def _runs(a: Run, b: Run, slo: Any) -> Comparison:
     names = [str(each.path or place) for each, place in ((a, "A"), (b, "B"))]
-    if slo is None and a.manifest.slo is not None and b.manifest.slo is not None:
-        objectives = _one_slo([a.manifest.slo, b.manifest.slo], None, names)
-    else:
-        objectives = objectives_of(a, slo)
+    objectives = _one_slo([a.manifest.slo, b.manifest.slo], slo, names)
     first, second = (_scope(each, objectives, warm=False) for each in (a, b))
     for scope, name in ((first, names[0]), (second, names[1])):
         if not scope.n:
             raise RunError(f"{name} has nothing due in its window: there is nothing to compare")
     found = changes(first, second)
     warnings = [*_differences(a.manifest, b.manifest), *_lengths_of_time(first, second)]
+    for run, scope, name in ((a, first, names[0]), (b, second, names[1])):
+        warnings += [f"{name} is not valid: {reason}" for reason in verdict(run, scope).reasons]
     minutes = _more_minutes(found["goodput"], min(first.seconds, second.seconds))
     winner, by_throughput, sentence = _verdict(found, minutes)
     return Comparison(

@@ -178,13 +178,15 @@ def _notes(scenario: Scenario) -> tuple[str, ...]:
 
 def _prepare(folder: Path, asked: Asked) -> None:
     """Make the folder, or see that the sweep in it is this one."""
-    if (folder / FRONTIER_FILE).exists():
+    if (folder / FRONTIER_FILE).exists() and any((folder / POINTS).glob("*")):
         before = read_asked(folder)
         for name in ("source", "slo", "rates", "seconds", "repeat", "seed", "fleet", "scenario"):
             if msgspec.json.encode(getattr(before, name)) != msgspec.json.encode(getattr(asked, name)):
                 what = f"{folder} holds a sweep with another {name}"
                 raise RunError(f"{what}: choose another folder, or repeat the command that made it to go on with it")
-    elif folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
+    elif folder.is_file() or (
+        folder.is_dir() and any(each.name not in (FRONTIER_FILE, POINTS) for each in folder.iterdir())
+    ):
         raise RunError(f"{folder} is there already and is no sweep: choose another folder")
     _write(folder, asked)
 

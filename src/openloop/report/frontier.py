@@ -85,7 +85,7 @@ def frontier_lines(found: Frontier) -> list[str]:
         lines.append(f"headroom at {found.current:g}/s: {found.headroom:+.0%} [{low:+.0%}, {high:+.0%}]")
     elif found.current is not None and found.knee.above is not None:
         lines.append(f"headroom at {found.current:g}/s: at least {found.knee.above / found.current - 1:+.0%}")
-    costs = [point for point in found.points if point.cost_per_accepted is not None and point.goodput_rps]
+    costs = [point for point in found.points if point.cost_per_accepted is not None and not point.overloaded]
     if costs:
         best = min(costs, key=lambda point: point.cost_per_accepted or 0.0)
         lines.append(f"cheapest: {format_money(best.cost_per_accepted or 0.0)} per accepted, offered {best.rate:g}/s")
