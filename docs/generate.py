@@ -10,7 +10,7 @@ import dataclasses
 import math
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import click
@@ -117,7 +117,7 @@ def metric_map() -> Iterator[str]:
         yield ""
 
 
-def terms(registry: dict[str, type[Term]]) -> Callable[[], Iterator[str]]:
+def terms(registry: Mapping[str, type[Term]]) -> Callable[[], Iterator[str]]:
     def rows() -> Iterator[str]:
         yield from ("| name | parameters | what it is |", "|---|---|---|")
         for name, kind in registry.items():

@@ -8,7 +8,7 @@ import msgspec
 from PIL import Image
 from playwright.sync_api import Browser, sync_playwright
 
-from openloop.frontier.frontier import Asked
+from openloop.frontier.folder import Asked
 from openloop.load.scenario import read_scenario
 from openloop.records import Prices
 from openloop.report.html import page

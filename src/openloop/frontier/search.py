@@ -44,8 +44,8 @@ def next_step(
         return Step(None, 0, f"the client is not up to {points[-1].rate:g}/s")
     fine = [point.rate for point in tried if _fine(point, knee.target)]
     broken = [point.rate for point in tried if not _fine(point, knee.target)]
-    if not broken:
-        return _probe(2 * max(fine) if fine else start, seconds, "probing")
+    if not broken or (knee.above is not None and _fine(tried[-1], knee.target)):  # what broke lower was bad luck
+        return _probe(2 * tried[-1].rate if tried else start, seconds, "probing")
     if not fine:
         return _probe(min(broken) / 2, seconds, "probing")
     if knee.rate is None or knee.interval is None:
