@@ -44,7 +44,9 @@ class SideTable:
         try:
             if (folder / self.file).exists():
                 with (folder / self.file).open("rb") as file:
-                    return pq.read_table(file).select(self.schema.names).cast(self.schema), None
+                    # read_table reads in threads of its own, and one that outlives the process's end aborts it
+                    table = pq.ParquetFile(file).read(use_threads=False)
+                    return table.select(self.schema.names).cast(self.schema), None
             if (folder / self.spool).exists():
                 table, end = self.read_spool(folder)
                 rest = "" if end == (folder / self.spool).stat().st_size else ", and the last of them is torn"
