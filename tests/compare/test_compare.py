@@ -76,7 +76,13 @@ def test_no_difference_says_how_long_it_would_take() -> None:
 def test_every_difference_in_the_manifests_is_named() -> None:
     found = ol.compare(queue(model="a", prices=Prices(per_hour=1.0)), queue(model="b", seconds=60.0, workload="other"))
     told = " ".join(found.warnings)
-    for what in ("model: a and b", "prices", "different times: 120 s and 60 s", "not the same workload: workload"):
+    for what in (
+        "model: a and b",
+        "prices: per_hour 1.0",
+        "and not recorded",
+        "different times: 120 s and 60 s",
+        "not the same workload: workload",
+    ):
         assert what in told
     assert not ol.compare(queue(seed=1), queue(seed=2)).warnings
     short = ol.compare(queue(seconds=2.0), queue(seconds=2.0, seed=1))

@@ -171,12 +171,23 @@ def _lengths_of_time(a: Scope, b: Scope) -> Iterator[str]:
 
 
 def _differences(a: Manifest, b: Manifest) -> Iterator[str]:
-    for names, what in ((SAME_WORK, "not the same workload"), (SAME_SYSTEM, "they differ in")):
+    for names, what in ((SAME_WORK, "not the same workload: "), (SAME_SYSTEM, "they differ in ")):
         for name in names:
             first, second = (msgspec.to_builtins(getattr(each, name)) for each in (a, b))
             close = name == "offered_rps" and first and second and abs(first / second - 1) < 0.01
             if first != second and not close:
-                yield f"{what}{': ' if names is SAME_WORK else ' '}{name.replace('_', ' ')}: {first} and {second}"
+                yield f"{what}{name.replace('_', ' ')}: {_told(first, second)} and {_told(second, first)}"
+
+
+def _told(value: Any, other: Any) -> str:
+    """In words; of tables only what is different."""
+    if isinstance(value, dict):
+        others = other if isinstance(other, dict) else {}
+        told = [f"{key} {each}" for key, each in value.items() if key not in others or others[key] != each]
+        return ", ".join(told) or "nothing else"
+    if isinstance(value, list):
+        return ", ".join(map(str, value)) or "none"
+    return "not recorded" if value is None else str(value)
 
 
 def _more_minutes(change: Change, seconds: float) -> float | None:
