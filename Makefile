@@ -65,6 +65,10 @@ docs: .venv/ready
 	rm -rf docs/.drawn && $(BIN)/python examples/load_test.py docs/.drawn > /dev/null
 	mv docs/.drawn/collapse.svg docs/figures/ && rm -rf docs/.drawn
 
+site: .venv/ready
+	$(BIN)/zensical build --strict
+	@echo "the site: build/site/index.html"
+
 lock:
 	rm -rf .venv-lock
 	$(PYTHON) -m venv .venv-lock

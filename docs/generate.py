@@ -3,15 +3,19 @@
     python docs/generate.py            rewrite docs/*.md between their markers
     python docs/generate.py --check    exit with 1 if anything would change
 
-A part stands between `<!-- generated: NAME -->` and `<!-- end -->`.
+A part stands between `<!-- generated: NAME -->` and `<!-- end -->`. A block of text right after a block of Python is
+what that prints.
 """
 
+import contextlib
 import dataclasses
+import io
 import math
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -213,11 +217,22 @@ def fill(text: str) -> str:
     return re.sub(r"<!-- generated: (\w+) -->.*?<!-- end -->", part, text, flags=re.DOTALL)
 
 
+def run(text: str) -> str:
+    names: dict[str, Any] = {}
+
+    def block(match: re.Match[str]) -> str:
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
+            exec(match[1], names)
+        return f"```python\n{match[1]}```\n\n```text\n{printed.getvalue()}```\n"
+
+    return re.sub(r"```python\n((?:(?!```).)*)```\n\n```text\n.*?```\n", block, text, flags=re.DOTALL)
+
+
 def main(check: bool) -> None:
     stale = []
     for path in sorted(DOCS.glob("*.md")):
         before = path.read_text(encoding="utf-8")
-        after = fill(before)
+        after = run(fill(before))
         if after != before:
             stale.append(path.name)
             if not check:

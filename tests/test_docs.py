@@ -3,6 +3,8 @@
 import dataclasses
 import re
 import shlex
+import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -70,7 +72,7 @@ def test_python_in_the_docs_runs(path: Path, tmp_path: Path, monkeypatch: pytest
         exec(block, names)
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", [path for path in PAGES if path.name != "tutorial.md"], ids=lambda path: path.name)
 def test_commands_in_the_docs_run(path: Path, tmp_path: Path) -> None:
     if path.name == "README.md":
         steady_run().save(tmp_path / "run")
@@ -88,6 +90,62 @@ def test_commands_in_the_docs_run(path: Path, tmp_path: Path) -> None:
             "--slo rag" in command
         )  # asks for quality labels, which this run has not: not valid, as it should be
         assert done.returncode == (1 if unlabelled else 0), f"{command}: {done.stderr}"
+
+
+def test_every_command_that_is_shown_can_be_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that are not run, because they need a server or hours, are at least read."""
+    for path in [*PAGES, HOME / "DESIGN.md"]:
+        for block in re.findall(r"```(?:text|yaml|sh)?\n(.*?)```", path.read_text(), flags=re.DOTALL):
+            if block.startswith("Usage: "):
+                continue  # a help text: its examples are run by tests of the commands
+            for line in re.findall(r"^(?:\$ )?openloop (.+)$", block.replace("\\\n", " "), flags=re.MULTILINE):
+                words = shlex.split(line.split("  #")[0].split(" | ")[0].removesuffix("&"), comments=True)
+                _given(cli, words, f"{path.name}: openloop {line}", monkeypatch)
+
+
+def _given(command: click.Command, words: list[str], where: str, patch: pytest.MonkeyPatch) -> None:
+    if isinstance(command, click.Group) and words and words[0] in command.commands:
+        _given(command.commands[words[0]], words[1:], where, patch)
+    elif words != ["--help"]:
+        for parameter in command.params:  # files that a reader has and we have not
+            if isinstance(parameter.type, click.Path):
+                patch.setattr(parameter, "type", click.STRING)
+        try:
+            command.make_context("openloop", words)
+        except click.ClickException as error:
+            pytest.fail(f"{where}: {error.message}")
+
+
+def test_the_tutorial_works(tmp_path: Path) -> None:
+    """All of it in one shell, with short runs: they may be invalid on a busy machine, but nothing is refused."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    page = (HOME / "docs" / "tutorial.md").read_text().replace("8000", str(port))
+    lines = "\n".join(re.findall(r"```sh\n(.*?)```", page, flags=re.DOTALL)).splitlines()
+    (tmp_path / "openloop").write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m openloop "$@"\n')
+    (tmp_path / "openloop").chmod(0o755)
+    script = ["export PATH=$PWD:$PATH", "trap 'kill $(jobs -p)' EXIT"]
+    for line in lines:
+        if "venv" not in line:
+            short = re.sub(r"--for \w+", "--for 3s", re.sub(r"--rates \S+", "--rates 2,30", line))
+            script.append(
+                f"{short} || [ $? = 1 ] || exit 9" if line.startswith("openloop") and line[-1] != "&" else short
+            )
+    done = subprocess.run(["bash", "-c", "\n".join(script)], cwd=tmp_path, capture_output=True, text=True, timeout=240)
+    assert done.returncode in (0, 143), f"{done.stdout}{done.stderr}"
+    assert "30.0/s" in done.stdout
+    assert "</html>" in (tmp_path / "report.html").read_text()
+
+
+def test_the_site_builds_and_its_links_lead_somewhere(tmp_path: Path) -> None:
+    shutil.copytree(HOME / "docs", tmp_path / "docs")
+    shutil.copy(HOME / "zensical.toml", tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-m", "zensical", "build", "--strict"], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode == 0, f"{done.stdout}{done.stderr}"
+    listed = set(re.findall(r'"([\w-]+\.md)"', (HOME / "zensical.toml").read_text()))
+    assert listed == {path.name for path in (HOME / "docs").glob("*.md")}
 
 
 def test_the_readme_shows_what_the_demo_prints_and_draws(tmp_path: Path) -> None:
