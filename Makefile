@@ -53,12 +53,7 @@ screenshots: .venv/browser
 	$(BIN)/python docs/screenshots.py
 
 bench: .venv/ready
-	$(BIN)/python bench/startup.py
-	$(BIN)/python bench/queues.py
-	$(BIN)/python bench/score.py
-	$(BIN)/python bench/sim.py
-	$(BIN)/python bench/fleet.py
-	$(BIN)/python bench/view.py
+	$(BIN)/python bench/all.py
 
 docs: .venv/ready
 	$(BIN)/python docs/generate.py

@@ -67,6 +67,9 @@ def main() -> None:
                         f"{seconds:>8.0f}{change_of(slower):>+13.1%}{'same' if paired else 'own':>10}{alarms:>14.1%}"
                         f"{held:>16.1%}{seen:>12.1%}"
                     )
+    print(
+        f"=> false alarms of a gate | {worst:.1%} | its level: {LEVEL:.0%} | {worst / LEVEL:.2f}x | at most {LEVEL:.0%}"
+    )
     error = 2 * np.sqrt(LEVEL * (1 - LEVEL) / asked.pairs)
     print(
         f"{'met' if worst <= LEVEL + error else 'MISSED'}: false alarms at most {LEVEL:.0%} (+- {error:.1%} by chance)"

@@ -55,6 +55,10 @@ def main() -> None:
             f"{replicas:>3} replicas: {best:>8,.0f} requests/s, {best / DYNOSIM:.0f} times DynoSim"
             f" ({DYNOSIM:,}/s elsewhere); {events:,} token times, {cached / prompts:.0%} of prompts cached"
         )
+        print(
+            f"=> {replicas} replicas with prefix caches | {best:,.0f} requests/s | DynoSim: {DYNOSIM:,}/s elsewhere"
+            f" | {best / DYNOSIM:.0f}x as fast | 50,000/s"
+        )
     print(f"peak memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:,.0f} MiB")
     if given.day:
         _day(workload, given.day)

@@ -278,7 +278,11 @@ def main() -> None:
     for name in list(tools)[1:]:
         rate = max(costs[name])  # there, what a tool needs to start matters least
         ratio = costs[name][rate] / costs["openloop"][rate]
-        print(f"{name}: {ratio:.1f} times the processor time per request, at {rate:g}/s")
+        cost = costs["openloop"][rate]
+        print(
+            f"=> client at {rate:g}/s | {cost:.2f} CPU-s per 1,000 | {name}: {costs[name][rate]:.2f}"
+            f" | {ratio:.1f}x less | 10x"
+        )
 
 
 if __name__ == "__main__":

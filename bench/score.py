@@ -164,11 +164,16 @@ def speed(requests: int, tokens: int, folder: Path, vllm_python: str | None) -> 
     from_disk = best(lambda: ol.score(folder, SLO))
     report("full score, run folder", from_disk, events, f"{from_disk / one_pass:.1f}x the pass, {stored / 1e9:.2f} GB")
     ratio = plain * events / full
+    what = f"=> score of {requests:,} requests, {events:,} tokens | {full:.2f} s"
+    print(f"{what} | adding up their times once: {one_pass:.2f} s | {full / one_pass:.1f}x as long | at most 8x")
+    print(f"{what} | a plain loop over requests: {plain * events:.0f} s | {ratio:,.0f}x as fast | 20x")
     report(f"plain loop, the same numbers ({SAMPLE:,})", plain * events, events, f"score is {ratio:,.0f}x as fast")
     if vllm_python:
         version, seconds = vllm_loop(vllm_python, SAMPLE, tokens)
         name = f"vLLM {version} calculate_metrics ({SAMPLE:,})"
         report(name, seconds * events, events, f"score is {seconds * events / full:,.0f}x as fast")
+        loop = f"vLLM {version}'s loop: {seconds * events:.0f} s"
+        print(f"{what} | {loop} | {seconds * events / full:,.0f}x as fast | 20x")
     else:
         print("  vLLM's own loop: not measured; name a Python that has vLLM with --vllm-python")
 
@@ -200,6 +205,11 @@ def memory(requests: int, tokens: int, folder: Path) -> None:
     seconds, peak_kib, scored, gaps = map(float, done.stdout.split())
     assert (scored, gaps) == (requests, events - requests), "the whole run must have been scored"
     report("full score, run folder", seconds, events, f"peak memory {peak_kib / 2**20:.2f} GiB, limit 2.00")
+    size, peak = events * 8 / 2**30, peak_kib / 2**20
+    print(
+        f"=> memory to score {size:.1f} GiB of token times | {peak:.2f} GiB | all of them"
+        f" | {peak / size:.0%} | at most 2 GiB"
+    )
 
 
 def main() -> None:

@@ -88,7 +88,10 @@ def main() -> None:
     _write(fleet, workload, count)
     print(f"peak memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:,.0f} MiB")
     for name, speed in OTHERS.items():
-        print(f"{best / speed:>7,.0f} times {name} ({speed:,}/s elsewhere)")
+        print(
+            f"=> one replica in virtual time | {best:,.0f} requests/s | {name}: {speed:,}/s elsewhere"
+            f" | {best / speed:,.0f}x as fast | 1,000x Vidur"
+        )
 
 
 def _capacity(fleet: Fleet, workload: Workload) -> float:

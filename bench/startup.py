@@ -29,6 +29,10 @@ def main() -> None:
     print(
         f"openloop --help    {helping:.3f} s of CPU  {helping / nothing:.1f}x as much, {helping / AIM_S:.0%} of the aim"
     )
+    print(
+        f"=> openloop --help | {helping:.3f} s of CPU | Python that does nothing: {nothing:.3f} s"
+        f" | {helping / nothing:.1f}x | under {AIM_S} s"
+    )
     sys.exit(helping > AIM_S)
 
 

@@ -1,0 +1,62 @@
+"""Run all benches and write what they found into docs/performance.md.
+
+    python bench/all.py [--quick] [NAME...]
+
+A bench prints its headline as `=> what | ours | against what | ratio | aim`. Peers that are not installed are left out;
+`bench/load.py --help` says how to name them, and what OPENLOOP_PEERS holds is handed to it.
+"""
+
+import argparse
+import os
+import platform
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+HOME = Path(__file__).parent
+PAGE = HOME.parent / "docs" / "performance.md"
+BENCHES = {  # slow ones last, and what makes them quick
+    "startup": "",
+    "queues": "",
+    "sim": "",
+    "fleet": "",
+    "view": "",
+    "score": "--large 0",
+    "load": "--rates 100",
+    "compare": "--pairs 200",
+    "knee": "--systems 40",
+}
+MARKS = r"(<!-- measured -->\n).*?(<!-- end -->)"
+
+
+def rows_of(name: str, arguments: list[str]) -> list[str]:
+    print(f"{name} {shlex.join(arguments)}", flush=True)
+    command = [sys.executable, str(HOME / f"{name}.py"), *arguments]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    print(done.stdout, flush=True)
+    found = [line[3:] for line in done.stdout.splitlines() if line.startswith("=> ")]
+    return [f"| {row} | `bench/{name}.py` |" for row in found] or [f"| `bench/{name}.py` failed | | | | | |"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", choices=[[], *BENCHES], help="these only; by default all")
+    parser.add_argument("--quick", action="store_true", help="smaller, and less sure")
+    asked = parser.parse_args()
+    before = re.search(MARKS, PAGE.read_text(), flags=re.DOTALL)
+    kept = before[0].splitlines()[5:-1] if before else []
+    for name in asked.names or BENCHES:
+        arguments = shlex.split(BENCHES[name]) if asked.quick else []
+        if name == "load":
+            arguments += shlex.split(os.environ.get("OPENLOOP_PEERS", ""))
+        kept = [row for row in kept if f"`bench/{name}.py`" not in row] + rows_of(name, arguments)
+    table = "\n".join(["| what | openloop | against | ratio | aim | by |", "|---|---|---|---|---|---|", *kept])
+    machine = f"{os.cpu_count()} cores ({platform.machine()}), Python {platform.python_version()}"
+    text = f"<!-- measured -->\nOn {machine}:\n\n{table}\n<!-- end -->"
+    PAGE.write_text(re.sub(MARKS, lambda _: text, PAGE.read_text(), flags=re.DOTALL))
+
+
+if __name__ == "__main__":
+    main()
