@@ -63,6 +63,10 @@ class Policy(Term):
     choose: ClassVar[Any]  # a function, as above
     sees: ClassVar[frozenset[str]] = frozenset()  # of "prefix", "cache" and "session": what is looked up for it
 
+    def caller(self) -> Any:
+        """`choose` to be called from Python: compiled."""
+        return compiled(self.choose)
+
     def knobs(self) -> NDArray[np.float64]:
         values = [getattr(self, field.name) for field in dataclasses.fields(self)]
         return np.array([FALLBACKS.index(each) if isinstance(each, str) else each for each in values], np.float64)

@@ -14,7 +14,7 @@ import numpy as np
 from openloop.errors import OpenloopError
 from openloop.routing import index as prefixes
 from openloop.routing.policies import read_routing
-from openloop.routing.policy import Policy, compiled
+from openloop.routing.policy import Policy
 from openloop.routing.rows import ASK, MEMORY, NOBODY, SEED, VIEW, rows
 
 __all__ = ["Replayed", "Routed", "Router", "prefix_names", "replay", "session_name", "start_memory"]
@@ -87,14 +87,16 @@ class Router:
         entries: int = prefixes.ENTRIES,
     ) -> None:
         self.policy = read_routing(policy) if isinstance(policy, str) else policy
-        self.views = rows(VIEW, replicas)
-        self.views.open, self.views.capacity = 1, capacity
+        self.views = np.zeros(replicas, VIEW)  # no record array: numba would take fifty times as long to look at it
+        self.views["open"], self.views["capacity"] = 1, capacity
         self.index, self.held = prefixes.make_index(replicas, entries)
-        self._ask, self._memory, self._knobs = rows(ASK, 1), start_memory(seed), self.policy.knobs()
-        self._choose = compiled(self.policy.choose)
+        self.index = self.index.view(np.ndarray)
+        self._ask, self._memory, self._knobs = np.zeros(1, ASK), start_memory(seed), self.policy.knobs()
+        self._choose = self.policy.caller()
         self._sent: dict[int, _Sent] = {}
         self._number = -1
         self._said = np.full(replicas, np.nan)  # when each reported last
+        self._reported = False
         self._log = log
         if log is not None:
             log.write(msgspec.json.encode(_header(self.policy, replicas, seed)) + b"\n")
@@ -115,12 +117,13 @@ class Router:
         views, who, keys = self.views, session_name(session), np.array(names, np.int64)
         self._number += 1
         self._ask[0] = (self._number, who, prompt, output, keys[0] if len(keys) else -1, deadline)
-        views["age"] = np.where(np.isnan(self._said), 0.0, now - self._said)
+        if self._reported:
+            views["age"] = np.where(np.isnan(self._said), 0.0, now - self._said)
         self._look_up(keys, who, prompt)
-        avoided = avoid is not None and int(views["open"].sum()) > 1 and bool(views["open"][avoid])
+        avoided = avoid is not None and views["open"][avoid] and int(views["open"].sum()) > 1
         if avoided:
             views["open"][avoid] = 0
-        before = self._memory.copy()
+        before = None if self._log is None else self._memory.copy()
         place = int(self._choose(self._ask, views, self._memory, self._knobs, now))
         if place >= 0 and not views["open"][place]:
             place = NOBODY
@@ -138,8 +141,8 @@ class Router:
         sent = self._sent.get(number)
         if sent is not None and sent.prefill:
             v, pace = self.views[sent.place], (now - sent.at) / max(sent.work, 1)
-            if math.isnan(self._said[sent.place]) or v.pace == 0:
-                v.pace = pace if v.pace == 0 else 0.9 * v.pace + 0.1 * pace
+            if math.isnan(self._said[sent.place]) or v["pace"] == 0:
+                v["pace"] = pace if v["pace"] == 0 else 0.9 * v["pace"] + 0.1 * pace
             self._count(sent.place, 0, -sent.prefill, 0)
             sent.prefill = 0
 
@@ -155,7 +158,7 @@ class Router:
             if name not in _REPORTED:
                 raise OpenloopError(f"a replica cannot report {name!r}; it reports {', '.join(_REPORTED)}")
             self.views[name][place] = value
-        self._said[place] = now
+        self._said[place], self._reported = now, True
 
     def set_open(self, place: int, is_open: bool) -> None:
         """Whether a replica may be chosen."""
@@ -183,8 +186,8 @@ class Router:
 
     def _book(self, place: int, keys: Any, who: int, prompt: int, output: int, now: float) -> None:
         v = self.views[place]
-        uncached = prompt - int(v.cached)
-        self._sent[self._number] = _Sent(place, now, int(v.sent_prefill) + uncached, uncached, prompt + output)
+        uncached = prompt - int(v["cached"])
+        self._sent[self._number] = _Sent(place, now, int(v["sent_prefill"]) + uncached, uncached, prompt + output)
         self._count(place, 1, uncached, prompt + output)
         if self.policy.sees & {"prefix", "cache"}:
             _learn(self.index, self.held, keys, place)
@@ -193,9 +196,10 @@ class Router:
 
     def _count(self, place: int, requests: int, prefill: int, tokens: int) -> None:
         v = self.views[place]
-        v.sent, v.sent_prefill, v.sent_tokens = v.sent + requests, v.sent_prefill + prefill, v.sent_tokens + tokens
+        for name, more in (("sent", requests), ("sent_prefill", prefill), ("sent_tokens", tokens)):
+            v[name] += more
         if math.isnan(self._said[place]):
-            v.requests, v.prefill, v.tokens, v.used = v.sent, v.sent_prefill, v.sent_tokens, v.sent_tokens
+            v["requests"], v["prefill"], v["tokens"], v["used"] = v["sent"], v["sent_prefill"], *2 * [v["sent_tokens"]]
 
 
 def _header(policy: Policy, replicas: int, seed: int) -> dict[str, Any]:
@@ -234,7 +238,7 @@ def replay(log: str | Path, policy: Policy | str | None = None, *, python: bool 
     head = next(lines)
     chosen = read_routing(head["decisions_of"]) if policy is None else policy
     chosen = read_routing(chosen) if isinstance(chosen, str) else chosen
-    choose, knobs = chosen.choose if python else compiled(chosen.choose), chosen.knobs()
+    choose, knobs = chosen.choose if python else chosen.caller(), chosen.knobs()
     ask, views, memory = rows(ASK, 1), rows(VIEW, head["replicas"]), start_memory(head["seed"])
     count, elsewhere = 0, []
     for line in lines:
