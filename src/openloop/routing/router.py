@@ -22,6 +22,8 @@ __all__ = ["Replayed", "Routed", "Router", "prefix_names", "replay", "session_na
 CHUNK = 256  # characters of a prompt behind one name
 CHUNK_TOKENS = 64
 _MASK = (1 << 62) - 1
+# Numba takes fifty times as long to look at a record array.
+_KIND: Any = np.recarray if numba.config.DISABLE_JIT else np.ndarray  # type: ignore[attr-defined]
 _REPORTED = ("requests", "waiting", "prefill", "tokens", "used", "capacity", "memory", "pace", "gap")
 
 _look, _learn, _unlearn, _learn_home = (
@@ -48,7 +50,7 @@ def session_name(session: str | int | None) -> int:
 
 def start_memory(seed: int) -> Any:
     memory = np.zeros(MEMORY, np.int64)
-    memory[SEED] = 1 + seed % 2147483646
+    memory[SEED] = 1 + session_name(str(seed)) % 2147483646  # seeds that are alike are no longer
     return memory
 
 
@@ -87,11 +89,11 @@ class Router:
         entries: int = prefixes.ENTRIES,
     ) -> None:
         self.policy = read_routing(policy) if isinstance(policy, str) else policy
-        self.views = np.zeros(replicas, VIEW)  # no record array: numba would take fifty times as long to look at it
+        self.views = rows(VIEW, replicas).view(_KIND)
         self.views["open"], self.views["capacity"] = 1, capacity
         self.index, self.held = prefixes.make_index(replicas, entries)
-        self.index = self.index.view(np.ndarray)
-        self._ask, self._memory, self._knobs = np.zeros(1, ASK), start_memory(seed), self.policy.knobs()
+        self.index = self.index.view(_KIND)
+        self._ask, self._memory, self._knobs = rows(ASK, 1).view(_KIND), start_memory(seed), self.policy.knobs()
         self._choose = self.policy.caller()
         self._sent: dict[int, _Sent] = {}
         self._number = -1
@@ -235,7 +237,9 @@ def replay(log: str | Path, policy: Policy | str | None = None, *, python: bool 
     """All decisions of a log once more, each by what was seen then, compiled as the simulator has it, or in `python`.
     With another `policy`: whom that would have sent elsewhere, had it seen the same."""
     lines = _lines(Path(log))
-    head = next(lines)
+    head = next(lines, None)
+    if head is None:
+        raise OpenloopError(f"{log} is no log of decisions: it is empty")
     chosen = read_routing(head["decisions_of"]) if policy is None else policy
     chosen = read_routing(chosen) if isinstance(chosen, str) else chosen
     choose, knobs = chosen.choose if python else chosen.caller(), chosen.knobs()
