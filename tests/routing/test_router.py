@@ -162,8 +162,8 @@ def test_a_log_replays_with_the_same_choices(policy: str, tmp_path: Path) -> Non
     path = tmp_path / "decisions.jsonl"
     path.write_bytes(log.getvalue() + b'{"now": 1.0, "as')  # killed while it wrote
     for python in (False, True):
-        found = replay(path, python=python)
-        assert (found.policy, found.decisions, found.elsewhere) == (str(read_routing(policy)), 120, [])
+        again = replay(path, python=python)
+        assert (again.policy, again.decisions, again.elsewhere) == (str(read_routing(policy)), 120, [])
     other = "least-requests" if policy == "round-robin" else "round-robin"
     assert len(replay(path, other).elsewhere) > 10
 
