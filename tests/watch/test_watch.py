@@ -63,7 +63,8 @@ def test_an_alert_needs_both_windows_and_ends_with_the_short_one() -> None:
     assert not list(alarm.look(3, counted((1000, 857), (100, 80))))  # 14.3
     assert not list(alarm.look(4, counted((1000, 0), (9, 0))))  # nine requests say nothing
     (began,) = alarm.look(5, counted((1000, 856), (1000, 856)))  # 14.4 and 14.4
-    assert (began.signal, began.since_s, began.burn) == ("goodput", 5, pytest.approx(14.4))
+    assert (began.signal, began.since_s) == ("goodput", 5)
+    assert began.burn == pytest.approx(14.4)
     assert not list(alarm.look(6, counted((1000, 500), (100, 50))))
     (ended,) = alarm.look(7, counted((1000, 500), (100, 99)))
     assert (ended.since_s, ended.until_s) == (5, 7)
@@ -393,7 +394,12 @@ def test_a_webhook_that_is_down_stops_nothing_and_its_secret_is_not_told(
     assert "s3cret" not in done.out + done.err
     assert "t0ken" not in done.out + done.err
     posted: list[dict[str, Any]] = []
-    with site(lambda _, body: (posted.append(json.loads(body)), (204, ""))[1]) as url:
+
+    def take(_: str, body: bytes) -> tuple[int, str]:
+        posted.append(json.loads(body))
+        return 204, ""
+
+    with site(take) as url:
         call("watch", tmp_path / "run", "--once", *rules, "--webhook", f"{url}/hook", code=1)
     assert {each["signal"] for each in posted} == {"goodput", "ttft"}
     assert {each["state"] for each in posted} == {"firing"}
