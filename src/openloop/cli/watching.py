@@ -87,7 +87,7 @@ def watch(
     )
     feed = open_feed(what, slo, read_prices(prices) if prices else None, settings)
     shown = feed.source
-    frame, told = None, []
+    frame, told, noted = None, [], set()
     with ExitStack() as stack:
         hook = Webhook(webhook) if webhook else None
         page = stack.enter_context(MetricsServer(listen, token)) if listen else None
@@ -111,6 +111,9 @@ def watch(
                     past = history(feed.ledger, feed.signals, frame.at_s, window)
                     live.update(picture(frame, past, told, shown), refresh=True)
                 elif not once:
+                    for note in () if as_json else [each for each in frame.notes if each not in noted]:
+                        click.echo(f"note: {note}", err=True)
+                        noted.add(note)
                     click.echo(
                         json.dumps({"type": "frame", **plain(frame)}, allow_nan=False) if as_json else line(frame)
                     )

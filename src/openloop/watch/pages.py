@@ -77,6 +77,7 @@ class PageFeed:
     def read(self) -> None:
         try:
             text = self._page.fetch()
+            self._page.close()  # servers hang up on those who ask seldom
             page = read_page(text, _WANTED)
         except (OSError, ValueError) as error:
             why = getattr(error, "strerror", None) or str(error) or type(error).__name__
