@@ -80,7 +80,7 @@ SCENARIO = [
     scenario_option(
         "--warmth",
         "warmth",
-        help="Bring caches into a state: cold-cache, warm-cache, hot, disrupted (or disrupted:at=30s).",
+        help="Bring caches into a state: cold-cache, warm-cache, hot, disrupted (or disrupted:at=30s), cold.",
     ),
     scenario_option(
         "--event",

@@ -5,6 +5,7 @@ has been asked once before. hot: the run's own traffic, from when its hit rate i
 moment every prefix changes.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -29,6 +30,7 @@ __all__ = [
     "priming",
     "read_warming",
     "salted",
+    "split_states",
     "steady",
     "with_priming",
 ]
@@ -118,6 +120,11 @@ def read_warming(text: str) -> Warming:
     name = next((kind.name for kind in _KINDS if kind.state == text.strip()), text)
     found: Warming = read_term(name, WARMTHS, "cache warmth")
     return found
+
+
+def split_states(text: str) -> list[str]:
+    """`warm-cache,disrupted:at=30s` as two."""
+    return [each.strip() for each in re.split(r",(?!\s*\w+\s*=)", text)]
 
 
 def priming(demand: Demand) -> Demand:
