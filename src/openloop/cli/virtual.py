@@ -89,6 +89,7 @@ def queue(
 @click.option("--slo", help="Score the run against this SLO; its TTFT is the deadline that orders go by.")
 @click.option("--warmth", help="Bring caches into a state: cold-cache, warm-cache, hot, disrupted:at=5m.")
 @click.option("--quality", help="Label answers by a model of quality, such as quality:fail=2%,tail=4%,factor=1.5.")
+@click.option("--repair", help="Ask again where an answer fails its quality: how many times, or repair:most=2.")
 @click.option("--explain", is_flag=True, help="Print where every number of the replica comes from, and stop.")
 @click.option("-o", "--out", type=PLACE, help="Folder to write the run to.")
 @JSON
@@ -97,6 +98,7 @@ def sim(
     rates: list[float] | None,
     seconds: str | None,
     quality: str | None,
+    repair: str | None,
     explain: bool,
     out: Path | None,
     as_json: bool,
@@ -115,9 +117,12 @@ def sim(
     Examples:
       openloop sim fleet.yaml --rate 8 --prompt "lognormal(median=900,sigma=0.7)" --slo "ttft<=1s, tpot<=40ms"
       openloop sim fleet.yaml --workload trace:mooncake.jsonl --for 1h -o run/
+      openloop sim fleet.yaml --rate 8 --quality quality:fail=5% --repair 1 --slo "ttft<=5s, quality"
       openloop sim fleet.yaml --rates 5:50:5 --slo "ttft<=1s, tpot<=40ms"
       openloop sim fleet.yaml --explain
     """
+    import msgspec
+
     from openloop.load.scenario import read_scenario
     from openloop.records import open_run
     from openloop.score import score as score_run
@@ -126,13 +131,17 @@ def sim(
     from openloop.sim.warmth import simulate_warm
 
     chosen = read_fleet(fleet)
+    if repair is not None:  # it is part of what is simulated, where labels alone may be put on afterwards
+        whole = msgspec.to_builtins(chosen)
+        whole |= {"quality": quality or chosen.quality, "client": {**(whole["client"] or {}), "repair": repair}}
+        chosen, quality = read_fleet(whole), None
     if explain:
         click.echo("\n".join(explain_fleet(chosen)))
         return
     given = {name: value for name, value in asked.items() if value is not None}
     if rates:
         given.setdefault("arrivals", "poisson:rate=1")
-        _sweep(fleet, read_scenario(None, {"for": seconds or "10m", **given}, live=False), rates, out, as_json)
+        _sweep(chosen, read_scenario(None, {"for": seconds or "10m", **given}, live=False), rates, out, as_json)
         return
     scenario = read_scenario(None, {"for": seconds or "10m", **given}, live=False)
     objectives = scenario.objectives()
@@ -154,7 +163,7 @@ def sim(
         tell_score(score_run(run, objectives), as_json)
 
 
-def _sweep(fleet: Path, scenario: Any, rates: list[float], out: Path | None, as_json: bool) -> None:
+def _sweep(fleet: Any, scenario: Any, rates: list[float], out: Path | None, as_json: bool) -> None:
     """A rate each, on all cores; without a folder, nothing is kept."""
     import tempfile
 

@@ -167,7 +167,9 @@ def _without_secrets(scenario: Scenario) -> dict[str, Any]:
         url=[shown(url) for url in scenario.urls],
         headers=dict.fromkeys(scenario.target.headers, "..."),
     )
-    found: dict[str, Any] = msgspec.to_builtins(msgspec.structs.replace(scenario, target=target, limits=Limits()))
+    found: dict[str, Any] = msgspec.to_builtins(
+        msgspec.structs.replace(scenario, target=target, limits=Limits(), restart=scenario.restart and "...")
+    )
     return found
 
 
