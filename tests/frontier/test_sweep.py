@@ -12,14 +12,20 @@ from typing import Any
 import pytest
 
 import openloop as ol
+from openloop.compare.states import gaps
 from openloop.errors import RunError, SpecError
 from openloop.frontier import Frontier
 from openloop.frontier.measure import _Backlog
+from openloop.frontier.states import states_in, sweep_states
+from openloop.frontier.steady import flow_of, settled_from
 from openloop.load.conductor import Snapshot
 from openloop.load.rows import Row
 from openloop.load.scenario import read_scenario, run_scenario
 from openloop.load.targets import Outcome
+from openloop.records import TimedEvent
+from openloop.report.read import read_report
 from openloop.serve.process import endpoint_process
+from tests.runs import row, run_of
 
 FLEET = {"step": {"floor": "5ms", "token": "0.05ms", "sequence": "1ms"}, "max_sequences": 16, "price_per_hour": 2.0}
 ASKED = {"slo": "ttft<=300ms, tpot<=30ms", "prompt": "100", "output": "20", "for": "20s"}
@@ -224,3 +230,51 @@ def test_a_sweep_that_was_killed_goes_on(tmp_path: Path) -> None:
     assert found["headroom"] == pytest.approx(found["knee"]["rate"] / 10 - 1)
     assert {point["name"] for point in found["points"]} == {"comfortable", "moderate", "busy", "stressed", "overloaded"}
     assert subprocess.run([*command, "--require", "1000"], capture_output=True, check=False).returncode == 1
+
+
+def test_states_of_the_caches_are_swept_apart_and_the_gap_is_told(tmp_path: Path) -> None:
+    workload = "synthetic:prompt=50,output=10,prefixes=20,prefix=1000"
+    flags = {**ASKED, "workload": workload, "for": "30s"}
+    del flags["prompt"], flags["output"]
+    scenario = read_scenario(None, {"arrivals": "poisson:rate=1", "warmth": "warm-cache", **flags}, live=False)
+    fleet = {**FLEET, "prefix_cache": True, "memory_tokens": 60_000}
+    states = ["warm-cache", "disrupted:at=15s", "cold-cache"]
+    how: dict[str, Any] = {"rates": [5.0, 15.0], "processes": 1}
+    found = sweep_states(tmp_path / "s", scenario, fleet, states, **how)
+    assert [each.path.name for each in found] == ["warm-cache", "disrupted-at-15s", "cold-cache"]
+    assert states_in(tmp_path / "s") == {each.warmth: each.path for each in found}
+    disrupted, cold = gaps(states_in(tmp_path / "s"))
+    warm, _, worst = (each.frontier for each in found)
+    assert (cold.a, cold.b) == ("warm-cache", "cold-cache")
+    assert cold.goodput.a == warm.peak.goodput_rps  # type: ignore[union-attr]
+    assert cold.goodput.change is not None
+    assert cold.goodput.change < -0.2
+    assert cold.cost_per_accepted.change is not None
+    assert cold.cost_per_accepted.change > 0.2
+    assert cold.goodput.b == worst.peak.goodput_rps  # type: ignore[union-attr]
+    assert cold.comparison.winner == "A"
+    assert "warm-cache" in cold.comparison.sentence
+    assert not any("warmth" in each for each in cold.comparison.warnings)
+    assert disrupted.comparison.paired  # the same requests, at the same moments
+    hits = [each.frontier.points[0].cache_hit_rate for each in found]
+    assert hits[0] > hits[1] > hits[2]
+    report = read_report(tmp_path / "s")
+    assert report.sections[0].title == "Between the states"
+    assert report.data["gaps"][1]["goodput"]["b"] == cold.goodput.b
+    again = sweep_states(tmp_path / "s", scenario, fleet, states, **how)
+    assert again[2].frontier.to_dict() == found[2].frontier.to_dict()
+    with pytest.raises(RunError, match="other states"):
+        sweep_states(tmp_path / "s", scenario, fleet, states[:2], **how)
+    with pytest.raises(SpecError, match="two or more"):
+        sweep_states(tmp_path / "x", scenario, fleet, ["warm-cache", "warm-cache"], **how)
+
+
+def test_warming_up_ends_before_the_first_event_and_begins_after_priming() -> None:
+    rows = [row(i, i / 10, (0.1 if i >= 60 else 2.0,)) for i in range(400)]
+    plain = run_of(rows, window_ns=(0, 40 * 10**9))
+    assert settled_from(plain, flow_of(plain), 40.0) == 6.0  # the slow start is left out
+    event = TimedEvent(at_ns=2 * 10**9, kind="deploy")
+    shaken = run_of(rows, window_ns=(0, 40 * 10**9), events=(event,))
+    assert settled_from(shaken, flow_of(shaken), 40.0) == 2.0
+    primed = run_of(rows, window_ns=(20 * 10**9, 40 * 10**9))
+    assert settled_from(primed, flow_of(primed), 40.0) == 22.0

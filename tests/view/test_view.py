@@ -15,9 +15,10 @@ from click.testing import CliRunner
 from openloop.cli import cli
 from openloop.errors import RunError, SpecError
 from openloop.records import Manifest, Now, RunWriter, forget_now, read_now, write_now
+from openloop.records.tail import Tail
 from openloop.score import score
 from openloop.view import ViewServer
-from openloop.view.live import Tail, live_report
+from openloop.view.live import live_report
 from openloop.view.shelf import Shelf, entries
 from tests.reports import fleet_run, write_frontier
 from tests.runs import batch, row, steady_run

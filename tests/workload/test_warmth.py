@@ -19,6 +19,7 @@ from openloop.workload import (
     steady,
     with_priming,
 )
+from openloop.workload.warmth import split_states
 
 PREFIXED = "synthetic:prompt=10,output=5,prefixes=4,prefix=100"
 
@@ -31,12 +32,20 @@ def test_it_reads_back_as_it_is_written_and_by_the_manifests_name(name: str) -> 
 
 
 def test_what_cannot_be_brought_about_is_one_sentence() -> None:
-    with pytest.raises(SpecError, match="a model cannot be unloaded from outside"):
-        read_warming("cold")
-    with pytest.raises(SpecError, match="unknown cache warmth 'warm'; known are cold-cache, warm-cache"):
+    with pytest.raises(SpecError, match="unknown cache warmth 'warm'; known are cold, cold-cache, warm-cache"):
         read_warming("warm")
     with pytest.raises(SpecError, match="disrupted: at is 90 s, and the run is over after 60 s"):
         read_warming("disrupted:at=90s").events(60.0)
+
+
+def test_states_in_a_row_are_taken_apart() -> None:
+    assert split_states("warm-cache, disrupted:at=30s,hot:most=60s") == [
+        "warm-cache",
+        "disrupted:at=30s",
+        "hot:most=60s",
+    ]
+    assert split_states("hot steady state") == ["hot steady state"]
+    assert split_states("warm-cache,nonsense") == ["warm-cache", "nonsense"]
 
 
 def test_prompts_with_salts_of_their_own_have_nothing_in_common() -> None:

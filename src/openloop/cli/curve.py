@@ -58,38 +58,70 @@ def sweep(
     are points called comfortable, moderate, busy, stressed and overloaded. Every run has prompts and arrivals of its
     own, the next one waits until the server is free, and one whose backlog grows ends early. The same command goes on
     with a sweep that was cut off. --for is the time of one point, --max-spend the cost of all. Simulated points of a
-    list use all cores.
+    list use all cores. With several states in --warmth there is a sweep of each, in a folder of its own, and the gap
+    between them; budgets are shared evenly.
 
     \b
     Examples:
       openloop sweep --target http://localhost:8000 --slo "ttft<=500ms, tpot<=40ms" -o frontier/
       openloop sweep --sim fleet.yaml --slo "ttft<=1s, tpot<=40ms" --rates 5:50:5 --for 5m --repeat 3 -o frontier/
       openloop sweep scenario.yaml --budget 30m --current 12 -o frontier/
+      openloop sweep --sim fleet.yaml --slo "ttft<=1s" --warmth warm-cache,disrupted -o states/
     """
     from openloop.frontier import sweep as measure
     from openloop.frontier.measure import INTERRUPTED
+    from openloop.frontier.states import sweep_states
     from openloop.load.scenario import read_scenario
     from openloop.report.frontier import SweepView
     from openloop.spec import read_yaml
+    from openloop.workload.warmth import split_states
 
     flags = dict(ctx.obj or {})
     written = read_yaml(scenario) if scenario else None
     if not (isinstance(written, dict) and written.get("arrivals")):
         flags.setdefault("arrivals", "poisson:rate=1")
+    warmth = flags.get("warmth") or (written.get("warmth") if isinstance(written, dict) else None)
+    states = split_states(str(warmth)) if warmth else []
+    if len(states) > 1:
+        flags["warmth"] = states[0]
     given = read_scenario(scenario, flags, live=fleet is None)
-    command = ["openloop", *sys.argv[1:]]
+    how |= {"rates": rates, "target": attain, "budget_s": budget, "command": ["openloop", *sys.argv[1:]]}
     with SweepView(given.objectives(), quiet=as_json) as view:
-        found = measure(
-            out, given, fleet, rates=rates, target=attain, budget_s=budget, view=view, command=command, **how
-        )
-    tell_frontier(found, as_json)
-    if found.stopped == INTERRUPTED:
+        if len(states) > 1:
+            for each in states[1:]:
+                read_scenario(scenario, {**flags, "warmth": each}, live=fleet is None)  # refused before anything is run
+            of_states = sweep_states(out, given, fleet, states, view=view, **how)
+            all_found = [each.frontier for each in of_states]
+        else:
+            of_states, all_found = [], [measure(out, given, fleet, view=view, **how)]
+    if of_states:
+        tell_states(of_states, as_json)
+    else:
+        tell_frontier(all_found[0], as_json)
+    if all_found[-1].stopped == INTERRUPTED:
         sys.exit(130)
-    shown = found.knee.interval[0] if found.knee.interval else found.knee.above
-    if require is not None and not (shown is not None and shown >= require):
-        sys.exit(say(f"required a knee of at least {require:g}/s: {found.knee.sentence}", 1))
-    if not any(point.usable for point in found.points):
-        sys.exit(1)
+    for found in all_found:
+        shown = found.knee.interval[0] if found.knee.interval else found.knee.above
+        if require is not None and not (shown is not None and shown >= require):
+            sys.exit(say(f"required a knee of at least {require:g}/s: {found.knee.sentence}", 1))
+        if not any(point.usable for point in found.points):
+            sys.exit(1)
+
+
+def tell_states(states: Any, as_json: bool) -> None:
+    """A frontier per state, and what lies between them."""
+    from openloop.compare.states import gap_lines, gaps
+
+    between = gaps({each.warmth: each.path for each in states if each.frontier.points})
+    if as_json:
+        told = {"states": {each.warmth: each.frontier.to_dict() for each in states}}
+        click.echo(json.dumps({**told, "gaps": [gap.to_dict() for gap in between]}, indent=2, allow_nan=False))
+        return
+    for each in states:
+        click.echo(f"\n{each.warmth} ({each.path})")
+        tell_frontier(each.frontier, as_json=False)
+    for gap in between:
+        click.echo("\n" + "\n".join(gap_lines(gap)))
 
 
 def tell_frontier(found: Any, as_json: bool) -> None:

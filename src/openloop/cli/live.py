@@ -80,7 +80,12 @@ SCENARIO = [
     scenario_option(
         "--warmth",
         "warmth",
-        help="Bring caches into a state: cold-cache, warm-cache, hot, disrupted (or disrupted:at=30s).",
+        help="Bring caches into a state: cold-cache, warm-cache, hot, disrupted (or disrupted:at=30s), cold.",
+    ),
+    scenario_option(
+        "--restart-command",
+        "restart",
+        help="Ends the server and starts it anew, before the run; --warmth cold needs it.",
     ),
     scenario_option(
         "--event",

@@ -91,6 +91,7 @@ def queue(
 @click.option("--quality", help="Label answers by a model of quality, such as quality:fail=2%,tail=4%,factor=1.5.")
 @click.option("--policies", help="Rank routing policies on the same requests: all, or a list; needs --slo.")
 @click.option("--seeds", type=click.IntRange(2), default=5, show_default=True, help="Of --policies: runs of each.")
+@click.option("--repair", help="Ask again where an answer fails its quality: how many times, or repair:most=2.")
 @click.option("--explain", is_flag=True, help="Print where every number of the replica comes from, and stop.")
 @click.option("-o", "--out", type=PLACE, help="Folder to write the run to.")
 @JSON
@@ -101,6 +102,7 @@ def sim(
     quality: str | None,
     policies: str | None,
     seeds: int,
+    repair: str | None,
     explain: bool,
     out: Path | None,
     as_json: bool,
@@ -119,10 +121,13 @@ def sim(
     Examples:
       openloop sim fleet.yaml --rate 8 --prompt "lognormal(median=900,sigma=0.7)" --slo "ttft<=1s, tpot<=40ms"
       openloop sim fleet.yaml --workload trace:mooncake.jsonl --for 1h -o run/
+      openloop sim fleet.yaml --rate 8 --quality quality:fail=5% --repair 1 --slo "ttft<=5s, quality"
       openloop sim fleet.yaml --rates 5:50:5 --slo "ttft<=1s, tpot<=40ms"
       openloop sim fleet.yaml --policies all --workload sessions:system=2000,systems=40 --rate 4 --slo "ttft<=1s"
       openloop sim fleet.yaml --explain
     """
+    import msgspec
+
     from openloop.load.scenario import read_scenario
     from openloop.records import open_run
     from openloop.score import score as score_run
@@ -131,13 +136,17 @@ def sim(
     from openloop.sim.warmth import simulate_warm
 
     chosen = read_fleet(fleet)
+    if repair is not None:  # it is part of what is simulated, where labels alone may be put on afterwards
+        whole = msgspec.to_builtins(chosen)
+        whole |= {"quality": quality or chosen.quality, "client": {**(whole["client"] or {}), "repair": repair}}
+        chosen, quality = read_fleet(whole), None
     if explain:
         click.echo("\n".join(explain_fleet(chosen)))
         return
     given = {name: value for name, value in asked.items() if value is not None}
     if rates:
         given.setdefault("arrivals", "poisson:rate=1")
-        _sweep(fleet, read_scenario(None, {"for": seconds or "10m", **given}, live=False), rates, out, as_json)
+        _sweep(chosen, read_scenario(None, {"for": seconds or "10m", **given}, live=False), rates, out, as_json)
         return
     scenario = read_scenario(None, {"for": seconds or "10m", **given}, live=False)
     if policies:
@@ -164,7 +173,7 @@ def sim(
         tell_score(score_run(run, objectives), as_json)
 
 
-def _sweep(fleet: Path, scenario: Any, rates: list[float], out: Path | None, as_json: bool) -> None:
+def _sweep(fleet: Any, scenario: Any, rates: list[float], out: Path | None, as_json: bool) -> None:
     """A rate each, on all cores; without a folder, nothing is kept."""
     import tempfile
 

@@ -13,7 +13,7 @@ from openloop.compare.change import METRICS, Change, change_of, changes, same_sc
 from openloop.errors import RunError, SpecError
 from openloop.frontier import Frontier, open_frontier
 from openloop.frontier.folder import FRONTIER_FILE, read_asked, trials_in
-from openloop.frontier.steady import flow_of, warm_up
+from openloop.frontier.steady import flow_of, settled_from
 from openloop.records import Manifest, Run, open_run
 from openloop.score.judged import judge_run
 from openloop.score.scope import Scope
@@ -129,7 +129,7 @@ def _scope(run: Run, objectives: Objectives, *, warm: bool) -> Scope:
     """The requests to compare; without the warm-up, where runs are points of a sweep."""
     if warm and run.manifest.window_ns is not None:
         end = run.manifest.window_ns[1]
-        start = to_ns(warm_up(flow_of(run), end / 1e9))
+        start = to_ns(settled_from(run, flow_of(run), end / 1e9))
         run = replace(run, manifest=msgspec.structs.replace(run.manifest, window_ns=(start, end)))
     return judge_run(run, objectives).whole
 

@@ -37,6 +37,7 @@ from openloop.slo import Objectives, read_slo
 from openloop.spec import read_yaml
 from openloop.units import format_money, format_seconds, write_seconds
 from openloop.workload.corpus import Corpus
+from openloop.workload.warmth import Disrupted
 
 __all__ = ["INTERRUPTED", "View", "sweep"]
 
@@ -166,7 +167,9 @@ def _without_secrets(scenario: Scenario) -> dict[str, Any]:
         url=[shown(url) for url in scenario.urls],
         headers=dict.fromkeys(scenario.target.headers, "..."),
     )
-    found: dict[str, Any] = msgspec.to_builtins(msgspec.structs.replace(scenario, target=target, limits=Limits()))
+    found: dict[str, Any] = msgspec.to_builtins(
+        msgspec.structs.replace(scenario, target=target, limits=Limits(), restart=scenario.restart and "...")
+    )
     return found
 
 
@@ -398,6 +401,8 @@ def _simulate(
     for share in HORIZONS:
         if share < 1 and rate * share * seconds < LEAST_DUE:
             continue  # too few to tell, maybe none
+        if isinstance(warming, Disrupted) and warming.at is not None and share * seconds <= warming.at:
+            continue  # what is to happen has not happened yet
         how = scenario.read_workload(), _at(scenario, rate), share * seconds, seed, objectives
         run = simulate_warm(fleet, warming, *how, **facts) if warming else simulate_fleet(fleet, *how, **facts)
         grown = growth(flow_of(run), share * seconds) if share < 1 else 0.0

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from openloop.frontier.slack import Slack, slack
-from openloop.frontier.steady import flow_of, growth, warm_up
+from openloop.frontier.steady import flow_of, growth, settled_from
 from openloop.records import Run
 from openloop.score import Percentiles, Score
 from openloop.score.judged import judge_run
@@ -106,7 +106,7 @@ def read_trial(run: Run, objectives: Objectives, target: float) -> Trial:
     flow = flow_of(run)
     window = run.manifest.window_ns or (0, to_ns(float(flow.due_s[-1])) + 1 if len(flow.due_s) else 1)
     end_s = window[1] / NS_PER_S
-    warm_s = warm_up(flow, end_s)
+    warm_s = settled_from(run, flow, end_s)
     late = replace(run, manifest=msgspec.structs.replace(run.manifest, window_ns=(to_ns(warm_s), window[1])))
     judged = judge_run(late, objectives)
     scope = judged.whole

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from openloop.records import MISSING, Run, ints
 
-__all__ = ["GRID", "LEAST_DUE", "QUICK_SHARE", "Flow", "backlog_growth", "flow_of", "growth", "warm_up"]
+__all__ = ["GRID", "LEAST_DUE", "QUICK_SHARE", "Flow", "backlog_growth", "flow_of", "growth", "settled_from", "warm_up"]
 
 Floats = NDArray[np.float64]
 Counts = NDArray[np.int64]
@@ -57,6 +57,15 @@ def warm_up(flow: Flow, end_s: float) -> float:
     settled = (means >= later.min()) & (means <= later.max()) if len(later) else np.ones(SLICES, bool)
     first = int(np.argmax([*settled[:half], True]))
     return max(first, LEAST_SLICES) / SLICES * end_s
+
+
+def settled_from(run: Run, flow: Flow, end_s: float) -> float:
+    """From when to measure: after the warm-up of its window, and no later than its first event, which is none of it."""
+    start_s = run.manifest.window_ns[0] / 1e9 if run.manifest.window_ns else 0.0
+    later = flow.due_s >= start_s
+    found = start_s + warm_up(Flow(flow.due_s[later] - start_s, flow.left_s[later] - start_s), end_s - start_s)
+    events = [event.at_ns / 1e9 for event in run.manifest.events if event.at_ns / 1e9 < end_s]
+    return min([found, *(max(at, start_s) for at in events)])
 
 
 def growth(flow: Flow, now_s: float) -> float:

@@ -1,6 +1,6 @@
 """OpenTelemetry spans of calls to models (GenAI semantic conventions), as OTLP JSON: one object, or one per line."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,13 +8,18 @@ from openloop.importers.foreign import NO_SCHEDULE, Call, assemble, lines, load_
 from openloop.records import Run
 from openloop.units import to_ns
 
-__all__ = ["looks_like", "read"]
+__all__ = ["calls", "looks_like", "read", "run_of"]
 
 ASKING = {"chat", "text_completion", "generate_content", "llm_request"}
 FIRST = (  # seconds from the start of the span, whoever wrote it
     "gen_ai.response.time_to_first_chunk",
     "gen_ai.server.time_to_first_token",
     "gen_ai.latency.time_to_first_token",
+)
+NOTES = (
+    NO_SCHEDULE,
+    "a span covers a call with all retries inside it",
+    "of tokens the first is known where the span tells it, and the end",
 )
 
 
@@ -25,22 +30,26 @@ def looks_like(head: str) -> bool:
 def read(path: Path) -> Iterator[Run]:
     with path.open(encoding="utf-8") as file:
         whole = file.readline().strip() == "{"
-    batches = [load_json(path)] if whole else list(lines(path))
-    found = [(span, call) for batch in batches for span in _spans(batch) if (call := _call(span)) is not None]
+    found = calls([load_json(path)] if whole else lines(path))
     # A call may be told by whoever asked and by whoever answered: the user is with the former.
-    asked = [call for span, call in found if span.get("kind") in (3, "SPAN_KIND_CLIENT")]
-    calls = asked or [call for _, call in found]
-    start = min((call.sent_ns or 0 for call in calls), default=0)
-    yield assemble(
-        "OpenTelemetry",
-        calls,
-        notes=[
-            NO_SCHEDULE,
-            "a span covers a call with all retries inside it",
-            "of tokens the first is known where the span tells it, and the end",
-        ],
-        started_at=wall_clock(start),
-    )
+    asked = [call for by_client, call in found if by_client]
+    yield run_of(asked or [call for _, call in found])
+
+
+def calls(batches: Iterable[dict[str, Any]]) -> list[tuple[bool, Call]]:
+    """Every call to a model in these, and whether it is told by whoever asked."""
+    return [
+        (span.get("kind") in (3, "SPAN_KIND_CLIENT"), call)
+        for batch in batches
+        for span in _spans(batch)
+        if (call := _call(span)) is not None
+    ]
+
+
+def run_of(found: Sequence[Call], start_ns: int | None = None) -> Run:
+    """Times count from `start_ns`, or from the first call."""
+    start = min((call.sent_ns or 0 for call in found), default=0) if start_ns is None else start_ns
+    return assemble("OpenTelemetry", found, notes=NOTES, start_ns=start_ns, started_at=wall_clock(start))
 
 
 def _spans(batch: dict[str, Any]) -> Iterator[dict[str, Any]]:

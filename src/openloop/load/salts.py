@@ -32,6 +32,8 @@ class Salter:
 
     def primes(self, demand: Demand, words: Words) -> list[Ask]:
         """What is asked before the clock starts; where caches are to stay empty, one request that loads the model."""
+        if not self.warming.touches:
+            return []
         first = priming(demand) if self.warming.primes else demand
         prompts = Prompts(first, words)
         count = len(first) if self.warming.primes else 1

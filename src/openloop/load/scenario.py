@@ -17,6 +17,7 @@ from openloop.errors import SpecError
 from openloop.load.address import Address, Place, find, shown
 from openloop.load.conductor import Load, Snapshot, drive
 from openloop.load.exchange import exchange, measure_scale, only_model
+from openloop.load.restart import restart
 from openloop.load.targets import (
     TARGETS,
     Function,
@@ -46,6 +47,7 @@ from openloop.workload import (
     word_tokens,
 )
 from openloop.workload.mix import Class
+from openloop.workload.warmth import Cold
 
 __all__ = [
     "STARTER",
@@ -133,6 +135,7 @@ class Scenario(Strict, frozen=True, rename={"seconds": "for"}):
     retry: str | int | None = None
     hedge: str | None = None
     warmth: str | None = None
+    restart: str | None = None  # a command that ends the server and starts it anew, before the run
     events: list[EventSpec] = []  # noqa: RUF012
     limits: Limits = Limits()
     timeout: str = "120s"
@@ -344,10 +347,17 @@ def _check_quality(scenario: Scenario) -> None:
 
 
 def _check_warmth(scenario: Scenario) -> None:
+    if scenario.restart is not None and (not scenario.target.url or scenario.target.api == "python"):
+        raise SpecError("there is no server to start anew: leave out --restart-command")
     warming = scenario.read_warming()
     if warming is None:
         return
     warming.events(scenario.horizon_s)
+    if isinstance(warming, Cold) and scenario.target.url and scenario.restart is None:
+        raise SpecError(
+            "a model cannot be unloaded from outside: give --restart-command, which ends the server and starts it "
+            "anew; --warmth cold-cache empties only the cache"
+        )
     if scenario.facts.cache_warmth not in (None, warming.state):
         raise SpecError(f"warmth brings about {warming.state!r}, and facts say {scenario.facts.cache_warmth!r}")
     if warming.settles and scenario.closed is not None:
@@ -374,7 +384,11 @@ def run_scenario(
     command: list[str] | None = None,
 ) -> Run:
     """Drive what the scenario names, as it says, into the folder `out`."""
-    return drive(_load(scenario, command), out, watch)
+    load = _load(scenario, command)
+    if scenario.restart is not None:
+        notes = restart(scenario.restart, [place for place, _ in load.sites])
+        load = replace(load, facts={**load.facts, "notes": (*load.facts["notes"], *notes)})
+    return drive(load, out, watch)
 
 
 def wait_until_free(scenario: Scenario, patience_s: float) -> None:
@@ -437,7 +451,11 @@ def _load(scenario: Scenario, command: list[str] | None) -> Load:
 
 def _without_secrets(command: list[str]) -> list[str]:
     """What was typed, less the values of headers and what is secret in URLs."""
-    hide = {"--header": lambda value: f"{value.partition(':')[0]}: ...", "--target": shown}
+    hide: dict[str, Callable[[str], str]] = {
+        "--header": lambda value: f"{value.partition(':')[0]}: ...",
+        "--target": shown,
+        "--restart-command": lambda _: "...",
+    }
     found: list[str] = []
     for before, word in zip(["", *command], command, strict=False):
         flag, equals, value = word.partition("=")
@@ -557,6 +575,7 @@ slo: "ttft<=500ms, tpot<=40ms"
 # retry: "retry:most=2,on=429+503+timeout,budget=20%"
 # hedge: "hedge:after=p95,budget=5%"
 # warmth: warm-cache                # cold-cache, hot, disrupted:at=30s: brought about, not found
+# restart: systemctl restart vllm   # ends the server and starts it anew, before the run; warmth: cold needs it
 # events: [{at: 30s, kind: deploy}] # what you will do meanwhile: the stretch after it is scored by itself
 # limits: {requests: 10000, spend: 5.0}
 # facts: {engine: vllm, hardware: 1x H100, cache_warmth: warm-model cold-cache}

@@ -63,14 +63,18 @@ class MetricsPage:
         )
 
     def read(self) -> Figures:
-        try:
-            found = read_figures(self._fetch())
-        except BaseException:
-            self.close()  # it may be in the middle of an answer
-            raise
+        found = read_figures(self.fetch())
         if not found:
             raise ValueError("there is no figure in it that openloop knows")
         return [(self.replica, name, value) for name, value in found.items()]
+
+    def fetch(self) -> str:
+        """The page itself."""
+        try:
+            return self._fetch()
+        except BaseException:
+            self.close()  # it may be in the middle of an answer
+            raise
 
     def _fetch(self) -> str:
         until, body = time.monotonic() + self._timeout_s, b""

@@ -17,6 +17,7 @@ from openloop.distributions import Fixed
 from openloop.load.address import find
 from openloop.load.conductor import Load, drive
 from openloop.load.targets import Chat
+from openloop.quality import Gating
 from openloop.records import MISSING, Run, ints
 from openloop.serve.process import Served, endpoint_process
 from openloop.workload import Synthetic, Workload
@@ -70,9 +71,16 @@ class Trial:
 
 
 def selftest(
-    rates: Sequence[float], seconds: float = 5.0, workers: int = 1, told: Callable[[Trial], None] | None = None
+    rates: Sequence[float],
+    seconds: float = 5.0,
+    workers: int = 1,
+    told: Callable[[Trial], None] | None = None,
+    gating: Gating | None = None,
 ) -> list[Trial]:
-    """Drive the built-in endpoint at each rate; where there are cores to spare, it has one of its own."""
+    """Drive the built-in endpoint at each rate; where there are cores to spare, it has one of its own.
+
+    With `gating` outputs are graded meanwhile.
+    """
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [0]
     apart = len(cores) > 1
     found = []
@@ -81,7 +89,7 @@ def selftest(
             os.sched_setaffinity(0, cores[1:])
         try:
             for rate in rates:
-                found.append(_try(server, rate, seconds, workers, Path(folder) / f"{rate:g}"))
+                found.append(_try(server, rate, seconds, workers, Path(folder) / f"{rate:g}", gating))
                 if told:
                     told(found[-1])
         finally:
@@ -90,10 +98,10 @@ def selftest(
     return found
 
 
-def _try(server: Served, rate: float, seconds: float, workers: int, folder: Path) -> Trial:
+def _try(server: Served, rate: float, seconds: float, workers: int, folder: Path, gating: Gating | None) -> Trial:
     place = find(server.url)
     target, workload = Chat(place.host, "openloop", place.base), Workload.of(Synthetic(Fixed(20), Fixed(TOKENS)))
-    load = Load([(place, target)], workload, Poisson(rate), seconds, workers=workers)
+    load = Load([(place, target)], workload, Poisson(rate), seconds, workers=workers, gating=gating)
     before, stolen, began = _cpu(), stolen_s(), time.monotonic()
     run = drive(load, folder)
     used = _cpu() - before

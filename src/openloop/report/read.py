@@ -1,14 +1,18 @@
 """A report of whatever is in a folder."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from openloop.compare.decide import compare
+from openloop.compare.states import Gap, StateGap, gaps
 from openloop.errors import RunError
 from openloop.frontier.folder import FRONTIER_FILE
+from openloop.frontier.states import STATES_FILE, states_in
 from openloop.records import open_run
 from openloop.report.beside import Pair, names_of, pair_report
 from openloop.report.curve import FrontierSubject, frontier_report, read_frontier_subject
-from openloop.report.page import Report
+from openloop.report.page import Number, Report, Section, Table, Unit
 from openloop.report.run import RunSubject, read_run_subject, run_report
 from openloop.score.streams import Progress
 from openloop.slo import Objectives
@@ -24,9 +28,55 @@ def read_report(
     point: float | None = None,
     progress: Progress | None = None,
 ) -> Report:
-    """Of a run or of a frontier; `slo` is used instead of the one that stands there."""
+    """Of a run, a frontier, or sweeps of several states; `slo` is used instead of the one that stands there."""
+    if (path / STATES_FILE).exists():
+        if request is not None or point is not None:
+            raise RunError(f"{path} holds sweeps of several states: give the folder of one for --request and --point")
+        return _states_report(path, slo)
     found = _read(path, slo, request, point, progress)
     return run_report(found) if isinstance(found, RunSubject) else frontier_report(found)
+
+
+def _states_report(path: Path, slo: str | None) -> Report:
+    """The two states furthest apart beside each other, and all of them in a table."""
+    states = states_in(path)
+    if len(states) < 2:
+        raise RunError(f"{path} has sweeps of {len(states)} states so far: repeat the command that made it to go on")
+    found = gaps(states, slo)
+    widest = min(found, key=lambda gap: gap.knee.change if gap.knee.change is not None else gap.goodput.change or 0.0)
+    report = read_pair(states[widest.a], states[widest.b], slo)
+    return replace(
+        report,
+        title=path.resolve().name,
+        subtitle=f"{len(states)} states of the caches",
+        headline=f"{widest.comparison.sentence[:1].upper()}{widest.comparison.sentence[1:]}",
+        sentences=[f"A is {widest.a}, B is {widest.b}.", *report.sentences[1:]],
+        sections=[_states_section(found), *report.sections],
+        data=report.data | {"gaps": [gap.to_dict() for gap in found]},
+    )
+
+
+def _states_section(found: Sequence[StateGap]) -> Section:
+    figures: dict[str, tuple[str, Unit]] = {
+        "knee": ("knee", "rate"),
+        "goodput": ("highest goodput", "rate"),
+        "cost_per_accepted": ("cost per accepted", "money"),
+    }
+    rows: list[list[str | Number]] = []
+    for name, (words, unit) in figures.items():
+        base: Gap = getattr(found[0], name)
+        if base.a is None and all(getattr(gap, name).b is None for gap in found):
+            continue
+        row: list[str | Number] = [words, Number(base.a, unit, f"gaps.0.{name}.a")]
+        for place, each in enumerate(found):
+            gap: Gap = getattr(each, name)
+            row.append(Number(gap.b, unit, f"gaps.{place}.{name}.b"))
+            row.append("-" if gap.change is None else f"{gap.change:+.1%}")
+        rows.append(row)
+    header = ["", found[0].a, *(part for gap in found for part in (gap.b, "gap"))]
+    lead = "The same system and the same requests, with its caches in one state and in another."
+    footnote = "Gaps are against the first. The cost is the lowest over points that are not overloaded."
+    return Section("states", "Between the states", lead, [Table(header, rows)], footnote)
 
 
 def read_pair(a: Path, b: Path, slo: str | None = None) -> Report:

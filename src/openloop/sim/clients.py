@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from openloop.errors import SpecError
-from openloop.persistence import Hedge, Retry, read_hedge, read_retry
+from openloop.persistence import Hedge, Repair, Retry, read_hedge, read_repair, read_retry
 from openloop.sim.tables import BUCKET, CLIENT, IN_FLIGHT, LIKELY_LATE, QUEUE, SCALER, records
 from openloop.spec import Strict
 from openloop.terms import COUNT, NUMBER, RATE, Term, param
@@ -33,6 +33,15 @@ class Client(Strict, frozen=True):
     patience: str | None = None  # a user who has no token by then leaves for good
     retry: str | None = None
     hedge: str | None = None
+    repair: str | None = None  # of answers that fail the fleet's quality
+
+    @property
+    def asks_only(self) -> bool:
+        """Whether nobody leaves, tries again or sends a copy: the loop then needs to know nothing of them."""
+        return self.timeout is self.patience is self.retry is self.hedge is None
+
+    def repairs(self) -> Repair | None:
+        return None if self.repair is None else read_repair(str(self.repair))
 
     def retries(self) -> Retry | None:
         return None if self.retry is None else read_retry(str(self.retry))

@@ -83,16 +83,17 @@ class Engine:
         seed: int = 0,
         view_every: float = 0.0,
         cache_events: bool = True,
+        follows: bool = False,
     ) -> None:
         """`view_every`: how often routing sees the replicas, 0: always. `cache_events`: they say what is in their
-        caches, to policies that listen."""
+        caches, to policies that listen. `follows`: requests that are fed later may follow others."""
         fleet, size = len(replicas), int(replicas.page.max())
         self.requests, self.replicas, self.hashes = requests, replicas, hashes
         self.world = records(WORLD, 1)
         self.attempts = records(ATTEMPT, 1024)
         self.seats = records(SEAT, fleet, int(replicas.sequences.max()))
         self.residue = np.zeros((fleet, size), np.int64)
-        followed = bool(np.any(requests.follower >= 0)) or bool(np.any(replicas.role != BOTH))
+        followed = follows or bool(np.any(requests.follower >= 0)) or bool(np.any(replicas.role != BOTH))
         self.later: Any = records(LATER, 4096) if followed or client is not None else None
         self.runs = records(RUN, 1 << 15)
         self.segments, self.ended = records(SEGMENT, 4096), records(ATTEMPT, 2 * BLOCK_ROWS)

@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -33,7 +34,8 @@ from openloop.sim.clients import ADMISSION, Admission, Client, Scale, client_row
 from openloop.sim.engine import Engine, Served
 from openloop.sim.events import EVENTS, LOGGED, Event, plan_rows
 from openloop.sim.prefixes import block_names
-from openloop.sim.quality import QualityModel, labelled, read_quality
+from openloop.sim.quality import SLICES, QualityModel, labelled, read_quality
+from openloop.sim.repairs import Repaired, with_repairs
 from openloop.sim.steps import Preset, StepTime, explain, preset
 from openloop.sim.tables import (
     BOTH,
@@ -72,8 +74,9 @@ __all__ = [
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
+MOST_BLOCKS = 1 << 28  # that a cache can keep apart
 ROLES = {"both": BOTH, "prefill": PREFILL, "decode": DECODE}
-KINDS = ("first", "retry", "hedge")
+KINDS = ("first", "retry", "hedge", "repair")
 
 
 class StepSpec(Strict, frozen=True):
@@ -245,7 +248,8 @@ def read_fleet(what: str | Path | dict[str, Any]) -> Fleet:
     read_routing(found.routing)
     found.stale_s()
     found.plan()
-    found.read_quality()
+    if found.read_quality() is None and found.client is not None and found.client.repairs() is not None:
+        raise SpecError("a repair needs answers that can fail: give quality, such as quality:fail=2%")
     return found
 
 
@@ -302,8 +306,9 @@ def simulate_fleet(
     **facts: Any,
 ) -> Run:
     """Users of so many seconds, served by modelled replicas in virtual time; with `out`, straight into a run folder."""
-    parts = workload.parts(arrivals, seconds, seed)
-    demand = next(parts)
+    parts = _asked(fleet, workload.parts(arrivals, seconds, seed), seed)
+    first = next(parts)
+    demand = first.demand
     engine = engine_of(fleet, demand, objectives, seconds, seed)
     manifest = Manifest(
         **{
@@ -321,8 +326,8 @@ def simulate_fleet(
             "seed": seed,
             "quantization": None if fleet.quantization is None else fleet.quantization.name,
             "quality_gate": None if fleet.quality is None else str(fleet.read_quality()),
-            "retry_policy": None if fleet.client is None else fleet.client.retry,
             "notes": tuple(filter(None, [read_routing(fleet.routing).note])),
+            "retry_policy": "; ".join(each for each in _persistence(fleet) if each) or None,
             **facts,
         }
     )
@@ -330,10 +335,12 @@ def simulate_fleet(
     quality, chances = fleet.read_quality(), stream(seed, "quality")
     batches: list[pa.RecordBatch] = []
     writer = None if out is None else RunWriter(out, manifest)
-    for part, served in _served(fleet, engine, demand, parts, objectives, seconds + drain_s):
+    for part, served in _served(fleet, engine, first, parts, objectives, seconds + drain_s):
         latest = max(latest, float(np.nanmax(served.rows.ended, initial=seconds)))
         batch = _make_rows(fleet, part, served, to_ns(seconds))
-        (batches if writer is None else writer).append(labelled(batch, quality, chances) if quality else batch)
+        if quality and part.asked.repaired is None:
+            batch = labelled(batch, quality, chances)
+        (batches if writer is None else writer).append(batch)
     last: dict[str, Any] = {
         "stopped_ns": to_ns(min(latest + 1.0, seconds + drain_s)),
         "events": (*manifest.events, *_events(engine)),
@@ -352,25 +359,54 @@ def engine_of(
     return assemble(fleet, *_tables(fleet, demand, objectives), seconds, seed)
 
 
+@dataclass(frozen=True, eq=False)
+class _Asked:
+    """A part of a workload, with its repairs where there are any."""
+
+    demand: Demand
+    repaired: Repaired | None = None
+
+    @property
+    def requests(self) -> int:
+        return len(self.demand) if self.repaired is None else self.repaired.requests
+
+
+def _asked(fleet: Fleet, parts: Iterator[Demand], seed: int) -> Iterator[_Asked]:
+    quality, repair = fleet.read_quality(), None if fleet.client is None else fleet.client.repairs()
+    chances = stream(seed, "repairs")
+    for number, part in enumerate(parts):
+        if quality is None or repair is None:
+            yield _Asked(part)
+        else:
+            found = with_repairs(part, quality, repair, chances, number)
+            yield _Asked(found.demand, found)
+
+
+def _persistence(fleet: Fleet) -> Iterator[str | None]:
+    if fleet.client is not None:
+        yield from (fleet.client.retry, fleet.client.hedge)
+        yield None if fleet.client.repair is None else str(fleet.client.repairs())
+
+
 def _served(
     fleet: Fleet,
     engine: Engine,
-    demand: Demand,
-    parts: Iterator[Demand],
+    asked: _Asked,
+    parts: Iterator[_Asked],
     objectives: Objectives | None,
     until: float,
 ) -> Iterator[tuple["_Part", Served]]:
     """All that is served, part by part of the demand; the next part is fed when its first request is due."""
-    fed = {0: _Part(demand, 0, 0, 0)}
+    fed = {0: _Part(asked, 0, 0, 0)}
     last = fed[0]
     for more in parts:
-        for served in engine.run_to(float(more.due_s[0])):
+        for served in engine.run_to(float(more.demand.due_s[0])):
             yield from _by_part(fed, served)
-        requests, hashes = _tables(fleet, more, objectives)
+        requests, hashes = _tables(fleet, more.demand, objectives)
         requests.session += np.where(requests.session >= 0, last.session + last.sessions, 0)
         for served in engine.feed(requests, hashes):
             yield from _by_part(fed, served)
-        last = _Part(more, engine.fed, last.request + len(last.demand), last.session + last.sessions)
+        last = _Part(more, engine.fed, last.request + last.asked.requests, last.session + last.sessions)
         fed = {row: part for row, part in fed.items() if row in engine.places} | {engine.fed: last}
     for served in engine.run(until):
         yield from _by_part(fed, served)
@@ -380,10 +416,19 @@ def _served(
 class _Part:
     """Of a demand: where its requests are in the table, and how many requests and sessions were before it."""
 
-    demand: Demand
+    asked: _Asked
     row: int
     request: int
     session: int
+
+    @property
+    def demand(self) -> Demand:
+        return self.asked.demand
+
+    @cached_property
+    def due_s(self) -> Floats:
+        """When each request was due, as far as it is known; later turns become due as it goes."""
+        return self.demand.due_s.copy()
 
     @property
     def sessions(self) -> int:
@@ -412,6 +457,8 @@ def _tables(fleet: Fleet, demand: Demand, objectives: Objectives | None) -> tupl
     d = _requests(demand, objectives)
     hashes = None
     if fleet.prefix_cache and bool(np.any(demand.pieces.identity >= 0)):
+        if max(each.memory_blocks for each in fleet.kinds()) > MOST_BLOCKS:
+            raise SpecError("a prefix cache needs memory that ends: give memory_tokens, or prefix_cache: false")
         salt = demand.tenant if fleet.tenant_salt else None
         hashes, d.names, d.named, d.named_prompt = block_names(demand, fleet.kinds()[0].block, salt)
     return d, hashes
@@ -425,7 +472,8 @@ def assemble(
     plan = plan_rows(fleet.plan(), fleet.size, seconds)
     reps = _replicas(fleet, admission)
     client = events = scaler = None
-    if live or fleet.client or plan or fleet.scale or (admission and admission.name == "bucket"):
+    acts = fleet.client is not None and not fleet.client.asks_only
+    if live or acts or plan or fleet.scale or (admission and admission.name == "bucket"):
         client = client_row(fleet.client, admission, fleet.scale)
         scaler = records(SCALER, 1) if fleet.scale is None else scaler_row(fleet.scale, fleet.size)
         events = records(EVENT, len(plan) + len(reps))
@@ -434,8 +482,9 @@ def assemble(
         events.time[len(plan) :], events.kind[len(plan) :] = np.inf, START  # for a scaler
         events.replica[len(plan) :] = np.arange(len(reps))
     routing = read_routing(fleet.routing) if len(reps) > 1 or client is not None else None
+    follows = fleet.client is not None and fleet.client.repair is not None
     return Engine(requests, reps, hashes, routing, client=client, scaler=scaler, events=events, seed=seed,
-                  view_every=fleet.stale_s(), cache_events=fleet.cache_events)  # fmt: skip
+                  view_every=fleet.stale_s(), cache_events=fleet.cache_events, follows=follows)  # fmt: skip
 
 
 def _requests(demand: Demand, objectives: Objectives | None) -> Any:
@@ -532,8 +581,13 @@ def _prices(fleet: Fleet, engine: Engine, seconds: float) -> Prices | None:
 
 
 def _make_rows(fleet: Fleet, part: _Part, served: Served, end_ns: int) -> pa.RecordBatch:
-    """Records of what was due in the window."""
-    demand = part.demand
+    """Records of what was due in the window; a repair is an attempt at what it repairs, and was due when that was."""
+    demand, repaired = part.demand, part.asked.repaired
+    if repaired is not None:
+        place = served.rows.request - part.row
+        firsts = repaired.wave[place] == 0
+        part.due_s[place[firsts]] = served.rows.due[firsts]
+        served.rows.due = part.due_s[repaired.origin[place]]
     inside = served.rows.due * NS_PER_S < end_ns
     served = served if inside.all() else served.some(inside)
     rows, counts, times, tokens = served.rows, served.counts, served.times, served.tokens
@@ -543,10 +597,15 @@ def _make_rows(fleet: Fleet, part: _Part, served: Served, end_ns: int) -> pa.Rec
     ok, over = rows.status == OK, rows.status != CENSORED
     ended = np.maximum(_ns(rows.ended), np.where(ok & (counts > 0), last, 0))
     request = rows.request - part.row
+    attempt, kind = rows.attempt, rows.kind
+    if repaired is not None:
+        wave = repaired.wave[request]
+        kind = np.where((wave > 0) & (kind == 0), KINDS.index("repair"), kind)
+        attempt = attempt + wave * _most_attempts(fleet)
     columns: dict[str, Any] = {
-        "request_id": request + part.request,
+        "request_id": (request if repaired is None else repaired.origin[request]) + part.request,
         "scheduled_ns": np.minimum(_ns(rows.due), end_ns - 1),
-        "sent_ns": np.where(rows.attempt == 0, np.minimum(_ns(rows.sent), end_ns - 1), _ns(rows.sent)),
+        "sent_ns": np.where(attempt == 0, np.minimum(_ns(rows.sent), end_ns - 1), _ns(rows.sent)),
         "ended_ns": pa.array(ended, mask=~over),
         "event_ns": make_lists("event_ns", times, counts),
         "prompt_tokens": rows.prompt,
@@ -559,8 +618,13 @@ def _make_rows(fleet: Fleet, part: _Part, served: Served, end_ns: int) -> pa.Rec
         "finish_reason": pa.array(np.where(ok, "length", ""), mask=~ok),
         "replica": make_words(rows.replica, [str(each) for each in range(1 + int(rows.replica.max(initial=0)))]),
     }
-    if np.any(rows.attempt > 0):
-        columns["attempt"], columns["kind"] = rows.attempt.astype(np.int32), make_words(rows.kind, KINDS)
+    if np.any(attempt > 0):
+        columns["attempt"], columns["kind"] = attempt.astype(np.int32), make_words(kind, KINDS)
+    if repaired is not None:
+        good, slices = repaired.good[request], repaired.slices[repaired.origin[request]]
+        columns["quality"] = pa.array(good, mask=~ok)
+        columns["quality_score"] = pa.array(good.astype(np.float64), mask=~ok)
+        columns["slices"] = make_words(slices - 1, SLICES)
     if tokens is not None:
         drafts = max(each.drafts.tokens if each.drafts else 0 for each in fleet.kinds())
         steps = np.maximum(counts - 1, 0)
@@ -576,6 +640,12 @@ def _make_rows(fleet: Fleet, part: _Part, served: Served, end_ns: int) -> pa.Rec
     if demand.tenant is not None:
         columns["tenant"] = make_words(demand.tenant[request], demand.tenants)
     return make_batch(columns)
+
+
+def _most_attempts(fleet: Fleet) -> int:
+    """At one answer, before it is repaired."""
+    retry, hedge = (fleet.client.retries(), fleet.client.hedges()) if fleet.client else (None, None)
+    return (1 + (retry.most if retry else 0)) * (2 if hedge else 1)
 
 
 def _sums(values: Ints, counts: Ints) -> Ints:

@@ -11,11 +11,12 @@ from openloop.records import Run, ints
 from openloop.seeds import stream
 from openloop.terms import NUMBER, SHARE, Term, param, read_term
 
-__all__ = ["QualityModel", "label", "labelled", "read_quality"]
+__all__ = ["LATE_TURN", "SLICES", "QualityModel", "label", "labelled", "read_quality"]
 
 Bools = NDArray[np.bool_]
 
 LATE_TURN = 4  # turns count from 0
+SLICES = ("numeric", "rare", "numeric+rare")
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ def labelled(batch: pa.RecordBatch, model: QualityModel, rng: np.random.Generato
     late = ints(batch, "turn") >= LATE_TURN
     good = rng.random(count) >= model.chance(rare | numeric | late)
     ok = np.array(batch.column("status").to_pylist()) == "ok"
-    names = np.array(["", "numeric", "rare", "numeric+rare"])[numeric + 2 * rare]
+    names = np.array(["", *SLICES])[numeric + 2 * rare]
     columns = {
         "quality": pa.array(good, mask=~ok),
         "quality_score": pa.array(good.astype(np.float64), mask=~ok),

@@ -1,18 +1,12 @@
 """A run while it goes on: what has ended so far, judged as the score at the end will be."""
 
-from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
-import pyarrow as pa
-import pyarrow.ipc
 from numpy.typing import NDArray
 
-from openloop.records import MISSING, SCHEMA, Run, read_now
-from openloop.records.manifest import read_manifest
-from openloop.records.run import MemorySource
-from openloop.records.writer import SPOOL_FILE
+from openloop.records import MISSING
+from openloop.records.tail import MOST_ROWS, Tail
 from openloop.report.page import Axis, Curve, Figure, Number, Panel, Report, Rule, Section
 from openloop.score.judged import judge_run
 from openloop.score.scope import Scope
@@ -20,54 +14,17 @@ from openloop.score.scorer import objectives_of
 from openloop.slo import SLO, Objectives, parse_slo
 from openloop.units import format_seconds
 
-__all__ = ["Tail", "live_report"]
+__all__ = ["live_report"]
 
 Floats = NDArray[np.float64]
 
-MOST_ROWS = 50_000  # judged each time: the latest
 RECENT_S = 10.0
 SHOWN_S = 120
 
 
-class Tail:
-    """The rows of a run in progress, read on from where they were read to before."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.manifest = read_manifest(folder)
-        self.rows = 0
-        self._batches: list[pa.RecordBatch] = []
-        self._read = 0  # bytes
-        self.flights: list[tuple[float, int]] = []  # seconds and requests in flight, each time somebody looked
-
-    def read_on(self) -> None:
-        try:
-            with (self.folder / SPOOL_FILE).open("rb") as file:
-                file.seek(self._read)
-                while True:
-                    message = pa.ipc.read_message(file)
-                    if message.type == "record batch":
-                        batch = pa.ipc.read_record_batch(message, SCHEMA)
-                        self._batches.append(batch)
-                        self.rows += batch.num_rows
-                    self._read = file.tell()
-        except (EOFError, OSError, pa.ArrowException):
-            pass  # the rest is not written yet, or the run is over
-        while len(self._batches) > 1 and sum(b.num_rows for b in self._batches[1:]) >= MOST_ROWS:
-            self._batches.pop(0)
-        now = read_now(self.folder)
-        if now and (not self.flights or now.seconds > self.flights[-1][0]):
-            self.flights = [*self.flights[-SHOWN_S * 4 :], (now.seconds, now.in_flight)]
-
-    @property
-    def run(self) -> Run:
-        manifest = msgspec.structs.replace(self.manifest, window_ns=None)
-        return Run(manifest, MemorySource(self._batches), self.folder)
-
-
 def live_report(tail: Tail, slo: str | None = None) -> Report:
     tail.read_on()
-    now, facts = read_now(tail.folder), tail.manifest
+    now, facts = tail.now, tail.manifest
     name = tail.folder.name
     about = " · ".join(each for each in (facts.model, facts.target) if each)
     if not tail.rows:
@@ -119,7 +76,7 @@ def live_report(tail: Tail, slo: str | None = None) -> Report:
                 "live",
                 "As it goes",
                 "The last two minutes, second by second.",
-                [_figure(scope, ended, until, tail.flights, what)],
+                [_figure(scope, ended, until, [(look.seconds, look.in_flight) for look in tail.looks], what)],
                 "Counted when requests end, so that what is in flight is not yet in goodput; the score at the end "
                 "counts everything that was due. In flight is known since this page was opened."
                 + (f" Of {tail.rows:,} attempts the latest {MOST_ROWS:,} are judged." if tail.rows > MOST_ROWS else ""),

@@ -18,13 +18,14 @@ from openloop.frontier.point import read_trial
 from openloop.records import Run, open_run, read_now
 from openloop.records.manifest import MANIFEST_FILE, read_manifest
 from openloop.records.run import MemorySource
+from openloop.records.tail import Tail
 from openloop.records.writer import SPOOL_FILE, TABLE_FILE
 from openloop.report.beside import Pair, pair_report
 from openloop.report.curve import FrontierSubject, frontier_headline, frontier_report, frontier_subject
 from openloop.report.page import Report
 from openloop.report.run import RunSubject, read_run_subject, run_headline, run_report
 from openloop.slo import Objectives, parse_slo, read_slo
-from openloop.view.live import Tail, live_report
+from openloop.view.live import live_report
 
 __all__ = ["Entry", "Shelf", "entries"]
 

@@ -1,10 +1,11 @@
 """How warm caches are when a run is measured, as something that is brought about and not found.
 
-cold-cache: the model is loaded, and no request finds anything of its prompt. warm-cache: what prompts have in common
-has been asked once before. hot: the run's own traffic, from when its hit rate is steady. disrupted: warm, until at a
-moment every prefix changes.
+cold: nothing was asked since the server started. cold-cache: the model is loaded, and no request finds anything of
+its prompt. warm-cache: what prompts have in common has been asked once before. hot: the run's own traffic, from when
+its hit rate is steady. disrupted: warm, until at a moment every prefix changes.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -21,6 +22,7 @@ from openloop.workload.describe import MULTIPLIER, chains
 
 __all__ = [
     "WARMTHS",
+    "Cold",
     "ColdCache",
     "Disrupted",
     "Hot",
@@ -29,6 +31,7 @@ __all__ = [
     "priming",
     "read_warming",
     "salted",
+    "split_states",
     "steady",
     "with_priming",
 ]
@@ -44,6 +47,7 @@ class Warming(Term):
     state: ClassVar[Warmth]
     primes: ClassVar[bool] = True
     settles: ClassVar[bool] = False
+    touches: ClassVar[bool] = True  # the model is asked something before the clock starts
 
     def salt(self, number: int, due_s: float, seconds: float) -> int:
         """Prompts of the same number and text are the same to a cache; others are not."""
@@ -51,6 +55,21 @@ class Warming(Term):
 
     def events(self, seconds: float) -> tuple[TimedEvent, ...]:
         return ()
+
+
+@dataclass(frozen=True)
+class Cold(Warming):
+    """Nothing was asked since the server started: the model's first requests, and caches that fill as it goes. Live it
+    takes a command that starts the server anew; a modelled fleet has empty caches, and no start of its own.
+    """
+
+    name = "cold"
+    state = "cold"
+    primes = False
+    touches = False
+
+    def events(self, seconds: float) -> tuple[TimedEvent, ...]:
+        return (TimedEvent(at_ns=0, kind="restart"),)
 
 
 @dataclass(frozen=True)
@@ -104,20 +123,20 @@ class Disrupted(Warming):
         return (TimedEvent(at_ns=to_ns(self.moment_s(seconds)), kind="salt-rotation"),)
 
 
-_KINDS: tuple[type[Warming], ...] = (ColdCache, WarmCache, Hot, Disrupted)
+_KINDS: tuple[type[Warming], ...] = (Cold, ColdCache, WarmCache, Hot, Disrupted)
 WARMTHS = {kind.name: kind for kind in _KINDS}
 
 
 def read_warming(text: str) -> Warming:
     """`warm-cache`, `disrupted:at=30s`, or a state by the name that manifests have for it."""
-    if text.strip() == "cold":
-        raise SpecError(
-            "a model cannot be unloaded from outside: start the server anew, run without --warmth, and say so in the "
-            "file (facts: {cache_warmth: cold}); --warmth cold-cache empties only the cache"
-        )
     name = next((kind.name for kind in _KINDS if kind.state == text.strip()), text)
     found: Warming = read_term(name, WARMTHS, "cache warmth")
     return found
+
+
+def split_states(text: str) -> list[str]:
+    """`warm-cache,disrupted:at=30s` as two."""
+    return [each.strip() for each in re.split(r",(?!\s*\w+\s*=)", text)]
 
 
 def priming(demand: Demand) -> Demand:

@@ -1,0 +1,136 @@
+"""The command that watches what goes on."""
+
+import json
+import sys
+from pathlib import Path
+
+import click
+
+from openloop.cli.common import DURATION, JSON, PLACE, SHARE, cli, say
+
+
+@cli.command()
+@click.argument("what", type=PLACE)
+@click.option("--slo", help="Gates, a preset or a YAML file; by default the SLO in the run's manifest.")
+@click.option(
+    "--objective", type=SHARE, default="99%", show_default=True, help="Share that is to be met; the rest is the budget."
+)
+@click.option("--burn", help="Alert rules, as factor:long/short.  [default: 14.4:1h/5m, 6:6h/30m, 1:72h/6h]")
+@click.option("--window", type=DURATION, default="60s", show_default=True, help="What rolling figures are over.")
+@click.option("--every", type=DURATION, default="1s", show_default=True, help="How often to look.")
+@click.option("--disruption", type=DURATION, default="60s", show_default=True, help="How long an event disturbs.")
+@click.option("--prices", type=click.Path(path_type=Path), help="YAML file of prices, in place of the manifest's.")
+@click.option("--speed", type=click.FloatRange(0, min_open=True), help="Replay what is there, so many times as fast.")
+@click.option(
+    "--once", is_flag=True, help="Go through what is there at once; exit with 1 if an alert is on at its end."
+)
+@click.option("--fail-on-alert", is_flag=True, help="Exit with 1 as soon as an alert begins.")
+@click.option(
+    "--webhook", envvar="OPENLOOP_WEBHOOK", help="Post alerts there; better in OPENLOOP_WEBHOOK, if it is secret."
+)
+@click.option("--listen", help="Offer /metrics for Prometheus at this port, or host:port.")
+@click.option("--token", envvar="OPENLOOP_WATCH_TOKEN", help="Who asks for /metrics must have it.")
+@JSON
+def watch(
+    what: Path | str,
+    slo: str | None,
+    objective: float,
+    burn: str | None,
+    window: float,
+    every: float,
+    disruption: float,
+    prices: Path | None,
+    speed: float | None,
+    once: bool,
+    fail_on_alert: bool,
+    webhook: str | None,
+    listen: str | None,
+    token: str | None,
+    as_json: bool,
+) -> None:
+    """Watch WHAT go on: rolling goodput, each gate by itself, tails by replica, burn-rate alerts, disruptions.
+
+    WHAT is the folder of a run or of the proxy, in progress or over; a file of OpenTelemetry GenAI spans, one JSON
+    object a line; the file of another tool; or the address of a server's /metrics. What is over is replayed.
+    --json prints an object a line.
+
+    \b
+    Examples:
+      openloop watch run/ --slo "ttft<=500ms, tpot<=40ms"
+      openloop watch run/ --speed 20 --burn 10:5m/30s
+      openloop watch run/ --once --objective 95% --json
+      openloop watch spans.jsonl --slo "ttft<=1s" --webhook https://example.com/hook
+      openloop watch http://localhost:8000/metrics --slo "ttft<=500ms, e2e<=10s" --listen 9464
+    """
+    import math
+    from contextlib import ExitStack, suppress
+
+    from rich.console import Console
+    from rich.live import Live
+
+    from openloop.records import read_prices
+    from openloop.spec import plain
+    from openloop.watch import RULES, Settings, open_feed, parse_rules
+    from openloop.watch import watch as moments
+    from openloop.watch.outlets import MetricsServer, Webhook, metrics_page
+    from openloop.watch.show import history, line, picture
+
+    if once and speed is not None:
+        raise click.UsageError("--once goes through it at once: leave out --speed")
+    settings = Settings(
+        objective,
+        parse_rules(burn) if burn else RULES,
+        window,
+        every,
+        disruption,
+        math.inf if once else speed,
+    )
+    feed = open_feed(what, slo, read_prices(prices) if prices else None, settings)
+    shown = feed.source
+    frame, told, noted = None, [], set()
+    with ExitStack() as stack:
+        hook = Webhook(webhook) if webhook else None
+        page = stack.enter_context(MetricsServer(listen, token)) if listen else None
+        if page:
+            click.echo(f"metrics at {page.url}", err=True)
+        screen = sys.stdout.isatty() and not as_json and not once
+        live = stack.enter_context(Live(console=Console(), auto_refresh=False)) if screen else None
+        with suppress(KeyboardInterrupt):
+            for frame, changed in moments(feed, settings):
+                told += changed
+                for alert in changed:
+                    if hook:
+                        hook.send(alert, shown)
+                    if as_json:
+                        click.echo(json.dumps({"type": "alert", **plain(alert)}, allow_nan=False))
+                    elif not live and not once:
+                        click.echo(str(alert))
+                if page:
+                    page.text = metrics_page(frame)
+                if live:
+                    past = history(feed.ledger, feed.signals, frame.at_s, window)
+                    live.update(picture(frame, past, told, shown), refresh=True)
+                elif not once:
+                    for note in () if as_json else [each for each in frame.notes if each not in noted]:
+                        click.echo(f"note: {note}", err=True)
+                        noted.add(note)
+                    click.echo(
+                        json.dumps({"type": "frame", **plain(frame)}, allow_nan=False) if as_json else line(frame)
+                    )
+                    sys.stdout.flush()
+                if fail_on_alert and any(alert.until_s is None for alert in changed):
+                    break
+        if hook:
+            hook.close()
+    if frame is None:
+        return
+    if once and as_json:
+        click.echo(json.dumps({"type": "frame", **plain(frame)}, allow_nan=False))
+    elif once:
+        past = history(feed.ledger, feed.signals, frame.at_s, window)
+        Console(soft_wrap=not sys.stdout.isatty()).print(picture(frame, past, told, shown))
+    if hook and hook.note:
+        click.echo(hook.note, err=True)
+    began = [alert for alert in told if alert.until_s is None]
+    if (fail_on_alert and began) or (once and frame.alerts):
+        sys.exit(say(f"{len(began)} alerts began, {len(frame.alerts)} are on", 1))

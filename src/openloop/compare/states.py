@@ -1,0 +1,89 @@
+"""What lies between two states of the same system: its caches warm, and disrupted."""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from openloop.compare.decide import Comparison, compare
+from openloop.frontier import Frontier, open_frontier
+from openloop.spec import plain
+from openloop.units import format_money, format_rate
+
+__all__ = ["Gap", "StateGap", "gap_lines", "gaps"]
+
+
+@dataclass(frozen=True)
+class Gap:
+    """Two values of a figure, and the second over the first less one; None where one is not shown."""
+
+    a: float | None
+    b: float | None
+
+    @property
+    def change(self) -> float | None:
+        return None if not self.a or self.b is None else self.b / self.a - 1
+
+    def to_dict(self) -> dict[str, Any]:
+        found: dict[str, Any] = plain({"a": self.a, "b": self.b, "change": self.change})
+        return found
+
+
+@dataclass(frozen=True)
+class StateGap:
+    """The state `b` against the state `a`: knee, highest goodput, and cost per accepted result at its lowest."""
+
+    a: str
+    b: str
+    knee: Gap
+    goodput: Gap
+    cost_per_accepted: Gap
+    comparison: Comparison
+
+    def to_dict(self) -> dict[str, Any]:
+        figures = {name: getattr(self, name).to_dict() for name in ("knee", "goodput", "cost_per_accepted")}
+        return {"a": self.a, "b": self.b, **figures, "comparison": self.comparison.to_dict()}
+
+
+def gaps(states: Mapping[str, Path], slo: Any = None) -> list[StateGap]:
+    """Each state against the first."""
+    (first, base), *others = states.items()
+    found = []
+    for name, path in others:
+        decided = compare(base, path, slo)
+        # That their warmth differs is what was asked about.
+        warnings = tuple(each for each in decided.warnings if "cache warmth" not in each)
+        sentence = re.sub(r"\bB\b", name, re.sub(r"\bA\b", first, decided.sentence))
+        both = [open_frontier(each, slo) for each in (base, path)]
+        knee, goodput, cost = (Gap(*map(figure, both)) for figure in (_knee, _goodput, _cost))
+        found.append(StateGap(first, name, knee, goodput, cost, replace(decided, warnings=warnings, sentence=sentence)))
+    return found
+
+
+def gap_lines(gap: StateGap) -> list[str]:
+    """For people."""
+    told: dict[str, tuple[Gap, Callable[[float], str]]] = {
+        "knee": (gap.knee, format_rate),
+        "highest goodput": (gap.goodput, format_rate),
+        "cost per accepted": (gap.cost_per_accepted, format_money),
+    }
+    lines = [f"{gap.b} against {gap.a}: {gap.comparison.sentence}"]
+    for name, (pair, form) in told.items():
+        if pair.a is not None or pair.b is not None:
+            a, b = ("not shown" if each is None else form(each) for each in (pair.a, pair.b))
+            lines.append(f"  {name}: {a} and {b}" + ("" if pair.change is None else f" ({pair.change:+.1%})"))
+    return lines
+
+
+def _knee(found: Frontier) -> float | None:
+    return found.knee.rate
+
+
+def _goodput(found: Frontier) -> float | None:
+    return found.peak.goodput_rps if found.peak else None
+
+
+def _cost(found: Frontier) -> float | None:
+    known = [p.cost_per_accepted for p in found.points if p.cost_per_accepted is not None and not p.overloaded]
+    return min(known, default=None)

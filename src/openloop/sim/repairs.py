@@ -1,0 +1,125 @@
+"""Answers that fail are asked for again, with a correction: requests that follow those whose answers they repair.
+
+Whether an answer fails is a matter of chance, so it can be drawn before anything is served. A repair is then due when
+the answer that it repairs is there, as the next turn of a conversation is, and the loop serves it like any other.
+"""
+
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from openloop.persistence import Repair
+from openloop.sim.quality import LATE_TURN, QualityModel
+from openloop.workload import Demand
+from openloop.workload.demand import ASSISTANT, USER, Pieces
+
+__all__ = ["Repaired", "with_repairs"]
+
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+CORRECTION_TOKENS = 20
+FRESH = 1 << 60  # identities that no workload has
+PER_PART = 1 << 36
+
+
+@dataclass(frozen=True, eq=False)
+class Repaired:
+    """A demand with its repairs behind it; by request: what it is an attempt at, the how manieth, and if it passes."""
+
+    demand: Demand
+    origin: Ints
+    wave: Ints
+    good: Bools
+    slices: Ints  # 1: numeric, 2: rare, 3: both
+
+    @property
+    def requests(self) -> int:
+        return int(np.sum(self.wave == 0))
+
+
+def with_repairs(
+    demand: Demand, model: QualityModel, repair: Repair, rng: np.random.Generator, part: int = 0
+) -> Repaired:
+    """`part` tells the parts of one workload apart."""
+    count = len(demand)
+    rare, numeric = (rng.random(count) < share for share in (model.rare, model.numeric))
+    late = np.zeros(count, np.bool_) if demand.turn is None else demand.turn >= LATE_TURN
+    chance = model.chance(rare | numeric | late)
+    slices = (numeric + 2 * rare).astype(np.int64)
+    origin, wave, good = np.arange(count), np.zeros(count, np.int64), rng.random(count) >= chance
+    newest = np.arange(count)  # the last attempt at each
+    failed = np.flatnonzero(~good)
+    whole = _named(_with_columns(demand), failed, FRESH + part * PER_PART)
+    assert whole.after is not None
+    turns = np.flatnonzero(whole.after >= 0)
+    for number in range(1, repair.most + 1):
+        if not len(failed):
+            break
+        again = _asked_again(whole, newest[failed], FRESH + part * PER_PART + (number << 32))
+        passed = rng.random(len(failed)) >= chance[failed]
+        newest[failed] = len(whole) + np.arange(len(failed))
+        whole = again
+        origin, wave = np.append(origin, failed), np.append(wave, np.full(len(failed), number))
+        good = np.append(good, passed)
+        failed = failed[~passed]
+    assert whole.after is not None
+    after = whole.after.copy()
+    after[turns] = newest[after[turns]]
+    return Repaired(replace(whole, after=after), origin, wave, good, slices)
+
+
+def _with_columns(demand: Demand) -> Demand:
+    """With every column that a repair needs."""
+    count = len(demand)
+    return replace(
+        demand,
+        after=np.full(count, -1) if demand.after is None else demand.after,
+        think_s=np.zeros(count) if demand.think_s is None else demand.think_s,
+        answer=np.full(count, -1) if demand.answer is None else demand.answer,
+    )
+
+
+def _named(demand: Demand, those: Ints, first: int) -> Demand:
+    """What only these ask will be asked once more, so it gets a name that a cache can know it by."""
+    mine = np.zeros(len(demand), np.bool_)
+    mine[those] = True
+    pieces = demand.pieces
+    own = mine[pieces.owner] & (pieces.identity < 0)
+    identity = np.where(own, first + np.cumsum(own), pieces.identity)
+    return replace(demand, pieces=replace(pieces, identity=identity))
+
+
+def _asked_again(demand: Demand, those: Ints, first: int) -> Demand:
+    """The demand, and behind it each of those with its answer and a correction."""
+    assert demand.answer is not None
+    said = first + np.arange(len(those))
+    answer = demand.answer.copy()
+    answer[those] = said  # what the next turn repeats is the answer that is better
+    demand = replace(demand, answer=answer)
+    before = demand.pieces.take(those)
+    places = np.repeat(before.starts[1:], 2)
+    added = {
+        "identity": np.stack([said, np.full(len(those), -1)], axis=1),
+        "tokens": np.stack([demand.output_tokens[those], np.full(len(those), CORRECTION_TOKENS)], axis=1),
+        "role": np.tile(np.array([ASSISTANT, USER], np.int8), (len(those), 1)),
+    }
+    longer = {name: np.insert(getattr(before, name), places, values.ravel()) for name, values in added.items()}
+    pieces = Pieces(before.starts + 2 * np.arange(len(those) + 1), **longer)
+    columns: dict[str, Any] = {
+        each.name: np.concatenate([getattr(demand, each.name), getattr(demand, each.name)[those]])
+        for each in fields(demand)
+        if isinstance(getattr(demand, each.name), np.ndarray)
+    }
+    columns["due_s"][len(demand) :] = np.nan
+    columns["think_s"][len(demand) :] = 0.0
+    columns["after"][len(demand) :] = those
+    columns["answer"][len(demand) :] = -1
+    old = demand.pieces
+    joined = Pieces(
+        np.concatenate([old.starts, old.starts[-1] + pieces.starts[1:]]),
+        *(np.concatenate([getattr(old, name), getattr(pieces, name)]) for name in ("identity", "tokens", "role")),
+    )
+    return replace(demand, pieces=joined, **columns)

@@ -1,0 +1,314 @@
+"""Where records come from: a run in progress, one that is over, and spans of calls as they are written."""
+
+import json
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from openloop.errors import OpenloopError
+from openloop.importers.foreign import Call
+from openloop.importers.otel import calls, run_of
+from openloop.records import Manifest, Prices, Run
+from openloop.records.tail import Tail
+from openloop.score.attempts import CENSORED
+from openloop.score.judged import judge_run
+from openloop.score.metrics import stragglers
+from openloop.score.money import reviews
+from openloop.score.scope import JudgedRun, Scope
+from openloop.slo import Gate, Objectives
+from openloop.units import NS_PER_S
+from openloop.watch.frame import GOODPUT, Ladder, Mark, ReplicaTails, columns
+from openloop.watch.ledger import Ledger
+
+__all__ = ["Feed", "Replay", "RunFeed", "SpanFeed", "gate_names", "wall"]
+
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+
+AT_ONCE = 20_000  # rows that are judged together while catching up
+SETTLE_S = 1.0  # what ended just now is not written yet
+OPEN_SPAN_S = 3600.0  # a span is written when it ends: this long ago the first may have begun
+METRICS = {"ttft": "ttft_s", "tpot": "tpot_s", "e2e": "e2e_s"}
+
+
+class Feed(Protocol):
+    """What a watch is fed by. Seconds count from the start of the run, or of watching."""
+
+    source: str  # as it is shown
+    ledger: Ledger
+    slo: str
+    signals: tuple[str, ...]  # each has its columns in the ledger; goodput and success among them
+    limits: tuple[str, ...]
+    notes: tuple[str, ...]
+    over: bool  # nothing more will come
+    per_hour: float
+    priced: bool
+
+    @property
+    def started_s(self) -> float | None: ...  # by the wall clock
+    @property
+    def marks(self) -> list[Mark]: ...
+    def read(self) -> None:
+        """Take in what is new."""
+
+    def clock(self) -> float:
+        """Up to when everything is known."""
+
+    def tails(self, start_s: float, end_s: float) -> tuple[dict[str, Ladder], list[ReplicaTails]]: ...
+    def traffic(self, start_s: float, end_s: float) -> tuple[float | None, int | None]:
+        """Requests per second that were due, and how many are in flight at the end."""
+
+
+def gate_names(objectives: Objectives) -> list[str]:
+    slos = [*([objectives.default] if objectives.default else []), *objectives.classes.values()]
+    return list(dict.fromkeys(gate.name for slo in slos for gate in slo.gates))
+
+
+class _Records:
+    """Judged requests by when they left; what was judged before is replaced as far back as all rows are still held."""
+
+    def __init__(self, source: str, objectives: Objectives, prices: Prices | None, keep_s: int = 1 << 40) -> None:
+        self.source, self.objectives, self.prices = source, objectives, prices
+        self.slo = str(objectives)
+        self.signals = (GOODPUT, "success", *gate_names(objectives))
+        self.ledger = Ledger(columns(self.signals), keep_s)
+        self.limits: tuple[str, ...] = ()
+        self.notes: tuple[str, ...] = ()
+        self.per_hour, self.priced, self.over = 0.0, False, False
+        self.manifest = Manifest(source="nothing yet")
+        self.judged: JudgedRun | None = None
+        self._left_s = self._due_s = np.empty(0)
+        self._accepted: Bools = np.empty(0, np.bool_)
+        self._order: NDArray[np.int64] = np.empty(0, np.int64)
+
+    @property
+    def started_s(self) -> float | None:
+        try:
+            return datetime.fromisoformat(self.manifest.started_at or "").timestamp()
+        except ValueError:
+            return None
+
+    @property
+    def marks(self) -> list[Mark]:
+        return [Mark(event.at_ns / 1e9, event.kind, event.detail) for event in self.manifest.events]
+
+    def take(self, run: Run, covered_ns: int = -1) -> None:
+        self.manifest = run.manifest
+        if not run.num_rows:
+            return
+        judged = judge_run(run, self.objectives, prices=self.prices)
+        scope = judged.everyone
+        counted = scope.deliveries.of_attempt(judged.attempts.status) != CENSORED
+        self._due_s = scope.due_ns / 1e9
+        left_s = np.where(counted, scope.left_ns / 1e9, np.inf)
+        self._order = np.argsort(left_s, kind="stable")
+        self._left_s = left_s[self._order]
+        self.judged, self.per_hour, self.priced = judged, judged.per_hour, judged.priced
+        self._accepted = scope.judgement.accepted
+        self._count(scope, left_s, counted, covered_ns)
+
+    def _count(self, scope: Scope, left_s: Floats, counted: Bools, covered_ns: int) -> None:
+        first = int(covered_ns // NS_PER_S) + 1 if covered_ns >= 0 else 0
+        mine = counted & (left_s >= first)
+        if not mine.any():
+            return
+        place = left_s[mine].astype(np.int64) - first
+
+        def by_second(values: NDArray[Any]) -> Floats:
+            return np.asarray(np.bincount(place, weights=np.asarray(values, np.float64)[mine]), np.float64)
+
+        judgement = scope.judgement
+        unknown = {gate.name for slo in scope.run.slos for gate in slo.gates if not _told(scope, gate)}
+        accepted = judgement.ok & ~np.any(
+            [missed for name, missed in judgement.missed.items() if name not in unknown] or [~judgement.ok], axis=0
+        )
+        self._accepted = accepted
+        ended, nothing = by_second(np.ones(scope.n)), by_second(np.zeros(scope.n))
+        counts = {
+            "ended": ended,
+            "ok": by_second(judgement.ok),
+            "tokens": by_second(np.where(judgement.ok, scope.deliveries.tokens, 0)),
+            "spent": by_second(scope.deliveries.spending.spent + reviews(scope)[1]),
+        }
+        for signal in self.signals:
+            missed = judgement.missed.get(signal)
+            passed = accepted if signal == GOODPUT else judgement.ok if missed is None else judgement.ok & ~missed
+            told = signal not in unknown
+            counts[f"{signal}.of"] = ended if told else nothing
+            counts[f"{signal}.low"] = counts[f"{signal}.high"] = by_second(passed) if told else nothing
+        self.ledger.write(first, counts)
+        self.notes = tuple(f"no row tells {name}: it is not judged, and goodput is without it" for name in unknown)
+
+    def tails(self, start_s: float, end_s: float) -> tuple[dict[str, Ladder], list[ReplicaTails]]:
+        if self.judged is None:
+            return {}, []
+        a, b = np.searchsorted(self._left_s, (start_s, end_s))
+        places = np.sort(self._order[a:b])
+        scope = Scope(self.judged, places, (int(start_s * 1e9), max(int(end_s * 1e9), int(start_s * 1e9) + 1)))
+        codes = scope.deliveries.of_attempt(self.judged.attempts.replica)
+        far = stragglers(scope)
+        replicas = []
+        for code in np.unique(codes[codes >= 0]).tolist():
+            name = self.judged.attempts.words["replica"][code]
+            part = scope.part(codes == code)
+            slow = {
+                each.metric.removesuffix("_s"): each.p95_s / each.fleet_p95_s for each in far if each.replica == name
+            }
+            share = float(self._accepted[part.places].mean())
+            replicas.append(ReplicaTails(name, part.n, share, _ladders(part), slow))
+        return _ladders(scope), replicas
+
+    def traffic(self, start_s: float, end_s: float) -> tuple[float | None, int | None]:
+        due = np.searchsorted(self._due_s, (start_s, end_s))
+        gone = int(np.searchsorted(self._left_s, end_s))
+        return float(due[1] - due[0]) / max(end_s - start_s, 1e-9), int(due[1]) - gone
+
+
+def _told(scope: Scope, gate: Gate) -> bool:
+    """Whether any completed request tells what the gate looks at; where none could, the gate has its say."""
+    answers, ok = scope.answers, scope.deliveries.ok
+    several = ok & (answers.tokens > 1)
+    known = {
+        "ttft": (ok, ~np.isnan(answers.ttft_s)),
+        "tpot": (several, ~np.isnan(answers.tpot_s)),
+        "quality": (ok, (answers.quality >= 0) | ~np.isnan(answers.quality_score)),
+        **dict.fromkeys(("e2e", "window", "retries"), (ok, ok)),
+        "cost": (ok, ~np.isnan(answers.cost)),
+    }
+    could, does = known.get(gate.name, (several, scope.deliveries.gaps_told))
+    return not could.any() or bool((could & does).any())
+
+
+def _ladders(scope: Scope) -> dict[str, Ladder]:
+    found = {}
+    for name, column in METRICS.items():
+        values = getattr(scope.answers, column)[scope.deliveries.ok]
+        values = values[~np.isnan(values)]
+        if len(values):
+            found[name] = Ladder(len(values), *np.quantile(values, (0.5, 0.95, 0.99)).tolist())
+    return found
+
+
+class Replay(_Records):
+    """A run that is over, all of it at once."""
+
+    def __init__(self, source: str, run: Run, objectives: Objectives, prices: Prices | None) -> None:
+        super().__init__(source, objectives, prices)
+        self.limits, self.over = run.manifest.notes if run.manifest.source == "import" else (), True
+        self.notes = run.missing
+        self.take(run)
+        self.notes = (*run.missing, *self.notes)
+
+    def read(self) -> None:
+        pass
+
+    def clock(self) -> float:
+        return float(self.ledger.end)
+
+
+class RunFeed(_Records):
+    """A run that `openloop run` or `openloop proxy` is writing."""
+
+    def __init__(self, folder: Path, objectives: Objectives, prices: Prices | None, keep_s: int, held_s: float) -> None:
+        super().__init__(folder.name, objectives, prices, keep_s)
+        self.limits = ("rows are written when requests end: what is in flight is counted, and judged later",)
+        self.tail = Tail(folder, held_s)
+        self.manifest = self.tail.manifest
+
+    def read(self) -> None:
+        while new := self.tail.read_on(AT_ONCE):
+            self.take(self.tail.run, self.tail.covered_ns)
+            if new < AT_ONCE:
+                break
+        self.manifest, self.over = self.tail.manifest, self.tail.over
+
+    def clock(self) -> float:
+        latest, now = self.tail.latest_ns / 1e9, self.tail.looks[-1] if self.tail.looks else None
+        if self.over:
+            return float(self.ledger.end)
+        if now:
+            return max(now.seconds + time.time() - now.at, latest) - SETTLE_S
+        return max(latest, time.time() - self.started_s if self.started_s else 0.0) - SETTLE_S
+
+    def traffic(self, start_s: float, end_s: float) -> tuple[float | None, int | None]:
+        looks = [look for look in self.tail.looks if start_s <= look.seconds <= end_s + 2 * SETTLE_S]
+        if self.over or not looks:
+            return None, None
+        seconds = looks[-1].seconds - looks[0].seconds
+        return (looks[-1].due - looks[0].due) / seconds if seconds else None, looks[-1].in_flight
+
+
+class SpanFeed(_Records):
+    """OpenTelemetry spans of calls to models, one JSON object a line, as they are appended to a file."""
+
+    def __init__(self, path: Path, objectives: Objectives, prices: Prices | None, keep_s: int, held_s: float) -> None:
+        super().__init__(path.name, objectives, prices, keep_s)
+        self.path, self._held_s = path, held_s
+        self._read = self._refused = 0
+        self._calls: list[Call] = []
+        self._asked = False  # somebody tells as a client: then those who answer are not counted as well
+        self._origin_ns: int | None = None
+        self._covered_ns = -1
+
+    def read(self) -> None:
+        new = self._new_calls()
+        if not new:
+            return
+        if self._origin_ns is None:
+            self._origin_ns = min(call.sent_ns or 0 for call in new) - int(OPEN_SPAN_S * 1e9)
+        kept = [call for call in new if (call.sent_ns or 0) >= self._origin_ns]
+        self._refused += len(new) - len(kept)
+        self._calls += kept
+        latest = max((call.ended_ns or 0 for call in self._calls), default=0)
+        old = latest - int(self._held_s * 1e9)
+        gone = [call.ended_ns or 0 for call in self._calls if (call.ended_ns or 0) < old]
+        self._covered_ns = max([self._covered_ns, *(ended - self._origin_ns for ended in gone)])
+        if kept:
+            run = run_of(self._calls, self._origin_ns)
+            self.limits = run.manifest.notes
+            self.take(run, self._covered_ns if self._covered_ns >= 0 else -1)
+        self._calls = [call for call in self._calls if (call.ended_ns or 0) >= old]
+        if self._refused:
+            self.notes = (*self.notes, f"{self._refused:,} lines or spans could not be used")
+
+    def _new_calls(self) -> Sequence[Call]:
+        try:
+            if self.path.stat().st_size < self._read:
+                self._read = 0  # somebody began the file anew
+            with self.path.open("rb") as file:
+                file.seek(self._read)
+                text = file.read()
+        except OSError:
+            return []
+        whole = text[: text.rfind(b"\n") + 1]
+        self._read += len(whole)
+        found: list[tuple[bool, Call]] = []
+        for line in whole.splitlines():
+            if line.strip():
+                try:
+                    found += calls([json.loads(line)])
+                except (OpenloopError, LookupError, ValueError, TypeError, AttributeError):
+                    self._refused += 1
+        self._asked = self._asked or any(client for client, _ in found)
+        return [call for client, call in found if client or not self._asked]
+
+    def clock(self) -> float:
+        if self._origin_ns is None:
+            return 0.0
+        return max(time.time() - self._origin_ns / 1e9 - SETTLE_S, float(self.ledger.end) - SETTLE_S)
+
+    def traffic(self, *_: float) -> tuple[float | None, int | None]:
+        return None, None  # a span is seen when it ends
+
+    @property
+    def started_s(self) -> float | None:
+        return None if self._origin_ns is None else self._origin_ns / 1e9
+
+
+def wall(seconds: float | None) -> str | None:
+    return None if seconds is None else datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")

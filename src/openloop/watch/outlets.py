@@ -1,0 +1,196 @@
+"""Who is told besides the terminal: a webhook, and whoever scrapes /metrics."""
+
+import hmac
+import http.client
+import json
+import queue
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import urlsplit
+
+from openloop.errors import SpecError
+from openloop.spec import plain
+from openloop.watch.burn import Alert
+from openloop.watch.frame import Frame, Share
+
+__all__ = ["MetricsServer", "Webhook", "metrics_page"]
+
+TIMEOUT_S = 5.0
+TRIES = 3
+MOST_WAITING = 1000
+
+
+class Webhook:
+    """Posts alerts from a thread of its own. One that is down is a count, and nothing waits for it.
+
+    Of the address only the host is ever shown: the rest is often a secret.
+    """
+
+    def __init__(self, url: str) -> None:
+        try:
+            parts = urlsplit(url)
+            host = parts.hostname if parts.port is None else f"{parts.hostname}:{parts.port}"
+        except ValueError:
+            parts, host = urlsplit(""), None
+        if parts.scheme not in ("http", "https") or not host:
+            raise SpecError("the webhook is no address; write it as https://host/path, best in OPENLOOP_WEBHOOK")
+        self.host = host
+        self.delivered = self.failed = 0
+        self.why = ""
+        self._url = url
+        self._waiting: queue.Queue[bytes | None] = queue.Queue(MOST_WAITING)
+        self._thread = threading.Thread(target=self._deliver, daemon=True)
+        self._thread.start()
+
+    def send(self, alert: Alert, source: str) -> None:
+        state = "firing" if alert.until_s is None else "resolved"
+        told = {"text": f"openloop watch {source}: {alert}", "source": source, "state": state, **plain(alert)}
+        try:
+            self._waiting.put_nowait(json.dumps(told, allow_nan=False).encode())
+        except queue.Full:
+            self.failed += 1
+
+    def close(self, patience_s: float = 2 * TIMEOUT_S) -> None:
+        """Wait a little for what is not delivered yet."""
+        try:
+            self._waiting.put_nowait(None)
+        except queue.Full:
+            return
+        self._thread.join(patience_s)
+
+    @property
+    def note(self) -> str | None:
+        if not self.failed:
+            return None
+        return f"the webhook at {self.host} did not take {self.failed:,} alerts ({self.why})"
+
+    def _deliver(self) -> None:
+        while (body := self._waiting.get()) is not None:
+            for tried in range(TRIES):
+                if self._post(body):
+                    self.delivered += 1
+                    break
+                time.sleep(0.2 * 2**tried)
+            else:
+                self.failed += 1
+
+    def _post(self, body: bytes) -> bool:
+        request = urllib.request.Request(self._url, body, {"Content-Type": "application/json"}, method="POST")
+        try:
+            with _OPENER.open(request, timeout=TIMEOUT_S) as answer:
+                answer.read(1)
+            return True
+        except urllib.error.HTTPError as error:
+            self.why = f"status {error.code}"
+            error.close()
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            reason = getattr(error, "reason", error)  # never the text of the error, which may hold the address
+            self.why = getattr(reason, "strerror", None) or type(reason).__name__
+        return False
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """What is posted goes where it was meant to go, and nowhere else."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+_OPENER = urllib.request.build_opener(_NoRedirect)
+
+
+class MetricsServer(ThreadingHTTPServer):
+    """The latest frame as a page in Prometheus' format, on loopback unless another host is named."""
+
+    daemon_threads = True
+
+    def __init__(self, where: str, token: str | None = None) -> None:
+        host, _, port = where.rpartition(":")
+        if not port.isdigit() or int(port) > 65535:
+            raise SpecError(f"{where!r} is nowhere to listen; write a port, as 9464, or host:port")
+        self.text, self.token = "", token
+        try:
+            super().__init__((host or "127.0.0.1", int(port)), _Handler)
+        except OSError as error:
+            raise SpecError(f"{where} cannot be listened on: {error.strerror}") from None
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.server_address[0]!s}:{self.server_address[1]}/metrics"
+
+    def handle_error(self, *_: Any) -> None:
+        """Somebody went away in the middle of an answer."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: MetricsServer
+    timeout = TIMEOUT_S
+
+    def do_GET(self) -> None:
+        given = self.headers.get("Authorization", "").removeprefix("Bearer ")
+        if self.server.token and not hmac.compare_digest(given.encode(), self.server.token.encode()):
+            self.send_error(401)
+            return
+        if self.path.partition("?")[0] != "/metrics":
+            self.send_error(404)
+            return
+        data = self.server.text.encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *_: Any) -> None:
+        """Nobody reads it."""
+
+
+def metrics_page(frame: Frame) -> str:
+    """Attainment and goodput first."""
+    lines: list[str] = []
+    told = ""
+    for name, labels, value in _samples(frame):
+        if value is None:
+            continue
+        if name != told:
+            lines.append(f"# TYPE openloop_{name} gauge")
+            told = name
+        inside = ",".join(f'{key}="{_escape(text)}"' for key, text in labels.items())
+        lines.append(f"openloop_{name}{{{inside}}} {float(value)!r}" if inside else f"openloop_{name} {float(value)!r}")
+    return "\n".join(lines) + "\n"
+
+
+def _samples(frame: Frame) -> Iterator[tuple[str, dict[str, str], float | None]]:
+    shares = {"all": Share(0.0, frame.attainment, frame.attainment_at_most), **frame.gates}
+    for what in ("attainment", "at_most"):
+        name = "attainment" if what == "attainment" else "attainment_at_most"
+        yield from ((name, {"gate": gate}, getattr(each, what)) for gate, each in shares.items())
+    for name in ("goodput_rps", "goodput_rps_at_most", "throughput_rps", "tokens_per_s", "offered_rps", "in_flight"):
+        yield name, {}, getattr(frame, name)
+    for metric, ladder in frame.tails.items():
+        for quantile, value in (("0.5", ladder.p50_s), ("0.95", ladder.p95_s), ("0.99", ladder.p99_s)):
+            yield "latency_seconds", {"metric": metric, "quantile": quantile}, value
+    yield from (("replica_attainment", {"replica": each.replica}, each.attainment) for each in frame.replicas)
+    for each in frame.replicas:
+        for metric, ladder in each.tails.items():
+            yield "replica_p95_seconds", {"replica": each.replica, "metric": metric}, ladder.p95_s
+    yield from (
+        ("replica_straggles", {"replica": each.replica}, float(bool(each.straggler))) for each in frame.replicas
+    )
+    for long in (True, False):
+        for burn in frame.burns:
+            window = "long" if long else "short"
+            labels = {"signal": burn.signal, "rule": str(burn.rule), "window": window}
+            yield "burn_rate", labels, burn.long if long else burn.short
+    yield from (("alert", {"signal": b.signal, "rule": str(b.rule)}, float(b.firing)) for b in frame.burns)
+    yield "watched_seconds", {}, frame.at_s
+
+
+def _escape(text: str) -> str:
+    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")

@@ -1,0 +1,451 @@
+"""Watching: burn rates by hand, a run followed as it is written, and what each source can and cannot show."""
+
+import json
+import math
+import threading
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from openloop.cli import main
+from openloop.errors import SpecError
+from openloop.load.prometheus import read_page
+from openloop.records import Manifest, Now, Prices, Run, RunWriter, TimedEvent, make_batch, make_lists, write_now
+from openloop.slo import read_slo
+from openloop.watch import RULES, Alarm, Alert, Frame, Ledger, Rule, Settings, burn_rate, open_feed, parse_rules, watch
+from openloop.watch.feeds import Replay, RunFeed, SpanFeed
+from openloop.watch.frame import columns, disruptions
+from openloop.watch.outlets import MetricsServer, Webhook, metrics_page
+from openloop.watch.pages import PageFeed, within
+from tests.runs import batch, row, write_run
+
+
+@pytest.fixture
+def call(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """A command in this process: what it printed, if it exits as it should."""
+
+    def run(*args: str | Path, code: int = 0) -> Any:
+        monkeypatch.setattr("sys.argv", ["openloop", *map(str, args)])
+        with pytest.raises(SystemExit) as done:
+            main()
+        printed = capsys.readouterr()
+        assert done.value.code == code, printed
+        return printed
+
+    return run
+
+
+def counted(long: tuple[float, float], short: tuple[float, float]) -> dict[str, Callable[[float], tuple[float, float]]]:
+    return {"goodput": lambda back: long if back == 3600 else short}
+
+
+def test_burn_rates_by_hand() -> None:
+    assert burn_rate(1000, 990, 0.99) == pytest.approx(1.0)  # one in a hundred may fail, and does
+    assert burn_rate(1000, 856, 0.99) == pytest.approx(14.4)
+    assert burn_rate(500, 250, 0.999) == pytest.approx(500.0)
+    assert burn_rate(0, 0, 0.99) is None
+    # What each default rule has used of a month's budget when its long window is full.
+    assert [rule.factor * rule.long_s / (30 * 86400) for rule in RULES] == pytest.approx([0.02, 0.05, 0.10])
+
+
+def test_an_alert_needs_both_windows_and_ends_with_the_short_one() -> None:
+    alarm = Alarm([Rule(14.4, 3600, 300)], 0.99)
+    assert not list(alarm.look(1, counted((1000, 856), (100, 99))))  # it was bad, and is over
+    assert not list(alarm.look(2, counted((1000, 900), (100, 50))))  # it is bad, and new: 10 times over the hour
+    assert not list(alarm.look(3, counted((1000, 857), (100, 80))))  # 14.3
+    assert not list(alarm.look(4, counted((1000, 0), (9, 0))))  # nine requests say nothing
+    (began,) = alarm.look(5, counted((1000, 856), (1000, 856)))  # 14.4 and 14.4
+    assert (began.signal, began.since_s) == ("goodput", 5)
+    assert began.burn == pytest.approx(14.4)
+    assert not list(alarm.look(6, counted((1000, 500), (100, 50))))
+    (ended,) = alarm.look(7, counted((1000, 500), (100, 99)))
+    assert (ended.since_s, ended.until_s) == (5, 7)
+    assert not alarm.on
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("14.4", "'14.4' is no burn rule; write factor:long/short"),
+        ("2:5m/1h", "the short window is at least a second and no longer than the long one"),
+        ("0:1h/5m", "always reached"),
+        ("x:1h/5m", "'x'"),
+    ],
+)
+def test_rules_that_are_none(text: str, said: str) -> None:
+    with pytest.raises(SpecError, match=said.replace("'", ".")):
+        parse_rules(text)
+
+
+def test_rules_that_cannot_fire_are_left_out_or_refused() -> None:
+    assert [rule.factor for rule in Alarm(RULES, 0.9).rules] == [6, 1]
+    with pytest.raises(SpecError, match="nothing burns faster than 2 times"):
+        Alarm(parse_rules("14.4:1h/5m"), 0.5)
+    with pytest.raises(SpecError, match="leaves no budget"):
+        Alarm(RULES, 1.0)
+    assert parse_rules(", ".join(map(str, RULES))) == RULES
+
+
+@given(st.lists(st.tuples(st.integers(0, 30), st.lists(st.integers(0, 9), min_size=1, max_size=8)), max_size=6))
+def test_a_ledger_adds_up_what_was_written_last(writes: list[tuple[int, list[int]]]) -> None:
+    ledger, naive = Ledger(["n"]), dict[int, int]()
+    for second, counts in writes:
+        ledger.write(second, {"n": np.array(counts, float)})
+        naive = {at: count for at, count in naive.items() if at < second}
+        naive |= {second + i: count for i, count in enumerate(counts)}
+    for start, end in ((0, 50), (3, 17), (10, 11), (20, 5)):
+        assert ledger.total("n", start, end) == sum(naive.get(at, 0) for at in range(start, end))
+
+
+def test_a_ledger_forgets_what_is_older_than_it_must_keep() -> None:
+    ledger = Ledger(["n"], keep_s=10)
+    for second in range(100):
+        ledger.add(second, {"n": 1.0})
+    assert 10 <= ledger.end - ledger.first <= 21
+    assert ledger.total("n", 90, 100) == 10
+    assert ledger.total("n", 0, 100) == ledger.end - ledger.first
+
+
+def test_what_a_disruption_cost_by_hand() -> None:
+    """100 s at 10 a second, all accepted but for 20 s from 50 on, when half are; 36 per hour and a cent each."""
+    ledger = Ledger(columns(["goodput"]))
+    for second in range(100):
+        good = 5.0 if 50 <= second < 70 else 10.0
+        ledger.add(second, {"ended": 10, "spent": 0.1, "goodput.of": 10, "goodput.low": good, "goodput.high": good})
+    deploy, inside = disruptions(ledger, 100, [("deploy", None, 50, 70), ("alert", "ttft", 55, 60)], 36.0, priced=True)
+    assert (deploy.ended, deploy.accepted, deploy.attainment, deploy.steady_attainment) == (200, 100, 0.5, 1.0)
+    assert deploy.lost == pytest.approx(100)
+    assert deploy.cost == pytest.approx(20 * 0.01 + 20 * 0.1)  # 36 per hour is a cent a second
+    assert deploy.cost_per_accepted == pytest.approx(0.022)
+    assert deploy.steady_cost_per_accepted == pytest.approx(0.011)
+    assert deploy.extra_cost == pytest.approx(2.2 - 100 * 0.011)
+    assert inside.lost == pytest.approx(25)
+
+
+def chatbot(minutes: int = 10, rate: int = 20) -> Run:
+    """Tokens flow as ever, and from half time on first tokens come late: 98% in time, then 41%."""
+    requests = minutes * 60 * rate
+    due, place = np.arange(requests) / rate, np.arange(requests) % 100
+    late = np.where(due < minutes * 30, place >= 98, place >= 41)
+    tokens = due[:, None] + np.where(late, 2.0, 0.3)[:, None] + np.arange(30) * 0.02
+    tokens[:, 1:] += np.where(np.arange(requests) % 4 == 3, 0.2, 0.0)[:, None]  # replica 3 stalls once
+    columns = {
+        "request_id": np.arange(requests),
+        "scheduled_ns": (due * 1e9).astype(np.int64),
+        "sent_ns": (due * 1e9).astype(np.int64),
+        "ended_ns": (tokens[:, -1] * 1e9).astype(np.int64) + 1,
+        "event_ns": make_lists("event_ns", (tokens * 1e9).astype(np.int64).ravel(), np.full(requests, 30)),
+        "replica": [f"r{i % 4}" for i in range(requests)],
+    }
+    event = TimedEvent(at_ns=minutes * 30 * 10**9, kind="limit raised")
+    manifest = Manifest(source="test", slo="ttft<=500ms, tpot<=40ms", events=(event,), prices=Prices(per_hour=36.0))
+    return Run.of(manifest, [make_batch(columns)])
+
+
+def replay(run: Run, slo: str | None = None, **how: Any) -> tuple[list[Frame], list[Alert]]:
+    settings = Settings(**{"speed": 1.0, "every_s": 10.0, **how})
+    feed = Replay("test", run, read_slo(slo or str(run.manifest.slo)), None)
+    found = list(watch(feed, settings, wait=lambda _: None))
+    return [frame for frame, _ in found], [alert for _, changed in found for alert in changed]
+
+
+def test_the_chatbot_that_passed_throughput_and_failed_its_users() -> None:
+    frames, alerts = replay(chatbot(), rules=parse_rules("14.4:2m/20s"))
+    before, after = frames[28], frames[40]
+    assert before.tokens_per_s == pytest.approx(after.tokens_per_s, rel=0.02)
+    assert before.throughput_rps == pytest.approx(after.throughput_rps, rel=0.02)
+    assert before.gates["ttft"].attainment == pytest.approx(0.98, abs=0.005)
+    assert after.gates["ttft"].attainment == pytest.approx(0.41, abs=0.005)
+    assert before.gates["tpot"].attainment == after.gates["tpot"].attainment == 1.0
+    assert after.goodput_rps == pytest.approx(0.41 * 20, rel=0.02)
+    assert {alert.signal for alert in alerts} == {"goodput", "ttft"}
+    assert all(300 < alert.since_s <= 340 for alert in alerts)
+    (raised, alert) = frames[-1].disruptions
+    assert (raised.kind, raised.start_s, raised.end_s, alert.kind) == ("limit raised", 300, 360, "alert")
+    assert raised.lost == pytest.approx(0.57 * 1200, rel=0.1)
+    steady = raised.steady_cost_per_accepted
+    assert steady == pytest.approx(0.01 / (20 * 0.98), rel=0.05)
+    assert raised.extra_cost == pytest.approx(0.6 - raised.accepted * (steady or 0), rel=0.01)
+
+
+def test_a_straggler_is_flagged_and_tails_are_by_replica() -> None:
+    frames, _ = replay(chatbot(2), "ttft<=5s")
+    found = {each.replica: each for each in frames[-1].replicas}
+    assert list(found) == ["r0", "r1", "r2", "r3"]
+    assert not found["r0"].straggler
+    slow = [each.replica for each in frames[5].replicas if "tpot" in each.straggler]
+    assert slow == []  # 0.2 s over 30 tokens is 27 ms a token beside 20: not 1.5 times
+    rows = [row(i, i / 30, (0.1, 0.2 if i % 3 else 0.5), replica=f"r{i % 3}") for i in range(600)]
+    frames, _ = replay(Run.of(Manifest(source="test"), [batch(rows)]), "ttft<=1s")
+    worst = {each.replica: each.straggler for each in frames[-1].replicas}
+    assert worst["r0"]["tpot"] == pytest.approx(4.0)
+    assert not worst["r1"]
+    assert not worst["r2"]
+
+
+def test_a_run_followed_as_it_is_written_counts_what_a_replay_counts(tmp_path: Path) -> None:
+    rng = np.random.default_rng(5)
+    rows = []
+    for i in range(1200):
+        failed = i % 7 == 0
+        first = row(i, i / 20, () if failed else (float(rng.uniform(0.1, 0.4)), 0.6), ended=0.6, replica="a")
+        rows.append(first | ({"status": "error", "error": "refused"} if failed else {}))
+        if i % 14 == 0:  # half of those who failed try again, and are answered ten batches later
+            rows.append(row(i, i / 20, (2.0, 2.1), sent=1.5, attempt=1, kind="retry", replica="b"))
+    rows.sort(key=lambda each: each["ended_ns"])
+    objectives = read_slo("ttft<=300ms, tpot<=400ms, retries<=0")
+    folder = tmp_path / "run"
+    writer = RunWriter(folder, Manifest(source="proxy"))
+    feed = RunFeed(folder, objectives, None, keep_s=10_000, held_s=5.0)
+    feed.read()
+    assert feed.ledger.end == 0
+    for at in range(0, len(rows), 25):
+        writer.append(batch(rows[at : at + 25]))
+        write_now(folder, Now(at / 20, at, 3))
+        feed.read()
+    assert feed.tail.run.num_rows < 200
+    assert feed.traffic(0, 1e9)[1] == 3
+    assert not feed.over
+    last = feed.clock()
+    writer.finish()
+    for _ in range(2):
+        feed.read()
+    assert feed.over
+    assert feed.clock() <= last + 3
+    whole = Replay("run", Run.of(Manifest(source="proxy"), [batch(rows)]), objectives, None)
+    for column in columns(feed.signals):
+        for start, end in ((0, 100), (7, 23), (50, 60)):
+            assert feed.ledger.total(column, start, end) == whole.ledger.total(column, start, end), column
+
+
+def test_a_run_that_goes_on_is_watched_to_its_end(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    writer = RunWriter(folder, Manifest(source="load", slo="ttft<=1s, quality"))
+    rows = [row(i, i / 10, (0.1, 0.2)) for i in range(100)]
+    parts = iter([rows[:40], rows[40:80], rows[80:]])
+
+    def wait(_: float) -> None:
+        part = next(parts, None)
+        if part is None:
+            if not (folder / "requests.parquet").exists():
+                writer.finish()
+            return
+        writer.append(batch(part))
+        write_now(folder, Now(4.0, 40, 1))
+
+    settings = Settings()
+    frames = [frame for frame, _ in watch(open_feed(folder, None, None, settings), settings, wait)]
+    assert frames[0].attainment is None
+    assert frames[-1].ended == 100
+    assert frames[-1].attainment == 1.0
+    assert frames[-1].gates["quality"].attainment is None
+    assert "no row tells quality: it is not judged, and goodput is without it" in frames[-1].notes
+
+
+def spans(calls: list[tuple[float, float, float]]) -> str:
+    def span(start: float, first: float, end: float) -> dict[str, Any]:
+        attributes = {"gen_ai.response.time_to_first_chunk": first}
+        told = [{"key": key, "value": {"doubleValue": value}} for key, value in attributes.items()]
+        told += [{"key": "gen_ai.usage.output_tokens", "value": {"intValue": "11"}}]
+        base = 1_760_000_000_000_000_000
+        times = {"startTimeUnixNano": str(base + int(start * 1e9)), "endTimeUnixNano": str(base + int(end * 1e9))}
+        return {"name": "chat", "kind": 3, "attributes": told, **times}
+
+    return "".join(json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": [span(*each)]}]}]}) + "\n" for each in calls)
+
+
+def test_spans_are_followed_as_they_are_written_and_say_what_they_cannot_show(tmp_path: Path) -> None:
+    path = tmp_path / "spans.jsonl"
+    calls = [(i / 2, 0.2 if i % 4 else 0.9, i / 2 + 1) for i in range(80)]
+    path.write_text(spans(calls[:40]))
+    settings = Settings()
+    feed = open_feed(path, "ttft<=500ms, tpot<=70ms, tbt<=1s", None, settings)
+    assert isinstance(feed, SpanFeed)
+    feed.read()
+    whole = spans(calls[40:])
+    with path.open("a") as file:
+        file.write('{"resourceSpans": 3}\nnonsense\n' + whole[:1000])
+        file.flush()
+        feed.read()
+        file.write(whole[1000:])
+    feed.read()
+    assert feed.ledger.total("ended", 0, 1e9) == 80
+    assert feed.ledger.total("ttft.low", 0, 1e9) == 60
+    assert feed.ledger.total("tpot.low", 0, 1e9) == 20  # 80 ms a token after 0.2 s, and 10 ms after 0.9 s
+    assert any("when they were due" in limit for limit in feed.limits)
+    assert any("tbt" in note for note in feed.notes)
+    assert "2 lines or spans could not be used" in feed.notes
+
+
+@contextmanager
+def site(answer: Callable[[str, bytes], tuple[int, str]]) -> Iterator[str]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            status, text = answer(self.path, body)
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(text)))
+            self.end_headers()
+            self.wfile.write(text.encode())
+
+        do_POST = do_GET  # noqa: N815
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+
+
+def exposition(ttft: list[int], e2e: list[int], ok: int, failed: int) -> str:
+    def histogram(name: str, counts: list[int]) -> str:
+        edges = ["0.1", "0.5", "1.0", "+Inf"]
+        return "".join(f'vllm:{name}_bucket{{engine="0",le="{e}"}} {c}\n' for e, c in zip(edges, counts, strict=True))
+
+    ended = "".join(
+        f'vllm:request_success_total{{engine="0",finished_reason="{why}"}} {count}\n'
+        for why, count in (("stop", ok), ("abort", failed))
+    )
+    return histogram("time_to_first_token_seconds", ttft) + histogram("e2e_request_latency_seconds", e2e) + ended
+
+
+def test_within_is_exact_at_an_edge_and_bounded_between() -> None:
+    buckets = {0.1: 10.0, 0.5: 60.0, 1.0: 90.0, math.inf: 100.0}
+    assert within(buckets, 0.5) == (60, 60)
+    assert within(buckets, 0.7) == (60, 90)
+    assert within(buckets, 0.05) == (0, 10)
+    assert within(buckets, 5.0) == (90, 100)
+
+
+def test_histograms_bound_attainment_and_a_restart_is_marked() -> None:
+    pages = [
+        exposition([0, 10, 10, 10], [0, 0, 10, 10], 10, 0),
+        exposition([20, 90, 100, 110], [0, 40, 100, 110], 105, 5),  # 80 of 100 within 0.5 s; 30 to 90 within 0.7 s
+        exposition([1, 2, 2, 2], [0, 0, 2, 2], 2, 0),
+    ]
+    asked: list[str] = []
+
+    def answer(path: str, _: bytes) -> tuple[int, str]:
+        asked.append(path)
+        return (200, pages.pop(0)) if pages else (503, "")
+
+    with site(answer) as url:
+        settings = Settings()
+        feed = open_feed(f"{url}/metrics", "ttft<=500ms, e2e<=700ms, quality", None, settings)
+        assert isinstance(feed, PageFeed)
+        moments = watch(feed, settings, wait=lambda _: None)
+        first, _ = next(moments)
+        assert first.ended == 0  # what was counted before nobody watched
+        second, _ = next(moments)
+        assert second.ended == 100
+        ttft, e2e = second.gates["ttft"], second.gates["e2e"]
+        assert (ttft.attainment, ttft.at_most) == (0.8, 0.8)
+        assert (e2e.attainment, e2e.at_most) == (0.4, 0.9)
+        assert second.gates["success"].attainment == 0.95
+        # At least 1 - (0.05 + 0.2 + 0.6) met all three, and at most as many as met the hardest.
+        assert second.attainment == pytest.approx(0.15)
+        assert second.attainment_at_most == pytest.approx(0.8)
+        assert second.tails["ttft"].p50_s == 0.5
+        assert second.tails["ttft"].p95_s == math.inf
+        assert any("quality" in note for note in second.notes)
+        assert any("only bounded" in limit for limit in second.limits)
+        third, _ = next(moments)
+        assert [mark.kind for mark in third.events] == ["restart"]
+        assert third.ended == 102
+        fourth, _ = next(moments)
+        assert "status 503" in fourth.notes[0]
+    assert set(asked) == {"/metrics"}
+
+
+def test_a_page_looked_at_once_tells_the_servers_life(call: Callable[..., Any]) -> None:
+    page = exposition([0, 8, 10, 10], [0, 0, 10, 10], 10, 0)
+    with site(lambda *_: (200, page)) as url:
+        done = call("watch", f"{url}/metrics", "--slo", "ttft<=500ms", "--once", "--json", code=1)
+        frame = json.loads(done.out.splitlines()[-1])
+        assert frame["gates"]["ttft"]["attainment"] == 0.8
+        assert frame["alerts"]  # 20 times what one in a hundred allows
+    with site(lambda *_: (200, "up 1\n")) as url:
+        assert "no latency histogram" in call("watch", f"{url}/metrics", "--slo", "ttft<=1s", code=2).err
+    assert "cannot be read" in call("watch", f"{url}/metrics", "--slo", "ttft<=1s", "--once", code=2).err
+
+
+def test_a_webhook_that_is_down_stops_nothing_and_its_secret_is_not_told(
+    tmp_path: Path, call: Callable[..., Any]
+) -> None:
+    chatbot(2).save(tmp_path / "run")
+    rules = ("--burn", "10:1m/10s")
+    with site(lambda *_: (200, "")) as url:
+        pass
+    done = call(
+        "watch", tmp_path / "run", "--once", *rules, "--webhook", f"{url}/hook/s3cret?key=t0ken", "--json", code=1
+    )
+    assert json.loads(done.out.splitlines()[-1])["type"] == "frame"
+    assert f"the webhook at {url.removeprefix('http://')} did not take 2 alerts" in done.err
+    assert "s3cret" not in done.out + done.err
+    assert "t0ken" not in done.out + done.err
+    posted: list[dict[str, Any]] = []
+
+    def take(_: str, body: bytes) -> tuple[int, str]:
+        posted.append(json.loads(body))
+        return 204, ""
+
+    with site(take) as url:
+        call("watch", tmp_path / "run", "--once", *rules, "--webhook", f"{url}/hook", code=1)
+    assert {each["signal"] for each in posted} == {"goodput", "ttft"}
+    assert {each["state"] for each in posted} == {"firing"}
+    with pytest.raises(SpecError, match="the webhook is no address") as refused:
+        Webhook("hooks.example/s3cret")
+    assert "s3cret" not in str(refused.value)
+
+
+def test_the_command_and_its_exit_codes(tmp_path: Path, call: Callable[..., Any]) -> None:
+    chatbot(2).save(tmp_path / "run")
+    rows = [row(i, i / 20, (0.1, 0.12)) for i in range(400)]
+    write_run(tmp_path / "good", rows, slo="ttft<=1s")
+    assert "goodput" in call("watch", tmp_path / "good", "--once").out
+    shown = call("watch", tmp_path / "run", "--once", "--burn", "10:1m/10s", code=1).out
+    assert "firing: ttft burns its budget" in shown
+    assert "limit raised at 60.0 s" in shown
+    lines = call("watch", tmp_path / "run", "--speed", "1e6", "--json", "--every", "30s").out.splitlines()
+    assert [json.loads(each)["type"] for each in lines].count("frame") == 5
+    done = call("watch", tmp_path / "run", "--speed", "1e6", "--burn", "10:1m/10s", "--fail-on-alert", code=1)
+    assert "alerts began" in done.err
+    for arguments, said in (
+        (["nowhere", "--slo", "ttft<=1s"], "does not exist"),
+        ([tmp_path / "good", "--burn", "nonsense"], "no burn rule"),
+        ([tmp_path / "good", "--once", "--speed", "2"], "leave out --speed"),
+        ([tmp_path / "good", "--objective", "100%"], "no budget"),
+        ([tmp_path / "good", "--listen", "nowhere"], "nowhere to listen"),
+        ([tmp_path / "good", "--every", "1ms"], "a second or more"),
+        (["http://127.0.0.1:9/metrics"], "no goodput without an SLO"),
+    ):
+        assert said in call("watch", *arguments, code=2).err
+
+
+def test_metrics_are_a_page_that_prometheus_reads() -> None:
+    frames, _ = replay(chatbot(2), rules=parse_rules("10:1m/10s"))
+    text = metrics_page(frames[-1])
+    assert text.startswith("# TYPE openloop_attainment gauge\n")
+    page = read_page(text, {"openloop_attainment", "openloop_goodput_rps", "openloop_alert"})
+    shares = {labels["gate"]: value for labels, value in page["openloop_attainment"]}
+    assert shares["ttft"] == frames[-1].gates["ttft"].attainment
+    assert page["openloop_goodput_rps"] == [({}, frames[-1].goodput_rps)]
+    assert sum(value for _, value in page["openloop_alert"]) == 2
+    with MetricsServer("0", token="sesame") as server:
+        server.text = text
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            urllib.request.urlopen(server.url)
+        asked = urllib.request.Request(server.url, headers={"Authorization": "Bearer sesame"})
+        assert urllib.request.urlopen(asked).read().decode() == text
+        assert server.server_address[0] == "127.0.0.1"
+        server.shutdown()
