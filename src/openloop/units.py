@@ -16,10 +16,12 @@ __all__ = [
     "format_share",
     "parse_count",
     "parse_number",
+    "parse_price",
     "parse_rate",
     "parse_rates",
     "parse_seconds",
     "parse_share",
+    "parse_times",
     "parse_token_rate",
     "to_ns",
     "write_seconds",
@@ -140,6 +142,23 @@ def parse_number(text: str) -> float:
     number, unit = _split(text)
     if unit or number < 0:
         raise SpecError(f"{text.strip()!r} is not a plain number of zero or more")
+    return number
+
+
+def parse_price(text: str) -> float:
+    """`3/h` -> 3.0 per hour; `/d` is per day. The time is required: prices are also by token."""
+    number, unit = _split(text.strip().lstrip("$€"))
+    if unit[:1] != "/" or unit[1:] not in _UNITS or number < 0:
+        raise SpecError(f"{text.strip()!r} is no price of time; write it as {abs(number):g}/h")
+    times, by = _UNITS[unit[1:]]
+    return number * 3600 * by / times
+
+
+def parse_times(text: str) -> float:
+    """`1.5x` -> 1.5."""
+    number, unit = _split(text)
+    if unit not in ("x", "") or number < 0:
+        raise SpecError(f"{text.strip()!r} is no factor; write it as 1.5x")
     return number
 
 

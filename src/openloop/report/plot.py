@@ -33,9 +33,8 @@ def show_report(report: Report) -> None:
     def text(value: object) -> str:
         return str(value).translate(PLAIN).encode("ascii", "replace").decode() if plain else str(value)
 
-    words = {"good": "VALID", "invalid": "NOT VALID", "live": "IN PROGRESS"}[report.verdict]
     page.line(text(f"{report.title} · {report.subtitle}"))
-    page.line(words, style="bold green" if report.verdict == "good" else "bold red")
+    page.line(text(report.word.upper()), style="bold green" if report.verdict == "good" else "bold red")
     page.line(text(report.headline), style="bold")
     for sentence in report.sentences:
         page.line(text(sentence))
