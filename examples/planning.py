@@ -25,9 +25,8 @@ def ask(*words: str) -> dict[str, Any]:
 
 def embedding() -> None:
     plan = ask("plan", "--in-flight", "32", "--latency", "40ms", "--demand", "12000/s", "--headroom", "20%")
-    print(
-        f"  a replica does {plan['system']['knee']:.0f}/s: {plan['carry']['value']} replicas, {plan['replicas']} deployed"
-    )
+    print(f"  a replica does {plan['system']['knee']:.0f}/s: {plan['carry']['value']} replicas")
+    print(f"  with headroom: {plan['replicas']}")
     print(f"  in flight in each: {plan['in_flight_each']:.1f} of 32")
 
 
@@ -46,9 +45,8 @@ def fleet() -> None:
     print(f"  at 70% utilisation: {plan['cost_per_million']['value']:.2f} per million, by D / (3600 u X)")
     print("  a tenth better, and what it saves of that:")
     for gain in plan["gains"]:
-        print(
-            f"    {gain['name']:22} {gain['now']:g} -> {gain['then']:g}: {gain['worth']:5.1%}, {gain['replicas']} replicas"
-        )
+        change = f"{gain['now']:g} -> {gain['then']:g}"
+        print(f"    {gain['name']:22} {change:14} {gain['worth']:5.1%}, {gain['replicas']} replicas")
 
 
 def law() -> None:

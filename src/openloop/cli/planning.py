@@ -266,3 +266,34 @@ def batch(
     from openloop.report.calculators import answer_batch
 
     _tell_answer(answer_batch(fixed, each, size, within, rate), plot, as_json)
+
+
+@cli.command()
+@click.argument("scenario", type=click.Path(path_type=Path))
+@click.option("-o", "--out", type=click.Path(path_type=Path), help="Folder for decision.html, .md and .json.")
+@JSON
+def decide(scenario: Path, out: Path | None, as_json: bool) -> None:
+    """Decide what SCENARIO asks, from runs, frontiers, prices and quality, on one page for whoever signs.
+
+    It says what to do, what it saves, how sure that is, and what was not measured. A decision is capacity (how many
+    replicas), migration (from the first option to the second) or model (X or Y); paths are relative to the file.
+
+    \b
+    A scenario:
+      decision: migration
+      demand: 40/s              # accepted results
+      one_time: 20000           # what the change costs
+      options:
+        engine A: {from: frontier-a/, price: 3/h, quality: 72% of 500}
+        engine B: {from: frontier-b/, price: 3/h, quality: 91% of 500}
+
+    \b
+    Examples:
+      openloop decide migration.yaml
+      openloop decide capacity.yaml -o decision/
+    """
+    from openloop.decide import decide as answer
+    from openloop.report.decision import decision_report
+
+    found = decision_report(answer(scenario))
+    tell_report(found, tuple(out / f"decision{kind}" for kind in (".html", ".md", ".json")) if out else (), as_json)

@@ -399,7 +399,7 @@ def cache(plan: Plan) -> Section | None:
         f"{format_share(plan.diluted_hit_rate)}{' as well: the router knows' if found.aware else ', spread evenly'}."
     )
     note = (
-        "h(n) = 1 - (1 - h(m))^(m / n): uses of a prefix are spread over n caches, in which it lives as long as before. "
+        "h(n) = 1 - (1 - h(m))^(m / n): uses of a prefix are spread over n caches; entries live as long as before. "
         "What a hit saves is as typed; 1 is the work of a request where the knee was measured."
     )
     return Section("cache", "Colder caches", lead, [Figure("cache", "More replicas, fewer hits", x, panels)], note)
