@@ -88,7 +88,6 @@ class Case:
     valid: bool
     reasons: tuple[str, ...]
     plan: Plan | None = None
-    naive: Plan | None = None  # as if every answer were accepted
 
 
 @dataclass(frozen=True)
@@ -227,7 +226,11 @@ def _planned(
         return make_plan(replace(system, knee=knee, knee_interval=None), asked)
 
     plan = make_plan(system, replace(needs, demand=needs.demand / quality.value, quality=quality.value, price=price))
-    naive = make_plan(system, replace(needs, price=price))
+    if plan.raw is not None:  # whoever goes by throughput takes every answer for good
+        naive = make_plan(system, replace(needs, price=price))
+        count = naive.raw.value if naive.raw else 1.0
+        rate = plan.peak_rate / count
+        plan = replace(plan, raw=naive.raw, raw_rate_each=rate, raw_cost_per_hour=naive.raw_cost_per_hour)
     ends = _ends(quality), _ends(Estimate(system.knee, system.knee_interval))
     corners = [planned(ends[0][end], ends[1][end]) for end in (2, 1, 0)]  # best, middle, worst
     measured = quality.interval is not None or system.knee_interval is not None
@@ -236,9 +239,9 @@ def _planned(
         each_cost = [found.replicas * price / 3600 / needs.demand for found in (corners[0], plan, corners[2])]
         cost = _spanned(each_cost, measured)
         bill = _spanned([value * needs.demand * 3600 * HOURS for value in each_cost], measured)
-    count = _spanned([float(found.replicas) for found in (corners[0], plan, corners[2])], measured)
-    known = (name, source, each, system.capacity, tokens, accepted, cost, count, bill)
-    return Case(*known, valid=True, reasons=(), plan=plan, naive=naive)
+    size = _spanned([float(found.replicas) for found in (corners[0], plan, corners[2])], measured)
+    known = (name, source, each, system.capacity, tokens, accepted, cost, size, bill)
+    return Case(*known, valid=True, reasons=(), plan=plan)
 
 
 def _scored(
@@ -328,10 +331,10 @@ def _gaps(name: str, option: OptionSpec, asked: Question, folder: Path) -> Itera
 
 
 def _capacity(asked: Question, case: Case, gaps: tuple[Gap, ...]) -> Decision:
-    plan, naive = case.plan, case.naive
-    if plan is None or naive is None:
+    plan = case.plan
+    if plan is None:
         raise SpecError(f"{case.name}: how many replicas needs a knee: give from a frontier, or knee")
-    by_raw = None if naive.raw is None else int(naive.raw.value)
+    by_raw = None if plan.raw is None else int(plan.raw.value)
     sentences = [
         f"The demand of {asked.demand} needs {plan.replicas} {plan.system.unit}s, each at "
         f"{100 * plan.utilisation.value:.0f}% of what it serves in time."
@@ -344,8 +347,8 @@ def _capacity(asked: Question, case: Case, gaps: tuple[Gap, ...]) -> Decision:
         sentences.append(f"Throughput suggests {by_raw}; at the peak{missed}.")
     sentences.append(_how_sure(case.replicas, plan))
     more = None
-    if plan.cost_per_hour and naive.raw_cost_per_hour:
-        extra = HOURS * (naive.raw_cost_per_hour.value - plan.cost_per_hour.value)
+    if plan.cost_per_hour and plan.raw_cost_per_hour:
+        extra = HOURS * (plan.raw_cost_per_hour.value - plan.cost_per_hour.value)
         more = Estimate(extra)
         sentences.append(f"It costs {abs(extra):,.0f} a month {'more' if extra < 0 else 'less'} than that.")
     elif plan.cost_per_hour is None:
@@ -400,7 +403,8 @@ def _choice(asked: Question, a: Case, b: Case, gaps: tuple[Gap, ...]) -> Decisio
         sentences.append(f"Throughput alone would have chosen {winner}.")
     sentences.append(_sureness(chance, measured, shown, better))
     if saves and shown:
-        sentences.append(f"It saves {saves.value:,.0f} a month.")
+        span = f" ({saves.interval[0]:,.0f} to {saves.interval[1]:,.0f})" if saves.interval else ""
+        sentences.append(f"It saves {saves.value:,.0f} a month{span}.")
     if payback is not None and shown:
         sentences.append(f"The change costs {asked.one_time:,.0f}, which is back after {payback:.1f} months.")
     if not money:

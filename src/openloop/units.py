@@ -229,4 +229,6 @@ def format_count(count: float) -> str:
 def _three_figures(value: float) -> str:
     size = abs(value)
     decimals = 0 if size >= 99.95 else 1 if size >= 9.995 else 2
+    if 0 < size < 0.0995:
+        decimals = min(1 - math.floor(math.log10(size)), 9)
     return f"{value:,.{decimals}f}"

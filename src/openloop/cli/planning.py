@@ -2,6 +2,8 @@
 
 import json
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -297,3 +299,103 @@ def decide(scenario: Path, out: Path | None, as_json: bool) -> None:
 
     found = decision_report(answer(scenario))
     tell_report(found, tuple(out / f"decision{kind}" for kind in (".html", ".md", ".json")) if out else (), as_json)
+
+
+@cli.command()
+@click.argument("fleet", type=click.Path(path_type=Path))
+@click.option("--space", type=click.Path(path_type=Path), required=True, help="YAML: keys of the fleet, values to try.")
+@click.option("--slo", required=True, help="Gates, a preset or a YAML file.")
+@click.option(
+    "--maximize",
+    default="goodput_per_dollar",
+    show_default=True,
+    help="goodput_per_dollar, token_goodput_per_dollar or goodput.",
+)
+@click.option("--rate", type=RATE, help="Short for --arrivals poisson:rate=RATE.")
+@click.option("--arrivals", help="When users come, for example gamma:rate=12,cv=2.")
+@click.option("--workload", help="What is asked, for example sessions:turns=5,think=8s.")
+@click.option("--prompt", help="Tokens in a prompt: a number or a distribution.  [default: 128]")
+@click.option("--output", help="Tokens of an answer: a number or a distribution.  [default: 64]")
+@click.option("--for", "seconds", default="2m", show_default=True, help="Simulated time of each.")
+@click.option("--require", type=SHARE, default="0%", show_default=True, help="Share of requests that must be accepted.")
+@click.option("--trials", type=click.IntRange(1), help="Fleets to try.  [default: a tenth of the space, 20 to 200]")
+@click.option("--seed", type=click.IntRange(0), help="The same seed, the same search.  [default: 0]")
+@click.option("--processes", type=click.IntRange(1), help="[default: all cores]")
+@click.option("-o", "--out", type=click.Path(path_type=Path), help="Folder of the search: it can be resumed there.")
+@JSON
+def tune(
+    fleet: Path,
+    space: Path,
+    maximize: str,
+    seconds: str,
+    require: float,
+    trials: int | None,
+    processes: int | None,
+    out: Path | None,
+    as_json: bool,
+    **asked: Any,
+) -> None:
+    """Find the best fleet of a space by simulation, and confirm it on fresh seeds before it is named.
+
+    Few of the fleets are tried: those that a model of what was found before expects the most of. All get the same
+    requests. Ctrl-C keeps what was found: with -o, the same command goes on. The folder then holds best.yaml, a fleet
+    to simulate, sweep, serve or plan, and the report as tuning.html, .md and .json.
+
+    \b
+    A space:
+      policy: [chunked, prefill-first]
+      max_tokens: {from: 512, to: 8192, times: 2}
+      replicas: {from: 2, to: 8}
+      admission: [null, deadline, "in-flight:32"]
+      groups: [[], [{replicas: 1, role: prefill}, {replicas: 3, role: decode}]]
+      drafts: [null, {tokens: 3, acceptance: 0.6}]
+
+    \b
+    Examples:
+      openloop tune fleet.yaml --space space.yaml --rate 40 --slo "ttft<=1s, tpot<=40ms" -o tuned/
+      openloop tune fleet.yaml --space space.yaml --rate 40 --slo rag --maximize goodput --require 95%
+    """
+    from openloop.load.scenario import read_scenario
+    from openloop.report.tuning import tuning_report
+    from openloop.tune import read_space
+    from openloop.tune import tune as search
+
+    given = {name: value for name, value in asked.items() if value is not None}
+    scenario = read_scenario(None, {"for": seconds, **given}, live=False)
+    with _watch(as_json) as watch:
+        found = search(
+            read_space(fleet, space),
+            scenario,
+            maximize,
+            trials=trials,
+            require=require,
+            out=out,
+            processes=processes,
+            watch=watch,
+        )
+    cut = found.stopped != "done"
+    try:
+        kinds = (".html", ".md", ".json") if out and not cut else ()
+        tell_report(tuning_report(found), tuple(out / f"tuning{kind}" for kind in kinds if out), as_json)
+    finally:
+        if cut:
+            sys.exit(130)
+
+
+@contextmanager
+def _watch(quiet: bool) -> Iterator[Any]:
+    """A bar on standard error for people who wait."""
+    if quiet or not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("searching", total=None)
+        yield lambda done, total, trial: bar.update(
+            task,
+            completed=done,
+            total=total,
+            description=f"{'confirming' if trial.fresh else 'searching'}: {trial.goodput_rps:.3g}/s accepted",
+        )

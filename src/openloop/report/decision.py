@@ -44,12 +44,13 @@ def _weak(found: Decision) -> list[str]:
 def _numbers(found: Decision) -> list[tuple[str, Number, str]]:
     told = []
     if found.saves is not None:
+        name = "saved a month" if found.saves.value >= 0 else "more a month"
         about = _span(found.saves, "money") or "by the middle of what is known"
-        told.append(("saved a month", Number(found.saves.value, "money", "saves.value"), about))
+        told.append((name, Number(abs(found.saves.value), "money"), about))
     if found.sure is not None:
         told.append(("sure", Number(min(found.sure, 0.999), "share"), "given what was measured"))
     if found.payback_months is not None:
-        told.append(("months until it pays", Number(found.payback_months, "number", "payback_months"), ""))
+        told.append(("months until it pays", Number(round(found.payback_months, 1), "number"), ""))
     for place, case in enumerate(found.cases):
         if case.cost_per_accepted:
             key = f"cases.{place}.cost_per_accepted.value"
@@ -108,10 +109,13 @@ def _figure(cases: tuple[Case, ...]) -> Figure | None:
 
 
 def _unknown(found: Decision) -> Section:
-    rows = [(gap.option, gap.fact, gap.why) for gap in found.gaps]
+    whose: dict[tuple[str, str], list[str]] = {}
+    for gap in found.gaps:
+        whose.setdefault((gap.fact, gap.why), []).append(gap.option)
+    rows = [(fact, ", ".join(names), why) for (fact, why), names in whose.items()]
     lead = "Each of these could change the answer." if rows else "All that an answer needs was measured."
     return Section(
-        "unknown", "What was not measured", lead, [Table(("option", "fact", "why it matters"), rows)] if rows else []
+        "unknown", "What was not measured", lead, [Table(("fact", "of", "why it matters"), rows)] if rows else []
     )
 
 
