@@ -18,6 +18,7 @@ import itertools
 import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
+from typing import Any
 
 from openloop.load.scenario import read_scenario
 from openloop.tune import OBJECTIVES, read_space, tune
@@ -27,7 +28,7 @@ SPLITS = [[], *([{"replicas": n, "role": "prefill"}, {"replicas": 4 - n, "role":
 DRAFTS = [None, *({"tokens": n, "acceptance": 0.6, "cost": "5%"} for n in (1, 2, 4))]
 LONG = "lognormal(median=900,sigma=0.8)"
 
-SCENARIOS = {
+SCENARIOS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any], str]] = {
     "batching": (
         {"model": "8b", "gpu": "h100", "memory_tokens": 60_000, "price_per_hour": 3.0},
         {

@@ -25,7 +25,7 @@ def ask(*words: str) -> dict[str, Any]:
 
 def embedding() -> None:
     plan = ask("plan", "--in-flight", "32", "--latency", "40ms", "--demand", "12000/s", "--headroom", "20%")
-    print(f"  a replica does {plan['system']['knee']:.0f}/s: {plan['carry']['value']} replicas")
+    print(f"  a replica does {plan['system']['knee']:.0f}/s: {plan['carry']['value']:.0f} replicas")
     print(f"  with headroom: {plan['replicas']}")
     print(f"  in flight in each: {plan['in_flight_each']:.1f} of 32")
 
@@ -33,13 +33,15 @@ def embedding() -> None:
 def knee() -> None:
     plan = ask("plan", "--knee", "450/s", "--capacity", "500/s", "--demand", "9000/s", "--price", "3/h")
     more = plan["cost_per_hour"]["value"] - plan["raw_cost_per_hour"]["value"]
-    print(f"  {plan['replicas']} replicas, not the {plan['raw']['value']} of raw capacity: {more:g} more an hour")
+    print(f"  {plan['replicas']} replicas, not the {plan['raw']['value']:.0f} of raw capacity: {more:g} more an hour")
 
 
 def fleet() -> None:
     size = ("--in-flight", "40", "--latency", "120ms", "--demand", "8000/s", "--failures", "1", "--price", "3/h")
     plan = ask("plan", *size)
-    print(f"  {plan['in_flight']:.0f} in flight: {plan['carry']['value']} replicas, {plan['replicas']} for one failure")
+    print(
+        f"  {plan['in_flight']:.0f} in flight: {plan['carry']['value']:.0f} replicas, {plan['replicas']} for one failure"
+    )
     print(f"  {plan['cost_per_hour']['value']:g} an hour, {plan['cost_per_million']['value']:.2f} per million requests")
     plan = ask("plan", *size, "--utilisation", "70%")
     print(f"  at 70% utilisation: {plan['cost_per_million']['value']:.2f} per million, by D / (3600 u X)")

@@ -25,7 +25,7 @@ __all__ = [
     "whole",
 ]
 
-MOST_MACHINES = 100_000
+MOST_MACHINES = 5_000_000
 DRAWS = 200_000
 
 
@@ -75,9 +75,10 @@ def some_up(needed: int, machines: int, up: float) -> float:
         return 1.0
     if needed > machines:
         return 0.0
-    n = np.arange(needed, machines + 1)
-    ways = [math.lgamma(machines + 1) - math.lgamma(k + 1) - math.lgamma(machines - k + 1) for k in n]
-    logs = np.array(ways) + n * math.log(up) + (machines - n) * math.log1p(-up)
+    down = np.arange(machines - needed + 1)
+    steps = np.log((machines - down[1:] + 1) / down[1:])  # from C(M, d - 1) to C(M, d)
+    ways = np.concatenate([[0.0], np.cumsum(steps)])
+    logs = ways + (machines - down) * math.log(up) + down * math.log1p(-up)
     return float(min(np.exp(logs).sum(), 1.0))
 
 
@@ -90,9 +91,9 @@ def machines_for(needed: int, up: float, availability: float) -> int:
             "an availability of 100% cannot be reached with machines that fail, however many there are: ask for "
             f"99.999%, which takes {machines_for(needed, up, 0.99999):,} of which {needed:,} must be up"
         )
-    top = needed
+    top, spare = needed, 1
     while some_up(needed, top, up) < availability:
-        top = 2 * top
+        top, spare = needed + spare, 2 * spare
         if top > MOST_MACHINES:
             raise SpecError(
                 f"more than {MOST_MACHINES:,} machines that are up {up:.3g} of the time are needed: use better ones"

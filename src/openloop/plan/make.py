@@ -96,7 +96,7 @@ class Gain:
     name: str
     now: float
     then: float
-    replicas: float
+    replicas: int
     cost_per_million: float | None
     worth: float  # share of the cost per million, or of the replicas, that it saves
     unrounded: float  # the same if replicas could be bought in parts
@@ -190,7 +190,7 @@ def make_plan(system: System, needs: Needs) -> Plan:
         needs=needs,
         peak_rate=needs.demand * needs.peak,
         replicas=replicas,
-        replicas_interval=(sizes[2].replicas, sizes[0].replicas) if measured else None,
+        replicas_interval=(float(sizes[2].replicas), float(sizes[0].replicas)) if measured else None,
         carry=_estimate([each.carry for each in sizes], measured, middle=size.carry),
         sized=size.sized,
         for_failures=size.sized + needs.failures,
@@ -310,8 +310,8 @@ def _ends(value: float, interval: Interval | None) -> tuple[float, float, float]
 
 def _estimate(values: Any, measured: bool, middle: float | None = None) -> Estimate:
     """Of what was computed at the low end, the middle and the high end of something measured."""
-    value = values[1] if middle is None else middle
-    return Estimate(value, (min(*values, value), max(*values, value)) if measured else None)
+    value = float(values[1] if middle is None else middle)
+    return Estimate(value, (float(min(*values, value)), float(max(*values, value))) if measured else None)
 
 
 def _accepted(system: System, needs: Needs, replicas: int) -> Estimate:
@@ -342,7 +342,7 @@ class _Money:
         if price is None:
             return None
         ends = [each * price for each in (min(*by_end, replicas), max(*by_end, replicas))]
-        return Estimate(replicas * price, (ends[0], ends[1]) if measured else None)
+        return Estimate(float(replicas * price), (ends[0], ends[1]) if measured else None)
 
     def served_each(self, replicas: float) -> float:
         """u X: what a replica serves on average."""
@@ -466,7 +466,7 @@ def _gains(system: System, needs: Needs) -> Iterator[Gain]:
     yield from sorted(found, key=lambda gain: (-round(gain.worth, 6), -gain.unrounded))
 
 
-def _cost(system: System, needs: Needs) -> tuple[float, float, float | None, float | None]:
+def _cost(system: System, needs: Needs) -> tuple[int, float, float | None, float | None]:
     """Replicas and cost per million accepted, each also as if replicas could be bought in parts."""
     low, middle, _ = _ends(system.knee, system.knee_interval)
     size = _size(low if needs.by == "low" else middle, needs)

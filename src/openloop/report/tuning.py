@@ -126,7 +126,7 @@ def _front(found: Tuning) -> Section:
         [Panel(Axis("accepted per second", "rate", low=0.0), marks, 280)],
         "Whiskers are 95% intervals. Fleets of the front are beaten by no other in goodput, cost and tail at once.",
     )
-    rows = [
+    rows: list[list[str | Number]] = [
         [
             told(trial.chosen),
             Number(trial.goodput_rps, "rate", f"front.{place}.goodput_rps"),
@@ -166,7 +166,7 @@ def _search(found: Tuning) -> Section:
         Axis("simulation", "count", low=0.0),
         [Panel(Axis(words, unit, low=0.0), marks)],
     )
-    rows = [
+    rows: list[list[str | Number]] = [
         [told(trial.chosen), Number(value(trial), unit), format_share(trial.attainment)] for trial in found.confirmed
     ]
     table = Table(("confirmed on fresh seeds", words, "accepted"), rows)

@@ -214,7 +214,7 @@ class _Search:
         seed = self.scenario.seed
         seeds = [seed + 1 + n for n in range(FRESH)] if fresh else [seed]
         todo = [place for place in places if (place, fresh) not in self.store.found]
-        calls = [(self.space.fleet(place), self.scenario, seeds) for place in todo]
+        calls: list[Call] = [(self.space.fleet(place), self.scenario, seeds) for place in todo]
         for number, result in self.simulate(calls):
             place = todo[number]
             trial = _trial(place, self.space.chosen(place), fresh, result, self.tail)
@@ -257,8 +257,9 @@ def _tail_of(objectives: Objectives) -> str:
     """The latency that the SLO asks for first."""
     kinds = {TTFT: "ttft_s", E2E: "e2e_s", TPOT: "tpot_s"}
     whole = [each for each in (objectives.default, *objectives.classes.values()) if each]
-    gates = [type(gate) for slo in whole for gate in slo.gates]
-    return next((name for kind, name in kinds.items() if kind in gates), "e2e_s")
+    gates = [gate for slo in whole for gate in slo.gates]
+    found = (name for kind, name in kinds.items() if any(isinstance(gate, kind) for gate in gates))
+    return next(found, "e2e_s")
 
 
 def _trial(place: Place, chosen: dict[str, Any], fresh: bool, result: Any, tail: str) -> Trial:

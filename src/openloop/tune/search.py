@@ -100,13 +100,13 @@ def _apart(a: Sequence[Place], b: Sequence[Place], shape: Sequence[int], ordered
     first, second = np.array(a, float), np.array(b, float)
     gaps = np.abs(first[:, None, :] - second[None, :, :])
     widths = np.maximum(np.array(shape, float) - 1, 1)
-    return np.where(np.array(ordered), (2 * gaps / widths) ** 2, gaps > 0)
+    return np.asarray(np.where(np.array(ordered), (2 * gaps / widths) ** 2, gaps > 0), np.float64)
 
 
 def _fit(apart: Floats, values: Floats, rng: np.random.Generator) -> Floats:
     """The sharpness of each key under which what was found is likeliest."""
-    keys = apart.shape[-1]
-    draws = np.exp(rng.uniform(*np.log(SHARPNESS), size=(DRAWS, keys)))
+    keys = int(apart.shape[-1])
+    draws = np.exp(rng.uniform(math.log(SHARPNESS[0]), math.log(SHARPNESS[1]), (DRAWS, keys)))
     best = max(draws, key=lambda sharp: _likelihood(apart, values, sharp))
     for _ in range(POLISH):
         for key in range(keys):

@@ -96,7 +96,7 @@ def _range(where: str, name: str, given: dict[str, Any]) -> list[Any]:
     value, times, step = given["from"], given.get("times"), given.get("step", 1)
     if (times is not None and not (times > 1 and value > 0)) or (times is None and not step > 0):
         raise SpecError(f"{where}: {name} is {given!r}; a range goes up, by a step above 0 or by times above 1")
-    found = []
+    found: list[Any] = []
     while value <= given["to"] * (1 + 1e-12) and len(found) <= MOST_VALUES:
         found.append(value)
         value = value * times if times is not None else value + step
