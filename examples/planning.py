@@ -39,9 +39,8 @@ def knee() -> None:
 def fleet() -> None:
     size = ("--in-flight", "40", "--latency", "120ms", "--demand", "8000/s", "--failures", "1", "--price", "3/h")
     plan = ask("plan", *size)
-    print(
-        f"  {plan['in_flight']:.0f} in flight: {plan['carry']['value']:.0f} replicas, {plan['replicas']} for one failure"
-    )
+    print(f"  {plan['in_flight']:.0f} in flight: {plan['carry']['value']:.0f} replicas")
+    print(f"  with one that may fail: {plan['replicas']}")
     print(f"  {plan['cost_per_hour']['value']:g} an hour, {plan['cost_per_million']['value']:.2f} per million requests")
     plan = ask("plan", *size, "--utilisation", "70%")
     print(f"  at 70% utilisation: {plan['cost_per_million']['value']:.2f} per million, by D / (3600 u X)")

@@ -123,7 +123,7 @@ def _front(found: Tuning) -> Section:
         "front",
         "Goodput against cost" if priced else "Goodput against the tail",
         Axis("cost per hour", "money", low=0.0) if priced else Axis(TAILS[found.tail], "seconds", low=0.0),
-        [Panel(Axis("accepted per second", "rate", low=0.0), marks, 280)],
+        [Panel(Axis("accepted per second", "rate", low=0.0), marks, 240), *_tails(found, priced)],
         "Whiskers are 95% intervals. Fleets of the front are beaten by no other in goodput, cost and tail at once.",
     )
     rows: list[list[str | Number]] = [
@@ -144,6 +144,27 @@ def _front(found: Tuning) -> Section:
     )
     more = f"{len(found.front) - MOST_ROWS} more are in the JSON." if len(found.front) > MOST_ROWS else ""
     return Section("front", "What can be traded", lead, [figure, Table(header, rows, more)])
+
+
+def _tails(found: Tuning, priced: bool) -> list[Panel]:
+    """The tail of the front, over the same cost."""
+    known = [trial for trial in (*found.front, *([found.best] if found.best else [])) if trial.tail_s is not None]
+    if not priced or not known:
+        return []
+    marks = []
+    for name, trials, color in (
+        ("front", [trial for trial in known if not trial.fresh], "blue"),
+        ("chosen, on fresh seeds", [trial for trial in known if trial.fresh], "red"),
+    ):
+        x, y = (np.array([getattr(t, key) for t in trials], float) for key in ("cost_per_hour", "tail_s"))
+        spans = [t.tail_interval or (t.tail_s, t.tail_s) for t in trials]
+        low = np.array([span[0] for span in spans], float)
+        high = np.array(
+            [t.tail_s if span[1] is None else span[1] for t, span in zip(trials, spans, strict=True)], float
+        )
+        if trials:
+            marks.append(Curve(name, x, y, color, "dots", low, high))
+    return [Panel(Axis(f"{TAILS[found.tail]}, logarithmic", "seconds", "log"), marks, 150)]
 
 
 def _dots(name: str, trials: Sequence[Trial], color: str, priced: bool, *, spans: bool = False) -> Curve:
