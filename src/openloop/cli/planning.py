@@ -107,9 +107,9 @@ def plan(what: Path | None, slo: str | None, outs: tuple[Path, ...], as_json: bo
     typed = {name: given.pop(name) for name in ("knee", "in_flight", "latency", "capacity", "tokens")}
     needs = _needs(given)
     if what is not None and what.is_file():
-        for name in ("knee", "latency", "capacity", "tokens"):
-            if typed[name] is not None:
-                raise click.UsageError(f"a fleet is simulated: leave out --{name}")
+        for name, value in typed.items():
+            if value is not None:
+                raise click.UsageError(f"a fleet is simulated: leave out --{name.replace('_', '-')}")
         made = _plan_fleet(what, slo, needs, simulated, as_json)
     else:
         made = make_plan(_system(what, slo, typed), needs)

@@ -7,7 +7,7 @@ import msgspec
 
 from openloop.arrivals import Poisson
 from openloop.frontier import sweep
-from openloop.frontier.measure import View
+from openloop.frontier.measure import INTERRUPTED, View
 from openloop.load.scenario import Scenario
 from openloop.plan.make import Confirmed, Needs, Plan, make_plan
 from openloop.plan.system import System, frontier_system
@@ -27,6 +27,8 @@ def plan_fleet(
     target at the peak, the knee is lowered until it does not."""
     chosen = read_fleet(fleet)
     found = sweep(out, scenario, chosen, target=target, precision=0.03, view=view)
+    if found.stopped == INTERRUPTED:
+        raise KeyboardInterrupt
     system = replace(frontier_system(found), source=str(fleet))
     plan = make_plan(system, needs)
     if chosen.groups:

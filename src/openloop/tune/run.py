@@ -363,12 +363,16 @@ class _Store:
         for name in now:
             if before.get(name) != msgspec.json.decode(msgspec.json.encode(now[name])):
                 raise RunError(f"{folder} holds a tuning with another {name}: choose another folder")
-        for line in (folder / TRIALS).read_bytes().splitlines() if (folder / TRIALS).exists() else ():
+        kept = (folder / TRIALS).read_bytes() if (folder / TRIALS).exists() else b""
+        for line in kept.splitlines():
             try:
                 trial = msgspec.json.decode(line, type=Trial)
             except msgspec.MsgspecError:
                 continue  # cut off in the middle
             self.found[trial.place, trial.fresh] = trial
+        if kept and not kept.endswith(b"\n"):
+            with (folder / TRIALS).open("ab") as file:
+                file.write(b"\n")
 
     def keep(self, trial: Trial) -> None:
         self.found[trial.place, trial.fresh] = trial

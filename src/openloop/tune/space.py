@@ -16,6 +16,7 @@ from openloop.spec import read_yaml, suggest
 __all__ = ["Space", "read_space"]
 
 MOST_VALUES = 1000
+TOGETHER = ("groups", "role", "scale", "memory_tokens")  # keys that may be right only with others
 RANGE = ("from", "to", "step", "times")
 
 Place = tuple[int, ...]  # which value of each key
@@ -117,7 +118,7 @@ def _try(space: Space, place: int, number: int, where: str) -> None:
     try:
         read_fleet(raw)
     except OpenloopError as error:
-        if len(space.values) == 1:
+        if name.split(".")[0] not in TOGETHER:
             raise SpecError(f"{where}: {error}") from None
 
 
