@@ -15,7 +15,7 @@ from openloop.score import blended, capacity_needed
 SLO = "ttft<=800ms, quality"
 
 
-def model(requests: int, tokens: int, passing: float, repaired: float, price: float, review: float) -> ol.Score:
+def model(requests: int, tokens: int, passing: float, repaired: float, price: float, review: float) -> ol.Run:
     """A model under test: so many answers of this length, of which some are made twice and some are still no good."""
     again = np.arange(requests) < repaired * requests
     kinds = ["first"] * requests + ["repair"] * int(again.sum())
@@ -37,7 +37,7 @@ def model(requests: int, tokens: int, passing: float, repaired: float, price: fl
     }
     prices = ol.Prices(per_million_output_tokens=price, per_human_review=review)
     manifest = ol.Manifest(source="example", prices=prices, window_ns=(0, requests * 100_000_000))
-    return ol.score(ol.Run.of(manifest, [ol.make_batch(columns)]), SLO)
+    return ol.Run.of(manifest, [ol.make_batch(columns)])
 
 
 def show_blend() -> None:
@@ -49,13 +49,17 @@ def show_blend() -> None:
         )
 
 
-def show_models() -> None:
-    print("Model X, 30% cheaper per token, against Model Y:")
-    models = {
+def models() -> dict[str, ol.Run]:
+    return {
         "X": model(1000, tokens=782, passing=0.78, repaired=0.12, price=33.75, review=0.05),
         "Y": model(1000, tokens=600, passing=0.91, repaired=0.04, price=48.2, review=0.05),
     }
-    for name, score in models.items():
+
+
+def show_models() -> None:
+    print("Model X, 30% cheaper per token, against Model Y:")
+    for name, run in models().items():
+        score = ol.score(run, SLO)
         assert score.cost is not None
         print(
             f"  {name}: {score.cost.serving / 1000:.3f} to serve a request and {score.cost.human_review / 1000:.4f} "

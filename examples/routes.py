@@ -17,41 +17,50 @@ N = 100
 
 
 def route(
-    name: str, tokens: int, slow: int, ttft_ms: float, tpot_ms: float, bad: slice, retried: int, cost: float
+    name: str,
+    tokens: int,
+    slow: int,
+    ttft_ms: float,
+    tpot_ms: float,
+    bad: slice,
+    retried: int,
+    cost: float,
+    times: int = 1,
 ) -> ol.Run:
-    """The first `slow` of N requests have the worst latencies, `bad` fail on quality, the last are retried twice."""
-    number = np.arange(N)
+    """The first `slow` of N requests have the worst latencies, `bad` fail on quality, the last are retried twice; and
+    that `times` over."""
+    number = np.arange(N * times)
     due = number * 100_000_000
-    ttft = np.where(number < slow, ttft_ms, 400.0)
-    tpot = np.where(number < slow, tpot_ms, 30.0)
+    ttft = np.where(number % N < slow, ttft_ms, 400.0)
+    tpot = np.where(number % N < slow, tpot_ms, 30.0)
     first = due + (ttft * 1e6).astype(np.int64)
     step = (tpot * 1e6).astype(np.int64)
     events = first[:, None] + step[:, None] * np.arange(tokens)
-    quality = np.ones(N, bool)
-    quality[bad] = False
+    quality = ~np.isin(number % N, np.arange(N)[bad])
+    late = number % N >= N - retried
     answers = {
         "request_id": number,
-        "attempt": np.where(number >= N - retried, 2, 0),
-        "kind": np.where(number >= N - retried, "retry", "first").tolist(),
+        "attempt": np.where(late, 2, 0),
+        "kind": np.where(late, "retry", "first").tolist(),
         "scheduled_ns": due,
-        "sent_ns": due + np.where(number >= N - retried, 20_000_000, 0),
+        "sent_ns": due + np.where(late, 20_000_000, 0),
         "ended_ns": events[:, -1],
-        "event_ns": ol.make_lists("event_ns", events.ravel(), np.full(N, tokens)),
+        "event_ns": ol.make_lists("event_ns", events.ravel(), np.full(len(number), tokens)),
         "quality": quality,
-        "cost": np.full(N, cost / (N + 2 * retried)),
+        "cost": np.full(len(number), cost / (N + 2 * retried)),
     }
-    again = np.repeat(number[N - retried :], 2)
+    again = np.repeat(number[late], 2)
     failures = {
         "request_id": again,
-        "attempt": np.tile([0, 1], retried),
-        "kind": ["first", "retry"] * retried,
+        "attempt": np.tile([0, 1], retried * times),
+        "kind": ["first", "retry"] * (retried * times),
         "scheduled_ns": due[again],
-        "sent_ns": due[again] + np.tile([0, 10_000_000], retried),
-        "ended_ns": due[again] + np.tile([10_000_000, 20_000_000], retried),
-        "status": ["error"] * (2 * retried),
-        "cost": np.full(2 * retried, cost / (N + 2 * retried)),
+        "sent_ns": due[again] + np.tile([0, 10_000_000], retried * times),
+        "ended_ns": due[again] + np.tile([10_000_000, 20_000_000], retried * times),
+        "status": ["error"] * (2 * retried * times),
+        "cost": np.full(2 * retried * times, cost / (N + 2 * retried)),
     }
-    manifest = ol.Manifest(source="example", workload=f"RAG, {name}", window_ns=(0, 10_000_000_000))
+    manifest = ol.Manifest(source="example", workload=f"RAG, {name}", window_ns=(0, 10_000_000_000 * times))
     return ol.Run.of(manifest, [ol.make_batch(answers), *([ol.make_batch(failures)] if retried else [])])
 
 

@@ -31,7 +31,9 @@ LEVEL = {room: level for level, rooms in enumerate(LEVELS) for room in rooms}
 PRODUCERS = {"load", "sim", "proxy", "importers"}
 
 # Modules whose functions are entries of a table that they export.
-WITH_HELPERS = {f"openloop.{name}" for name in ("report.beside", "report.curve", "report.run", "score.verdict")}
+WITH_HELPERS = {
+    f"openloop.{name}" for name in ("report.beside", "report.curve", "report.plan", "report.run", "score.verdict")
+}
 
 FILES = sorted(ROOT.rglob("*.py"))
 MODULES = sorted(name for _, name, _ in pkgutil.walk_packages([str(ROOT)], "openloop.") if name != "openloop.__main__")

@@ -16,10 +16,12 @@ __all__ = [
     "format_share",
     "parse_count",
     "parse_number",
+    "parse_price",
     "parse_rate",
     "parse_rates",
     "parse_seconds",
     "parse_share",
+    "parse_times",
     "parse_token_rate",
     "to_ns",
     "write_seconds",
@@ -143,6 +145,23 @@ def parse_number(text: str) -> float:
     return number
 
 
+def parse_price(text: str) -> float:
+    """`3/h` -> 3.0 per hour; `/d` is per day. The time is required: prices are also by token."""
+    number, unit = _split(text.strip().lstrip("$€"))
+    if unit[:1] != "/" or unit[1:] not in _UNITS or number < 0:
+        raise SpecError(f"{text.strip()!r} is no price of time; write it as {abs(number):g}/h")
+    times, by = _UNITS[unit[1:]]
+    return number * 3600 * by / times
+
+
+def parse_times(text: str) -> float:
+    """`1.5x` -> 1.5."""
+    number, unit = _split(text)
+    if unit not in ("x", "") or number < 0:
+        raise SpecError(f"{text.strip()!r} is no factor; write it as 1.5x")
+    return number
+
+
 def check_number(what: str, value: float, least: float, most: float) -> None:
     """Refuse what is no number in its range; `what` names it."""
     if isinstance(value, bool | str) or not least <= value <= most:
@@ -210,4 +229,6 @@ def format_count(count: float) -> str:
 def _three_figures(value: float) -> str:
     size = abs(value)
     decimals = 0 if size >= 99.95 else 1 if size >= 9.995 else 2
+    if 0 < size < 0.0995:
+        decimals = min(1 - math.floor(math.log10(size)), 9)
     return f"{value:,.{decimals}f}"

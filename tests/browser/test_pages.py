@@ -10,11 +10,15 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Error, Page, sync_playwright
 
+from openloop.decide import decide
+from openloop.plan import Needs, make_plan, typed_system
 from openloop.records import Manifest, Now, RunWriter, write_now
 from openloop.report.curve import frontier_report, read_frontier_subject
+from openloop.report.decision import decision_report
 from openloop.report.html import page as write_page
 from openloop.report.page import Report
 from openloop.report.paper import find_browser, print_pdf
+from openloop.report.plan import plan_report
 from openloop.report.run import read_run_subject, run_report
 from openloop.score import score
 from openloop.view import ViewServer
@@ -240,6 +244,44 @@ def test_nothing_scrolls_sideways(
     assert wide <= shown
     which = "narrow" if width <= 640 else "wide"
     assert page.locator(f"#figure-distribution svg.{which}").is_visible()
+
+
+@pytest.mark.parametrize(
+    ("name", "width", "scheme"), [("plan", 1000, "light"), ("plan", 360, "dark"), ("decision", 360, "light")]
+)
+def test_a_plan_and_a_decision_are_pages_like_the_others(
+    name: str, width: int, scheme: str, tmp_path: Path, open_page: Open
+) -> None:
+    report = plan_page() if name == "plan" else decision_report(decide(QUESTION))
+    (tmp_path / "page.html").write_text(write_page(report))
+    page = open_page((tmp_path / "page.html").as_uri(), width=width, scheme=scheme)
+    assert page.inner_text("h1") == report.headline
+    assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+    assert page.evaluate(CONTRAST) == []
+    drawn = page.evaluate(
+        """[...document.querySelectorAll('figure')].map(
+            f => f.querySelectorAll('svg .mark :is(path, circle, rect)').length)"""
+    )
+    assert len(drawn) == len(report.figures)
+    assert all(drawn)
+
+
+QUESTION = {
+    "decision": "migration",
+    "demand": "10/s",
+    "options": {
+        "<b>A</b>": {"accepted": "58% of 9000", "cost_per_request": 0.011},
+        "B": {"accepted": "85% of 9000", "cost_per_request": 0.0145},
+    },
+}
+
+
+def plan_page() -> Report:
+    """With every section there is."""
+    system = typed_system([430.0, 450.0, 470.0], 64, 0.12, capacity=500.0, tokens=200.0)
+    cache = "cache:hit=85%,replicas=4,saves=30%"
+    needs = Needs(1.0, headroom=0.2, availability=0.9995, price=3.0, cache=cache, day="sine:rate=6000,swing=50%")
+    return plan_report(make_plan(system, needs))
 
 
 def test_paper_gets_every_section(

@@ -6,14 +6,14 @@ import sys
 
 import click
 
-from openloop.cli import accepting, curve, exchange, live, looking, reading, routes, virtual, watching
+from openloop.cli import accepting, curve, exchange, live, looking, planning, reading, routes, virtual, watching
 from openloop.cli.common import cli, say
 from openloop.errors import OpenloopError
 
 __all__ = ["cli", "main"]
 
 # Each joins the group as it is imported.
-COMMANDS = (reading, virtual, live, curve, looking, accepting, exchange, routes, watching)
+COMMANDS = (reading, virtual, live, curve, planning, looking, accepting, exchange, routes, watching)
 
 
 def main() -> None:

@@ -38,7 +38,7 @@ def report(
     pdf: Path | None,
     as_json: bool,
 ) -> None:
-    """Show WHAT, a run or a frontier, to people: the verdict in plain words first, then the figures.
+    """Show WHAT, a run, a frontier or a plan.json, to people: the verdict in plain words first, then the figures.
 
     Without -o it is told on the terminal. The HTML file needs no network and nothing beside it; a run that is not valid
     has its numbers struck out, and the exit code is 1.
@@ -49,6 +49,7 @@ def report(
       openloop report frontier/ -o report.html
       openloop report run/ --slo "ttft<=1s" --request 1234 -o report.html --png figures/
       openloop report old/ --against new/ -o report.html
+      openloop report plan.json -o plan.html
       openloop report run/ --md - >> summary.md
     """
     from openloop.errors import StorageError

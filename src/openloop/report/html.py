@@ -69,10 +69,9 @@ def body(report: Report) -> str:
 
 
 def _body(report: Report) -> Iterator[str]:
-    words = {"good": "Valid", "invalid": "Not valid", "live": "In progress"}[report.verdict]
     yield f'<main class="{report.verdict}"><section class="verdict">'
     yield f'<p class="what"><strong>{escape(report.title)}</strong> {escape(report.subtitle)}</p>'
-    yield f'<p class="badge">{words}</p><h1>{escape(report.headline)}</h1>'
+    yield f'<p class="badge">{escape(report.word)}</p><h1>{escape(report.headline)}</h1>'
     yield "".join(f"<p>{escape(sentence)}</p>" for sentence in report.sentences)
     yield '<dl class="numbers">'
     for name, number, about in report.numbers:

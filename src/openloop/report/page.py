@@ -178,6 +178,11 @@ class Report:
     numbers: Sequence[tuple[str, Number, str]]  # a name, a number and what to know about it
     sections: Sequence[Section]
     data: dict[str, Any] = field(repr=False)  # the scorer's JSON
+    badge: str = ""  # a word for what it is; by default for its verdict
+
+    @property
+    def word(self) -> str:
+        return self.badge or {"good": "Valid", "invalid": "Not valid", "live": "In progress"}[self.verdict]
 
     @property
     def figures(self) -> list[Figure]:

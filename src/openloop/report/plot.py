@@ -33,15 +33,14 @@ def show_report(report: Report) -> None:
     def text(value: object) -> str:
         return str(value).translate(PLAIN).encode("ascii", "replace").decode() if plain else str(value)
 
-    words = {"good": "VALID", "invalid": "NOT VALID", "live": "IN PROGRESS"}[report.verdict]
     page.line(text(f"{report.title} · {report.subtitle}"))
-    page.line(words, style="bold green" if report.verdict == "good" else "bold red")
+    page.line(text(report.word.upper()), style="bold green" if report.verdict == "good" else "bold red")
     page.line(text(report.headline), style="bold")
     for sentence in report.sentences:
         page.line(text(sentence))
     page.table("", ("", ""), [tuple(map(text, row)) for row in report.numbers])
     for figure in report.figures[:1]:
-        if figure.panels[0].y.scale != "names":
+        if figure.panels[0].y.scale != "names" and _lines(figure.panels[0]):
             page.console.print()
             page.line(text(figure.title))
             page.console.print(text_plot(figure, plain=plain))
@@ -55,7 +54,7 @@ def text_plot(figure: Figure, *, plain: bool, width: int = 68, height: int = 14)
     """The first panel. Plain: letters that every terminal has."""
     panel = figure.panels[0]
     x, y = x_scale(figure.x, figure.panels), y_scale(panel)
-    curves = [mark for mark in panel.marks if isinstance(mark, Curve) and mark.style in ("line", "dashed", "steps")]
+    curves = _lines(panel)
     drawn = _letters(curves, x, y, width, height) if plain else _braille(curves, x, y, width, height)
     labels = {round(float((1 - y(value)) * (height - 1))): tick(value, y.axis) for value in y.ticks(4)}
     margin = max(map(len, labels.values()), default=0)
@@ -73,6 +72,10 @@ def text_plot(figure: Figure, *, plain: bool, width: int = 68, height: int = 14)
         found.append(f"{mark.name}   ")
     found.append("".join(f"[=] {mark.name}" for mark in panel.marks if isinstance(mark, Stretch)))
     return found
+
+
+def _lines(panel: Panel) -> list[Curve]:
+    return [mark for mark in panel.marks if isinstance(mark, Curve) and mark.style in ("line", "dashed", "steps")]
 
 
 Cells = list[list[tuple[str, str]]]

@@ -9,10 +9,12 @@ from openloop.compare.states import Gap, StateGap, gaps
 from openloop.errors import RunError
 from openloop.frontier.folder import FRONTIER_FILE
 from openloop.frontier.states import STATES_FILE, states_in
+from openloop.plan import read_plan
 from openloop.records import open_run
 from openloop.report.beside import Pair, names_of, pair_report
 from openloop.report.curve import FrontierSubject, frontier_report, read_frontier_subject
 from openloop.report.page import Number, Report, Section, Table, Unit
+from openloop.report.plan import plan_report
 from openloop.report.run import RunSubject, read_run_subject, run_report
 from openloop.score.streams import Progress
 from openloop.slo import Objectives
@@ -28,11 +30,15 @@ def read_report(
     point: float | None = None,
     progress: Progress | None = None,
 ) -> Report:
-    """Of a run, a frontier, or sweeps of several states; `slo` is used instead of the one that stands there."""
+    """Of a run, a frontier, sweeps of several states, or a plan; `slo` is used instead of the one that stands there."""
     if (path / STATES_FILE).exists():
         if request is not None or point is not None:
             raise RunError(f"{path} holds sweeps of several states: give the folder of one for --request and --point")
         return _states_report(path, slo)
+    if path.suffix == ".json" and path.is_file() and path.name != "run.json":
+        if slo is not None or request is not None or point is not None:
+            raise RunError(f"{path} is a plan, and has no requests: leave out --slo, --request and --point")
+        return plan_report(read_plan(path))
     found = _read(path, slo, request, point, progress)
     return run_report(found) if isinstance(found, RunSubject) else frontier_report(found)
 

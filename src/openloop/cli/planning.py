@@ -1,0 +1,401 @@
+"""Commands from measurement to a deployment: the plan, and the laws behind it."""
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+
+from openloop.cli.common import DURATION, JSON, RATE, RATES, SHARE, Quantity, cli
+from openloop.units import parse_price, parse_share, parse_times
+
+PRICE = Quantity("price", parse_price)
+TIMES = Quantity("factor", parse_times)
+PLOT = click.option("--plot", type=click.Path(path_type=Path), help="Draw it into this .svg or .png file.")
+
+
+def tell_report(found: Any, outs: tuple[Path, ...], as_json: bool) -> None:
+    """Write a report by the names of files, and tell it: as JSON, in short, or in full where nothing was written."""
+    from openloop.errors import SpecError, StorageError
+    from openloop.report.html import page
+    from openloop.report.markdown import markdown
+    from openloop.report.plot import show_report
+
+    data = json.dumps(found.data, indent=2, allow_nan=False)
+    forms: dict[str, Any] = {".html": page, ".md": markdown, ".json": lambda _: data + "\n"}
+    for out in outs:
+        if out.suffix not in forms:
+            raise SpecError(f"{out}: write a .json, a .html or a .md file")
+    for out in outs:
+        try:
+            out.parent.mkdir(parents=True, exist_ok=True)
+            out.write_text(forms[out.suffix](found), encoding="utf-8")
+        except OSError as error:
+            raise StorageError(f"{out} cannot be written: {error.strerror}") from None
+    if as_json:
+        click.echo(data)
+    else:
+        show_report(found)
+        if outs:
+            click.echo(f"\nwritten: {', '.join(map(str, outs))}")
+    if found.verdict == "invalid":
+        sys.exit(1)
+
+
+OUT = click.option(
+    "-o", "--out", "outs", multiple=True, type=click.Path(path_type=Path), help="Write .json, .html or .md; may repeat."
+)
+
+
+@cli.command()
+@click.argument("what", required=False, type=click.Path(path_type=Path))
+@click.option("--demand", type=RATE, help="Requests to serve on average, for example 9000/s or 10000/d.")
+@click.option("--peak", type=TIMES, default="1x", show_default=True, help="The peak, in times of the average.")
+@click.option("--day", help="Demand over 24 hours in place of both, as 'sine:rate=6000,swing=50%'.")
+@click.option("--price", type=PRICE, help="Of one replica, for example 3/h.  [default: as measured]")
+@click.option("--headroom", type=SHARE, default="0%", show_default=True, help="Beyond the peak.")
+@click.option("--failures", type=click.IntRange(0), default=0, show_default=True, help="Replicas that may be down.")
+@click.option("--availability", type=SHARE, help="Of enough replicas, for example 99.95%.")
+@click.option("--machine-up", type=SHARE, default="99.9%", show_default=True, help="Of one machine.")
+@click.option("--knee", type=RATES, help="Without WHAT: rate of a replica, or low end, knee and high end with commas.")
+@click.option("--capacity", type=RATE, help="Raw rate of a replica, accepted or not, to compare with.")
+@click.option("--in-flight", type=click.FloatRange(0), help="Requests that a replica holds.")
+@click.option("--latency", type=DURATION, help="Mean time of a request; with --in-flight it makes a knee.")
+@click.option("--tokens", type=click.FloatRange(0), help="Of an accepted answer, for the cost of a token.")
+@click.option("--utilisation", type=SHARE, help="Average use of what replicas can do, for costs.  [default: by demand]")
+@click.option("--quality", type=SHARE, default="100%", show_default=True, help="Answers in time that also are good.")
+@click.option("--cache", help="Hits become rarer with more replicas, as 'cache:hit=85%,replicas=4,saves=60%'.")
+@click.option("--scale-delay", type=DURATION, default="5m", show_default=True, help="Until a new replica serves.")
+@click.option(
+    "--by",
+    type=click.Choice(["low", "middle"]),
+    default="low",
+    show_default=True,
+    help="Part of the knee's interval to trust.",
+)
+@click.option("--slo", help="Another SLO for the frontier; for a fleet, the one to keep.")
+@click.option("--workload", help="Of a fleet: what is asked, as for sim.")
+@click.option("--prompt", help="Of a fleet: tokens in a prompt.")
+@click.option("--output", help="Of a fleet: tokens of an answer.")
+@click.option("--for", "seconds", default="2m", show_default=True, help="Of a fleet: simulated time of a point.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of a fleet.")
+@click.option("--attain", type=SHARE, default="99%", show_default=True, help="Of a fleet: share to accept at the knee.")
+@OUT
+@JSON
+def plan(what: Path | None, slo: str | None, outs: tuple[Path, ...], as_json: bool, **given: Any) -> None:
+    """How many replicas a demand needs, sized to the goodput knee and not to raw capacity, and what they cost.
+
+    WHAT is the folder of a sweep, whose knee and interval are used, or a fleet.yaml (also one that was calibrated):
+    its knee is found by simulation, and its planned size is simulated at the peak. Without WHAT, --knee, or --in-flight
+    and --latency, say what a replica does. A plan in a .json file can be shown again with openloop report.
+
+    \b
+    Examples:
+      openloop plan frontier/ --demand 9000/s --peak 1.5x --price 3/h --availability 99.95% -o plan.json -o plan.html
+      openloop plan fleet.yaml --slo "ttft<=1s, tpot<=40ms" --prompt 800 --demand 40/s --price 3/h --failures 1
+      openloop plan --knee 450/s --capacity 500/s --demand 9000/s --price 3/h
+      openloop plan --in-flight 40 --latency 120ms --demand 8000/s --failures 1 --price 3/h --utilisation 70%
+      openloop plan --knee 450/s --day "sine:rate=6000,swing=50%" --headroom 20% --price 3/h
+    """
+    from openloop.plan import make_plan
+    from openloop.report.plan import plan_report
+
+    simulated = {name: given.pop(name) for name in ("workload", "prompt", "output", "seconds", "seed", "attain")}
+    typed = {name: given.pop(name) for name in ("knee", "in_flight", "latency", "capacity", "tokens")}
+    needs = _needs(given)
+    if what is not None and what.is_file():
+        for name, value in typed.items():
+            if value is not None:
+                raise click.UsageError(f"a fleet is simulated: leave out --{name.replace('_', '-')}")
+        made = _plan_fleet(what, slo, needs, simulated, as_json)
+    else:
+        made = make_plan(_system(what, slo, typed), needs)
+    tell_report(plan_report(made), outs, as_json)
+
+
+def _needs(given: dict[str, Any]) -> Any:
+    from openloop.plan import Needs
+
+    if (given["demand"] is None) == (given["day"] is None):
+        raise click.UsageError("say what to serve: --demand 9000/s, or --day 'sine:rate=6000,swing=50%'")
+    given["scale_delay_s"] = given.pop("scale_delay")
+    return Needs(**{**given, "demand": given["demand"] if given["day"] is None else 1.0})
+
+
+def _system(what: Path | None, slo: str | None, typed: dict[str, Any]) -> Any:
+    from dataclasses import replace
+
+    from openloop.frontier import open_frontier
+    from openloop.plan import frontier_system, typed_system
+
+    if what is None:
+        more = {name: typed[name] for name in ("capacity", "tokens")}
+        return typed_system(typed["knee"], typed["in_flight"], typed["latency"], **more)
+    if typed["knee"] is not None or typed["latency"] is not None:
+        raise click.UsageError("a frontier has a knee and latencies of its own: leave out --knee and --latency")
+    found = frontier_system(open_frontier(what, slo))
+    return replace(found, **{name: typed[name] for name in ("capacity", "tokens", "in_flight") if typed[name]})
+
+
+def _plan_fleet(fleet: Path, slo: str | None, needs: Any, simulated: dict[str, Any], quiet: bool) -> Any:
+    import tempfile
+
+    from openloop.load.scenario import read_scenario
+    from openloop.plan.simulated import plan_fleet
+    from openloop.report.frontier import SweepView
+
+    flags = {"for" if name == "seconds" else name: simulated[name] for name in simulated if simulated[name] is not None}
+    target = flags.pop("attain")
+    scenario = read_scenario(None, {"arrivals": "poisson:rate=1", **flags, **({"slo": slo} if slo else {})}, live=False)
+    with tempfile.TemporaryDirectory(prefix="openloop-") as scratch, SweepView(None, quiet=quiet) as view:
+        return plan_fleet(fleet, scenario, needs, Path(scratch) / "sweep", target, view)
+
+
+def _tell_answer(answer: Any, plot: Path | None, as_json: bool) -> None:
+    """A calculator's lines and its picture."""
+    from rich.console import Console
+
+    from openloop.report.picture import draw_figure
+    from openloop.report.plot import text_plot
+
+    if plot is not None:
+        if plot.suffix not in (".svg", ".png"):
+            raise click.UsageError(f"{plot}: a picture is an .svg or a .png file")
+        draw_figure(answer.figure, plot)
+    if as_json:
+        click.echo(json.dumps(answer.data, indent=2, allow_nan=False))
+        return
+    for line in answer.lines:
+        click.echo(line)
+    console = Console(highlight=False, soft_wrap=True)
+    if console.is_terminal and plot is None:
+        console.print()
+        console.print(text_plot(answer.figure, plain=False))
+
+
+@cli.command()
+@click.option("--n", type=int, help="Backends that a request waits for.")
+@click.option("--p", "each", type=SHARE, help="Share of the time that each is slow.")
+@click.option("--slow", type=SHARE, help="Share of requests that may be slow.")
+@PLOT
+@JSON
+def fanout(n: int | None, each: float | None, slow: float | None, plot: Path | None, as_json: bool) -> None:
+    """A request that waits for N backends is slow when any of them is: 1 - (1 - p)^n, from any two of the three.
+
+    \b
+    Examples:
+      openloop fanout --n 100 --p 1%
+      openloop fanout --n 100 --slow 10%          # how rarely may each be slow?
+      openloop fanout --p 1% --slow 10%           # how wide may it be?
+    """
+    from openloop.report.calculators import answer_fanout
+
+    _tell_answer(answer_fanout(n, each, slow), plot, as_json)
+
+
+@cli.command()
+@click.option("--in-flight", type=float, help="Requests in the system: L.")
+@click.option("--rate", type=RATE, help="Requests per second: lambda.")
+@click.option("--latency", type=DURATION, help="Mean time in the system: W.")
+@click.option("--per-replica", type=float, help="Requests that a replica holds: how many are needed?")
+@click.option("--failures", type=click.IntRange(0), default=0, show_default=True, help="Replicas that may be down.")
+@PLOT
+@JSON
+def little(plot: Path | None, as_json: bool, latency: float | None, **given: Any) -> None:
+    """Little's law, L = lambda W: the third from any two, and the replicas that hold L.
+
+    \b
+    Examples:
+      openloop little --rate 5000 --latency 46.8ms --per-replica 30
+      openloop little --in-flight 24 --latency 60ms
+      openloop little --rate 8000 --latency 120ms --per-replica 40 --failures 1
+    """
+    from openloop.report.calculators import answer_little
+
+    _tell_answer(answer_little(latency_s=latency, **given), plot, as_json)
+
+
+@cli.command()
+@click.option("--service", required=True, help="Distribution of one answer, as lognormal(median=40ms,sigma=0.35).")
+@click.option("--after", default="p95", show_default=True, help="When the copy is sent: a percentile.")
+@click.option("--extra", type=SHARE, help="In place of --after: as many further requests.")
+@click.option("--load", type=SHARE, help="Share of the time that servers are busy without copies.")
+@PLOT
+@JSON
+def hedge(service: str, after: str, extra: float | None, load: float | None, plot: Path | None, as_json: bool) -> None:
+    """What a second copy of late requests gains in the tail, and the load that it adds.
+
+    \b
+    Examples:
+      openloop hedge --service "straggling(lognormal(median=40ms,sigma=0.35),2%,6)" --load 70%
+      openloop hedge --service "exponential(10ms)" --extra 2% --plot hedge.svg
+    """
+    from openloop.distributions import read_distribution
+    from openloop.report.calculators import answer_hedge
+    from openloop.terms import SECONDS
+
+    share = 1 - extra if extra is not None else parse_share(f"{after.strip().removeprefix('p')}%")
+    _tell_answer(answer_hedge(read_distribution(service, SECONDS), share, load), plot, as_json)
+
+
+@cli.command()
+@click.option("--fixed", type=DURATION, required=True, help="Time of a batch, whatever is in it: c0.")
+@click.option("--each", type=DURATION, required=True, help="Time of each request in it: c1.")
+@click.option("--size", type=int, help="Requests in a batch: B.")
+@click.option("--within", type=DURATION, help="A bound on latency: the largest batch that keeps it.")
+@click.option("--rate", type=RATE, help="At which requests come: waiting for a batch to fill then counts.")
+@PLOT
+@JSON
+def batch(
+    fixed: float,
+    each: float,
+    size: int | None,
+    within: float | None,
+    rate: float | None,
+    plot: Path | None,
+    as_json: bool,
+) -> None:
+    """Batches buy throughput with latency: B / (c0 + c1 B) at a size, or at the largest that keeps a bound.
+
+    \b
+    Examples:
+      openloop batch --fixed 4ms --each 0.9ms --size 16
+      openloop batch --fixed 4ms --each 0.9ms --within 50ms --rate 800
+    """
+    from openloop.report.calculators import answer_batch
+
+    _tell_answer(answer_batch(fixed, each, size, within, rate), plot, as_json)
+
+
+@cli.command()
+@click.argument("scenario", type=click.Path(path_type=Path))
+@click.option("-o", "--out", type=click.Path(path_type=Path), help="Folder for decision.html, .md and .json.")
+@JSON
+def decide(scenario: Path, out: Path | None, as_json: bool) -> None:
+    """Decide what SCENARIO asks, from runs, frontiers, prices and quality, on one page for whoever signs.
+
+    It says what to do, what it saves, how sure that is, and what was not measured. A decision is capacity (how many
+    replicas), migration (from the first option to the second) or model (X or Y); paths are relative to the file.
+
+    \b
+    A scenario:
+      decision: migration
+      demand: 40/s              # accepted results
+      one_time: 20000           # what the change costs
+      options:
+        engine A: {from: frontier-a/, price: 3/h, quality: 72% of 500}
+        engine B: {from: frontier-b/, price: 3/h, quality: 91% of 500}
+
+    \b
+    Examples:
+      openloop decide migration.yaml
+      openloop decide capacity.yaml -o decision/
+    """
+    from openloop.decide import decide as answer
+    from openloop.report.decision import decision_report
+
+    found = decision_report(answer(scenario))
+    tell_report(found, tuple(out / f"decision{kind}" for kind in (".html", ".md", ".json")) if out else (), as_json)
+
+
+@cli.command()
+@click.argument("fleet", type=click.Path(path_type=Path))
+@click.option("--space", type=click.Path(path_type=Path), required=True, help="YAML: keys of the fleet, values to try.")
+@click.option("--slo", required=True, help="Gates, a preset or a YAML file.")
+@click.option(
+    "--maximize",
+    default="goodput_per_dollar",
+    show_default=True,
+    help="goodput_per_dollar, token_goodput_per_dollar or goodput.",
+)
+@click.option("--rate", type=RATE, help="Short for --arrivals poisson:rate=RATE.")
+@click.option("--arrivals", help="When users come, for example gamma:rate=12,cv=2.")
+@click.option("--workload", help="What is asked, for example sessions:turns=5,think=8s.")
+@click.option("--prompt", help="Tokens in a prompt: a number or a distribution.  [default: 128]")
+@click.option("--output", help="Tokens of an answer: a number or a distribution.  [default: 64]")
+@click.option("--for", "seconds", default="2m", show_default=True, help="Simulated time of each.")
+@click.option("--require", type=SHARE, default="0%", show_default=True, help="Share of requests that must be accepted.")
+@click.option("--trials", type=click.IntRange(1), help="Fleets to try.  [default: a tenth of the space, 20 to 200]")
+@click.option("--seed", type=click.IntRange(0), help="The same seed, the same search.  [default: 0]")
+@click.option("--processes", type=click.IntRange(1), help="[default: all cores]")
+@click.option("-o", "--out", type=click.Path(path_type=Path), help="Folder of the search: it can be resumed there.")
+@JSON
+def tune(
+    fleet: Path,
+    space: Path,
+    maximize: str,
+    seconds: str,
+    require: float,
+    trials: int | None,
+    processes: int | None,
+    out: Path | None,
+    as_json: bool,
+    **asked: Any,
+) -> None:
+    """Find the best fleet of a space by simulation, and confirm it on fresh seeds before it is named.
+
+    Few of the fleets are tried: those that a model of what was found before expects the most of. All get the same
+    requests. Ctrl-C keeps what was found: with -o, the same command goes on. The folder then holds best.yaml, a fleet
+    to simulate, sweep, serve or plan, and the report as tuning.html, .md and .json.
+
+    \b
+    A space:
+      policy: [chunked, prefill-first]
+      max_tokens: {from: 512, to: 8192, times: 2}
+      replicas: {from: 2, to: 8}
+      admission: [null, deadline, "in-flight:32"]
+      groups: [[], [{replicas: 1, role: prefill}, {replicas: 3, role: decode}]]
+      drafts: [null, {tokens: 3, acceptance: 0.6}]
+
+    \b
+    Examples:
+      openloop tune fleet.yaml --space space.yaml --rate 40 --slo "ttft<=1s, tpot<=40ms" -o tuned/
+      openloop tune fleet.yaml --space space.yaml --rate 40 --slo rag --maximize goodput --require 95%
+    """
+    from openloop.load.scenario import read_scenario
+    from openloop.report.tuning import tuning_report
+    from openloop.tune import read_space
+    from openloop.tune import tune as search
+
+    given = {name: value for name, value in asked.items() if value is not None}
+    scenario = read_scenario(None, {"for": seconds, **given}, live=False)
+    with _watch(as_json) as watch:
+        found = search(
+            read_space(fleet, space),
+            scenario,
+            maximize,
+            trials=trials,
+            require=require,
+            out=out,
+            processes=processes,
+            watch=watch,
+        )
+    cut = found.stopped != "done"
+    try:
+        kinds = (".html", ".md", ".json") if out and not cut else ()
+        tell_report(tuning_report(found), tuple(out / f"tuning{kind}" for kind in kinds if out), as_json)
+    finally:
+        if cut:
+            sys.exit(130)
+
+
+@contextmanager
+def _watch(quiet: bool) -> Iterator[Any]:
+    """A bar on standard error for people who wait."""
+    if quiet or not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("searching", total=None)
+        yield lambda done, total, trial: bar.update(
+            task,
+            completed=done,
+            total=total,
+            description=f"{'confirming' if trial.fresh else 'searching'}: {trial.goodput_rps:.3g}/s accepted",
+        )

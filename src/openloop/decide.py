@@ -1,0 +1,481 @@
+"""Three decisions that goodput changes, end to end: how many replicas, from A to B, model X or Y.
+
+decision: migration            # capacity, migration or model
+demand: 40/s
+one_time: 20000                # what the change itself costs
+options:
+  today: {from: frontier-a/, price: 3/h, quality: 91% of 500}
+  new: {from: frontier-b/, price: 4/h, quality: 88% of 500}
+"""
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+
+from openloop.audit import FACTS, audit
+from openloop.errors import SpecError
+from openloop.frontier import open_frontier
+from openloop.frontier.folder import FRONTIER_FILE
+from openloop.plan import Needs, Plan, System, frontier_system, make_plan, typed_system
+from openloop.plan.make import HOURS, Estimate
+from openloop.records import Prices, open_run
+from openloop.score import Score
+from openloop.score import score as score_run
+from openloop.score.quantiles import wilson
+from openloop.spec import Strict, convert, plain, read_yaml
+from openloop.units import parse_price, parse_rate, parse_share, parse_times, parse_token_rate
+
+__all__ = ["Case", "Decision", "Gap", "decide", "read_question"]
+
+SURE = 0.95
+Z = 1.96
+
+
+class OptionSpec(Strict, frozen=True, rename={"source": "from"}):
+    """Something to choose: measured (`from`), or typed."""
+
+    source: str | None = None  # a run or a frontier
+    price: str | None = None  # of a replica, as 3/h
+    prices: Prices | None = None  # by use, for a run that has none
+    quality: str | None = None  # where rows have no labels: 72%, or 72% of 500
+    knee: str | None = None  # typed: rate of a replica, in time
+    throughput: str | None = None  # typed: rate of a replica, accepted or not; or 1200tok/s
+    accepted: str | None = None  # typed: share of requests that are accepted, as 58% of 100
+    cost_per_request: float | None = None
+
+
+class Question(Strict, frozen=True):
+    decision: Literal["capacity", "migration", "model"]
+    options: dict[str, OptionSpec]
+    demand: str | None = None
+    peak: str = "1x"
+    headroom: str = "0%"
+    failures: int = 0
+    availability: str | None = None
+    machine_up: str = "99.9%"
+    slo: Any = None
+    one_time: float = 0.0
+
+
+@dataclass(frozen=True)
+class Gap:
+    """What was not measured of an option."""
+
+    option: str
+    fact: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Case:
+    """An option, as far as it is known. Money is in the currency of the prices."""
+
+    name: str
+    source: str
+    goodput_each: Estimate | None  # accepted per second and replica
+    throughput_each: float | None  # answers, accepted or not
+    tokens_per_s: float | None  # throughput in tokens, of what was measured
+    accepted: Estimate | None  # share of requests
+    cost_per_accepted: Estimate | None
+    replicas: Estimate | None  # for the demand
+    monthly: Estimate | None
+    valid: bool
+    reasons: tuple[str, ...]
+    plan: Plan | None = None
+
+
+@dataclass(frozen=True)
+class Decision:
+    decision: str
+    question: str
+    choose: str | None  # an option; None: no difference is shown, or nothing can be compared
+    headline: str
+    sentences: tuple[str, ...]
+    sure: float | None  # that it is the better one, given what was measured
+    saves: Estimate | None  # a month
+    payback_months: float | None
+    by_throughput: str | None  # what a comparison of throughput would choose
+    cases: tuple[Case, ...]
+    gaps: tuple[Gap, ...]
+    kind: Literal["decision"] = "decision"
+
+    @property
+    def valid(self) -> bool:
+        return all(case.valid for case in self.cases)
+
+    def to_dict(self) -> dict[str, Any]:
+        found: dict[str, Any] = plain(self)
+        return found
+
+
+def read_question(what: str | Path | dict[str, Any]) -> tuple[Question, Path]:
+    """And the folder that paths in it are relative to."""
+    if isinstance(what, dict):
+        return convert(what, Question, "the question"), Path()
+    raw = read_yaml(Path(what))
+    if not isinstance(raw, dict):
+        raise SpecError(f"{what} asks nothing; write decision: capacity, migration or model, and options")
+    return convert(raw, Question, str(what)), Path(what).parent
+
+
+def decide(what: str | Path | dict[str, Any]) -> Decision:
+    asked, folder = read_question(what)
+    wanted = 1 if asked.decision == "capacity" else 2
+    if len(asked.options) != wanted:
+        told = "one option, the system to size" if wanted == 1 else "two options, of which the first is today's"
+        raise SpecError(f"{asked.decision} takes {told}; there are {len(asked.options)}")
+    if asked.decision == "capacity" and asked.demand is None:
+        raise SpecError("how many replicas depends on the demand: give one, such as demand: 10000/d")
+    needs = _needs(asked)
+    cases = [_case(name, option, asked, needs, folder) for name, option in asked.options.items()]
+    gaps = tuple(gap for name, option in asked.options.items() for gap in _gaps(name, option, asked, folder))
+    if asked.decision == "capacity":
+        return _capacity(asked, cases[0], gaps)
+    return _choice(asked, cases[0], cases[1], gaps)
+
+
+def _needs(asked: Question) -> Needs | None:
+    if asked.demand is None:
+        return None
+    return Needs(
+        demand=parse_rate(asked.demand),
+        peak=parse_times(asked.peak),
+        headroom=parse_share(asked.headroom),
+        failures=asked.failures,
+        availability=None if asked.availability is None else parse_share(asked.availability),
+        machine_up=parse_share(asked.machine_up),
+    )
+
+
+def _counted(text: str, what: str) -> Estimate:
+    """`72%`, or `72% of 500`, which has an interval."""
+    match = re.fullmatch(r"\s*(\S+?)(?:\s+of\s+(\d+))?\s*", text)
+    if match is None:
+        raise SpecError(f"{what} is {text!r}; write it as 72% or, with how many were judged, as 72% of 500")
+    share = parse_share(match[1])
+    if share <= 0:
+        raise SpecError(f"{what} is {text!r}: where nothing is accepted, no price makes it worth it")
+    return Estimate(share, wilson(share, float(match[2])) if match[2] and float(match[2]) > 0 else None)
+
+
+def _case(name: str, option: OptionSpec, asked: Question, needs: Needs | None, folder: Path) -> Case:
+    price = None if option.price is None else parse_price(option.price)
+    quality = Estimate(1.0) if option.quality is None else _counted(option.quality, f"{name}: quality")
+    if option.source is None:
+        return _typed(name, option, price, quality, needs)
+    path = folder / option.source
+    if (path / FRONTIER_FILE).exists():
+        found = open_frontier(path, asked.slo)
+        tokens = max(point.output_tokens_per_s for point in found.points) if found.points else None
+        return _planned(name, option.source, frontier_system(found), price, quality, needs, tokens)
+    return _scored(name, option, path, price, quality, asked, needs)
+
+
+def _typed(name: str, option: OptionSpec, price: float | None, quality: Estimate, needs: Needs | None) -> Case:
+    raw, tokens = _throughput(option.throughput)
+    if option.knee is not None:
+        system = typed_system([parse_rate(option.knee)], capacity=raw)
+        return _planned(name, "typed", system, price, quality, needs, tokens)
+    if option.accepted is None:
+        raise SpecError(
+            f"{name}: say what is known of it: from (a run or a frontier), knee, or accepted, such as 58% of 100"
+        )
+    accepted = _times(_counted(option.accepted, f"{name}: accepted"), quality)
+    goodput = None if raw is None else _times(accepted, Estimate(raw))
+    cost = _over(option.cost_per_request, accepted)
+    if cost is None and price is not None and goodput is not None:
+        cost = _over(price / 3600, goodput)
+    return Case(
+        name, "typed", goodput, raw, tokens, accepted, cost, None, _monthly(cost, needs), valid=True, reasons=()
+    )
+
+
+def _throughput(text: str | None) -> tuple[float | None, float | None]:
+    """In requests, or in tokens."""
+    if text is None:
+        return None, None
+    return (None, parse_token_rate(text)) if "tok" in text else (parse_rate(text), None)
+
+
+def _planned(
+    name: str,
+    source: str,
+    system: System,
+    price: float | None,
+    quality: Estimate,
+    needs: Needs | None,
+    tokens: float | None,
+) -> Case:
+    """By the knee. What fails its gate is asked again, so the demand grows by it."""
+    share, (low, high) = system.accepted_at(system.knee)
+    accepted = _times(Estimate(share, (low, high) if low < high else None), quality)
+    each = _times(Estimate(system.knee, system.knee_interval), quality)
+    price = system.price if price is None else price
+    if needs is None:
+        cost = None if price is None else _over(price / 3600, each)
+        return Case(name, source, each, system.capacity, tokens, accepted, cost, None, None, valid=True, reasons=())
+
+    def planned(good: float, knee: float) -> Plan:
+        asked = replace(needs, demand=needs.demand / good, quality=good, price=price, by="middle")
+        return make_plan(replace(system, knee=knee, knee_interval=None), asked)
+
+    plan = make_plan(system, replace(needs, demand=needs.demand / quality.value, quality=quality.value, price=price))
+    if plan.raw is not None:  # whoever goes by throughput takes every answer for good
+        naive = make_plan(system, replace(needs, price=price))
+        count = naive.raw.value if naive.raw else 1.0
+        rate = plan.peak_rate / count
+        plan = replace(plan, raw=naive.raw, raw_rate_each=rate, raw_cost_per_hour=naive.raw_cost_per_hour)
+    ends = _ends(quality), _ends(Estimate(system.knee, system.knee_interval))
+    corners = [planned(ends[0][end], ends[1][end]) for end in (2, 1, 0)]  # best, middle, worst
+    measured = quality.interval is not None or system.knee_interval is not None
+    cost, bill = None, None
+    if price is not None:
+        each_cost = [found.replicas * price / 3600 / needs.demand for found in (corners[0], plan, corners[2])]
+        cost = _spanned(each_cost, measured)
+        bill = _spanned([value * needs.demand * 3600 * HOURS for value in each_cost], measured)
+    size = _spanned([float(found.replicas) for found in (corners[0], plan, corners[2])], measured)
+    known = (name, source, each, system.capacity, tokens, accepted, cost, size, bill)
+    return Case(*known, valid=True, reasons=(), plan=plan)
+
+
+def _scored(
+    name: str,
+    option: OptionSpec,
+    path: Path,
+    price: float | None,
+    quality: Estimate,
+    asked: Question,
+    needs: Needs | None,
+) -> Case:
+    """By one operating point: as many per replica as it was asked for."""
+    run = open_run(path)
+    count = run.manifest.replicas or 1
+    prices = option.prices
+    if price is not None:
+        prices = msgspec.structs.replace(prices or run.manifest.prices or Prices(), per_hour=price * count)
+    found: Score = score_run(run, asked.slo, prices=prices)
+    accepted = _times(Estimate(found.attainment, found.attainment_interval), quality)
+    goodput = _times(Estimate(found.goodput_rps / count, _scaled(found.goodput_rps_interval, count)), quality)
+    cost = _over(found.cost.per_request, accepted) if found.cost and found.accepted else None
+    return Case(
+        name=name,
+        source=str(option.source),
+        goodput_each=goodput,
+        throughput_each=found.throughput_rps / count,
+        tokens_per_s=found.output_tokens_per_s,
+        accepted=accepted,
+        cost_per_accepted=cost,
+        replicas=None,
+        monthly=_monthly(cost, needs),
+        valid=found.valid,
+        reasons=found.reasons,
+    )
+
+
+def _monthly(cost: Estimate | None, needs: Needs | None) -> Estimate | None:
+    return None if cost is None or needs is None else _times(cost, Estimate(needs.demand * 3600 * HOURS))
+
+
+def _scaled(interval: tuple[float, float], by: float) -> tuple[float, float]:
+    return max(interval[0], 0.0) / by, interval[1] / by
+
+
+def _ends(found: Estimate) -> tuple[float, float, float]:
+    low, high = found.interval or (found.value, found.value)
+    return low, found.value, high
+
+
+def _spanned(values: list[float], measured: bool) -> Estimate:
+    return Estimate(values[1], (min(values), max(values)) if measured else None)
+
+
+def _times(a: Estimate, b: Estimate) -> Estimate:
+    """Of independent ones: errors add in squares, on a logarithmic scale."""
+    value = a.value * b.value
+    if a.interval is None and b.interval is None:
+        return Estimate(value)
+    below, above = (
+        math.hypot(*(_log(each.interval[end], each.value) if each.interval else 0.0 for each in (a, b)))
+        for end in (0, 1)
+    )
+    return Estimate(value, (value * math.exp(-below), value * math.exp(above)))
+
+
+def _log(end: float, value: float) -> float:
+    return abs(math.log(max(end, 1e-9) / value)) if value > 0 else 0.0
+
+
+def _over(amount: float | None, by: Estimate) -> Estimate | None:
+    if amount is None or by.value <= 0:
+        return None
+    return Estimate(amount / by.value, by.interval and (amount / by.interval[1], amount / max(by.interval[0], 1e-9)))
+
+
+def _gaps(name: str, option: OptionSpec, asked: Question, folder: Path) -> Iterator[Gap]:
+    if option.source is None:
+        yield Gap(name, "everything", "its numbers were typed: nothing of it was measured here")
+        return
+    found = audit(folder / option.source, asked.slo)
+    told = {"cost": option.price or option.prices, "quality_gate": option.quality}
+    for fact in found.missing:
+        if not told.get(fact):
+            yield Gap(name, fact.replace("_", " "), FACTS[fact])
+    if not option.source or not (folder / option.source / FRONTIER_FILE).exists():
+        yield Gap(name, "other rates", "one operating point: how it does with more load is not known")
+
+
+def _capacity(asked: Question, case: Case, gaps: tuple[Gap, ...]) -> Decision:
+    plan = case.plan
+    if plan is None:
+        raise SpecError(f"{case.name}: how many replicas needs a knee: give from a frontier, or knee")
+    by_raw = None if plan.raw is None else int(plan.raw.value)
+    sentences = [
+        f"The demand of {asked.demand} needs {plan.replicas} {plan.system.unit}s, each at "
+        f"{100 * plan.utilisation.value:.0f}% of what it serves in time."
+    ]
+    if case.accepted and case.accepted.value < 1:
+        sentences.append(f"{100 * (1 - case.accepted.value):.1f}% of answers are not accepted and are asked for again.")
+    if by_raw is not None and by_raw < plan.replicas:
+        share = plan.system.accepted_at(plan.peak_rate / by_raw)[0]
+        missed = f", {100 * share:.0f}% of requests would be in time" if plan.system.loads else " it is past the knee"
+        sentences.append(f"Throughput suggests {by_raw}; at the peak{missed}.")
+    sentences.append(_how_sure(case.replicas, plan))
+    more = None
+    if plan.cost_per_hour and plan.raw_cost_per_hour:
+        extra = HOURS * (plan.raw_cost_per_hour.value - plan.cost_per_hour.value)
+        more = Estimate(extra)
+        sentences.append(f"It costs {abs(extra):,.0f} a month {'more' if extra < 0 else 'less'} than that.")
+    elif plan.cost_per_hour is None:
+        sentences.append("What it costs is not known: give price: 3/h, of one replica.")
+    instead = f", not {by_raw}" if by_raw is not None and by_raw < plan.replicas else ""
+    return Decision(
+        decision="capacity",
+        question=f"How many {plan.system.unit}s of {case.name} for {asked.demand}?",
+        choose=case.name,
+        headline=f"Deploy {plan.replicas} {plan.system.unit}s{instead}",
+        sentences=tuple(sentences),
+        sure=None,
+        saves=more,
+        payback_months=None,
+        by_throughput=None if by_raw is None else f"{by_raw} {plan.system.unit}s",
+        cases=(case,),
+        gaps=gaps,
+    )
+
+
+def _how_sure(count: Estimate | None, plan: Plan) -> str:
+    if count is None or count.interval is None:
+        return "How sure that is cannot be said: the knee was typed."
+    low, high = count.interval
+    if low == high:
+        return "Any knee in its 95% interval asks for as many."
+    told = f"{low:.0f} to {high:.0f} are needed; {plan.replicas} are enough for most of it"
+    return f"By the 95% intervals of what was measured, {told}."
+
+
+def _choice(asked: Question, a: Case, b: Case, gaps: tuple[Gap, ...]) -> Decision:
+    """The second instead of the first, where it is surely cheaper per accepted result, or does surely more."""
+    money = a.cost_per_accepted is not None and b.cost_per_accepted is not None
+    first, second = (case.cost_per_accepted if money else case.goodput_each for case in (a, b))
+    if first is None or second is None:
+        raise SpecError(
+            f"{a.name} and {b.name} cannot be compared: give both a price (3/h of a replica, or cost_per_request), or "
+            "say what a replica of both does"
+        )
+    sure = _chance(first, second, less=money)
+    better, other = (b, a) if sure >= 0.5 else (a, b)
+    chance = max(sure, 1 - sure)
+    measured = first.interval is not None or second.interval is not None
+    shown = chance >= SURE
+    saves = _saved(other, better) if money else None
+    payback = asked.one_time / saves.value if asked.one_time and saves and saves.value > 0 and better is b else None
+    winner = _by_throughput(a, b)
+    verb = {"migration": ("Move to", "Stay with"), "model": ("Use", "Use")}[asked.decision][0 if better is b else 1]
+    headline = f"{verb} {better.name}" if shown else f"No difference is shown between {a.name} and {b.name}"
+    sentences = list(_why(better, other, money))
+    if winner is not None and winner != better.name and shown:
+        sentences.append(f"Throughput alone would have chosen {winner}.")
+    sentences.append(_sureness(chance, measured, shown, better))
+    if saves and shown:
+        span = f" ({saves.interval[0]:,.0f} to {saves.interval[1]:,.0f})" if saves.interval else ""
+        sentences.append(f"It saves {saves.value:,.0f} a month{span}.")
+    if payback is not None and shown:
+        sentences.append(f"The change costs {asked.one_time:,.0f}, which is back after {payback:.1f} months.")
+    if not money:
+        sentences.append("What it saves is not known: give both a price.")
+    return Decision(
+        decision=asked.decision,
+        question=f"{a.name} or {b.name}?",
+        choose=better.name if shown else None,
+        headline=headline,
+        sentences=tuple(sentences),
+        sure=chance if measured else None,
+        saves=saves if shown else None,
+        payback_months=payback if shown else None,
+        by_throughput=winner,
+        cases=(a, b),
+        gaps=gaps,
+    )
+
+
+def _chance(a: Estimate, b: Estimate, *, less: bool) -> float:
+    """That b is better than a, if errors are normal on a logarithmic scale; exact numbers are simply compared."""
+    gap = (1 if less else -1) * math.log(max(a.value, 1e-300) / max(b.value, 1e-300))
+    halves = [_log(end, each.value) for each in (a, b) for end in (each.interval or ())]
+    error = math.hypot(*(max(halves[i : i + 2], default=0.0) for i in range(0, len(halves), 2))) / Z
+    return 0.5 * (1 + math.erf(gap / error / math.sqrt(2))) if error > 0 else float(np.heaviside(gap, 0.5))
+
+
+def _saved(worse: Case, better: Case) -> Estimate | None:
+    """A month."""
+    if worse.monthly is None or better.monthly is None:
+        return None
+    value = worse.monthly.value - better.monthly.value
+    if worse.monthly.interval is None and better.monthly.interval is None:
+        return Estimate(value)
+    halves = [
+        max(abs(end - each.value) for end in each.interval) if each.interval else 0.0
+        for each in (worse.monthly, better.monthly)
+    ]
+    return Estimate(value, (value - math.hypot(*halves), value + math.hypot(*halves)))
+
+
+def _by_throughput(a: Case, b: Case) -> str | None:
+    for pair in ((a.tokens_per_s, b.tokens_per_s), (a.throughput_each, b.throughput_each)):
+        if pair[0] is not None and pair[1] is not None and pair[0] != pair[1]:
+            return a.name if pair[0] > pair[1] else b.name
+    return None
+
+
+def _why(better: Case, other: Case, money: bool) -> Iterator[str]:
+    if money and better.cost_per_accepted and other.cost_per_accepted:
+        ours, theirs = better.cost_per_accepted.value, other.cost_per_accepted.value
+        yield (
+            f"An accepted result costs {ours:.3g} with {better.name} and {theirs:.3g} with {other.name}, "
+            f"{100 * (1 - ours / theirs):.0f}% less."
+        )
+    if better.accepted and other.accepted:
+        yield (
+            f"{100 * better.accepted.value:.0f}% of requests are accepted with {better.name}, "
+            f"{100 * other.accepted.value:.0f}% with {other.name}."
+        )
+    if better.goodput_each and other.goodput_each:
+        yield (
+            f"A replica does {better.goodput_each.value:.3g} accepted results per second with {better.name}, "
+            f"{other.goodput_each.value:.3g} with {other.name}."
+        )
+
+
+def _sureness(chance: float, measured: bool, shown: bool, better: Case) -> str:
+    if not measured:
+        return "How sure that is cannot be said: the numbers were typed, without how many requests they rest on."
+    told = f"{100 * min(chance, 0.999):.3g}%"
+    if shown:
+        return f"By what was measured, it is {told} sure."
+    return f"{better.name} is ahead, but only {told} surely: measure for longer before anybody moves."

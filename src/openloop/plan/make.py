@@ -1,0 +1,488 @@
+"""A deployment from what one replica does and what is needed of all of them. Pure: numbers in, a plan out."""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from openloop.arrivals import read_arrivals
+from openloop.errors import RunError, SpecError
+from openloop.plan.formulas import all_up, cost_each, diluted, machines_for, some_up, whole
+from openloop.plan.system import Interval, System
+from openloop.spec import convert, plain, read_json
+from openloop.terms import COUNT, FLAG, SHARE, Term, param, read_term
+
+__all__ = ["HOURS", "PRICE", "Cache", "Confirmed", "Day", "Estimate", "Gain", "Needs", "Plan", "make_plan", "read_plan"]
+
+Floats = NDArray[np.float64]
+
+PRICE = "price of a replica"
+HOURS = 730.0  # in a month
+SLOT_S, DAY_S = 300.0, 86_400.0
+GAIN = 0.1
+MOST_REPLICAS = 1_000_000
+
+
+@dataclass(frozen=True)
+class Cache(Term):
+    """A prefix cache that found the share `hit` when there were so many replicas; a hit saves a share of a request's
+    work. Requests are spread over all replicas, or go where their prefix is (`aware`)."""
+
+    name = "cache"
+    hit: float = param(SHARE)
+    replicas: int = param(COUNT, 1)
+    saves: float = param(SHARE, 0.0, most=0.99)
+    aware: bool = param(FLAG, False)
+
+    def hit_at(self, count: int) -> float:
+        return self.hit if self.aware else diluted(self.hit, self.replicas, count)
+
+    def slower(self, count: int) -> float:
+        """Work of a request, against where the hit rate was measured: (1 - s h(n)) / (1 - s h)."""
+        return (1 - self.saves * self.hit_at(count)) / (1 - self.saves * self.hit)
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What is asked of the deployment."""
+
+    demand: float  # requests per second, on average
+    peak: float = 1.0  # times the average
+    headroom: float = 0.0  # beyond the peak, as a share of it
+    failures: int = 0  # replicas that may be down at the same time
+    availability: float | None = None
+    machine_up: float = 0.999
+    price: float | None = None  # of a replica, per hour; None: as measured, or not known
+    utilisation: float | None = None  # of what replicas could do, on average; None: as the demand makes it
+    quality: float = 1.0  # share of answers in time that also pass their gate, where the SLO does not ask for it
+    cache: str | None = None
+    day: str | None = None  # arrivals over 24 h, in place of demand and peak
+    scale_delay_s: float = 300.0
+    by: Literal["low", "middle"] = "low"  # end of the knee's interval that is trusted
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A value and, where it rests on measured data, its 95% interval."""
+
+    value: float
+    interval: Interval | None = None
+
+
+@dataclass(frozen=True)
+class Day:
+    """A day with as many replicas as each five minutes need, against a fixed number."""
+
+    hours: tuple[float, ...]
+    rate: tuple[float, ...]
+    ahead: tuple[int, ...]  # ordered before they are needed
+    late: tuple[int, ...]  # serving, where they are ordered when they are needed
+    fixed: int
+    fixed_hours: float  # of replicas, in a day
+    ahead_hours: float
+    late_hours: float
+    short: float  # share of requests that come while too few are serving
+    saved: float  # of fixed_hours, by ordering ahead
+
+
+@dataclass(frozen=True)
+class Gain:
+    """What one number would be worth if it were better by a tenth."""
+
+    name: str
+    now: float
+    then: float
+    replicas: int
+    cost_per_million: float | None
+    worth: float  # share of the cost per million, or of the replicas, that it saves
+    unrounded: float  # the same if replicas could be bought in parts
+
+
+@dataclass(frozen=True)
+class Confirmed:
+    """The planned fleet, simulated at its peak."""
+
+    replicas: int
+    rate: float
+    seconds: float
+    attainment: float
+    attainment_interval: Interval
+    hit_rate: float | None
+    enough: bool
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Replicas, and what comes of them. Money is in the currency of the price."""
+
+    system: System
+    needs: Needs
+    peak_rate: float
+    replicas: int
+    replicas_interval: Interval | None  # by the ends of the knee's interval
+    carry: Estimate  # replicas that carry the peak at their knees
+    sized: int  # with headroom
+    for_failures: int
+    for_availability: int | None
+    knee: float  # of a replica of this plan: lower than the one measured, where caches are colder
+    rate_each: float  # of a replica, at the peak
+    utilisation: Estimate  # of the knee, at the peak
+    busy: Estimate | None  # of raw capacity, on average: u
+    available: float  # chance that enough are up to carry the peak with its headroom
+    all_up: float
+    in_flight: float | None  # at the peak, of all: L
+    in_flight_each: float | None
+    fits: bool | None  # within what a replica holds
+    raw: Estimate | None  # replicas that raw capacity suggests
+    raw_rate_each: float | None
+    accepted: Estimate  # share of requests
+    cost_per_hour: Estimate | None
+    raw_cost_per_hour: Estimate | None
+    cost_per_million: Estimate | None  # accepted results
+    cost_per_million_tokens: Estimate | None  # of accepted answers
+    hit_rate: float | None
+    diluted_hit_rate: float | None
+    day: Day | None
+    gains: tuple[Gain, ...]
+    notes: tuple[str, ...]
+    confirmed: Confirmed | None = None
+    kind: Literal["plan"] = "plan"
+
+    def to_dict(self) -> dict[str, Any]:
+        found: dict[str, Any] = plain(self)
+        return found
+
+
+def read_plan(path: str | Path) -> Plan:
+    """What `openloop plan -o plan.json` wrote."""
+    raw = read_json(Path(path))
+    if not isinstance(raw, dict) or raw.get("kind") != "plan":
+        raise RunError(f"{path} is no plan; openloop plan ... -o plan.json writes one")
+    return convert(raw, Plan, str(path))
+
+
+def make_plan(system: System, needs: Needs) -> Plan:
+    needs, rates = _spelt_out(needs)
+    _check(needs)
+    if needs.price is None and system.price is not None:
+        needs = replace(needs, price=system.price)
+    knees = _ends(system.knee, system.knee_interval)
+    trusted = knees[0] if needs.by == "low" else knees[1]
+    sizes = [_size(each, needs) for each in knees]
+    size = sizes[0] if needs.by == "low" else sizes[1]
+    raw = (
+        None if system.capacity is None else [_size(x, needs) for x in _ends(system.capacity, system.capacity_interval)]
+    )
+    measured = system.knee_interval is not None
+    replicas, rate_each = size.replicas, needs.demand * needs.peak / size.replicas
+    accepted = _accepted(system, needs, replicas)
+    latency = system.latency_at(rate_each)
+    in_flight = None if latency is None else needs.demand * needs.peak * latency
+    cache = _cache(needs)
+    money = _Money(system, needs)
+    full = [each / size.slower for each in knees]
+    return Plan(
+        system=system,
+        needs=needs,
+        peak_rate=needs.demand * needs.peak,
+        replicas=replicas,
+        replicas_interval=(float(sizes[2].replicas), float(sizes[0].replicas)) if measured else None,
+        carry=_estimate([each.carry for each in sizes], measured, middle=size.carry),
+        sized=size.sized,
+        for_failures=size.sized + needs.failures,
+        for_availability=size.for_availability,
+        knee=full[1],
+        rate_each=rate_each,
+        utilisation=_estimate([rate_each / each for each in full], measured),
+        busy=money.busy(replicas),
+        available=some_up(size.sized, replicas, needs.machine_up),
+        all_up=all_up(needs.machine_up, replicas),
+        in_flight=in_flight,
+        in_flight_each=None if in_flight is None else in_flight / replicas,
+        fits=None
+        if in_flight is None or system.in_flight is None
+        else in_flight / replicas <= system.in_flight * 1.0001,
+        raw=None if raw is None else _estimate([x.replicas for x in raw], system.capacity_interval is not None),
+        raw_rate_each=None if raw is None else needs.demand * needs.peak / raw[1].replicas,
+        accepted=accepted,
+        cost_per_hour=money.hourly(replicas, [each.replicas for each in sizes], measured),
+        raw_cost_per_hour=None
+        if raw is None
+        else money.hourly(raw[1].replicas, [x.replicas for x in raw], system.capacity_interval is not None),
+        cost_per_million=money.per_million(replicas, accepted),
+        cost_per_million_tokens=money.per_million_tokens(replicas, accepted),
+        hit_rate=cache.hit if cache else system.hit_rate,
+        diluted_hit_rate=_diluted(cache, system, replicas),
+        day=None if rates is None else _day(rates, needs, trusted, replicas),
+        gains=tuple(_gains(system, needs)),
+        notes=(*system.notes, *_notes(system, needs, replicas)),
+    )
+
+
+def _spelt_out(needs: Needs) -> tuple[Needs, Floats | None]:
+    """A day is a demand and a peak."""
+    if needs.day is None:
+        return needs, None
+    edges = np.arange(0.0, DAY_S + 1, SLOT_S)
+    arrivals = read_arrivals(needs.day)
+    rates = np.diff([arrivals.expected(each) if each else 0.0 for each in edges]) / SLOT_S
+    if not rates.max() > 0:
+        raise SpecError(f"the day {needs.day!r} brings no requests: nothing has to be deployed; give a rate above 0")
+    mean = float(rates.mean())
+    return replace(needs, demand=mean, peak=needs.peak * float(rates.max()) / mean), rates
+
+
+def _check(needs: Needs) -> None:
+    if not 0 < needs.demand < math.inf:
+        raise SpecError(
+            f"the demand is {needs.demand:g}/s, for which no replica is needed; give one above 0, such as 9000/s"
+        )
+    if not 1 <= needs.peak <= 1000:
+        raise SpecError(f"the peak is {needs.peak:g} times the average; it is from 1x to 1000x")
+    if not 0 <= needs.headroom <= 10:
+        raise SpecError(f"the headroom is {needs.headroom:g}; it is a share of the peak, such as 20%")
+    if needs.failures < 0:
+        raise SpecError(f"failures is {needs.failures}; it is how many replicas may be down, 0 or more")
+    for name in ("utilisation", "quality", "machine_up"):
+        value = getattr(needs, name)
+        if value is not None and not 0 < value <= 1:
+            raise SpecError(
+                f"{name.replace('_', '-')} is {value:g}; it is a share above 0% and up to 100%, such as 90%"
+            )
+    if needs.price is not None and not 0 <= needs.price < math.inf:
+        raise SpecError(f"the price is {needs.price:g} per hour; it is 0 or more")
+    if needs.availability is not None and not 0 < needs.availability <= 1:
+        raise SpecError(f"the availability is {needs.availability:g}; it is a share such as 99.95%")
+
+
+@dataclass(frozen=True)
+class _Size:
+    carry: int
+    sized: int
+    for_availability: int | None
+    replicas: int
+    slower: float  # work of a request at that size, against where the knee was measured
+    parts: float  # replicas, if they could be bought in parts
+
+
+def _size(knee: float, needs: Needs) -> _Size:
+    """Enough to carry the peak with its headroom, even where some are down; more replicas may have colder caches."""
+    peak, cache, replicas = needs.demand * needs.peak, _cache(needs), 0
+    while True:
+        slower = cache.slower(max(replicas, 1)) if cache else 1.0
+        parts = peak * (1 + needs.headroom) * slower / knee
+        if parts > MOST_REPLICAS:
+            raise SpecError(
+                f"{peak:g}/s at {knee:g}/s per replica take more than {MOST_REPLICAS:,}: check the demand and the knee"
+            )
+        sized = whole(parts)
+        for_availability = (
+            None if needs.availability is None else machines_for(sized, needs.machine_up, needs.availability)
+        )
+        found = max(sized + needs.failures, for_availability or 0)
+        if found <= replicas or cache is None:
+            spare = max(found, replicas) - sized
+            return _Size(
+                whole(peak * slower / knee), sized, for_availability, max(found, replicas), slower, parts + spare
+            )
+        replicas = found
+
+
+def _cache(needs: Needs) -> Cache | None:
+    found: Cache | None = None if needs.cache is None else read_term(needs.cache, {"cache": Cache}, "cache")
+    return found
+
+
+def _diluted(cache: Cache | None, system: System, replicas: int) -> float | None:
+    if cache:
+        return cache.hit_at(replicas)
+    return None if system.hit_rate is None else diluted(system.hit_rate, system.measured_replicas, replicas)
+
+
+def _ends(value: float, interval: Interval | None) -> tuple[float, float, float]:
+    low, high = interval or (value, value)
+    return low, value, high
+
+
+def _estimate(values: Any, measured: bool, middle: float | None = None) -> Estimate:
+    """Of what was computed at the low end, the middle and the high end of something measured."""
+    value = float(values[1] if middle is None else middle)
+    return Estimate(value, (float(min(*values, value)), float(max(*values, value))) if measured else None)
+
+
+def _accepted(system: System, needs: Needs, replicas: int) -> Estimate:
+    share, (low, high) = system.accepted_at(needs.demand / replicas)
+    measured = low < high
+    low, value, high = (each * needs.quality for each in (low, share, high))
+    return Estimate(value, (low, high) if measured else None)
+
+
+class _Money:
+    """D / (3600 u X), of results that are accepted."""
+
+    def __init__(self, system: System, needs: Needs) -> None:
+        self.system, self.needs = system, needs
+        self.most = _ends(
+            system.capacity or system.knee, system.capacity_interval if system.capacity else system.knee_interval
+        )
+
+    def busy(self, replicas: float) -> Estimate | None:
+        if self.needs.utilisation is not None:
+            return Estimate(self.needs.utilisation)
+        low, most, high = self.most
+        share = self.needs.demand / replicas
+        return Estimate(share / most, (share / high, share / low) if low < high else None)
+
+    def hourly(self, replicas: int, by_end: list[int], measured: bool) -> Estimate | None:
+        price = self.needs.price
+        if price is None:
+            return None
+        ends = [each * price for each in (min(*by_end, replicas), max(*by_end, replicas))]
+        return Estimate(float(replicas * price), (ends[0], ends[1]) if measured else None)
+
+    def served_each(self, replicas: float) -> float:
+        """u X: what a replica serves on average."""
+        used = self.needs.utilisation
+        return self.needs.demand / replicas if used is None else used * self.most[1]
+
+    def per_million(self, replicas: float, accepted: Estimate) -> Estimate | None:
+        if self.needs.price is None:
+            return None
+        each = 1e6 * cost_each(self.needs.price, 1.0, self.served_each(replicas))
+        low, value, high = _ends(accepted.value, accepted.interval)
+        if value <= 0:
+            return None
+        return Estimate(each / value, (each / high, each / max(low, 1e-12)) if accepted.interval else None)
+
+    def per_million_tokens(self, replicas: float, accepted: Estimate) -> Estimate | None:
+        found, tokens = self.per_million(replicas, accepted), self.system.tokens
+        if found is None or not tokens:
+            return None
+        ends = found.interval and (found.interval[0] / tokens, found.interval[1] / tokens)
+        return Estimate(found.value / tokens, ends)
+
+
+def _day(rates: Floats, needs: Needs, knee: float, fixed: int) -> Day:
+    slots = len(rates)
+    lag = math.ceil(needs.scale_delay_s / SLOT_S)
+    sizes = {
+        rate: _size(knee, replace(needs, demand=rate, peak=1.0)).replicas for rate in set(rates.tolist()) if rate > 0
+    }
+    now = np.array([sizes.get(rate, 0) for rate in rates.tolist()])
+    around = np.arange(slots)[:, None]  # a day comes after the other
+    ahead = now[(around + np.arange(lag + 1)) % slots].max(axis=1)
+    late = now[(around - np.arange(lag + 1)) % slots].min(axis=1)
+    needed = np.array([whole(rate / knee) if rate else 0 for rate in rates])
+    short = float(rates[late < needed].sum() / rates.sum())
+    per_slot = SLOT_S / 3600
+    return Day(
+        hours=tuple((np.arange(slots) * per_slot).tolist()),
+        rate=tuple(rates.tolist()),
+        ahead=tuple(ahead.tolist()),
+        late=tuple(late.tolist()),
+        fixed=fixed,
+        fixed_hours=24.0 * fixed,
+        ahead_hours=float(ahead.sum()) * per_slot,
+        late_hours=float(now.sum()) * per_slot,
+        short=short,
+        saved=1 - float(ahead.sum()) * per_slot / (24.0 * fixed),
+    )
+
+
+Change = Callable[[System, Needs], tuple[System, Needs]]
+
+
+def _levers(system: System, needs: Needs) -> Iterator[tuple[str, float, float, Change]]:
+    """What could be better by a tenth: its name, what it is, what it would be, and how that changes the plan."""
+    more, less = 1 + GAIN, 1 - GAIN
+    if system.source == "by Little's law" and system.latency_s and system.in_flight:
+        w, most = system.latency_s, system.in_flight
+        yield "latency (s)", w, w * less, lambda s, n: (_scaled(replace(s, latency_s=w * less), 1 / less), n)
+        yield (
+            "in flight per replica",
+            most,
+            most * more,
+            lambda s, n: (_scaled(replace(s, in_flight=most * more), more), n),
+        )
+    else:
+        yield "knee (rate of a replica)", system.knee, system.knee * more, lambda s, n: (_scaled(s, more), n)
+    if needs.price:
+        price = needs.price
+        yield PRICE, price, price * less, lambda s, n: (s, replace(n, price=price * less))
+    if needs.utilisation:
+        used = min(needs.utilisation * more, 1.0)
+        yield "utilisation", needs.utilisation, used, lambda s, n: (s, replace(n, utilisation=used))
+    if needs.peak > 1:
+        flat = 1 + (needs.peak - 1) * less
+        yield "peak over average", needs.peak, flat, lambda s, n: (s, replace(n, peak=flat))
+    if needs.headroom:
+        room = needs.headroom * less
+        yield "headroom", needs.headroom, room, lambda s, n: (s, replace(n, headroom=room))
+    if needs.availability is not None and needs.machine_up < 1:
+        up = 1 - (1 - needs.machine_up) * less
+        yield "a machine's time down", 1 - needs.machine_up, 1 - up, lambda s, n: (s, replace(n, machine_up=up))
+    if needs.quality < 1:
+        good = 1 - (1 - needs.quality) * less
+        yield "answers that fail quality", 1 - needs.quality, 1 - good, lambda s, n: (s, replace(n, quality=good))
+    cache = _cache(needs)
+    if cache and cache.saves and cache.hit < 1:
+        hit = replace(cache, hit=1 - (1 - cache.hit) * less)
+        faster = (1 - cache.saves * cache.hit) / (1 - cache.saves * hit.hit)
+        yield (
+            "cache misses",
+            1 - cache.hit,
+            1 - hit.hit,
+            lambda s, n: (_scaled(s, faster), replace(n, cache=str(hit))),
+        )
+
+
+def _scaled(system: System, by: float) -> System:
+    def times(interval: Interval | None) -> Interval | None:
+        return interval and (interval[0] * by, interval[1] * by)
+
+    return replace(
+        system,
+        knee=system.knee * by,
+        knee_interval=times(system.knee_interval),
+        capacity=system.capacity and system.capacity * by,
+        capacity_interval=times(system.capacity_interval),
+        loads=tuple(replace(load, rate=load.rate * by) for load in system.loads),
+    )
+
+
+def _gains(system: System, needs: Needs) -> Iterator[Gain]:
+    """The most valuable first."""
+    before = _cost(system, needs)
+    found = []
+    for name, now, then, change in _levers(system, needs):
+        after = _cost(*change(system, needs))
+        place = 2 if before[2] is not None else 0
+        worth, unrounded = (1 - float(after[i] or 0) / float(before[i] or 1) for i in (place, place + 1))
+        found.append(Gain(name, now, then, after[0], after[2], worth, unrounded))
+    yield from sorted(found, key=lambda gain: (-round(gain.worth, 6), -gain.unrounded))
+
+
+def _cost(system: System, needs: Needs) -> tuple[int, float, float | None, float | None]:
+    """Replicas and cost per million accepted, each also as if replicas could be bought in parts."""
+    low, middle, _ = _ends(system.knee, system.knee_interval)
+    size = _size(low if needs.by == "low" else middle, needs)
+    money, accepted = _Money(system, needs), _accepted(system, needs, size.replicas)
+    costs = [money.per_million(each, accepted) for each in (size.replicas, size.parts)]
+    first, second = (None if each is None else each.value for each in costs)
+    return size.replicas, size.parts, first, second
+
+
+def _notes(system: System, needs: Needs, replicas: int) -> Iterator[str]:
+    if needs.price is None:
+        yield "there is no price, so nothing can be said of cost: give --price 3/h, of one replica"
+    if needs.cache is None and system.hit_rate and replicas > system.measured_replicas:
+        yield (
+            f"the knee was measured with {system.measured_replicas} replica(s) and their caches: with more of them "
+            "hits become rarer unless the router knows where prefixes are; --cache says what that costs"
+        )
+    if not system.loads:
+        yield "nothing was measured: the knee is as typed, and everything up to it is taken to be accepted"

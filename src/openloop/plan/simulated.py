@@ -1,0 +1,80 @@
+"""A plan of a modelled fleet: its knee by a simulated sweep, and the planned size simulated at the peak."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+
+from openloop.arrivals import Poisson
+from openloop.frontier import sweep
+from openloop.frontier.measure import INTERRUPTED, View
+from openloop.load.scenario import Scenario
+from openloop.plan.make import Confirmed, Needs, Plan, make_plan
+from openloop.plan.system import System, frontier_system
+from openloop.score import score as score_run
+from openloop.sim.fleet import Fleet, read_fleet, simulate_fleet
+
+__all__ = ["plan_fleet"]
+
+MOST_REQUESTS, LEAST_S = 400_000, 20.0  # of the simulation that confirms
+STEP, TRIES = 0.96, 8  # by how much the knee is lowered where it does not hold at the planned size, and how often
+
+
+def plan_fleet(
+    fleet: Path, scenario: Scenario, needs: Needs, out: Path, target: float = 0.99, view: View | None = None
+) -> Plan:
+    """A replica of a large fleet may do less than one alone: its cache is colder. Where the planned fleet misses its
+    target at the peak, the knee is lowered until it does not."""
+    chosen = read_fleet(fleet)
+    found = sweep(out, scenario, chosen, target=target, precision=0.03, view=view)
+    if found.stopped == INTERRUPTED:
+        raise KeyboardInterrupt
+    system = replace(frontier_system(found), source=str(fleet))
+    plan = make_plan(system, needs)
+    if chosen.groups:
+        return plan
+    for _ in range(TRIES):
+        confirmed = _confirm(plan, chosen, scenario, target)
+        if confirmed is None:
+            return _noted(plan, "the planned fleet is too large to be simulated at its peak: nothing confirms it")
+        if confirmed.enough:
+            return replace(plan, confirmed=confirmed)
+        system = _lowered(system)
+        note = f"{confirmed.replicas} replicas do not hold at the peak, though each is below the knee that was measured"
+        plan = _noted(make_plan(system, needs), note)
+    return replace(plan, confirmed=confirmed)
+
+
+def _lowered(system: System) -> System:
+    low, high = system.knee_interval or (system.knee, system.knee)
+    return replace(system, knee=system.knee * STEP, knee_interval=(low * STEP, high * STEP))
+
+
+def _noted(plan: Plan, note: str) -> Plan:
+    return replace(plan, notes=(*plan.notes, note))
+
+
+def _confirm(plan: Plan, fleet: Fleet, scenario: Scenario, target: float) -> Confirmed | None:
+    """As many replicas as must be up, at the peak, with fresh arrivals."""
+    seconds = min(scenario.horizon_s, MOST_REQUESTS / plan.peak_rate)
+    if seconds < min(LEAST_S, scenario.horizon_s):
+        return None
+    run = simulate_fleet(
+        msgspec.structs.replace(fleet, replicas=plan.sized),
+        scenario.read_workload(),
+        Poisson(plan.peak_rate),
+        seconds,
+        scenario.seed + 1,
+        scenario.objectives(),
+    )
+    found = score_run(run, scenario.whole_slo())
+    hits = found.cache_hit_rate
+    return Confirmed(
+        replicas=plan.sized,
+        rate=plan.peak_rate,
+        seconds=seconds,
+        attainment=found.attainment,
+        attainment_interval=found.attainment_interval,
+        hit_rate=hits if hits >= 0 else None,
+        enough=found.attainment >= target,
+    )

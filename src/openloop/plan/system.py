@@ -1,0 +1,173 @@
+"""What one replica does: typed by hand, or read off a frontier."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from openloop.errors import SpecError
+from openloop.frontier import Frontier, Knee, Point
+from openloop.frontier.folder import read_asked
+from openloop.plan.formulas import little
+from openloop.records import open_run
+from openloop.sim.fleet import Fleet, read_fleet
+from openloop.units import format_rate, format_share
+
+__all__ = ["Interval", "Load", "System", "frontier_system", "typed_system"]
+
+Interval = tuple[float, float]
+
+SPREAD = 1.96
+
+
+@dataclass(frozen=True)
+class Load:
+    """What was measured of a replica at an offered rate; what is not known is None."""
+
+    rate: float
+    attainment: float | None
+    attainment_interval: Interval | None
+    latency_s: float | None  # mean, from when a request was due
+
+
+@dataclass(frozen=True)
+class System:
+    """One replica. Intervals are 95%; None: the number was typed, or is not known."""
+
+    source: str
+    knee: float  # the largest rate at which it keeps its SLO
+    knee_interval: Interval | None = None
+    target: float | None = None  # share accepted at the knee
+    slo: str | None = None
+    capacity: float | None = None  # what it completes at most, accepted or not
+    capacity_interval: Interval | None = None
+    in_flight: float | None = None  # requests that it holds at most
+    latency_s: float | None = None  # mean, where it was typed
+    tokens: float | None = None  # of an accepted answer
+    price: float | None = None  # per hour
+    hit_rate: float | None = None  # of its prefix cache
+    measured_replicas: int = 1
+    unit: str = "replica"
+    loads: tuple[Load, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def latency_at(self, rate: float) -> float | None:
+        """Mean time in the system at a rate, between the rates that were measured."""
+        known = [(load.rate, load.latency_s) for load in self.loads if load.latency_s is not None]
+        if not known:
+            return self.latency_s
+        rates, latencies = np.array(known).T
+        return float(np.interp(rate, rates, latencies))
+
+    def accepted_at(self, rate: float) -> tuple[float, Interval]:
+        """Share that is accepted at a rate: as measured, or all, up to a knee that was typed."""
+        known = [
+            (load.rate, load.attainment, *load.attainment_interval)
+            for load in self.loads
+            if load.attainment is not None and load.attainment_interval is not None
+        ]
+        if not known:
+            share = 1.0 if self.target is None else self.target
+            return share, (share, share)
+        rates, *columns = np.array(known).T
+        middle, low, high = (float(np.interp(rate, rates, column)) for column in columns)
+        if self.target is not None and self.knee_interval and rate <= self.knee_interval[0]:
+            low = max(low, min(self.target, middle))  # that is what left of the knee means
+        return middle, (low, high)
+
+
+def typed_system(
+    knee: Sequence[float] | None = None,
+    in_flight: float | None = None,
+    latency_s: float | None = None,
+    **more: Any,
+) -> System:
+    """A knee, or low end, middle and high end of one; or L and W of a replica, of which Little's law makes one."""
+    if knee is None:
+        if in_flight is None or latency_s is None:
+            raise SpecError(
+                "say what one replica does: a frontier, a fleet.yaml, --knee 450/s, or --in-flight 40 --latency 120ms"
+            )
+        rate = little(in_flight, None, latency_s)[1]
+        return System("by Little's law", rate, in_flight=in_flight, latency_s=latency_s, **more)
+    if len(knee) not in (1, 3) or not all(0 < each < np.inf for each in knee):
+        told = ", ".join(f"{each:g}" for each in knee)
+        raise SpecError(f"the knee is {told}; give one rate above 0, or three: low end, knee and high end")
+    low, middle, high = sorted(knee) if len(knee) == 3 else (0.0, knee[0], 0.0)
+    interval = (low, high) if len(knee) == 3 else None
+    return System("knee as typed", middle, interval, in_flight=in_flight, latency_s=latency_s, **more)
+
+
+def frontier_system(found: Frontier) -> System:
+    """A replica of what was swept: rates are divided by how many there were."""
+    if found.path is None or not found.points:
+        raise SpecError(f"{found.path or 'the frontier'} has no finished run: there is nothing to plan by")
+    fleet = None
+    if asked := read_asked(Path(found.path)).fleet:
+        fleet = read_fleet(asked)
+    manifest = open_run(str(found.points[0].scores[0].run)).manifest
+    whole_fleet = fleet is not None and bool(fleet.groups)  # unlike replicas go together
+    count = 1 if whole_fleet else manifest.replicas or 1
+    rate, interval, notes = _knee(found, found.knee)
+    points = [point for point in found.points if point.usable and point.requests]
+    near = min(points, key=lambda point: abs(point.rate - rate))
+    best = max(points, key=lambda point: point.served_rps)
+    margin = SPREAD / np.sqrt(max(best.served_rps * best.seconds, 1.0))
+    hourly = manifest.prices.hourly if manifest.prices else 0.0
+    tokens = near.output_token_goodput / near.goodput_rps if near.goodput_rps else 0.0
+    if whole_fleet and fleet is not None:
+        notes += (f"a unit is the whole fleet that was measured, {fleet.size} replicas that belong together",)
+    if manifest.replicas is None:
+        notes += ("how many replicas were measured is not told; taken for one",)
+    return System(
+        source=found.path,
+        knee=rate / count,
+        knee_interval=(interval[0] / count, interval[1] / count),
+        target=found.knee.target,
+        slo=found.slo,
+        capacity=best.served_rps / count,
+        capacity_interval=(best.served_rps * (1 - margin) / count, best.served_rps * (1 + margin) / count),
+        in_flight=_limit(fleet),
+        tokens=tokens or None,
+        price=hourly / count if hourly else None,
+        hit_rate=None if np.isnan(near.cache_hit_rate) else near.cache_hit_rate,
+        measured_replicas=count,
+        unit="fleet" if whole_fleet else "replica",
+        loads=tuple(_load(point, count) for point in points),
+        notes=notes,
+    )
+
+
+def _knee(found: Frontier, knee: Knee) -> tuple[float, Interval, tuple[str, ...]]:
+    if knee.rate is not None and knee.interval is not None:
+        return knee.rate, knee.interval, ()
+    if knee.above is not None and knee.above > 0:
+        note = f"the knee lies beyond {format_rate(knee.above)}, as far as was measured: fewer replicas may do"
+        return knee.above, (knee.above, knee.above), (note,)
+    points = [point for point in found.points if point.usable]
+    if not points:
+        raise SpecError(f"{found.path} has no knee: {knee.sentence}; repeat the sweep from a machine that keeps up")
+    raise SpecError(_never_met(found, points[0]))
+
+
+def _never_met(found: Frontier, first: Point) -> str:
+    """Why no number of replicas helps, and what would."""
+    slack = max(each for each, _ in first.slack)
+    bounds = f"times {1.05 / slack:.2g} as long would be met there" if 0 < slack < 1 else "would have to be far laxer"
+    return (
+        f"{found.path}: {found.slo} was never met, for at {format_rate(first.rate)} only "
+        f"{format_share(first.attainment)} are accepted and not {format_share(found.knee.target)}: no number of "
+        f"replicas mends what one misses so nearly idle; sweep lower rates, make an answer faster, or ask for less "
+        f"(bounds {bounds})"
+    )
+
+
+def _limit(fleet: Fleet | None) -> float | None:
+    return None if fleet is None or fleet.groups else float(fleet.max_sequences)
+
+
+def _load(point: Point, count: int) -> Load:
+    latency = point.e2e_s.mean if point.e2e_s and not point.overloaded else None
+    return Load(point.rate / count, point.attainment, point.attainment_interval, latency)

@@ -1,0 +1,435 @@
+"""The report of a plan: what to deploy, how the number comes about, what it costs and what to improve first."""
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from openloop.plan.formulas import some_up
+from openloop.plan.make import HOURS, PRICE, Cache, Estimate, Gain, Plan
+from openloop.report.page import (
+    Axis,
+    Bars,
+    Curve,
+    Figure,
+    Number,
+    Panel,
+    Part,
+    Report,
+    Rule,
+    Section,
+    Table,
+    Unit,
+    show,
+)
+from openloop.terms import read_term
+from openloop.units import format_money, format_rate, format_seconds, format_share
+
+__all__ = ["PLAN_SECTIONS", "plan_report"]
+
+NINES = 6  # shown at most, of an availability
+
+
+def plan_report(plan: Plan) -> Report:
+    sound = plan.confirmed is None or plan.confirmed.enough
+    return Report(
+        title="Deployment plan",
+        subtitle=f"for {format_rate(plan.needs.demand)} · {plan.system.source}",
+        verdict="good" if sound else "invalid",
+        headline=_headline(plan),
+        sentences=list(_sentences(plan)),
+        numbers=list(_numbers(plan)),
+        sections=[section for make in PLAN_SECTIONS if (section := make(plan))],
+        data=plan.to_dict(),
+        badge="Plan" if sound else "Not enough",
+    )
+
+
+def _replicas(plan: Plan, count: float) -> str:
+    return f"{count:,.0f} {plan.system.unit}{'' if count == 1 else 's'}"
+
+
+def _headline(plan: Plan) -> str:
+    cost = plan.cost_per_hour
+    told = f" for {format_money(cost.value)} an hour" if cost else ""
+    fewer = plan.raw is not None and plan.raw.value < plan.replicas
+    instead = f", not the {plan.raw.value:,.0f} of raw capacity" if plan.raw and fewer else ""
+    return f"Deploy {_replicas(plan, plan.replicas)}{told}{instead}"
+
+
+def _sentences(plan: Plan) -> Iterator[str]:
+    needs, system = plan.needs, plan.system
+    yield (
+        f"{format_rate(plan.peak_rate)} at the peak are {format_rate(plan.rate_each)} for each {system.unit}, "
+        f"{format_share(plan.utilisation.value)} of the {format_rate(plan.knee)} up to which it keeps its promise"
+        f"{f' (with warmer caches, {format_rate(system.knee)})' if plan.knee < system.knee * 0.999 else ''}."
+    )
+    if plan.replicas_interval and plan.replicas_interval[0] < plan.replicas_interval[1]:
+        low, high = plan.replicas_interval
+        end = "its lower end, so that a plan is not short by bad luck" if needs.by == "low" else "its middle"
+        yield f"By the knee's interval, {low:,.0f} to {high:,.0f} are needed; this plan goes by {end}."
+    if plan.raw and plan.raw_rate_each and plan.raw.value < plan.replicas:
+        each = plan.raw_rate_each
+        past = f", where each would get {format_rate(each)} and miss its SLO" if each > plan.knee * 1.0001 else ""
+        yield f"Raw capacity suggests {plan.raw.value:,.0f}{past}."
+    if plan.fits is False:
+        yield (
+            f"A {system.unit} would have {plan.in_flight_each or 0:,.1f} requests in flight and holds "
+            f"{system.in_flight or 0:,.0f}: more of them are needed than the rate alone says."
+        )
+    if needs.availability is not None:
+        yield (
+            f"With machines that are up {format_share(needs.machine_up)} of the time, enough are up "
+            f"{_nines(plan.available)} of it."
+        )
+    if plan.day and plan.day.saved > 0:
+        yield (
+            f"Scaling ahead of the day's demand would save {format_share(plan.day.saved)} of that; scaling when it has "
+            f"come would leave {format_share(plan.day.short)} of requests with too few."
+        )
+    best = next((gain for gain in plan.gains if gain.name != PRICE), None)
+    if best and best.worth > 0:
+        yield f"Improve first: {best.name}. A tenth better saves {format_share(best.worth)}."
+    if plan.confirmed:
+        found = plan.confirmed
+        yield (
+            f"Simulated at the peak, {_replicas(plan, found.replicas)} accept {format_share(found.attainment)} "
+            f"of requests ({' to '.join(map(format_share, found.attainment_interval))})."
+        )
+
+
+def _nines(share: float) -> str:
+    """With as many digits as it has nines."""
+    return "100%" if share >= 1 else f"{100 * share:.{int(min(max(-np.log10(1 - share) - 1, 1), NINES))}f}%"
+
+
+def _about(found: Estimate | None, unit: Unit, otherwise: str = "") -> str:
+    if found is None or found.interval is None:
+        return otherwise
+    return " to ".join(show(end, unit) for end in found.interval)
+
+
+def _numbers(plan: Plan) -> Iterator[tuple[str, Number, str]]:
+    span = plan.replicas_interval
+    told = f"{span[0]:,.0f} to {span[1]:,.0f} by the knee's interval" if span else "the knee is exact, as typed"
+    yield f"{plan.system.unit}s", Number(plan.replicas, "count", "replicas"), told
+    for name, key, found in (
+        ("cost per hour", "cost_per_hour", plan.cost_per_hour),
+        ("cost per million accepted", "cost_per_million", plan.cost_per_million),
+        ("cost per million accepted tokens", "cost_per_million_tokens", plan.cost_per_million_tokens),
+    ):
+        if found:
+            yield name, Number(found.value, "money", f"{key}.value"), _about(found, "money")
+    used = plan.utilisation
+    yield "of the knee, at the peak", Number(used.value, "share", "utilisation.value"), _about(used, "share")
+    if plan.needs.availability is not None:
+        told = f"up {_nines(plan.available)}, asked for {_nines(plan.needs.availability)}"
+        yield "too few are up, a month", Number((1 - plan.available) * HOURS * 3600, "seconds"), told
+
+
+def size(plan: Plan) -> Section | None:
+    """From demand to a number of replicas, a step at a time."""
+    needs = plan.needs
+    steps: list[tuple[str, float, str, str]] = [
+        ("carry the peak", plan.carry.value, "carry.value", _about(plan.carry, "count"))
+    ]
+    if needs.headroom:
+        steps.append((f"with {format_share(needs.headroom)} headroom", plan.sized, "sized", "for bursts"))
+    if needs.failures:
+        steps.append((f"while {needs.failures} may be down", plan.for_failures, "for_failures", "with that headroom"))
+    if plan.for_availability is not None and needs.availability is not None:
+        told = f"machines up {format_share(needs.machine_up)}"
+        steps.append((f"up {_nines(needs.availability)} of the time", plan.for_availability, "for_availability", told))
+    steps.append(("deploy", plan.replicas, "replicas", "the most of these"))
+    names = [name for name, *_ in steps]
+    ends = np.array([count for _, count, *_ in steps], float)
+    starts = np.zeros(len(ends))
+    figure = Figure(
+        "size",
+        "How many, and why",
+        Axis(f"{plan.system.unit}s", "count", low=0.0),
+        [Panel(Axis("", "count", "names", names=names), [Bars("needed", starts, ends, "blue"), *_raw_rule(plan)])],
+        "Each step asks for at least as many as the one above it.",
+    )
+    rows = [(name, Number(count, "count", key), told) for name, count, key, told in steps]
+    if plan.raw:
+        told = _about(plan.raw, "count", "as typed")
+        rows.append(("by raw capacity", Number(plan.raw.value, "count", "raw.value"), told))
+    lead = (
+        f"A {plan.system.unit} keeps its promise up to {format_rate(plan.system.knee)}"
+        f"{_interval(plan.system.knee_interval)}. Beyond that it is busy, but not useful."
+    )
+    note = (
+        "Replicas = peak (1 + headroom) / knee, rounded up; then as many more as may be down, or as it takes for that "
+        "many to be up with the availability asked for (binomial: machines fail independently)."
+    )
+    return Section("size", "How many", lead, [figure, Table(("", f"{plan.system.unit}s", ""), rows)], note)
+
+
+def _rate(value: float, interval: tuple[float, float] | None) -> str:
+    return format_rate(value) + _interval(interval)
+
+
+def _interval(interval: tuple[float, float] | None) -> str:
+    return "" if interval is None else f" ({' to '.join(map(format_rate, interval))}, 95% interval)"
+
+
+def _raw_rule(plan: Plan) -> list[Rule]:
+    return [Rule(plan.raw.value, "raw capacity", "x", "red")] if plan.raw else []
+
+
+def gains(plan: Plan) -> Section | None:
+    """Which one number to improve first."""
+    if not plan.gains:
+        return None
+    of = "cost per million accepted" if plan.cost_per_million else f"number of {plan.system.unit}s"
+    rows = [_gain_row(place, gain) for place, gain in enumerate(plan.gains)]
+    worth, unrounded = (np.array([getattr(gain, key) for gain in plan.gains]) for key in ("worth", "unrounded"))
+    names = [gain.name for gain in plan.gains]
+    figure = Figure(
+        "gains",
+        "What a tenth better is worth",
+        Axis(f"saved of the {of}", "share", low=0.0),
+        [
+            Panel(
+                Axis("", "count", "names", names=names),
+                [
+                    Bars("saved", np.zeros(len(worth)), np.maximum(worth, 0.0), "green"),
+                    Curve("if they came in parts", unrounded, np.arange(len(worth), dtype=float), "grey", "dots"),
+                ],
+            )
+        ],
+        "Replicas come whole: a gain may be worth more or less than its share.",
+    )
+    table = Table(("a tenth better", "now", "then", f"{plan.system.unit}s", "saves", "unrounded", "a month"), rows)
+    hourly = plan.cost_per_hour.value if plan.cost_per_hour else None
+    month = "" if hourly is None else f" A month of this plan costs {format_money(HOURS * hourly)}."
+    lead = f"One number at a time is made better by a tenth, and all of the plan is made again.{month}"
+    return Section("gains", "What to improve first", lead, [figure, _with_money(table, plan)])
+
+
+def _gain_row(place: int, gain: Gain) -> list[str | Number]:
+    return [
+        gain.name,
+        f"{gain.now:.4g}",
+        f"{gain.then:.4g}",
+        Number(gain.replicas, "count", f"gains.{place}.replicas"),
+        Number(gain.worth, "share", f"gains.{place}.worth"),
+        Number(gain.unrounded, "share", f"gains.{place}.unrounded"),
+    ]
+
+
+def _with_money(table: Table, plan: Plan) -> Table:
+    """The last column: what a gain saves in a month, at the demand of the plan."""
+    if plan.cost_per_million is None:
+        return Table(table.header[:-1], table.rows)
+    month = plan.needs.demand * plan.accepted.value * 3600 * HOURS / 1e6 * plan.cost_per_million.value
+    return Table(
+        table.header,
+        [[*row, format_money(month * gain.worth)] for row, gain in zip(table.rows, plan.gains, strict=True)],
+    )
+
+
+def money(plan: Plan) -> Section | None:
+    """The knee against raw capacity."""
+    cost = plan.cost_per_hour
+    if cost is None:
+        return None
+    columns: list[tuple[str, float, float, Estimate]] = [("by the knee", plan.replicas, plan.rate_each, cost)]
+    if plan.raw and plan.raw_cost_per_hour and plan.raw_rate_each:
+        columns.append(("by raw capacity", plan.raw.value, plan.raw_rate_each, plan.raw_cost_per_hour))
+    rows: list[list[str | Number]] = [
+        [
+            name,
+            f"{count:,.0f}",
+            format_rate(each),
+            format_money(found.value),
+            _about(found, "money", "-"),
+            format_money(found.value * HOURS),
+            "kept" if each <= plan.knee * 1.0001 else "missed",
+        ]
+        for name, count, each, found in columns
+    ]
+    header = (
+        "",
+        f"{plan.system.unit}s",
+        "each, at the peak",
+        "per hour",
+        "95% interval",
+        "per month",
+        "SLO at the peak",
+    )
+    told = [Table(header, rows), Table(("", "", "95% interval"), list(_unit_costs(plan)))]
+    lead = "What the plan costs, and what it would cost if it were made by throughput."
+    if len(columns) == 2:
+        more = cost.value - columns[1][3].value
+        lead += (
+            f" The difference is {format_money(abs(more))} an hour, the price of answers in time." if more > 0 else ""
+        )
+    note = (
+        "Cost of a request = D / (3600 u X): price per hour, share of the time in use, and requests per second in full "
+        "use; of an accepted one, that over the share accepted. A month has 730 hours."
+    )
+    return Section("money", "What it costs", lead, told, note)
+
+
+def _unit_costs(plan: Plan) -> Iterator[list[str | Number]]:
+    for name, key, found, unit in (
+        ("cost per million accepted", "cost_per_million", plan.cost_per_million, "money"),
+        ("cost per million accepted tokens", "cost_per_million_tokens", plan.cost_per_million_tokens, "money"),
+        ("share accepted", "accepted", plan.accepted, "share"),
+        ("in use on average (u)", "busy", plan.busy, "share"),
+    ):
+        if found:
+            shown: Unit = "money" if unit == "money" else "share"
+            yield [name, Number(found.value, shown, f"{key}.value"), _about(found, shown, "-")]
+
+
+def availability(plan: Plan) -> Section | None:
+    """Enough of them up, by how many there are."""
+    up = plan.needs.machine_up
+    if up >= 1:
+        return None
+    counts = np.arange(plan.sized, max(plan.replicas + 3, plan.sized + 5))
+    shares = np.array([some_up(plan.sized, int(count), up) for count in counts])
+    marks: list[Curve | Rule] = [
+        Curve("enough are up", counts.astype(float), shares, "blue"),
+        Rule(float(plan.replicas), "this plan", "x", "green"),
+    ]
+    if plan.needs.availability is not None:
+        marks.append(Rule(plan.needs.availability, "asked for", "y"))
+    figure = Figure(
+        "availability",
+        f"Enough are up, if each machine is up {format_share(up)} of the time",
+        Axis(f"{plan.system.unit}s deployed, of which {plan.sized:,} must be up", "count", low=plan.sized - 1.0),
+        [Panel(Axis("of the time", "share", "tail", low=0.0), marks)],
+    )
+    lead = (
+        f"All {plan.replicas:,} are up together {_nines(plan.all_up)} of the time; {plan.sized:,} or more of them "
+        f"{_nines(plan.available)}."
+    )
+    note = (
+        "Machines fail independently of each other. A failure that takes several (a rack, a bad deploy) is not in it."
+    )
+    return Section("availability", "When machines fail", lead, [figure], note)
+
+
+def law(plan: Plan) -> Section | None:
+    """Little's law at the peak."""
+    if plan.in_flight is None or plan.in_flight_each is None:
+        return None
+    latency = plan.in_flight / plan.peak_rate
+    limit = plan.system.in_flight
+    rows: list[list[str | Number]] = [
+        ["in flight, all (L)", Number(plan.in_flight, "number", "in_flight")],
+        [f"in flight, each {plan.system.unit}", Number(plan.in_flight_each, "number", "in_flight_each")],
+        ["it holds", "-" if limit is None else f"{limit:,.4g}"],
+    ]
+    verdict = {True: "which fits.", False: "which does not fit.", None: "and what it holds is not known."}[plan.fits]
+    lead = (
+        f"{format_rate(plan.peak_rate)} that stay {format_seconds(latency)} each are {plan.in_flight:,.4g} at once, "
+        f"{plan.in_flight_each:,.4g} in each {plan.system.unit}, {verdict}"
+    )
+    return Section("little", "Little's law", lead, [Table(("", ""), rows)], "L = lambda W, at the peak.")
+
+
+def day(plan: Plan) -> Section | None:
+    """Autoscaling against a fixed size."""
+    found = plan.day
+    if found is None:
+        return None
+    hours = np.array(found.hours)
+    x = Axis("hour of the day", "number", low=0.0, high=24.0)
+    counts = [
+        Curve("fixed", hours, np.full(len(hours), float(found.fixed)), "grey", "dashed"),
+        Curve("scaled ahead", hours, np.array(found.ahead, float), "green", "steps"),
+        Curve("scaled late", hours, np.array(found.late, float), "red", "steps"),
+    ]
+    demand = Curve("demand", hours, np.array(found.rate), "blue")
+    figure = Figure(
+        "day",
+        "A day",
+        x,
+        [
+            Panel(Axis("requests per second", "rate", low=0.0), [demand], 150),
+            Panel(Axis(f"{plan.system.unit}s", "count", low=0.0), counts, 200),
+        ],
+    )
+    price = plan.needs.price
+    rows = [
+        [name, f"{hours_:,.0f}", "-" if price is None else format_money(price * hours_), format_share(short)]
+        for name, hours_, short in (
+            ("fixed", found.fixed_hours, 0.0),
+            ("scaled ahead", found.ahead_hours, 0.0),
+            ("scaled when needed", found.late_hours, found.short),
+        )
+    ]
+    table = Table(("", f"{plan.system.unit}-hours a day", "cost a day", "requests while too few serve"), rows)
+    delay = format_seconds(plan.needs.scale_delay_s)
+    lead = (
+        f"A new {plan.system.unit} serves {delay} after it was ordered. Ordered that much ahead, it is there in time; "
+        "ordered when demand has come, it is late."
+    )
+    note = "Slots of five minutes, in each as many as the plan's rule asks for. Cold caches of new ones are not in it."
+    return Section("day", "Autoscaling or a fixed size", lead, [figure, table], note)
+
+
+def cache(plan: Plan) -> Section | None:
+    """What more replicas do to prefix caches."""
+    if plan.hit_rate is None or plan.diluted_hit_rate is None:
+        return None
+    before = plan.system.measured_replicas
+    found = Cache(plan.hit_rate, before)
+    if plan.needs.cache:
+        found = read_term(plan.needs.cache, {"cache": Cache}, "cache")
+    counts = np.unique(np.geomspace(1, max(2 * plan.replicas, 8), 60).astype(int))
+    hits = np.array([found.hit_at(int(count)) for count in counts])
+    work = np.array([found.slower(int(count)) for count in counts])
+    x = Axis(f"{plan.system.unit}s", "count")
+    panels = [
+        Panel(
+            Axis("hit rate", "share", low=0.0, high=1.0),
+            [Curve("hits", counts.astype(float), hits, "blue"), Rule(float(plan.replicas), "this plan", "x", "green")],
+        )
+    ]
+    if found.saves:
+        curve = Curve("work", counts.astype(float), work, "red")
+        panels.append(Panel(Axis("work of a request", "number"), [curve], 130))
+    lead = (
+        f"The cache found {format_share(found.hit)} with {found.replicas:,}; with {plan.replicas:,} it finds "
+        f"{format_share(plan.diluted_hit_rate)}{' as well: the router knows' if found.aware else ', spread evenly'}."
+    )
+    note = (
+        "h(n) = 1 - (1 - h(m))^(m / n): uses of a prefix are spread over n caches; entries live as long as before. "
+        "What a hit saves is as typed; 1 is the work of a request where the knee was measured."
+    )
+    return Section("cache", "Colder caches", lead, [Figure("cache", "More replicas, fewer hits", x, panels)], note)
+
+
+def basis(plan: Plan) -> Section | None:
+    """What it rests on."""
+    system, needs = plan.system, plan.needs
+    facts = {
+        f"one {system.unit} does": _rate(system.knee, system.knee_interval),
+        "by": system.source,
+        "SLO": system.slo or "as typed: whatever the knee was found with",
+        "raw capacity": "-" if system.capacity is None else _rate(system.capacity, system.capacity_interval),
+        "demand": f"{format_rate(needs.demand)} on average, {needs.peak:.3g} times that at the peak",
+        "price": "-" if needs.price is None else f"{format_money(needs.price)} per {system.unit} and hour",
+        "sized by": f"the {'lower end' if needs.by == 'low' else 'middle'} of the knee's interval",
+    }
+    rows = [[name, value] for name, value in facts.items()]
+    notes = [f"{note[:1].upper()}{note[1:]}." for note in plan.notes]
+    parts: list[Part] = [Table(("", ""), rows), *notes]
+    return Section("basis", "What it rests on", "Typed numbers have no interval; measured ones do.", parts)
+
+
+PLAN_SECTIONS: tuple[Callable[[Plan], Section | None], ...] = (
+    size,
+    gains,
+    money,
+    availability,
+    law,
+    day,
+    cache,
+    basis,
+)

@@ -1,0 +1,196 @@
+"""The report of a search over fleets: the one to use, what the others trade, and how the search went."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from openloop.report.page import Axis, Curve, Figure, Number, Panel, Report, Section, Table, Unit, show
+from openloop.tune import OBJECTIVES, Trial, Tuning
+from openloop.units import format_money, format_rate, format_seconds, format_share
+
+__all__ = ["tuning_report"]
+
+TAILS = {"ttft_s": "p99 TTFT", "e2e_s": "p99 E2E", "tpot_s": "p99 TPOT"}
+UNITS: dict[str, tuple[str, Unit]] = {
+    "goodput_per_dollar": ("accepted results per unit of money", "count"),
+    "token_goodput_per_dollar": ("accepted tokens per unit of money", "count"),
+    "goodput": ("accepted results per second", "rate"),
+}
+MOST_ROWS = 30
+
+
+def tuning_report(found: Tuning) -> Report:
+    best = found.best or _so_far(found)
+    return Report(
+        title="Tuning",
+        subtitle=f"{len(found.trials)} of {found.size:,} fleets tried · {found.slo} · {found.rate}",
+        verdict="good" if found.best else "invalid",
+        headline=_headline(found, best),
+        sentences=_sentences(found, best),
+        numbers=_numbers(found),
+        sections=[_front(found), _search(found)],
+        data=found.to_dict(),
+        badge="Confirmed" if found.best else "Not confirmed",
+    )
+
+
+def _so_far(found: Tuning) -> Trial | None:
+    known = [trial for trial in found.trials if trial.refused is None]
+    return max(known, key=OBJECTIVES[found.objective], default=None)
+
+
+def told(chosen: dict[str, object]) -> str:
+    return ", ".join(f"{name} {_value(value)}" for name, value in chosen.items()) or "as it is"
+
+
+def _value(value: object) -> str:
+    if isinstance(value, dict):
+        return "{" + told(value) + "}"
+    if isinstance(value, list):
+        return " + ".join(map(_value, value)) or "none"
+    return "none" if value is None else str(value)
+
+
+def _headline(found: Tuning, best: Trial | None) -> str:
+    if best is None:
+        return "None of the fleets that were tried can be simulated"
+    if found.best is None and found.stopped == "done":
+        return "No fleet that was tried accepts as many as required"
+    return f"{'Use' if found.best else 'Best so far:'} {told(best.chosen)}"
+
+
+def _sentences(found: Tuning, best: Trial | None) -> list[str]:
+    lines = []
+    words, unit = UNITS[found.objective]
+    if found.best and found.best_value is not None and found.best_interval is not None:
+        low, high = (show(end, unit) for end in found.best_interval)
+        lines.append(
+            f"It makes {show(found.best_value, unit)} {words} ({low} to {high}) on seeds that the search had not seen; "
+            f"{format_share(found.best.attainment)} of requests are accepted."
+        )
+    elif best is not None:
+        lines.append(
+            f"It was not confirmed on fresh seeds, and {format_share(best.attainment)} of its requests are accepted."
+        )
+    if len(found.confirmed) > 1:
+        lines.append(f"It was chosen from the {len(found.confirmed)} best of the search by these fresh seeds.")
+    lines.append(
+        f"{found.simulations} simulations of {format_seconds(found.seconds)} each, all under the same requests; "
+        f"trying everything would take {found.size:,}."
+    )
+    refused = [trial for trial in found.trials if trial.refused]
+    if refused:
+        lines.append(f"{len(refused)} fleets could not be simulated: {refused[0].refused}.")
+    if found.stopped != "done":
+        lines.append(f"{found.stopped[:1].upper()}{found.stopped[1:]}.")
+    return lines
+
+
+def _numbers(found: Tuning) -> list[tuple[str, Number, str]]:
+    best = found.best
+    if best is None or found.best_interval is None:
+        return []
+    words, unit = UNITS[found.objective]
+    span = " to ".join(show(end, unit) for end in found.best_interval)
+    lines = [(words, Number(found.best_value, unit, "best_value"), span)]
+    if found.objective != "goodput":
+        span = " to ".join(map(format_rate, best.goodput_interval))
+        lines.append(("goodput", Number(best.goodput_rps, "rate", "best.goodput_rps"), span))
+    lines.append(("accepted", Number(best.attainment, "share", "best.attainment"), "of requests"))
+    if best.cost_per_hour is not None:
+        lines.append(("cost per hour", Number(best.cost_per_hour, "money", "best.cost_per_hour"), ""))
+    if best.tail_s is not None:
+        lines.append((TAILS[found.tail], Number(best.tail_s, "seconds", "best.tail_s"), _tail_span(best)))
+    return lines
+
+
+def _tail_span(trial: Trial) -> str:
+    if trial.tail_interval is None:
+        return ""
+    low, high = trial.tail_interval
+    return f"{format_seconds(low)} to {'?' if high is None else format_seconds(high)}"
+
+
+def _front(found: Tuning) -> Section:
+    known = [trial for trial in found.trials if trial.refused is None]
+    on_front = {trial.place for trial in found.front}
+    others = [trial for trial in known if trial.place not in on_front]
+    priced = any(trial.cost_per_hour for trial in known)
+    marks = [_dots("tried", others, "grey", priced), _dots("front", found.front, "blue", priced, spans=True)]
+    if found.best:
+        marks.append(_dots("chosen, on fresh seeds", [found.best], "red", priced, spans=True))
+    figure = Figure(
+        "front",
+        "Goodput against cost" if priced else "Goodput against the tail",
+        Axis("cost per hour", "money", low=0.0) if priced else Axis(TAILS[found.tail], "seconds", low=0.0),
+        [Panel(Axis("accepted per second", "rate", low=0.0), marks, 240), *_tails(found, priced)],
+        "Whiskers are 95% intervals. Fleets of the front are beaten by no other in goodput, cost and tail at once.",
+    )
+    rows: list[list[str | Number]] = [
+        [
+            told(trial.chosen),
+            Number(trial.goodput_rps, "rate", f"front.{place}.goodput_rps"),
+            " to ".join(map(format_rate, trial.goodput_interval)),
+            "-" if trial.cost_per_hour is None else format_money(trial.cost_per_hour),
+            "-" if trial.tail_s is None else format_seconds(trial.tail_s),
+            _tail_span(trial),
+            format_share(trial.attainment),
+        ]
+        for place, trial in enumerate(found.front[:MOST_ROWS])
+    ]
+    header = ("fleet", "goodput", "95% interval", "per hour", TAILS[found.tail], "95% interval", "accepted")
+    lead = (
+        "More goodput, a lower price, a shorter tail: none of these fleets can be bettered in one without the others."
+    )
+    more = f"{len(found.front) - MOST_ROWS} more are in the JSON." if len(found.front) > MOST_ROWS else ""
+    return Section("front", "What can be traded", lead, [figure, Table(header, rows, more)])
+
+
+def _tails(found: Tuning, priced: bool) -> list[Panel]:
+    """The tail of the front, over the same cost."""
+    known = [trial for trial in (*found.front, *([found.best] if found.best else [])) if trial.tail_s is not None]
+    if not priced or not known:
+        return []
+    marks = []
+    for name, trials, color in (
+        ("front", [trial for trial in known if not trial.fresh], "blue"),
+        ("chosen, on fresh seeds", [trial for trial in known if trial.fresh], "red"),
+    ):
+        x, y = (np.array([getattr(t, key) for t in trials], float) for key in ("cost_per_hour", "tail_s"))
+        spans = [t.tail_interval or (t.tail_s, t.tail_s) for t in trials]
+        low = np.array([span[0] for span in spans], float)
+        high = np.array(
+            [t.tail_s if span[1] is None else span[1] for t, span in zip(trials, spans, strict=True)], float
+        )
+        if trials:
+            marks.append(Curve(name, x, y, color, "dots", low, high))
+    return [Panel(Axis(f"{TAILS[found.tail]}, logarithmic", "seconds", "log"), marks, 150)]
+
+
+def _dots(name: str, trials: Sequence[Trial], color: str, priced: bool, *, spans: bool = False) -> Curve:
+    x = np.array([(t.cost_per_hour if priced else t.tail_s) or np.nan for t in trials], float)
+    low, high = (np.array([t.goodput_interval[end] for t in trials], float) for end in (0, 1))
+    y = np.array([t.goodput_rps for t in trials], float)
+    return Curve(name, x, y, color, "dots", low if spans else None, high if spans else None)
+
+
+def _search(found: Tuning) -> Section:
+    value = OBJECTIVES[found.objective]
+    values = np.array([value(trial) for trial in found.trials], float)
+    words, unit = UNITS[found.objective]
+    number = np.arange(1, len(values) + 1, dtype=float)
+    best = np.maximum.accumulate(values) if len(values) else values
+    marks = [Curve("tried", number, values, "grey", "dots"), Curve("best so far", number, best, "blue", "steps")]
+    figure = Figure(
+        "search",
+        "How the search went",
+        Axis("simulation", "count", low=0.0),
+        [Panel(Axis(words, unit, low=0.0), marks)],
+    )
+    rows: list[list[str | Number]] = [
+        [told(trial.chosen), Number(value(trial), unit), format_share(trial.attainment)] for trial in found.confirmed
+    ]
+    table = Table(("confirmed on fresh seeds", words, "accepted"), rows)
+    lead = "First spread over the space, then where a model of what was found expects the most."
+    note = "A Gaussian process over ranks, expected improvement, rounds of four; every fleet gets the same requests."
+    return Section("search", "How it was found", lead, [figure, *([table] if rows else [])], note)

@@ -1,0 +1,188 @@
+"""Plans: enough, no more than that, with intervals that follow the knee's, and told as they are."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from openloop.errors import SpecError
+from openloop.frontier import open_frontier
+from openloop.load.scenario import read_scenario
+from openloop.plan import Needs, Plan, frontier_system, make_plan, read_plan, typed_system
+from openloop.plan.formulas import some_up
+from openloop.plan.simulated import plan_fleet
+from openloop.report.page import Figure
+from openloop.report.plan import plan_report
+from openloop.report.read import read_report
+from tests.report.test_report import check_numbers
+from tests.reports import write_frontier
+
+
+@pytest.fixture(scope="module")
+def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_frontier(tmp_path_factory.mktemp("plan") / "frontier")
+
+
+@given(
+    st.floats(0.1, 1e4),
+    st.floats(0.5, 1e3),
+    st.floats(1, 4),
+    st.floats(0, 1),
+    st.integers(0, 3),
+    st.sampled_from([None, 0.99, 0.9999]),
+)
+def test_a_plan_carries_the_peak_and_one_replica_less_would_not(
+    demand: float, knee: float, peak: float, headroom: float, failures: int, availability: float | None
+) -> None:
+    needs = Needs(demand, peak, headroom, failures, availability, 0.99, price=2.0)
+    plan = make_plan(typed_system([knee]), needs)
+    wanted = demand * peak * (1 + headroom)
+    assert plan.sized * knee >= wanted * (1 - 1e-6)
+    assert (plan.sized - 1) * knee < wanted
+    assert plan.replicas >= plan.sized + failures
+    assert availability is None or some_up(plan.sized, plan.replicas, 0.99) >= availability
+    less = plan.replicas - 1
+    enough = less >= plan.sized + failures and (availability is None or some_up(plan.sized, less, 0.99) >= availability)
+    assert not enough
+    assert plan.cost_per_million is not None
+    assert plan.cost_per_million.value == pytest.approx(2.0 * plan.replicas / 3600 / demand * 1e6)
+
+
+def test_intervals_follow_the_knee() -> None:
+    system = typed_system([400.0, 450.0, 500.0])
+    careful, bold = (make_plan(system, Needs(9000.0, price=3.0, by=by)) for by in ("low", "middle"))
+    assert (careful.replicas, bold.replicas) == (23, 20)
+    assert careful.replicas_interval == bold.replicas_interval == (18, 23)
+    assert bold.cost_per_hour is not None
+    assert bold.cost_per_hour.interval == (54.0, 69.0)
+    assert bold.utilisation.interval == pytest.approx((0.9, 1.125))
+
+
+def test_a_colder_cache_takes_more_replicas() -> None:
+    cache = "cache:hit=85%,replicas=4,saves=60%"
+    warm, cold, aware = (
+        make_plan(typed_system([100.0]), Needs(800.0, cache=each)) for each in (None, cache, f"{cache},aware=yes")
+    )
+    assert warm.replicas == aware.replicas == 8
+    work = (1 - 0.6 * (1 - 0.15 ** (4 / cold.replicas))) / (1 - 0.6 * 0.85)
+    assert cold.replicas == pytest.approx(8 * work, abs=1)
+    assert cold.replicas > 10
+    assert cold.knee == pytest.approx(100 / work, rel=0.01)
+    assert cold.diluted_hit_rate == pytest.approx(1 - 0.15 ** (4 / cold.replicas))
+
+
+def test_a_day_is_served_by_no_more_than_it_needs() -> None:
+    flat = make_plan(typed_system([10.0]), Needs(1.0, day="constant:rate=95"))
+    assert flat.day is not None
+    assert (flat.replicas, flat.day.saved, flat.day.short) == (10, 0.0, 0.0)
+    plan = make_plan(typed_system([10.0]), Needs(1.0, day="piecewise:20@0s,80@8h,20@16h", scale_delay_s=1800.0))
+    day = plan.day
+    assert day is not None
+    assert (plan.replicas, plan.needs.demand) == (8, pytest.approx(40.0))
+    assert day.fixed_hours == 8 * 24
+    assert day.late_hours == pytest.approx(2 * 16 + 8 * 8)
+    assert day.ahead_hours == pytest.approx(2 * 15.5 + 8 * 8.5)
+    assert day.short == pytest.approx(0.5 * 80 / (16 * 20 + 8 * 80))
+    assert all(have * 10 >= rate * (1 - 1e-9) for have, rate in zip(day.ahead, day.rate, strict=True))
+
+
+def test_a_tenth_better_is_worth_what_the_plan_says_with_it() -> None:
+    needs = Needs(8000.0, failures=1, price=3.0)
+    plan = make_plan(typed_system(None, 40, 0.12), needs)
+    faster = make_plan(typed_system(None, 40, 0.108), needs)
+    assert plan.cost_per_million is not None
+    assert faster.cost_per_million is not None
+    gain = next(each for each in plan.gains if each.name.startswith("latency"))
+    assert gain.replicas == faster.replicas == 23
+    assert gain.worth == pytest.approx(1 - faster.cost_per_million.value / plan.cost_per_million.value)
+    assert [each.worth for each in plan.gains] == sorted((each.worth for each in plan.gains), reverse=True)
+
+
+def test_a_frontier_is_planned_by_its_knee_and_shown(sweep: Path, tmp_path: Path) -> None:
+    found = open_frontier(sweep)
+    assert found.knee.interval is not None
+    plan = make_plan(frontier_system(found), Needs(100.0, 1.5, availability=0.999))
+    assert plan.sized == -(-150 // found.knee.interval[0])
+    assert plan.needs.price == 3.0
+    assert plan.raw is not None
+    assert plan.raw.value < plan.replicas
+    for each in (plan.cost_per_hour, plan.cost_per_million, plan.cost_per_million_tokens, plan.utilisation, plan.raw):
+        assert each is not None
+        assert each.interval is not None
+        assert each.interval[0] <= each.value <= each.interval[1]
+    assert plan.accepted.value > 0.95
+    assert plan.in_flight_each == pytest.approx(plan.rate_each * found.points[2].e2e_s.mean, rel=0.5)  # type: ignore[union-attr]
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps(plan.to_dict()))
+    assert read_plan(path) == plan
+    report = read_report(path)
+    assert check_numbers(report) > 20
+    assert report.headline.startswith(f"Deploy {plan.replicas} replicas for ")
+
+
+def test_every_section_of_a_plan_has_its_numbers() -> None:
+    system = typed_system([430.0, 450.0, 470.0], 64, 0.12, capacity=500.0, tokens=200.0)
+    cache = "cache:hit=85%,replicas=4,saves=30%"
+    needs = Needs(1.0, headroom=0.2, availability=0.9995, price=3.0, cache=cache, day="sine:rate=6000,swing=50%")
+    report = plan_report(make_plan(system, needs))
+    assert check_numbers(report) > 30
+    keys = [section.key for section in report.sections]
+    assert keys == ["size", "gains", "money", "availability", "little", "day", "cache", "basis"]
+    assert all(isinstance(part, Figure) for part in report.figures)
+
+
+def test_an_slo_that_was_never_met_says_what_would_be_possible(sweep: Path) -> None:
+    with pytest.raises(
+        SpecError, match=r"was never met.*at 2\.00/s only .* no number of replicas.*times [\d.]+ as long"
+    ):
+        frontier_system(open_frontier(sweep, "ttft<=1s, tpot<=19ms"))
+
+
+def test_a_knee_beyond_the_sweep_is_planned_by_what_is_shown(sweep: Path) -> None:
+    found = frontier_system(open_frontier(sweep, "e2e<=1h"))
+    assert found.knee <= 12
+    assert "beyond" in found.notes[0]
+
+
+def test_a_modelled_fleet_is_planned_and_its_size_confirmed(tmp_path: Path) -> None:
+    fleet = tmp_path / "fleet.yaml"
+    fleet.write_text(
+        "step: {floor: 10ms, token: 100us}\nmax_sequences: 4\nrouting: least-requests\nprice_per_hour: 2\n"
+    )
+    flags = {"arrivals": "poisson:rate=1", "for": "60s", "slo": "ttft<=200ms", "prompt": "20", "output": "10"}
+    scenario = read_scenario(None, flags, live=False)
+    plan: Plan = plan_fleet(fleet, scenario, Needs(150.0, headroom=0.1), tmp_path / "sweep", 0.95)
+    assert 15 < plan.system.knee < 45  # four at a time, a tenth of a second each: at most 40 a second
+    assert plan.confirmed is not None
+    assert plan.confirmed.enough
+    assert plan.confirmed.replicas == plan.sized
+    assert plan.needs.price == 2.0
+    worse = replace(plan, confirmed=replace(plan.confirmed, enough=False))
+    assert plan_report(worse).verdict == "invalid"
+
+
+@pytest.mark.parametrize(
+    ("needs", "sentence"),
+    [
+        (Needs(0.0), "the demand is 0/s, for which no replica is needed"),
+        (Needs(5.0, availability=1.0), "100% cannot be reached"),
+        (Needs(5.0, peak=0.5), "the peak is 0.5 times"),
+        (Needs(5.0, machine_up=0.0), "machine-up is 0"),
+        (Needs(5.0, utilisation=0.0), "utilisation is 0"),
+        (Needs(5.0, cache="cache:hit=2"), "not a share"),
+        (Needs(1e12), "more than 1,000,000"),
+        (Needs(1.0, day="constant:rate=0"), "rate"),
+    ],
+)
+def test_what_cannot_be_planned_is_said(needs: Needs, sentence: str) -> None:
+    with pytest.raises(SpecError, match=sentence):
+        make_plan(typed_system([450.0]), needs)
+
+
+def test_a_plan_without_a_price_says_so() -> None:
+    plan = make_plan(typed_system([450.0]), Needs(9000.0))
+    assert plan.cost_per_hour is None
+    assert any("give --price" in note for note in plan.notes)
