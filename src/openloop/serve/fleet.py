@@ -44,7 +44,7 @@ class FleetEngine:
         self._room = min(each.memory_blocks * each.block for each in fleet.kinds())
         requests = records(REQUEST, ROWS)
         requests.due = np.nan
-        requests.follower = -1
+        requests.follower = requests.session = -1
         hashes = np.zeros(ROWS * NAMES, np.int64) if fleet.prefix_cache else None
         self._sim = assemble(fleet, requests, hashes, np.inf, seed, live=True)
         self._free = list(range(ROWS))
@@ -219,7 +219,7 @@ class FleetEngine:
         wider = records(REQUEST, 2 * old)
         wider[:old] = sim.requests
         wider.due[old:] = np.nan
-        wider.follower[old:] = -1
+        wider.follower[old:] = wider.session[old:] = -1
         sim.requests = wider
         if sim.hashes is not None:
             sim.hashes = np.concatenate([sim.hashes, np.zeros(old * NAMES, np.int64)])

@@ -5,14 +5,13 @@ What is finished leaves in blocks, so memory is bounded by what is in flight, ho
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, NamedTuple
 
 import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from openloop.routing import ASK, MEMORY, VIEW, Policy
+from openloop.routing import ASK, VIEW, Policy, compiled, make_index, start_memory
 from openloop.sim import loop
 from openloop.sim.tables import (
     ATTEMPT,
@@ -42,6 +41,7 @@ Ints = NDArray[np.int64]
 
 BLOCK_ROWS = 16_384  # attempts that leave together
 WAIT_BINS = 512
+INDEX_TOKENS = 64  # behind one name in the index of a policy
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,7 +80,11 @@ class Engine:
         scaler: Any = None,
         events: Any = None,
         seed: int = 0,
+        view_every: float = 0.0,
+        cache_events: bool = True,
     ) -> None:
+        """`view_every`: how often routing sees the replicas, 0: always. `cache_events`: they say what is in their
+        caches, to policies that listen."""
         fleet, size = len(replicas), int(replicas.page.max())
         self.requests, self.replicas, self.hashes = requests, replicas, hashes
         self.world = records(WORLD, 1)
@@ -104,13 +108,17 @@ class Engine:
         self.log = None if client is None else records(LOG, 100_000)
         self.waits = None if client is None else np.zeros(WAIT_BINS, np.int64)
         self.choose: Any = None
-        self.views = self.ask = self.state = self.knobs = self.choose
+        self.views = self.ask = self.state = self.knobs = self.index = self.held = self.choose
+        w = self.world[0]
         if routing is not None:
-            self.choose, self.knobs = _compiled(routing.choose), np.zeros(0)
-            self.views, self.ask, self.state = records(VIEW, fleet), records(ASK, 1), np.zeros(MEMORY, np.int64)
+            self.choose, self.knobs = compiled(routing.choose, pointer=True), routing.knobs()
+            self.views, self.ask, self.state = records(VIEW, fleet), records(ASK, 1), start_memory(seed)
+            if routing.sees:
+                self.index, self.held = make_index(fleet)
+            w.exact, w.stride = cache_events and "cache" in routing.sees, max(INDEX_TOKENS // size, 1)
+            w.view_every, w.viewed = view_every, -view_every
         self.places = {0: _Place(len(requests), 0, 0 if hashes is None else len(hashes))}
         self.fed = 0  # where those begin that were fed last
-        w = self.world[0]
         w.seed = seed & ((1 << 62) - 1)
         w.scheduled = int(np.count_nonzero(~np.isnan(requests.due)))
         w.hedge_after = np.inf if client is None else client[0].hedge_after
@@ -138,7 +146,8 @@ class Engine:
         found: int = loop.advance(
             self.world, self.requests, self.attempts, self.replicas, self.seats, self.residue, self.hashes, self.spots,
             self.blocks, self.head, self.line, self.later, self.runs, self.segments, self.ended, self.log, self.waits,
-            self.client, self.scaler, self.events, self.views, self.ask, self.choose, self.state, self.knobs, until,
+            self.client, self.scaler, self.events, self.views, self.ask, self.choose, self.state, self.knobs,
+            self.index, self.held, until,
         )  # fmt: skip
         return found
 
@@ -360,16 +369,6 @@ def _doubled(old: Any) -> Any:
     new = records(old.dtype, 2 * len(old))
     new[: len(old)] = old
     return new
-
-
-@cache
-def _compiled(choose: Any) -> Any:
-    """A policy as the loop can call it."""
-    if not hasattr(loop.advance, "signatures"):  # numba is switched off
-        return choose
-    rows = [numba.types.Array(numba.from_dtype(each), 1, "C") for each in (ASK, VIEW)]
-    state, knobs = (numba.types.Array(each, 1, "C") for each in (numba.int64, numba.float64))
-    return numba.cfunc(numba.int64(*rows, state, knobs, numba.float64), cache=True)(choose)
 
 
 @numba.njit(cache=True, error_model="numpy")

@@ -164,6 +164,8 @@ class Replicas(Strict, frozen=True):
 
 class Fleet(Replicas, frozen=True):
     routing: str = "round-robin"
+    view_every: str | None = None  # how often routing sees what replicas do; null: it always knows
+    cache_events: bool = True  # replicas say what is in their caches, to policies that listen
     groups: tuple[dict[str, Any], ...] = ()  # unlike replicas: what is different in each, over the keys above
     transfer: Transfer = Transfer()
     prefix_cache: bool = True
@@ -205,6 +207,12 @@ class Fleet(Replicas, frozen=True):
     def plan(self) -> tuple[Event, ...]:
         return tuple(read_term(each, EVENTS, "event") for each in self.events)
 
+    def stale_s(self) -> float:
+        every = 0.0 if self.view_every is None else parse_seconds(self.view_every)
+        if self.view_every is not None and not every > 0:
+            raise SpecError(f"view_every is {self.view_every}; it is more than nothing, such as 1s, or left out")
+        return every
+
     def read_quality(self) -> QualityModel | None:
         """What quantization does to the tail is in it."""
         if self.quality is None:
@@ -235,6 +243,7 @@ def read_fleet(what: str | Path | dict[str, Any]) -> Fleet:
             raise SpecError("scale needs replicas that are alike: a fleet without groups")
     client_row(found.client, found.read_admission(), found.scale)
     read_routing(found.routing)
+    found.stale_s()
     found.plan()
     found.read_quality()
     return found
@@ -357,6 +366,7 @@ def _served(
         for served in engine.run_to(float(more.due_s[0])):
             yield from _by_part(fed, served)
         requests, hashes = _tables(fleet, more, objectives)
+        requests.session += np.where(requests.session >= 0, last.session + last.sessions, 0)
         for served in engine.feed(requests, hashes):
             yield from _by_part(fed, served)
         last = _Part(more, engine.fed, last.request + len(last.demand), last.session + last.sessions)
@@ -423,7 +433,8 @@ def assemble(
         events.time[len(plan) :], events.kind[len(plan) :] = np.inf, START  # for a scaler
         events.replica[len(plan) :] = np.arange(len(reps))
     routing = read_routing(fleet.routing) if len(reps) > 1 or client is not None else None
-    return Engine(requests, reps, hashes, routing, client=client, scaler=scaler, events=events, seed=seed)
+    return Engine(requests, reps, hashes, routing, client=client, scaler=scaler, events=events, seed=seed,
+                  view_every=fleet.stale_s(), cache_events=fleet.cache_events)  # fmt: skip
 
 
 def _requests(demand: Demand, objectives: Objectives | None) -> Any:

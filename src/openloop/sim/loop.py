@@ -18,8 +18,10 @@ from typing import Any
 import numba
 import numpy as np
 
+from openloop.routing import find_home, forget, learn, learn_home, look
+from openloop.routing import index as prefixes
 from openloop.sim import memory, replica, tables
-from openloop.sim.memory import forget_all, inner, leave, name_blocks, once
+from openloop.sim.memory import forget_all, hits_of, inner, leave, name_blocks, once
 from openloop.sim.replica import (
     NEVER,
     NONE,
@@ -151,7 +153,7 @@ def _new_attempt(w: Any, d: Any, a: Any, request: int, kind: int, now: float) ->
     s.replica, s.status, s.where = -1, CENSORED, MOVING
     s.prompt, s.output, s.names, s.named, s.named_prompt = q.prompt, q.output, q.names, q.named, q.named_prompt
     s.made = s.need = s.done = s.held = s.away = s.cached = s.recomputed = s.preemptions = s.open = s.ran = 0
-    s.step = 0
+    s.step = s.known = 0
     s.due, s.within, s.sent = q.due, q.within, now
     s.started = s.ended = s.answered = s.first = np.nan
     q.tries += 1
@@ -211,7 +213,7 @@ def _withdraw(w: Any, d: Any, s: Any, reps: Any, later: Any, ended: Any, client:
     m = reps[s.replica]
     if where == WAITING:
         m.waiting -= 1
-        m.backlog -= s.prompt + s.made
+        m.backlog -= s.prompt + s.made - s.known
     else:
         cut(m, now)
         m.leaving += 1
@@ -247,24 +249,91 @@ def _answer(
 
 
 @inner
-def _route(s: Any, reps: Any, views: Any, ask: Any, choose: Any, state: Any, knobs: Any, now: float, avoid: int) -> int:
+def _count(m: Any, a: Any, seats: Any) -> tuple[int, int, int]:
+    """Requests, tokens of prompts to read, and all tokens."""
+    prefill = m.backlog
+    for n in range(m.filling):
+        s = a[seats[m.number, n].filling]
+        prefill += s.need - s.done
+    return m.waiting + m.running + m.filling, prefill, (m.blocks - m.free - m.unused) * m.page + m.backlog
+
+
+@inner
+def _see(m: Any, v: Any, a: Any, seats: Any) -> None:
+    """What a replica says of itself."""
+    v.requests, v.prefill, v.tokens = v.sent, v.sent_prefill, v.sent_tokens = _count(m, a, seats)
+    v.waiting, v.used = m.waiting, (m.blocks - m.free - m.unused) * m.page
+    v.capacity, v.memory, v.pace, v.gap = m.sequences, m.blocks * m.page, m.slow * m.token, m.gap
+
+
+@inner
+def _see_all(w: Any, a: Any, reps: Any, seats: Any, views: Any, now: float) -> None:
+    """All replicas, at the last of the moments at which they are looked at."""
+    for r in range(len(reps)):
+        _see(reps[r], views[r], a, seats)
+    w.viewed = now - now % w.view_every
+
+
+@inner
+def _look_up(
+    w: Any, s: Any, session: int, reps: Any, hashes: Any, spots: Any, blocks: Any, head: Any, views: Any, index: Any,
+    held: Any,
+) -> None:  # fmt: skip
+    """Where this prompt is known: by what caches say, or by what was sent where."""
+    home = find_home(index, session)
+    for r in range(len(views)):
+        views[r].home = held[home, r] if home > 0 else 0
+    if blocks is not None:
+        most = min(s.named_prompt, (s.prompt - 1) // reps[0].page)
+        if w.exact == 0:
+            names = hashes[s.names + w.stride - 1 : s.names + most : w.stride]
+            look(index, held, names, views, w.stride * reps[0].page)
+            return
+        for r in range(len(views)):
+            m, v = reps[r], views[r]
+            s.salt = m.salt
+            hits, _ = hits_of(m, s, blocks, head, hashes, spots, most)
+            v.cached, v.known = hits * m.page, (blocks.shape[1] - m.spares) * m.page
+
+
+@inner
+def _route(
+    w: Any, s: Any, session: int, a: Any, reps: Any, seats: Any, hashes: Any, spots: Any, blocks: Any, head: Any,
+    views: Any, ask: Any, choose: Any, state: Any, knobs: Any, index: Any, held: Any, now: float, avoid: int,
+) -> int:  # fmt: skip
     """Where it goes; -1: nobody should have it, -2: there is nobody."""
     some = 0
     for r in range(len(reps)):
         m, v = reps[r], views[r]
         v.open = m.up == 1 and m.draining == 0 and m.role != DECODE
-        v.requests = m.waiting + m.running + m.filling
-        v.waiting = m.waiting
-        v.tokens = m.backlog
         some += v.open
+        if w.view_every == 0:
+            _see(m, v, a, seats)
+        else:
+            v.age = now - w.viewed
+            v.sent, v.sent_prefill, v.sent_tokens = _count(m, a, seats)
     if some == 0:
         return -2
     if some > 1 and avoid >= 0:
         views[avoid].open = 0
     k = ask[0]
-    k.number, k.prompt, k.output = s.request, s.prompt, s.output
+    k.number, k.prompt, k.output, k.session, k.deadline = s.request, s.prompt, s.output, session, s.due + s.within
+    k.prefix = -1
+    if blocks is not None:
+        if s.named_prompt > 0:
+            k.prefix = hashes[s.names + min(s.named_prompt, w.stride) - 1]
+    if index is not None:
+        _look_up(w, s, session, reps, hashes, spots, blocks, head, views, index, held)
     found = choose(ask, views, state, knobs, now)
-    return found if found >= 0 and views[found].open else -1
+    if found < 0 or found >= len(views) or views[found].open == 0:
+        return -1
+    if index is not None:
+        s.known = min(views[found].cached, s.prompt - 1)
+        learn_home(index, held, session, found)
+        if blocks is not None:
+            if w.exact == 0:
+                learn(index, held, hashes[s.names + w.stride - 1 : s.names + s.named_prompt : w.stride], found)
+    return found
 
 
 @once
@@ -303,8 +372,9 @@ def _enqueue(m: Any, a: Any, i: int, now: float) -> None:
 
 @inner
 def _send(
-    w: Any, d: Any, a: Any, reps: Any, later: Any, ended: Any, client: Any, views: Any, ask: Any, choose: Any,
-    state: Any, knobs: Any, request: int, kind: int, now: float,
+    w: Any, d: Any, a: Any, reps: Any, seats: Any, hashes: Any, spots: Any, blocks: Any, head: Any, later: Any,
+    ended: Any, client: Any, views: Any, ask: Any, choose: Any, state: Any, knobs: Any, index: Any, held: Any,
+    request: int, kind: int, now: float,
 ) -> None:  # fmt: skip
     """A new attempt, to whom the policy says."""
     avoid = a[d[request].first].replica if kind == HEDGE else NOBODY
@@ -312,7 +382,8 @@ def _send(
     s = a[i]
     r = NONE
     if choose is not None:
-        r = _route(s, reps, views, ask, choose, state, knobs, now, avoid)
+        r = _route(w, s, d[request].session, a, reps, seats, hashes, spots, blocks, head, views, ask, choose, state,
+                   knobs, index, held, now, avoid)  # fmt: skip
     if client is not None:
         c = client[0]
         if c.timeout < NEVER:
@@ -423,7 +494,7 @@ def _end_prefill(
 @inner
 def _crash(
     w: Any, d: Any, a: Any, m: Any, seats: Any, residue: Any, blocks: Any, head: Any, later: Any, runs: Any,
-    ended: Any, client: Any, now: float,
+    ended: Any, client: Any, held: Any, now: float,
 ) -> None:  # fmt: skip
     """All that is under way is lost, and so is what was known."""
     if m.phase != IDLE:
@@ -457,6 +528,8 @@ def _crash(
     m.running = m.filling = m.slots = m.leaving = m.waiting = m.backlog = 0
     m.context, m.phase, m.next, m.preponed = 0.0, IDLE, NEVER, NOT_YET
     forget_all(m, blocks, head)
+    if held is not None:
+        forget(held, m.number)
     _stop(m, now)
 
 
@@ -477,7 +550,7 @@ def _note(w: Any, log: Any, kind: int, number: int, now: float, value: float) ->
 @inner
 def _happen(
     w: Any, d: Any, a: Any, reps: Any, seats: Any, residue: Any, blocks: Any, head: Any, later: Any, runs: Any,
-    ended: Any, client: Any, events: Any, log: Any, number: int, now: float,
+    ended: Any, client: Any, events: Any, log: Any, held: Any, number: int, now: float,
 ) -> None:  # fmt: skip
     e = events[number]
     _note(w, log, e.kind, e.replica, now, e.value)
@@ -491,7 +564,7 @@ def _happen(
         cut(m, now)
     elif e.kind == CRASH:
         if m.up == 1:
-            _crash(w, d, a, m, seats, residue, blocks, head, later, runs, ended, client, now)
+            _crash(w, d, a, m, seats, residue, blocks, head, later, runs, ended, client, held, now)
     elif e.kind == START:
         if m.up != 1:
             m.up_since = now if m.up == 0 else m.up_since
@@ -542,9 +615,9 @@ def _look(w: Any, reps: Any, later: Any, scaler: Any, events: Any, log: Any, now
 
 @inner
 def _put_off(
-    w: Any, d: Any, a: Any, reps: Any, seats: Any, residue: Any, blocks: Any, head: Any, later: Any, runs: Any,
-    ended: Any, client: Any, scaler: Any, events: Any, log: Any, views: Any, ask: Any, choose: Any, state: Any,
-    knobs: Any, now: float,
+    w: Any, d: Any, a: Any, reps: Any, seats: Any, residue: Any, hashes: Any, spots: Any, blocks: Any, head: Any,
+    later: Any, runs: Any, ended: Any, client: Any, scaler: Any, events: Any, log: Any, views: Any, ask: Any,
+    choose: Any, state: Any, knobs: Any, index: Any, held: Any, now: float,
 ) -> None:  # fmt: skip
     """The first of those that were put off is due."""
     kind, number, serial = later[0].kind, later[0].number, later[0].serial
@@ -552,8 +625,8 @@ def _put_off(
     if kind == FOLLOW or kind == AGAIN:
         if kind == FOLLOW:
             d[number].due = now
-        _send(w, d, a, reps, later, ended, client, views, ask, choose, state, knobs, number,
-              FIRST_TRY if kind == FOLLOW else RETRY, now)  # fmt: skip
+        _send(w, d, a, reps, seats, hashes, spots, blocks, head, later, ended, client, views, ask, choose, state, knobs,
+              index, held, number, FIRST_TRY if kind == FOLLOW else RETRY, now)  # fmt: skip
     elif kind == ARRIVE:
         s = a[number]
         if s.serial == serial and s.where == MOVING:
@@ -584,14 +657,16 @@ def _put_off(
                 and w.hedges < client[0].hedge_budget * w.requests + BUDGET_SPARE
             ):
                 w.hedges += 1
-                _send(w, d, a, reps, later, ended, client, views, ask, choose, state, knobs, number, HEDGE, now)
+                _send(w, d, a, reps, seats, hashes, spots, blocks, head, later, ended, client, views, ask, choose,
+                      state, knobs, index, held, number, HEDGE, now)  # fmt: skip
             elif waiting and kind == LOSE_PATIENCE:
                 q.done = 1
                 if q.live > 1:
                     _withdraw(w, d, a[q.second], reps, later, ended, client, CANCELLED, now)
                 _withdraw(w, d, s, reps, later, ended, client, CANCELLED, now)
         elif kind == HAPPEN:
-            _happen(w, d, a, reps, seats, residue, blocks, head, later, runs, ended, client, events, log, number, now)
+            _happen(w, d, a, reps, seats, residue, blocks, head, later, runs, ended, client, events, log, held, number,
+                    now)  # fmt: skip
         else:
             _look(w, reps, later, scaler, events, log, now)
 
@@ -599,7 +674,7 @@ def _put_off(
 def _run(
     world: Any, d: Any, a: Any, reps: Any, seats: Any, residue: Any, hashes: Any, spots: Any, blocks: Any, head: Any,
     line: Any, later: Any, runs: Any, segments: Any, ended: Any, log: Any, waits: Any, client: Any, scaler: Any,
-    events: Any, views: Any, ask: Any, choose: Any, state: Any, knobs: Any, until: float,
+    events: Any, views: Any, ask: Any, choose: Any, state: Any, knobs: Any, index: Any, held: Any, until: float,
 ) -> int:  # fmt: skip
     w = world[0]
     while True:
@@ -627,6 +702,9 @@ def _run(
         if now > until or now == NEVER:
             return REACHED if now > until else ENDED
         w.now = now
+        if choose is not None:
+            if w.view_every > 0 and now >= w.viewed + w.view_every:
+                _see_all(w, a, reps, seats, views, now)
         if m.next == now:
             m.busy += now - m.start
             if m.steps > 0:
@@ -654,13 +732,14 @@ def _run(
                 _stop(m, now)
         elif due == now:
             w.arrived += 1
-            _send(w, d, a, reps, later, ended, client, views, ask, choose, state, knobs, w.arrived - 1, FIRST_TRY, now)
+            _send(w, d, a, reps, seats, hashes, spots, blocks, head, later, ended, client, views, ask, choose, state,
+                  knobs, index, held, w.arrived - 1, FIRST_TRY, now)  # fmt: skip
         elif later is not None:
-            _put_off(w, d, a, reps, seats, residue, blocks, head, later, runs, ended, client, scaler, events, log,
-                     views, ask, choose, state, knobs, now)  # fmt: skip
+            _put_off(w, d, a, reps, seats, residue, hashes, spots, blocks, head, later, runs, ended, client, scaler,
+                     events, log, views, ask, choose, state, knobs, index, held, now)  # fmt: skip
 
 
 # Numba keeps compiled code on disk and looks at this file only; the name says what else it is made of.
-_sources = b"".join(Path(str(each.__file__)).read_bytes() for each in (memory, replica, tables))
+_sources = b"".join(Path(str(each.__file__)).read_bytes() for each in (prefixes, memory, replica, tables))
 _run.__qualname__ = f"run-{hashlib.sha256(_sources).hexdigest()[:16]}"
 advance = numba.njit(cache=True, error_model="numpy")(_run)

@@ -103,7 +103,7 @@ def wait(m: Any, a: Any, i: int) -> None:
     s.where = WAITING
     m.root = _meld(a, m.root, i)
     m.waiting += 1
-    m.backlog += s.prompt + s.made
+    m.backlog += s.prompt + s.made - s.known
 
 
 @inner
@@ -113,7 +113,7 @@ def take(m: Any, a: Any) -> int:
     m.root = _meld(a, s.left, s.right)
     if s.where == WAITING:
         m.waiting -= 1
-        m.backlog -= s.prompt + s.made
+        m.backlog -= s.prompt + s.made - s.known
     return i
 
 

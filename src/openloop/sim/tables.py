@@ -120,6 +120,7 @@ ATTEMPT = _row(
     "before begin end "  # context when it began to decode, at which step that was, at which it will be done
     "away "  # its memory is swapped out, or on its way
     "cached recomputed preemptions "
+    "known "  # tokens of its prompt that were expected to be cached when it was sent
     "open step ran",  # the last stretch of its tokens: whether there is one, from which step on, for how many
     "due within sent key started ended answered "
     "first",  # of the last stretch: when the token that a prefill made came; NaN: there is none
@@ -150,8 +151,10 @@ EVENT = _row("kind replica", "time value")
 LOG = _row("kind replica", "time value")
 WORLD = _row(
     "arrived scheduled waits order runs segments ended events live taken spare serial seed requests retries hedges "
-    "answered answers slow ends good",  # the last four since a scaler looked
-    "now bucket bucket_time hedge_after",
+    "answered answers slow ends good "  # the last four since a scaler looked
+    "exact stride",  # for routing: whether caches say what they have; blocks behind one name in its index
+    "now bucket bucket_time hedge_after "
+    "viewed view_every",  # when routing saw the replicas last, and how often it does; 0: always
 )
 CLIENT = _row(
     "tries on_error on_timeout on_shed",

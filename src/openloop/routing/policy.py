@@ -1,0 +1,115 @@
+"""A policy is one function over plain rows, and parameters.
+
+`choose(ask, views, memory, knobs, now)` gives the place of a replica, or -1: nobody should get it. The simulator
+compiles it into its loop, and whoever stands in front of real replicas calls the same function. `memory` is the
+policy's own, whole numbers that it may change, one of them the source of chance; `knobs` are its parameters in the
+order of its fields.
+"""
+
+import dataclasses
+import hashlib
+import math
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numba
+import numpy as np
+from numba.extending import register_jitable
+from numpy.typing import NDArray
+
+from openloop.errors import SpecError
+from openloop.routing.rows import ASK, NOBODY, SEED, VIEW
+from openloop.terms import Codec, Term, param
+from openloop.units import parse_count
+
+__all__ = ["FULL", "LIMIT", "NEVER", "Policy", "chance", "compiled", "least", "settle"]
+
+NEVER, FULL = math.inf, 0.0
+FALLBACKS = ("least", "stay", "shed")
+_MOST, _LEAD, _FALLBACK = range(3)  # places in the knobs of every policy
+
+
+def _read_limit(text: str) -> float:
+    found = {"never": NEVER, "full": FULL}.get(text)
+    return float(parse_count(text)) if found is None else found
+
+
+def _write_limit(value: float) -> str:
+    return {NEVER: "never", FULL: "full"}.get(value) or str(int(value))
+
+
+def _read_fallback(text: str) -> str:
+    if text not in FALLBACKS:
+        raise SpecError(f"{text!r} is no fallback; write one of {', '.join(FALLBACKS)}")
+    return text
+
+
+LIMIT = Codec(_read_limit, _write_limit)
+_HOW = Codec(_read_fallback, str)
+
+
+@dataclass(frozen=True)
+class Policy(Term):
+    """A replica is saturated that has `most` requests (`full`: as many as it serves at a time), or `lead` more than
+    the least busy one. Who would have gone there goes to the least busy (`fallback=least`), goes there all the same
+    (`stay`), or is shed."""
+
+    most: float = param(LIMIT, NEVER)
+    lead: float = param(LIMIT, NEVER)
+    fallback: str = param(_HOW, "least")
+
+    choose: ClassVar[Any]  # a function, as above
+    sees: ClassVar[frozenset[str]] = frozenset()  # of "prefix", "cache" and "session": what is looked up for it
+
+    def knobs(self) -> NDArray[np.float64]:
+        values = [getattr(self, field.name) for field in dataclasses.fields(self)]
+        return np.array([FALLBACKS.index(each) if isinstance(each, str) else each for each in values], np.float64)
+
+
+@register_jitable
+def chance(memory: Any) -> float:
+    """Between 0 and 1, the next of a row that the seed gives (Park and Miller's generator)."""
+    memory[SEED] = memory[SEED] * 48271 % 2147483647
+    return float(memory[SEED] / 2147483647.0)
+
+
+@register_jitable
+def least(views: Any) -> int:
+    """Who has the fewest requests; of equals the first."""
+    best = NOBODY
+    for place in range(len(views)):
+        if views[place].open and (best < 0 or views[place].requests < views[best].requests):
+            best = place
+    return best
+
+
+@register_jitable
+def _saturated(views: Any, place: int, knobs: Any) -> bool:
+    v = views[place]
+    if v.requests >= (knobs[_MOST] if knobs[_MOST] > 0 else v.capacity if v.capacity > 0 else np.inf):
+        return True
+    return bool(knobs[_LEAD] < np.inf and v.requests - views[least(views)].requests >= knobs[_LEAD])
+
+
+@register_jitable
+def settle(views: Any, place: int, knobs: Any) -> int:
+    """The place that was chosen, if it is not saturated; otherwise by the fallback."""
+    if place < 0 or knobs[_FALLBACK] == 1 or not _saturated(views, place, knobs):
+        return place
+    return least(views) if knobs[_FALLBACK] == 0 else NOBODY
+
+
+@cache
+def compiled(choose: Any, pointer: bool = False) -> Any:
+    """A policy as compiled code: to be called from Python or, by a `pointer`, from the loop of the simulator. Numba
+    keeps it on disk and looks at its own file only; the name says what else it is made of."""
+    if numba.config.DISABLE_JIT:  # type: ignore[attr-defined]
+        return choose
+    choose.__qualname__ = f"{choose.__name__}-{hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:16]}"
+    if not pointer:
+        return numba.njit(cache=True, error_model="numpy")(choose)
+    ask, views = (numba.types.Array(numba.from_dtype(each), 1, "C") for each in (ASK, VIEW))
+    memory, knobs = (numba.types.Array(each, 1, "C") for each in (numba.int64, numba.float64))
+    return numba.cfunc(numba.int64(ask, views, memory, knobs, numba.float64), cache=True)(choose)

@@ -1,0 +1,268 @@
+"""A policy in front of real replicas: what is known of them, kept up to date, and a log of decisions that replays."""
+
+import hashlib
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+import msgspec
+import numba
+import numpy as np
+
+from openloop.errors import OpenloopError
+from openloop.routing import index as prefixes
+from openloop.routing.policies import read_routing
+from openloop.routing.policy import Policy, compiled
+from openloop.routing.rows import ASK, MEMORY, NOBODY, SEED, VIEW, rows
+
+__all__ = ["Replayed", "Routed", "Router", "prefix_names", "replay", "session_name", "start_memory"]
+
+CHUNK = 256  # characters of a prompt behind one name
+CHUNK_TOKENS = 64
+_MASK = (1 << 62) - 1
+_REPORTED = ("requests", "waiting", "prefill", "tokens", "used", "capacity", "memory", "pace", "gap")
+
+_look, _learn, _unlearn, _learn_home = (
+    numba.njit(cache=True)(each) for each in (prefixes.look, prefixes.learn, prefixes.unlearn, prefixes.learn_home)
+)
+
+
+def prefix_names(text: str | bytes) -> list[int]:
+    """Hashes of the beginnings of a prompt, one further with each 256 characters; the same text, the same names."""
+    data = text.encode() if isinstance(text, str) else text
+    found, chain = [], hashlib.blake2b(digest_size=8)
+    for start in range(0, len(data) - CHUNK + 1, CHUNK):
+        chain.update(data[start : start + CHUNK])
+        found.append(int.from_bytes(chain.digest(), "big") & _MASK)
+    return found
+
+
+def session_name(session: str | int | None) -> int:
+    """A session by whatever it is called, as a whole number; -1: there is none."""
+    if session is None or isinstance(session, int):
+        return -1 if session is None else session
+    return int.from_bytes(hashlib.blake2b(session.encode(), digest_size=8).digest(), "big") & _MASK
+
+
+def start_memory(seed: int) -> Any:
+    memory = np.zeros(MEMORY, np.int64)
+    memory[SEED] = 1 + seed % 2147483646
+    return memory
+
+
+class Routed(NamedTuple):
+    """An attempt that was sent: its number, for `answered` and `ended`, and to whom."""
+
+    number: int
+    place: int
+
+
+@dataclass
+class _Sent:
+    place: int
+    at: float
+    work: int  # tokens of prompts to read until its first token, its own among them
+    prefill: int
+    tokens: int
+
+
+class Router:
+    """Who gets a request, by what is known when it comes.
+
+    Times are seconds of one clock, whichever. What this router sent is counted as it comes and goes; what a replica
+    says of itself (`report`) is believed until it says something else, and its age is known. A replica that says
+    nothing is taken to have what was sent to it. `log` gets a line for each decision, with all that the policy saw.
+    """
+
+    def __init__(
+        self,
+        policy: Policy | str,
+        replicas: int,
+        seed: int = 0,
+        *,
+        capacity: int = 0,
+        log: BinaryIO | None = None,
+        entries: int = prefixes.ENTRIES,
+    ) -> None:
+        self.policy = read_routing(policy) if isinstance(policy, str) else policy
+        self.views = rows(VIEW, replicas)
+        self.views.open, self.views.capacity = 1, capacity
+        self.index, self.held = prefixes.make_index(replicas, entries)
+        self._ask, self._memory, self._knobs = rows(ASK, 1), start_memory(seed), self.policy.knobs()
+        self._choose = compiled(self.policy.choose)
+        self._sent: dict[int, _Sent] = {}
+        self._number = -1
+        self._said = np.full(replicas, np.nan)  # when each reported last
+        self._log = log
+        if log is not None:
+            log.write(msgspec.json.encode(_header(self.policy, replicas, seed)) + b"\n")
+
+    def route(
+        self,
+        now: float,
+        prompt: int,
+        *,
+        output: int = 0,
+        session: str | int | None = None,
+        deadline: float = math.inf,
+        names: Sequence[int] = (),
+        avoid: int | None = None,
+    ) -> Routed | None:
+        """To whom a request goes, which then counts as sent; None: nobody should get it. `names` are of the beginnings
+        of its prompt (`prefix_names`), `avoid` is who has a copy of it already."""
+        views, who, keys = self.views, session_name(session), np.array(names, np.int64)
+        self._number += 1
+        self._ask[0] = (self._number, who, prompt, output, keys[0] if len(keys) else -1, deadline)
+        views["age"] = np.where(np.isnan(self._said), 0.0, now - self._said)
+        self._look_up(keys, who, prompt)
+        avoided = avoid is not None and int(views["open"].sum()) > 1 and bool(views["open"][avoid])
+        if avoided:
+            views["open"][avoid] = 0
+        before = self._memory.copy()
+        place = int(self._choose(self._ask, views, self._memory, self._knobs, now))
+        if place >= 0 and not views["open"][place]:
+            place = NOBODY
+        if self._log is not None:
+            self._log.write(msgspec.json.encode(_line(now, self._ask, views, before, place)) + b"\n")
+        if avoided:
+            views["open"][avoid] = 1
+        if place < 0:
+            return None
+        self._book(place, keys, who, prompt, output, now)
+        return Routed(self._number, place)
+
+    def answered(self, number: int, now: float) -> None:
+        """Its first token has come: its prompt is read."""
+        sent = self._sent.get(number)
+        if sent is not None and sent.prefill:
+            v, pace = self.views[sent.place], (now - sent.at) / max(sent.work, 1)
+            if math.isnan(self._said[sent.place]) or v.pace == 0:
+                v.pace = pace if v.pace == 0 else 0.9 * v.pace + 0.1 * pace
+            self._count(sent.place, 0, -sent.prefill, 0)
+            sent.prefill = 0
+
+    def ended(self, number: int) -> None:
+        """It is over, however it ended."""
+        sent = self._sent.pop(number, None)
+        if sent is not None:
+            self._count(sent.place, -1, -sent.prefill, -sent.tokens)
+
+    def report(self, place: int, now: float, **figures: float) -> None:
+        """What a replica says of itself: requests, waiting, prefill, tokens, used, capacity, memory, pace, gap."""
+        for name, value in figures.items():
+            if name not in _REPORTED:
+                raise OpenloopError(f"a replica cannot report {name!r}; it reports {', '.join(_REPORTED)}")
+            self.views[name][place] = value
+        self._said[place] = now
+
+    def set_open(self, place: int, is_open: bool) -> None:
+        """Whether a replica may be chosen."""
+        self.views["open"][place] = int(is_open)
+
+    def cache_event(self, place: int, stored: Iterable[int] = (), removed: Iterable[int] = ()) -> None:
+        """A replica says by name what it has, and what it has no more."""
+        _learn(self.index, self.held, np.fromiter(stored, np.int64), place)
+        _unlearn(self.index, self.held, np.fromiter(removed, np.int64), place)
+
+    def forget(self, place: int) -> None:
+        """A replica has started anew: its caches are empty, and what was under way there is lost."""
+        prefixes.forget(self.held, place)
+        for number in [number for number, sent in self._sent.items() if sent.place == place]:
+            self.ended(number)
+
+    def _look_up(self, keys: Any, who: int, prompt: int) -> None:
+        sees = self.policy.sees
+        if sees & {"prefix", "cache"}:
+            _look(self.index, self.held, keys, self.views, CHUNK_TOKENS)
+            np.minimum(self.views["cached"], prompt, out=self.views["cached"])
+        if "session" in sees:
+            home = prefixes.find_home(self.index, who)
+            self.views["home"] = self.held[home] if home else 0
+
+    def _book(self, place: int, keys: Any, who: int, prompt: int, output: int, now: float) -> None:
+        v = self.views[place]
+        uncached = prompt - int(v.cached)
+        self._sent[self._number] = _Sent(place, now, int(v.sent_prefill) + uncached, uncached, prompt + output)
+        self._count(place, 1, uncached, prompt + output)
+        if self.policy.sees & {"prefix", "cache"}:
+            _learn(self.index, self.held, keys, place)
+        if "session" in self.policy.sees:
+            _learn_home(self.index, self.held, who, place)
+
+    def _count(self, place: int, requests: int, prefill: int, tokens: int) -> None:
+        v = self.views[place]
+        v.sent, v.sent_prefill, v.sent_tokens = v.sent + requests, v.sent_prefill + prefill, v.sent_tokens + tokens
+        if math.isnan(self._said[place]):
+            v.requests, v.prefill, v.tokens, v.used = v.sent, v.sent_prefill, v.sent_tokens, v.sent_tokens
+
+
+def _header(policy: Policy, replicas: int, seed: int) -> dict[str, Any]:
+    return {
+        "decisions_of": str(policy),
+        "replicas": replicas,
+        "seed": seed,
+        "ask": list(ASK.names or ()),
+        "view": list(VIEW.names or ()),
+    }
+
+
+def _line(now: float, ask: Any, views: Any, memory: Any, place: int) -> dict[str, Any]:
+    some = np.flatnonzero(memory)
+    return {
+        "now": now,
+        "ask": ask.tolist()[0],
+        "views": views.tolist(),
+        "memory": [some.tolist(), memory[some].tolist()],
+        "place": place,
+    }
+
+
+class Replayed(NamedTuple):
+    """Of a log of decisions: by which policy, how many there are, and the numbers of requests that went elsewhere."""
+
+    policy: str
+    decisions: int
+    elsewhere: list[int]
+
+
+def replay(log: str | Path, policy: Policy | str | None = None, *, python: bool = False) -> Replayed:
+    """All decisions of a log once more, each by what was seen then, compiled as the simulator has it, or in `python`.
+    With another `policy`: whom that would have sent elsewhere, had it seen the same."""
+    lines = _lines(Path(log))
+    head = next(lines)
+    chosen = read_routing(head["decisions_of"]) if policy is None else policy
+    chosen = read_routing(chosen) if isinstance(chosen, str) else chosen
+    choose, knobs = chosen.choose if python else compiled(chosen.choose), chosen.knobs()
+    ask, views, memory = rows(ASK, 1), rows(VIEW, head["replicas"]), start_memory(head["seed"])
+    count, elsewhere = 0, []
+    for line in lines:
+        ask[0] = tuple(math.inf if each is None else each for each in line["ask"])
+        views[:] = [tuple(each) for each in line["views"]]
+        if policy is None:
+            memory[:] = 0
+            memory[line["memory"][0]] = line["memory"][1]
+        place = int(choose(ask, views, memory, knobs, line["now"]))
+        place = place if place >= 0 and views["open"][place] else NOBODY
+        count += 1
+        if place != line["place"]:
+            elsewhere.append(int(ask[0].number))
+    return Replayed(str(chosen), count, elsewhere)
+
+
+def _lines(path: Path) -> Iterator[dict[str, Any]]:
+    """The head and the decisions; a last line that was not written to its end is left out."""
+    with path.open("rb") as file:
+        for number, line in enumerate(file):
+            if not line.endswith(b"\n"):
+                return
+            try:
+                row = msgspec.json.decode(line, type=dict[str, Any])
+            except msgspec.DecodeError as error:
+                raise OpenloopError(f"line {number + 1} of {path} is no decision: {error}") from None
+            if number == 0:
+                known = _header(read_routing("round-robin"), 0, 0)
+                if any(row.get(name) != known[name] for name in ("ask", "view")):
+                    raise OpenloopError(f"{path} is no log of decisions that this version writes")
+            yield row
