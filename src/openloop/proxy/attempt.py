@@ -43,6 +43,7 @@ class Attempt:
     ended_ns: int | None = None
     reply: aiohttp.ClientResponse | None = None
     whole: bool = False  # the reply came to its end
+    unreached: bool = False  # there was no connection: the replica has done nothing for it
     _held: list[bytes] = field(default_factory=list)  # came, and is not passed on yet
     _hearing: Hearing | None = None
     _until: float = 0.0
@@ -82,6 +83,7 @@ class Attempt:
                         break
                     self._held.append(data)
         except aiohttp.ClientConnectorError as error:
+            self.unreached = True
             self.fleet.note(replica, False)
             self._fail(error)
         except TROUBLE as error:

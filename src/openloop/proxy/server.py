@@ -169,20 +169,27 @@ class Proxy:
 
     async def _attempt(self, flight: Flight, ask: Ask, post: Post) -> Attempt:
         """Until one has begun to answer, or another is not worth it."""
-        retry, kind = self._retry, "first"
+        kind = "first"
         while True:
             attempt = await self._wave(flight, ask, post, kind)
             tries = sum(each.kind != "hedge" for each in flight.attempts)
-            outcome = attempt.outcome
-            if attempt.good or retry is None or tries > retry.most:
+            wait_s = None if attempt.good else self._wait_s(attempt, tries)
+            if wait_s is None:
                 return attempt
-            if not retry.applies(outcome.status, outcome.http_status) or not retry.affords(
-                self._retried, self.ledger.due
-            ):
-                return attempt
-            self._retried += 1
             kind = "retry"
-            await asyncio.sleep(retry.wait_s(tries, self._random))
+            await asyncio.sleep(wait_s)
+
+    def _wait_s(self, attempt: Attempt, tries: int) -> float | None:
+        """Before another attempt; None: that was the last. Who was not even reached is passed over at once."""
+        retry, outcome = self._retry, attempt.outcome
+        if attempt.unreached and tries < 2 * len(self.fleet.replicas) and self.fleet.some_open:
+            return 0.0
+        if retry is None or tries > retry.most or not retry.applies(outcome.status, outcome.http_status):
+            return None
+        if not retry.affords(self._retried, self.ledger.due):
+            return None
+        self._retried += 1
+        return retry.wait_s(tries, self._random)
 
     async def _wave(self, flight: Flight, ask: Ask, post: Post, kind: str) -> Attempt:
         """An attempt, and a copy of it where it is late: whichever begins to answer first."""
