@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import signal
+import sys
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -32,6 +33,7 @@ __all__ = ["Proxy", "serve_proxy"]
 
 CONNECT_S = 5.0
 KEPT_S = 2.0  # a resting connection to a replica: shorter than servers keep theirs, which would close under a request
+SWITCH_S = 0.0005  # so long a token may wait for the thread that writes rows
 SPARE = 10  # copies that a budget allows in any case
 LONGEST_LABEL = 64
 HOPS = {"connection", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade", "proxy-authenticate"}
@@ -313,6 +315,7 @@ async def serve_proxy(path: Path, spec: ProxySpec, judge: Judge, tell: Tell) -> 
         host, _ = spec.address()
         tell(f"listening on http://{f'[{host}]' if ':' in host else host}:{proxy.port}")
         gc.freeze()
+        sys.setswitchinterval(SWITCH_S)
         await asked.wait()
     finally:
         await proxy.stop()
