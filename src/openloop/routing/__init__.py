@@ -1,14 +1,42 @@
 """Where a request goes: pure policies over what is known of the replicas."""
 
 from openloop.routing.index import ENTRIES, find, find_home, forget, learn, learn_home, look, make_index, unlearn
-from openloop.routing.policies import ROUTING, LeastRequests, RoundRobin, read_routing
-from openloop.routing.policy import FULL, LIMIT, NEVER, Policy, chance, compiled, least, settle
+from openloop.routing.others import Dynamo, LlmD, Sglang
+from openloop.routing.own import Own
+from openloop.routing.policies import (
+    ROUTING,
+    KvAware,
+    LeastRequests,
+    LeastTokens,
+    Pools,
+    PowerOfTwo,
+    PrefixAware,
+    Random,
+    RoundRobin,
+    SloAware,
+    Sticky,
+    read_routing,
+)
+from openloop.routing.policy import (
+    FALLBACK,
+    FULL,
+    LIMIT,
+    NEVER,
+    Balanced,
+    Policy,
+    chance,
+    compiled,
+    least,
+    settle,
+    signature,
+)
 from openloop.routing.router import Replayed, Routed, Router, prefix_names, replay, session_name, start_memory
 from openloop.routing.rows import ASK, MEMORY, NOBODY, SEED, VIEW, rows
 
 __all__ = [
     "ASK",
     "ENTRIES",
+    "FALLBACK",
     "FULL",
     "LIMIT",
     "MEMORY",
@@ -17,12 +45,25 @@ __all__ = [
     "ROUTING",
     "SEED",
     "VIEW",
+    "Balanced",
+    "Dynamo",
+    "KvAware",
     "LeastRequests",
+    "LeastTokens",
+    "LlmD",
+    "Own",
     "Policy",
+    "Pools",
+    "PowerOfTwo",
+    "PrefixAware",
+    "Random",
     "Replayed",
     "RoundRobin",
     "Routed",
     "Router",
+    "Sglang",
+    "SloAware",
+    "Sticky",
     "chance",
     "compiled",
     "find",
@@ -39,6 +80,7 @@ __all__ = [
     "rows",
     "session_name",
     "settle",
+    "signature",
     "start_memory",
     "unlearn",
 ]

@@ -1,13 +1,32 @@
-"""The policies that there are."""
+"""The policies that there are: by load, by cache, by session, by length, by deadline."""
 
 from dataclasses import dataclass
 from typing import Any
 
-from openloop.routing.policy import Policy, least, settle
-from openloop.routing.rows import NOBODY
-from openloop.terms import read_term
+from numba.extending import register_jitable
 
-__all__ = ["ROUTING", "LeastRequests", "RoundRobin", "read_routing"]
+from openloop.routing.others import Dynamo, LlmD, Sglang
+from openloop.routing.own import Own
+from openloop.routing.policy import FALLBACK, LIMIT, Balanced, Policy, chance, least, settle
+from openloop.routing.rows import NOBODY
+from openloop.terms import COUNT, NUMBER, SECONDS, SHARE, param, read_term
+
+__all__ = [
+    "ROUTING",
+    "KvAware",
+    "LeastRequests",
+    "LeastTokens",
+    "Pools",
+    "PowerOfTwo",
+    "PrefixAware",
+    "Random",
+    "RoundRobin",
+    "SloAware",
+    "Sticky",
+    "read_routing",
+]
+
+LEAD = 8.0  # requests by which a favourite may be busier than others
 
 
 def _round_robin(ask: Any, views: Any, memory: Any, knobs: Any, now: float) -> int:
@@ -19,12 +38,115 @@ def _round_robin(ask: Any, views: Any, memory: Any, knobs: Any, now: float) -> i
     return NOBODY
 
 
+@register_jitable
+def _count_open(views: Any) -> int:
+    count = 0
+    for place in range(len(views)):
+        count += views[place].open > 0
+    return count
+
+
+@register_jitable
+def _nth_open(views: Any, n: int) -> int:
+    for place in range(len(views)):
+        n -= views[place].open > 0
+        if n < 0:
+            return place
+    return NOBODY
+
+
+def _random(ask: Any, views: Any, memory: Any, knobs: Any, now: float) -> int:
+    return settle(views, _nth_open(views, int(chance(memory) * _count_open(views))), knobs)
+
+
+def _power_of_two(ask: Any, views: Any, memory: Any, knobs: Any, now: float) -> int:
+    count = _count_open(views)
+    first = int(chance(memory) * count)
+    one, other = _nth_open(views, first), NOBODY
+    if count > 1:
+        second = int(chance(memory) * (count - 1))
+        other = _nth_open(views, second + (second >= first))
+        if views[other].requests < views[one].requests:
+            one = other
+    return settle(views, one, knobs)
+
+
 def _least_requests(ask: Any, views: Any, memory: Any, knobs: Any, now: float) -> int:
     return settle(views, least(views), knobs)
 
 
+def _least_tokens(ask: Any, views: Any, memory: Any, knobs: Any, now: float) -> int:
+    best = NOBODY
+    for place in range(len(views)):
+        if views[place].open and (best < 0 or views[place].tokens < views[best].tokens):
+            best = place
+    return settle(views, best, knobs)
+
+
+@register_jitable
+def _roomiest(views: Any) -> int:
+    """Who has the fewest requests, and of equals the fewest known tokens."""
+    best = NOBODY
+    for place in range(len(views)):
+        v = views[place]
+        if v.open:
+            b = views[best]
+            if best < 0 or v.requests < b.requests or (v.requests == b.requests and v.known < b.known):
+                best = place
+    return best
+
+
+def _prefix_aware(ask: Any, views: Any, memory: Any, knobs: Any, now: float) -> int:
+    best, longest = NOBODY, 0
+    for place in range(len(views)):
+        v = views[place]
+        match = min(v.cached, int(knobs[3]))
+        if v.open and (match > longest or (match == longest > 0 and v.requests < views[best].requests)):
+            best, longest = place, match
+    return settle(views, best if best >= 0 else _roomiest(views), knobs)
+
+
+def _kv_aware(ask: Any, views: Any, memory: Any, knobs: Any, now: float) -> int:
+    best, least_work = NOBODY, 0.0
+    for place in range(len(views)):
+        v = views[place]
+        work = v.prefill + ask[0].prompt - v.cached + knobs[3] * v.requests
+        if v.open and (best < 0 or work < least_work):
+            best, least_work = place, work
+    return settle(views, best, knobs)
+
+
+def _sticky(ask: Any, views: Any, memory: Any, knobs: Any, now: float) -> int:
+    for place in range(len(views)):
+        if views[place].open and views[place].home:
+            return settle(views, place, knobs)
+    return settle(views, least(views), knobs)
+
+
+def _pools(ask: Any, views: Any, memory: Any, knobs: Any, now: float) -> int:
+    edge = min(max(int(knobs[4] * len(views) + 0.5), 1), max(len(views) - 1, 1))
+    first, last = (0, edge) if ask[0].prompt <= knobs[3] else (edge, len(views))
+    best = NOBODY
+    for place in range(first, last):
+        if views[place].open and (best < 0 or views[place].requests < views[best].requests):
+            best = place
+    return settle(views, best if best >= 0 else least(views), knobs)
+
+
+def _slo_aware(ask: Any, views: Any, memory: Any, knobs: Any, now: float) -> int:
+    best, soonest = NOBODY, 0.0
+    for place in range(len(views)):
+        v = views[place]
+        pace = v.pace if v.pace > 0 else knobs[3]
+        wait = max(pace * v.prefill, v.gap * v.waiting) + pace * (ask[0].prompt - v.cached)
+        if v.open and (best < 0 or wait < soonest):
+            best, soonest = place, wait
+    late = soonest > knobs[4] * (ask[0].deadline - now)
+    return NOBODY if late and knobs[2] == 2 else settle(views, best, knobs)
+
+
 @dataclass(frozen=True)
-class RoundRobin(Policy):
+class RoundRobin(Balanced):
     """In turn."""
 
     name = "round-robin"
@@ -32,14 +154,101 @@ class RoundRobin(Policy):
 
 
 @dataclass(frozen=True)
-class LeastRequests(Policy):
+class Random(Balanced):
+    """By chance."""
+
+    name = "random"
+    choose = staticmethod(_random)
+
+
+@dataclass(frozen=True)
+class LeastRequests(Balanced):
     """To whom has the fewest requests, waiting or served; of equals to the first."""
 
     name = "least-requests"
     choose = staticmethod(_least_requests)
 
 
-_POLICIES: tuple[type[Policy], ...] = (RoundRobin, LeastRequests)
+@dataclass(frozen=True)
+class LeastTokens(Balanced):
+    """To whom has the fewest tokens: those in its memory and the prompts that wait."""
+
+    name = "least-tokens"
+    choose = staticmethod(_least_tokens)
+
+
+@dataclass(frozen=True)
+class PowerOfTwo(Balanced):
+    """Of two by chance, to whom has fewer requests."""
+
+    name = "power-of-two"
+    choose = staticmethod(_power_of_two)
+
+
+@dataclass(frozen=True)
+class PrefixAware(Balanced):
+    """To whom was sent, by what the router remembers, the longest beginning of this prompt, of which the `first` tokens
+    count; of equals to whom has the fewest requests. A beginning that nobody was sent goes to the least busy."""
+
+    name = "prefix-aware"
+    lead: float = param(LIMIT, LEAD)
+    first: int = param(COUNT, 4096)
+    choose = staticmethod(_prefix_aware)
+    sees = frozenset({"prefix"})
+
+
+@dataclass(frozen=True)
+class KvAware(Balanced):
+    """Where the fewest tokens must be computed before its first one: prompts that wait, and of its own what is not in
+    the cache; a request that is there counts as `load` tokens. What caches hold is known exactly from replicas that
+    say so, otherwise by what was sent there."""
+
+    name = "kv-aware"
+    load: float = param(NUMBER, 100.0)
+    choose = staticmethod(_kv_aware)
+    sees = frozenset({"cache"})
+
+
+@dataclass(frozen=True)
+class Sticky(Balanced):
+    """Where its session was last; the first of a session, and one without, to the least busy."""
+
+    name = "sticky"
+    lead: float = param(LIMIT, LEAD)
+    choose = staticmethod(_sticky)
+    sees = frozenset({"session"})
+
+
+@dataclass(frozen=True)
+class Pools(Balanced):
+    """Prompts up to `split` tokens to the first replicas, a `share` of all, longer ones to the others; there to whom
+    has the fewest requests."""
+
+    name = "pools"
+    lead: float = param(LIMIT, LEAD)
+    split: int = param(COUNT, 2048)
+    share: float = param(SHARE, 0.5)
+    choose = staticmethod(_pools)
+
+
+@dataclass(frozen=True)
+class SloAware(Balanced):
+    """Where its first token will probably be soonest, by the prompts that wait and by what of its own is not cached, at
+    the pace that replicas show (`token` seconds each, where they show none). What would need more than `margin` of the
+    time that is left to its deadline even there is shed; with another fallback it is sent all the same."""
+
+    name = "slo-aware"
+    fallback: str = param(FALLBACK, "shed")
+    token: float = param(SECONDS, 0.0)
+    margin: float = param(SHARE, 1.0)
+    choose = staticmethod(_slo_aware)
+    sees = frozenset({"cache"})
+
+
+_POLICIES: tuple[type[Policy], ...] = (
+    RoundRobin, Random, LeastRequests, LeastTokens, PowerOfTwo, PrefixAware, KvAware, Sticky, Pools, SloAware, Sglang,
+    LlmD, Dynamo, Own,
+)  # fmt: skip
 ROUTING = {kind.name: kind for kind in _POLICIES}
 
 

@@ -24,7 +24,19 @@ from openloop.routing.rows import ASK, NOBODY, SEED, VIEW
 from openloop.terms import Codec, Term, param
 from openloop.units import parse_count
 
-__all__ = ["FULL", "LIMIT", "NEVER", "Policy", "chance", "compiled", "least", "settle"]
+__all__ = [
+    "FALLBACK",
+    "FULL",
+    "LIMIT",
+    "NEVER",
+    "Balanced",
+    "Policy",
+    "chance",
+    "compiled",
+    "least",
+    "settle",
+    "signature",
+]
 
 NEVER, FULL = math.inf, 0.0
 FALLBACKS = ("least", "stay", "shed")
@@ -47,21 +59,41 @@ def _read_fallback(text: str) -> str:
 
 
 LIMIT = Codec(_read_limit, _write_limit)
-_HOW = Codec(_read_fallback, str)
+FALLBACK = Codec(_read_fallback, str)
 
 
 @dataclass(frozen=True)
 class Policy(Term):
+    choose: ClassVar[Any]  # a function, as above
+    sees: ClassVar[frozenset[str]] = frozenset()  # of "prefix", "cache" and "session": what is looked up for it
+
+    def caller(self) -> Any:
+        """`choose` to be called from Python."""
+        return compiled(self.choose)
+
+    def pointer(self, ask: Any, views: Any, errors: list[Exception]) -> Any:  # noqa: ARG002
+        """`choose` as the loop of the simulator calls it; these rows are what it will see, and `errors` where to leave
+        what it raises."""
+        return compiled(self.choose, pointer=True)
+
+    @property
+    def note(self) -> str | None:
+        """What is to be said of a run with it."""
+        return None
+
+    def knobs(self) -> NDArray[np.float64]:
+        return np.zeros(0)
+
+
+@dataclass(frozen=True)
+class Balanced(Policy):
     """A replica is saturated that has `most` requests (`full`: as many as it serves at a time), or `lead` more than
     the least busy one. Who would have gone there goes to the least busy (`fallback=least`), goes there all the same
     (`stay`), or is shed."""
 
     most: float = param(LIMIT, NEVER)
     lead: float = param(LIMIT, NEVER)
-    fallback: str = param(_HOW, "least")
-
-    choose: ClassVar[Any]  # a function, as above
-    sees: ClassVar[frozenset[str]] = frozenset()  # of "prefix", "cache" and "session": what is looked up for it
+    fallback: str = param(FALLBACK, "least")
 
     def knobs(self) -> NDArray[np.float64]:
         values = [getattr(self, field.name) for field in dataclasses.fields(self)]
@@ -101,6 +133,13 @@ def settle(views: Any, place: int, knobs: Any) -> int:
     return least(views) if knobs[_FALLBACK] == 0 else NOBODY
 
 
+def signature() -> Any:
+    """Of `choose`, where the simulator calls it."""
+    ask, views = (numba.types.Array(numba.from_dtype(each), 1, "C") for each in (ASK, VIEW))
+    memory, knobs = (numba.types.Array(each, 1, "C") for each in (numba.int64, numba.float64))
+    return numba.int64(ask, views, memory, knobs, numba.float64)
+
+
 @cache
 def compiled(choose: Any, pointer: bool = False) -> Any:
     """A policy as compiled code: to be called from Python or, by a `pointer`, from the loop of the simulator. Numba
@@ -110,6 +149,4 @@ def compiled(choose: Any, pointer: bool = False) -> Any:
     choose.__qualname__ = f"{choose.__name__}-{hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:16]}"
     if not pointer:
         return numba.njit(cache=True, error_model="numpy")(choose)
-    ask, views = (numba.types.Array(numba.from_dtype(each), 1, "C") for each in (ASK, VIEW))
-    memory, knobs = (numba.types.Array(each, 1, "C") for each in (numba.int64, numba.float64))
-    return numba.cfunc(numba.int64(ask, views, memory, knobs, numba.float64), cache=True)(choose)
+    return numba.cfunc(signature(), cache=True)(choose)

@@ -14,7 +14,7 @@ import numpy as np
 from openloop.errors import OpenloopError
 from openloop.routing import index as prefixes
 from openloop.routing.policies import read_routing
-from openloop.routing.policy import Policy, compiled
+from openloop.routing.policy import Policy
 from openloop.routing.rows import ASK, MEMORY, NOBODY, SEED, VIEW, rows
 
 __all__ = ["Replayed", "Routed", "Router", "prefix_names", "replay", "session_name", "start_memory"]
@@ -22,6 +22,8 @@ __all__ = ["Replayed", "Routed", "Router", "prefix_names", "replay", "session_na
 CHUNK = 256  # characters of a prompt behind one name
 CHUNK_TOKENS = 64
 _MASK = (1 << 62) - 1
+# Numba takes fifty times as long to look at a record array.
+_KIND: Any = np.recarray if numba.config.DISABLE_JIT else np.ndarray  # type: ignore[attr-defined]
 _REPORTED = ("requests", "waiting", "prefill", "tokens", "used", "capacity", "memory", "pace", "gap")
 
 _look, _learn, _unlearn, _learn_home = (
@@ -48,7 +50,7 @@ def session_name(session: str | int | None) -> int:
 
 def start_memory(seed: int) -> Any:
     memory = np.zeros(MEMORY, np.int64)
-    memory[SEED] = 1 + seed % 2147483646
+    memory[SEED] = 1 + session_name(str(seed)) % 2147483646  # seeds that are alike are no longer
     return memory
 
 
@@ -87,14 +89,16 @@ class Router:
         entries: int = prefixes.ENTRIES,
     ) -> None:
         self.policy = read_routing(policy) if isinstance(policy, str) else policy
-        self.views = rows(VIEW, replicas)
-        self.views.open, self.views.capacity = 1, capacity
+        self.views = rows(VIEW, replicas).view(_KIND)
+        self.views["open"], self.views["capacity"] = 1, capacity
         self.index, self.held = prefixes.make_index(replicas, entries)
-        self._ask, self._memory, self._knobs = rows(ASK, 1), start_memory(seed), self.policy.knobs()
-        self._choose = compiled(self.policy.choose)
+        self.index = self.index.view(_KIND)
+        self._ask, self._memory, self._knobs = rows(ASK, 1).view(_KIND), start_memory(seed), self.policy.knobs()
+        self._choose = self.policy.caller()
         self._sent: dict[int, _Sent] = {}
         self._number = -1
         self._said = np.full(replicas, np.nan)  # when each reported last
+        self._reported = False
         self._log = log
         if log is not None:
             log.write(msgspec.json.encode(_header(self.policy, replicas, seed)) + b"\n")
@@ -115,12 +119,13 @@ class Router:
         views, who, keys = self.views, session_name(session), np.array(names, np.int64)
         self._number += 1
         self._ask[0] = (self._number, who, prompt, output, keys[0] if len(keys) else -1, deadline)
-        views["age"] = np.where(np.isnan(self._said), 0.0, now - self._said)
+        if self._reported:
+            views["age"] = np.where(np.isnan(self._said), 0.0, now - self._said)
         self._look_up(keys, who, prompt)
-        avoided = avoid is not None and int(views["open"].sum()) > 1 and bool(views["open"][avoid])
+        avoided = avoid is not None and views["open"][avoid] and int(views["open"].sum()) > 1
         if avoided:
             views["open"][avoid] = 0
-        before = self._memory.copy()
+        before = None if self._log is None else self._memory.copy()
         place = int(self._choose(self._ask, views, self._memory, self._knobs, now))
         if place >= 0 and not views["open"][place]:
             place = NOBODY
@@ -138,8 +143,8 @@ class Router:
         sent = self._sent.get(number)
         if sent is not None and sent.prefill:
             v, pace = self.views[sent.place], (now - sent.at) / max(sent.work, 1)
-            if math.isnan(self._said[sent.place]) or v.pace == 0:
-                v.pace = pace if v.pace == 0 else 0.9 * v.pace + 0.1 * pace
+            if math.isnan(self._said[sent.place]) or v["pace"] == 0:
+                v["pace"] = pace if v["pace"] == 0 else 0.9 * v["pace"] + 0.1 * pace
             self._count(sent.place, 0, -sent.prefill, 0)
             sent.prefill = 0
 
@@ -155,7 +160,7 @@ class Router:
             if name not in _REPORTED:
                 raise OpenloopError(f"a replica cannot report {name!r}; it reports {', '.join(_REPORTED)}")
             self.views[name][place] = value
-        self._said[place] = now
+        self._said[place], self._reported = now, True
 
     def set_open(self, place: int, is_open: bool) -> None:
         """Whether a replica may be chosen."""
@@ -183,8 +188,8 @@ class Router:
 
     def _book(self, place: int, keys: Any, who: int, prompt: int, output: int, now: float) -> None:
         v = self.views[place]
-        uncached = prompt - int(v.cached)
-        self._sent[self._number] = _Sent(place, now, int(v.sent_prefill) + uncached, uncached, prompt + output)
+        uncached = prompt - int(v["cached"])
+        self._sent[self._number] = _Sent(place, now, int(v["sent_prefill"]) + uncached, uncached, prompt + output)
         self._count(place, 1, uncached, prompt + output)
         if self.policy.sees & {"prefix", "cache"}:
             _learn(self.index, self.held, keys, place)
@@ -193,9 +198,10 @@ class Router:
 
     def _count(self, place: int, requests: int, prefill: int, tokens: int) -> None:
         v = self.views[place]
-        v.sent, v.sent_prefill, v.sent_tokens = v.sent + requests, v.sent_prefill + prefill, v.sent_tokens + tokens
+        for name, more in (("sent", requests), ("sent_prefill", prefill), ("sent_tokens", tokens)):
+            v[name] += more
         if math.isnan(self._said[place]):
-            v.requests, v.prefill, v.tokens, v.used = v.sent, v.sent_prefill, v.sent_tokens, v.sent_tokens
+            v["requests"], v["prefill"], v["tokens"], v["used"] = v["sent"], v["sent_prefill"], *2 * [v["sent_tokens"]]
 
 
 def _header(policy: Policy, replicas: int, seed: int) -> dict[str, Any]:
@@ -231,10 +237,12 @@ def replay(log: str | Path, policy: Policy | str | None = None, *, python: bool 
     """All decisions of a log once more, each by what was seen then, compiled as the simulator has it, or in `python`.
     With another `policy`: whom that would have sent elsewhere, had it seen the same."""
     lines = _lines(Path(log))
-    head = next(lines)
+    head = next(lines, None)
+    if head is None:
+        raise OpenloopError(f"{log} is no log of decisions: it is empty")
     chosen = read_routing(head["decisions_of"]) if policy is None else policy
     chosen = read_routing(chosen) if isinstance(chosen, str) else chosen
-    choose, knobs = chosen.choose if python else compiled(chosen.choose), chosen.knobs()
+    choose, knobs = chosen.choose if python else chosen.caller(), chosen.knobs()
     ask, views, memory = rows(ASK, 1), rows(VIEW, head["replicas"]), start_memory(head["seed"])
     count, elsewhere = 0, []
     for line in lines:

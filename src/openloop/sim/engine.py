@@ -11,7 +11,8 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from openloop.routing import ASK, VIEW, Policy, compiled, make_index, start_memory
+from openloop.errors import SpecError
+from openloop.routing import ASK, VIEW, Policy, make_index, start_memory
 from openloop.sim import loop
 from openloop.sim.tables import (
     ATTEMPT,
@@ -107,12 +108,13 @@ class Engine:
         self.client, self.scaler, self.events = client, scaler, events
         self.log = None if client is None else records(LOG, 100_000)
         self.waits = None if client is None else np.zeros(WAIT_BINS, np.int64)
+        self.errors: list[Exception] = []  # of a user's own policy
         self.choose: Any = None
         self.views = self.ask = self.state = self.knobs = self.index = self.held = self.choose
         w = self.world[0]
         if routing is not None:
-            self.choose, self.knobs = compiled(routing.choose, pointer=True), routing.knobs()
             self.views, self.ask, self.state = records(VIEW, fleet), records(ASK, 1), start_memory(seed)
+            self.choose, self.knobs = routing.pointer(self.ask, self.views, self.errors), routing.knobs()
             if routing.sees:
                 self.index, self.held = make_index(fleet)
             w.exact, w.stride = cache_events and "cache" in routing.sees, max(INDEX_TOKENS // size, 1)
@@ -149,6 +151,9 @@ class Engine:
             self.client, self.scaler, self.events, self.views, self.ask, self.choose, self.state, self.knobs,
             self.index, self.held, until,
         )  # fmt: skip
+        if self.errors:
+            told = f"{type(self.errors[0]).__name__}: {self.errors[0]}"
+            raise SpecError(f"the routing policy failed: {told}") from self.errors[0]
         return found
 
     def run(self, until: float = np.inf) -> Iterator[Served]:

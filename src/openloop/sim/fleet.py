@@ -322,6 +322,7 @@ def simulate_fleet(
             "quantization": None if fleet.quantization is None else fleet.quantization.name,
             "quality_gate": None if fleet.quality is None else str(fleet.read_quality()),
             "retry_policy": None if fleet.client is None else fleet.client.retry,
+            "notes": tuple(filter(None, [read_routing(fleet.routing).note])),
             **facts,
         }
     )

@@ -65,7 +65,8 @@ def _prefixed(chosen: Ints, shared: Ints, own: Pieces) -> Pieces:
 @dataclass(frozen=True)
 class Sessions(Term):
     """Conversations. Each turn repeats all that was said before it and comes some time after the last answer: only
-    the first ones are on a schedule. `system` is a prompt that all conversations begin with."""
+    the first ones are on a schedule. `system` is the length of the prompt that conversations begin with; where there
+    are several `systems`, each begins with one of them by chance."""
 
     name = "sessions"
     turns: Distribution = param(LENGTHS, Fixed(5))
@@ -73,13 +74,15 @@ class Sessions(Term):
     prompt: Distribution = param(LENGTHS, Fixed(128))
     output: Distribution = param(LENGTHS, Fixed(64))
     system: int | None = param(COUNT, None)
+    systems: int = param(COUNT, 1)
     timed = False
 
     def part(self, starts_s: Floats, rng: np.random.Generator, opening: np.random.Generator, users: int) -> Demand:
-        """More of a demand: what was said there is not said here, but for the system prompt."""
+        """More of a demand: what was said there is not said here, but for the system prompts."""
         found = self.demand(starts_s, 0.0, rng)
         apart = int(rng.integers(1, 1 << 40)) << 21
-        pieces = replace(found.pieces, identity=np.where(found.pieces.identity > 0, found.pieces.identity + apart, 0))
+        said = found.pieces.identity
+        pieces = replace(found.pieces, identity=np.where(said >= self.systems, said + apart, said))
         answer = found.answer if found.answer is None else np.where(found.answer < 0, -1, found.answer + apart)
         return replace(found, pieces=pieces, answer=answer)
 
@@ -95,20 +98,23 @@ class Sessions(Term):
         asked, answered = whole(self.prompt, count, rng), whole(self.output, count, rng)
         think = self.think.draw(count, rng)
         due = np.where(turn == 0, starts_s[session], np.nan)
+        which = rng.integers(self.systems, size=len(turns))[session] if self.systems > 1 else 0 * session
         return Demand(
             due,
-            _conversations(firsts[session], turn, asked, answered, self.system or 0),
+            _conversations(firsts[session], turn, asked, answered, self.system or 0, which, self.systems),
             answered,
             after=np.where(turn == 0, -1, np.arange(count) - 1),
             think_s=np.where(turn == 0, np.nan, think),
-            answer=np.where(turn < turns[session] - 1, 2 + 2 * np.arange(count), -1),
+            answer=np.where(turn < turns[session] - 1, self.systems + 1 + 2 * np.arange(count), -1),
             session=session,
             turn=turn,
         ).in_order()
 
 
-def _conversations(first: Ints, turn: Ints, asked: Ints, answered: Ints, system: int) -> Pieces:
-    """Of each turn: the system prompt, then questions and answers up to its own question."""
+def _conversations(
+    first: Ints, turn: Ints, asked: Ints, answered: Ints, system: int, which: Ints, systems: int
+) -> Pieces:
+    """Of each turn: its system prompt, one of `systems`, then questions and answers up to its own question."""
     extra = int(system > 0)
     lengths = extra + 2 * turn + 1
     starts = np.concatenate([[0], np.cumsum(lengths)])
@@ -118,4 +124,4 @@ def _conversations(first: Ints, turn: Ints, asked: Ints, answered: Ints, system:
     answer = place % 2 == 1
     tokens = np.where(place < 0, system, np.where(answer, answered[source], asked[source]))
     role = np.where(place < 0, SYSTEM, np.where(answer, ASSISTANT, USER)).astype(np.int8)
-    return Pieces(starts, np.where(place < 0, 0, 1 + 2 * source + answer), tokens, role)
+    return Pieces(starts, np.where(place < 0, which[owner], systems + 2 * source + answer), tokens, role)
