@@ -19,6 +19,7 @@ from typing import Any
 
 import click
 
+from openloop.admission import ADMISSION
 from openloop.arrivals import ARRIVALS
 from openloop.audit import CLAIMS, FACTS
 from openloop.cli import cli
@@ -36,7 +37,6 @@ from openloop.score import Score
 from openloop.serve import ENGINES
 from openloop.sim import QUEUES
 from openloop.sim.batching import ORDERS, POLICIES
-from openloop.sim.clients import ADMISSION
 from openloop.sim.events import EVENTS
 from openloop.sim.quality import QualityModel
 from openloop.sim.steps import GPUS, MEASURED, MODELS, preset

@@ -19,8 +19,8 @@ HOME = ROOT.parent.parent
 
 # A module imports only from rooms further left.
 LEVELS = [
-    ["errors", "units", "spec", "terms", "seeds", "clock", "plugins", "records"],
-    ["slo", "distributions", "arrivals", "persistence", "workload", "routing", "quality"],
+    ["errors", "units", "spec", "terms", "seeds", "clock", "plugins", "said", "records"],
+    ["slo", "distributions", "arrivals", "admission", "persistence", "workload", "routing", "quality"],
     ["load", "sim", "proxy", "importers", "serve"],
     ["score"],
     ["frontier"],

@@ -6,14 +6,26 @@ import sys
 
 import click
 
-from openloop.cli import accepting, curve, exchange, live, looking, planning, reading, routes, virtual, watching
+from openloop.cli import (
+    accepting,
+    curve,
+    exchange,
+    live,
+    looking,
+    planning,
+    proxying,
+    reading,
+    routes,
+    virtual,
+    watching,
+)
 from openloop.cli.common import cli, say
 from openloop.errors import OpenloopError
 
 __all__ = ["cli", "main"]
 
 # Each joins the group as it is imported.
-COMMANDS = (reading, virtual, live, curve, planning, looking, accepting, exchange, routes, watching)
+COMMANDS = (reading, virtual, live, curve, planning, looking, accepting, exchange, routes, proxying, watching)
 
 
 def main() -> None:

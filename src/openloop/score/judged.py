@@ -1,10 +1,11 @@
 """A run read, grouped into requests, and judged by both clocks."""
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from openloop.errors import RunError
-from openloop.records import MISSING, Prices, Run
+from openloop.records import MISSING, Manifest, Prices, Run
 from openloop.score import kernel
 from openloop.score.attempts import OK, Attempts, read_attempts
 from openloop.score.judge import judge
@@ -15,7 +16,7 @@ from openloop.score.streams import Progress, StreamPlan, Streams, read_again, re
 from openloop.slo import SLO, TTFT, CustomDeadlines, LinearDeadlines, Objectives
 from openloop.units import to_ns
 
-__all__ = ["judge_run"]
+__all__ = ["judge_batch", "judge_run"]
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -67,6 +68,13 @@ def judge_run(
         window_ns=window_ns,
         stopped_ns=_stopped(run, attempts),
     )
+
+
+def judge_batch(batch: pa.RecordBatch, objectives: Objectives) -> tuple[Ints, NDArray[np.bool_]]:
+    """Of whole requests, as they end: the places of the rows that answered, and whether these are accepted."""
+    judged = judge_run(Run.of(Manifest(source="proxy"), [batch]), objectives)
+    rows = judged.deliveries.requests.rows
+    return np.arange(batch.num_rows)[rows], judged.judgement.accepted
 
 
 def _assign(

@@ -1,25 +1,19 @@
 """What clients do, what a fleet refuses, and when it grows: as a user writes it, and as the loop takes it."""
 
-from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 
+from openloop.admission import Admission, Bucket, Deadline, InFlight, Queue
 from openloop.errors import SpecError
 from openloop.persistence import Hedge, Repair, Retry, read_hedge, read_repair, read_retry
 from openloop.sim.tables import BUCKET, CLIENT, IN_FLIGHT, LIKELY_LATE, QUEUE, SCALER, records
 from openloop.spec import Strict
-from openloop.terms import COUNT, NUMBER, RATE, Term, param
 from openloop.units import parse_number, parse_seconds, parse_share
 
 __all__ = [
-    "ADMISSION",
-    "Admission",
-    "Bucket",
+    "LIMITS",
     "Client",
-    "Deadline",
-    "InFlight",
-    "Queue",
     "Scale",
     "client_row",
     "scaler_row",
@@ -63,61 +57,7 @@ class Scale(Strict, frozen=True):
     delay: str = "60s"
 
 
-@dataclass(frozen=True)
-class Admission(Term):
-    code: ClassVar[int]
-
-    @property
-    def limit(self) -> int:
-        return 0
-
-
-@dataclass(frozen=True)
-class InFlight(Admission):
-    """A replica has at most `most` requests, waiting or served."""
-
-    name = "in-flight"
-    most: int = param(COUNT)
-    code: ClassVar[int] = IN_FLIGHT
-
-    @property
-    def limit(self) -> int:
-        return self.most
-
-
-@dataclass(frozen=True)
-class Queue(Admission):
-    """At most `most` requests wait at a replica."""
-
-    name = "queue"
-    most: int = param(COUNT)
-    code: ClassVar[int] = QUEUE
-
-    @property
-    def limit(self) -> int:
-        return self.most
-
-
-@dataclass(frozen=True)
-class Bucket(Admission):
-    """A bucket of `burst` tokens that fills at `rate`; each request of the fleet takes one."""
-
-    name = "bucket"
-    rate: float = param(RATE)
-    burst: float = param(NUMBER, 10.0, least=1.0)
-    code: ClassVar[int] = BUCKET
-
-
-@dataclass(frozen=True)
-class Deadline(Admission):
-    """Refused when its first token will probably be late, by what waits before it at the replica."""
-
-    name = "deadline"
-    code: ClassVar[int] = LIKELY_LATE
-
-
-_ADMISSION: tuple[type[Admission], ...] = (InFlight, Queue, Bucket, Deadline)
-ADMISSION = {kind.name: kind for kind in _ADMISSION}
+LIMITS: dict[type[Admission], int] = {InFlight: IN_FLIGHT, Queue: QUEUE, Bucket: BUCKET, Deadline: LIKELY_LATE}
 
 
 def client_row(client: Client | None, admission: Admission | None, scale: Scale | None) -> Any:

@@ -13,6 +13,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from openloop import __version__
+from openloop.admission import Admission, read_admission
 from openloop.arrivals import Arrivals
 from openloop.errors import SpecError
 from openloop.records import (
@@ -30,7 +31,7 @@ from openloop.records import (
 from openloop.routing import read_routing
 from openloop.seeds import stream
 from openloop.sim.batching import ORDERS, POLICIES, Goodput, Prepone
-from openloop.sim.clients import ADMISSION, Admission, Client, Scale, client_row, scaler_row
+from openloop.sim.clients import LIMITS, Client, Scale, client_row, scaler_row
 from openloop.sim.engine import Engine, Served
 from openloop.sim.events import EVENTS, LOGGED, Event, plan_rows
 from openloop.sim.prefixes import block_names
@@ -224,8 +225,7 @@ class Fleet(Replicas, frozen=True):
         return dataclasses.replace(found, factor=found.factor * worse)
 
     def read_admission(self) -> Admission | None:
-        found: Admission | None = None if self.admission is None else read_term(self.admission, ADMISSION, "admission")
-        return found
+        return None if self.admission is None else read_admission(self.admission)
 
 
 _DEFAULT = Replicas()
@@ -545,7 +545,7 @@ def _replicas(fleet: Fleet, admission: Admission | None) -> Any:
         if kind.role == "prefill":
             m.transfer, m.transfer_token = _transfer_s(fleet, kind)
         if admission is not None:
-            m.limited, m.limit = admission.code, admission.limit
+            m.limited, m.limit = LIMITS[type(admission)], admission.limit
     return reps
 
 

@@ -1,12 +1,13 @@
 """Whom to ask: a target turns what is asked into bytes, and what came back into what a user got."""
 
-from openloop.load.targets.base import HttpTarget, JsonTarget, Outcome, Target
+from openloop.load.targets.base import HttpTarget, JsonTarget, Target
 from openloop.load.targets.embeddings import Embeddings
 from openloop.load.targets.function import Function, find_function
 from openloop.load.targets.messages import Messages
 from openloop.load.targets.openai import Chat, Completions
 from openloop.load.targets.plain import Plain, check_template
 from openloop.load.targets.responses import Responses
+from openloop.said import Outcome
 
 __all__ = [
     "TARGETS",

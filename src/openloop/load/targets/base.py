@@ -4,43 +4,20 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import msgspec
 
 from openloop.load.wire import Reply, encode_head
+from openloop.said import NO_SENSE, SHED, Outcome, fail, message, settle, short
 from openloop.workload import Ask
 
-__all__ = ["Count", "HttpTarget", "JsonTarget", "Outcome", "Target", "fail", "message"]
+__all__ = ["HttpTarget", "JsonTarget", "Target"]
 
 T = TypeVar("T")
-Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 
-SHED = (429, 503, 529)
 OWN_HEADERS = ("x-request-id", "content-length")
-MOST_TOKENS = 1_000_000  # in one event
 SECRET = 8  # letters that a key has at least
-NO_SENSE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-
-
-@dataclass(slots=True)
-class Outcome:
-    """What a reply says, once it is read at leisure."""
-
-    status: str = "ok"
-    http_status: int | None = None
-    error: str | None = None
-    finish_reason: str | None = None
-    event_ns: list[int] = field(default_factory=list)
-    event_tokens: list[int] | None = None
-    first_any_ns: int | None = None
-    prompt_tokens: int | None = None
-    cached_tokens: int | None = None
-    output_tokens: int | None = None
-    reasoning_tokens: int | None = None
-    merged_events: int = 0
-    replica: str | None = None
-    text: str | None = None  # the words, where they are kept
 
 
 @dataclass(frozen=True)
@@ -102,7 +79,7 @@ class HttpTarget(Target):
             found.replica = reply.headers.get(self.replica_header.lower())
         if 200 <= status < 300:
             self.read_reply(reply, found)
-            _settle(found)
+            settle(found)
         else:
             fail(found, f"status {status}: {message(reply.body)}", "shed" if status in SHED else "error")
         for secret in self._secrets if found.error else ():
@@ -164,7 +141,7 @@ class JsonTarget(HttpTarget):
         found.event_ns = [stamps[place] for place in spoken]
         found.merged_events = len(spoken) - len({blocks[place] for place in spoken})
         if found.status == "ok" and bad is not None:
-            fail(found, f"an event is not JSON that makes sense: {_short(bad)}")
+            fail(found, f"an event is not JSON that makes sense: {short(bad)}")
         elif found.status == "ok" and found.finish_reason is None:
             fail(found, "the stream ended without a finish reason")
 
@@ -172,30 +149,13 @@ class JsonTarget(HttpTarget):
         try:
             said = self.answer.decode(reply.body)
         except NO_SENSE:
-            fail(found, f"the answer is not JSON that makes sense: {_short(reply.body)}")
+            fail(found, f"the answer is not JSON that makes sense: {short(reply.body)}")
             return
         if said.error is not None:
             fail(found, message(reply.body))
         elif self.hear_all(said, found):
             found.event_ns = [reply.last_ns]
             found.event_tokens = [found.output_tokens] if found.output_tokens else None
-
-
-def _settle(found: Outcome) -> None:
-    """A server that contradicts itself is not believed."""
-    events, tokens, output = len(found.event_ns), found.event_tokens, found.output_tokens
-    if tokens is not None:
-        some = len(tokens) == events and all(0 < count <= MOST_TOKENS for count in tokens)
-        if not some or (output is not None and sum(tokens) > output):
-            found.event_tokens = None
-    if output is not None and output < events:
-        found.output_tokens = events  # what was delivered was generated
-    if (
-        found.cached_tokens is not None
-        and found.prompt_tokens is not None
-        and found.cached_tokens > found.prompt_tokens
-    ):
-        found.cached_tokens = None
 
 
 def _decode_all(decoder: "msgspec.json.Decoder[T]", data: Sequence[bytes]) -> tuple[list[T], bytes | None]:
@@ -213,24 +173,3 @@ def _decode_all(decoder: "msgspec.json.Decoder[T]", data: Sequence[bytes]) -> tu
         except NO_SENSE:
             return found, each
     return found, None
-
-
-def fail(found: Outcome, error: str, status: str = "error") -> None:
-    found.status, found.error = status, error
-
-
-def message(body: bytes) -> str:
-    """What a server says is wrong, from wherever it puts it."""
-    try:
-        said = msgspec.json.decode(body)
-    except NO_SENSE:
-        return _short(body)
-    for key in ("response", "error", "message", "detail"):
-        if isinstance(said, dict) and key in said:
-            said = said[key]
-    return said[:300] if isinstance(said, str) else _short(msgspec.json.encode(said))
-
-
-def _short(data: bytes) -> str:
-    text = " ".join(data[:200].decode("utf-8", "replace").split())
-    return text or "(nothing)"

@@ -4,7 +4,8 @@ from typing import Any
 
 import msgspec
 
-from openloop.load.targets.base import Count, JsonTarget, Outcome, fail
+from openloop.load.targets.base import JsonTarget
+from openloop.said import Count, Outcome, fail
 from openloop.workload import Ask
 
 __all__ = ["Embeddings"]

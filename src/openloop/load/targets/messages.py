@@ -4,7 +4,8 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from openloop.load.targets.base import Count, JsonTarget, Outcome, fail, message
+from openloop.load.targets.base import JsonTarget
+from openloop.said import Count, Outcome, fail, message
 from openloop.workload import Ask
 
 __all__ = ["Messages"]

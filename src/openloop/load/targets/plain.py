@@ -8,8 +8,9 @@ from typing import ClassVar
 import msgspec
 
 from openloop.errors import SpecError
-from openloop.load.targets.base import HttpTarget, Outcome
+from openloop.load.targets.base import HttpTarget
 from openloop.load.wire import Reply
+from openloop.said import Outcome
 from openloop.workload import Ask
 
 __all__ = ["Plain", "check_template"]

@@ -1,0 +1,63 @@
+"""Whom a fleet refuses before it serves: limits as a user writes them, the same in the simulator and the proxy."""
+
+from dataclasses import dataclass
+
+from openloop.terms import COUNT, NUMBER, RATE, Term, param, read_term
+
+__all__ = ["ADMISSION", "Admission", "Bucket", "Deadline", "InFlight", "Queue", "read_admission"]
+
+
+@dataclass(frozen=True)
+class Admission(Term):
+    @property
+    def limit(self) -> int:
+        return 0
+
+
+@dataclass(frozen=True)
+class InFlight(Admission):
+    """A replica has at most `most` requests, waiting or served."""
+
+    name = "in-flight"
+    most: int = param(COUNT)
+
+    @property
+    def limit(self) -> int:
+        return self.most
+
+
+@dataclass(frozen=True)
+class Queue(Admission):
+    """At most `most` requests wait at a replica."""
+
+    name = "queue"
+    most: int = param(COUNT)
+
+    @property
+    def limit(self) -> int:
+        return self.most
+
+
+@dataclass(frozen=True)
+class Bucket(Admission):
+    """A bucket of `burst` tokens that fills at `rate`; each request of the fleet takes one."""
+
+    name = "bucket"
+    rate: float = param(RATE)
+    burst: float = param(NUMBER, 10.0, least=1.0)
+
+
+@dataclass(frozen=True)
+class Deadline(Admission):
+    """Refused when its first token will probably be late, by what waits before it at the replica."""
+
+    name = "deadline"
+
+
+_ADMISSION: tuple[type[Admission], ...] = (InFlight, Queue, Bucket, Deadline)
+ADMISSION = {kind.name: kind for kind in _ADMISSION}
+
+
+def read_admission(text: str) -> Admission:
+    found: Admission = read_term(text, ADMISSION, "admission")
+    return found

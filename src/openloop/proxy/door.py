@@ -1,0 +1,176 @@
+"""The side of clients: who may come in, how much they may bring, and how long they may take over it."""
+
+import asyncio
+import hmac
+import ipaddress
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from openloop.errors import SpecError
+from openloop.proxy.config import ProxySpec
+from openloop.units import parse_seconds
+
+__all__ = ["Door", "Refusal", "said"]
+
+BACKLOG = 4096
+IDLE_S = 75.0  # a connection that asks nothing
+LINGER_S = 1.0  # what a client goes on sending after it was refused is read for so long
+LATE = (
+    b"HTTP/1.1 408 Request Timeout\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: 57\r\n\r\n"
+    b'{"error": {"message": "the request did not come in time"}}'
+)
+
+Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+
+
+class Refusal(Exception):  # noqa: N818
+    """A request that is not understood or not allowed: it is answered, and is no row."""
+
+    def __init__(self, status: int, why: str, message: str) -> None:
+        super().__init__(message)
+        self.status, self.why = status, why
+
+
+def said(status: int, message: str, *, wrong: bool = True) -> web.Response:
+    """In the form that OpenAI's clients read."""
+    body = {"error": {"message": message, "type": "proxy_error", "code": status}} if wrong else {"status": message}
+    return web.Response(body=msgspec.json.encode(body), status=status, content_type="application/json")
+
+
+class _Visitor(web.RequestHandler):
+    """A connection whose requests must be here in time, from their first byte to the end of their head."""
+
+    __slots__ = ("asking", "late", "slowest_s")
+
+    def __init__(self, manager: web.Server, slowest_s: float, **how: Any) -> None:
+        super().__init__(manager, loop=asyncio.get_running_loop(), **how)
+        self.slowest_s = slowest_s
+        self.late: asyncio.TimerHandle | None = None
+        self.asking = False  # the head is here
+
+    def data_received(self, data: bytes) -> None:
+        if self.late is None and not self.asking:
+            self.late = asyncio.get_running_loop().call_later(self.slowest_s, self._give_up)
+        super().data_received(data)
+
+    def head_came(self) -> None:
+        self.asking = True
+        self._forget()
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self._forget()
+        super().connection_lost(exc)
+
+    def _forget(self) -> None:
+        if self.late is not None:
+            self.late.cancel()
+            self.late = None
+
+    def _give_up(self) -> None:
+        self.late = None
+        if self.transport is not None and not self.asking:
+            self.transport.write(LATE)
+            self.transport.close()
+
+
+class _Hall(web.Server):
+    def __init__(self, handler: Handler, spec: ProxySpec) -> None:
+        super().__init__(self._answer, request_factory=self._make, handler_cancellation=True)  # type: ignore[arg-type]
+        self._handler, self._spec = handler, spec
+        self._slowest_s = parse_seconds(spec.slowest)
+
+    def __call__(self) -> web.RequestHandler:
+        most = self._spec.largest_header
+        return _Visitor(
+            self,
+            self._slowest_s,
+            access_log=None,
+            keepalive_timeout=IDLE_S,
+            lingering_time=LINGER_S,
+            max_line_size=most,
+            max_field_size=most,
+            auto_decompress=False,
+        )
+
+    def _make(
+        self, message: Any, payload: Any, protocol: _Visitor, writer: Any, task: "asyncio.Task[None]"
+    ) -> web.BaseRequest:
+        protocol.head_came()
+        loop = asyncio.get_running_loop()
+        return web.BaseRequest(message, payload, protocol, writer, task, loop, client_max_size=self._spec.largest_body)
+
+    async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        try:
+            return await self._handler(request)
+        finally:
+            if isinstance(request.protocol, _Visitor):
+                request.protocol.asking = False
+
+
+class Door:
+    """Listens; `check` and `read_body` refuse whom they must."""
+
+    def __init__(self, handler: Handler, spec: ProxySpec) -> None:
+        self._spec, self._token = spec, spec.token()
+        self._host, self._port = spec.address()
+        self._slowest_s = parse_seconds(spec.slowest)
+        self._handler = handler
+        self.closing = False
+
+    async def open(self) -> int:
+        """The port."""
+        self._runner = web.ServerRunner(_Hall(self._handler, self._spec), shutdown_timeout=1.0)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, self._host, self._port, backlog=BACKLOG)
+        try:
+            await site.start()
+        except OSError as error:
+            why = error.strerror or str(error)
+            raise SpecError(f"cannot listen on {self._spec.listen}: {why}; choose another address") from None
+        return site.port
+
+    async def close(self) -> None:
+        self.closing = True
+        await self._runner.cleanup()
+
+    def check(self, request: web.BaseRequest) -> None:
+        if self._token is not None:
+            shown = request.headers.get("Authorization", "")
+            if not hmac.compare_digest(shown.encode(), f"Bearer {self._token}".encode()):
+                raise Refusal(401, "token", "this proxy needs its token, as Authorization: Bearer ...")
+        elif _is_local(self._host) and not _is_local(_name(request.host)):
+            # A page elsewhere can point a name of its own here.
+            raise Refusal(403, "host", "this proxy listens on loopback and answers to loopback's names only")
+
+    async def read_body(self, request: web.BaseRequest) -> bytes:
+        """All of it, if it is not too much and does not take too long."""
+        most = self._spec.largest_body
+        told = f"a request has at most {most:,} bytes"
+        if (request.content_length or 0) > most:
+            raise Refusal(413, "too large", told)
+        if request.headers.get("Content-Encoding", "identity") != "identity":
+            raise Refusal(415, "encoding", "a request is sent as it is, without a content encoding")
+        if request.headers.get("Expect", "").lower() == "100-continue" and request.transport is not None:
+            request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        try:
+            async with asyncio.timeout(self._slowest_s):
+                return await request.read()
+        except web.HTTPRequestEntityTooLarge:
+            raise Refusal(413, "too large", told) from None
+        except TimeoutError:
+            raise Refusal(408, "too slow", "the request did not come in time") from None
+
+
+def _name(host: str) -> str:
+    """Of a Host header, without its port."""
+    return host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
+
+
+def _is_local(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,163 @@
+"""Those behind the proxy: what they have in flight, whether they are well, and which gets the next request."""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import BinaryIO
+
+import aiohttp
+import numpy as np
+
+from openloop.admission import Admission, Bucket, InFlight, Queue
+from openloop.persistence import Hedge
+from openloop.proxy.ask import Ask
+from openloop.proxy.config import ProxySpec, ReplicaSpec
+from openloop.routing import Routed, Router, prefix_names
+
+__all__ = ["Fleet", "Gatekeeper", "Replica"]
+
+FALLS = 2  # failures in a row after which a replica is left out
+ENOUGH = 20  # first tokens before a percentile of them means something
+SPARE = 10  # copies that a budget allows in any case
+
+
+@dataclass(eq=False)
+class Replica:
+    spec: ReplicaSpec
+    name: str = ""
+    base: str = ""
+    key: str | None = field(default=None, repr=False)
+    requests: int = 0  # in flight
+    waiting: int = 0  # of these, without a token
+    draining: bool = False
+    failures: int = 0  # in a row
+
+    def __post_init__(self) -> None:
+        self.name, self.key, self.draining = self.spec.called(), self.spec.key(), self.spec.drain
+        self.base = self.spec.url.rstrip("/").removesuffix("/v1")
+
+    @property
+    def well(self) -> bool:
+        return self.failures < FALLS
+
+    @property
+    def open(self) -> bool:
+        return self.well and not self.draining
+
+
+class Fleet:
+    """`tell` hears what happens to replicas; `log` gets every decision."""
+
+    def __init__(self, spec: ProxySpec, start_ns: int, log: BinaryIO | None, tell: Callable[[str, str], None]) -> None:
+        self.replicas = [Replica(each) for each in spec.members()]
+        Router(spec.policy(), len(self.replicas)).route(0.0, 1, session=0, names=[0])  # compiled before anybody waits
+        self._router = Router(spec.policy(), len(self.replicas), log=log)
+        self._keeper = Gatekeeper(spec.admits())
+        self._start_ns, self._tell = start_ns, tell
+        self._begun: deque[float] = deque(maxlen=1000)  # seconds until first tokens, of late
+
+    def now(self) -> float:
+        return (time.monotonic_ns() - self._start_ns) / 1e9
+
+    @property
+    def some_open(self) -> int:
+        return sum(each.open for each in self.replicas)
+
+    def send(self, ask: Ask, session: int | None, deadline: float, avoid: int | None) -> tuple[Routed | None, str]:
+        """Who gets a request, which counts there from now on; or why nobody does."""
+        now = self.now()
+        for place, replica in enumerate(self.replicas):
+            self._router.set_open(place, replica.open)
+        routed = self._router.route(
+            now,
+            ask.prompt_tokens,
+            output=ask.most_tokens or 0,
+            session=session,
+            deadline=deadline,
+            names=prefix_names(ask.text),
+            avoid=avoid,
+        )
+        if routed is None:
+            return None, "the policy sheds it" if self.some_open else "no replica is open"
+        replica = self.replicas[routed.place]
+        if self._keeper.refuses(replica.requests, replica.waiting, now):
+            self._router.ended(routed.number)
+            return None, f"admission: {replica.name} has enough"
+        replica.requests += 1
+        replica.waiting += 1
+        return routed, ""
+
+    def answered(self, routed: Routed, seconds: float) -> None:
+        """Its first token has come, after so long."""
+        self.replicas[routed.place].waiting -= 1
+        self._router.answered(routed.number, self.now())
+        self._begun.append(seconds)
+
+    def ended(self, routed: Routed, waits: bool) -> None:
+        replica = self.replicas[routed.place]
+        replica.requests -= 1
+        replica.waiting -= waits
+        self._router.ended(routed.number)
+
+    def hedge_after(self, hedge: Hedge) -> float | None:
+        """Seconds; None: not enough is known yet."""
+        if hedge.after.percentile is None:
+            return hedge.after.seconds
+        return float(np.percentile(self._begun, hedge.after.percentile)) if len(self._begun) >= ENOUGH else None
+
+    def note(self, replica: Replica, well: bool) -> None:
+        """A replica leaves after some failures in a row, and is back with the first success, with empty caches."""
+        before = replica.well
+        replica.failures = 0 if well else replica.failures + 1
+        if replica.well and not before:
+            self._router.forget(self.replicas.index(replica))
+        if replica.well != before:
+            self._tell("recovery" if replica.well else "failure", replica.name)
+
+    def drain(self, name: str, drains: bool) -> None:
+        """A replica that drains finishes what it has, and gets nothing new."""
+        replica = next(each for each in self.replicas if each.name == name)
+        if replica.draining != drains:
+            replica.draining = drains
+            self._tell("drain" if drains else "undrain", name)
+
+    async def check_health(self, session: aiohttp.ClientSession, path: str, every_s: float) -> None:
+        """Ask each whether it is well, for as long as this runs; one that hangs holds up no other."""
+        timeout = aiohttp.ClientTimeout(total=max(every_s, 1.0))
+
+        async def watch(replica: Replica) -> None:
+            headers = {"Authorization": f"Bearer {replica.key}"} if replica.key else None
+            while True:
+                try:
+                    async with session.get(replica.base + path, timeout=timeout, headers=headers) as reply:
+                        well = reply.status < 400
+                except (aiohttp.ClientError, TimeoutError, OSError):
+                    well = False
+                self.note(replica, well)
+                await asyncio.sleep(every_s)
+
+        await asyncio.gather(*map(watch, self.replicas))
+
+
+class Gatekeeper:
+    """Admission, as the simulator has it."""
+
+    def __init__(self, admission: Admission | None) -> None:
+        self._admission = admission
+        self._tokens, self._at = (admission.burst if isinstance(admission, Bucket) else 0.0), 0.0
+
+    def refuses(self, requests: int, waiting: int, now: float) -> bool:
+        limit = self._admission
+        if isinstance(limit, InFlight):
+            return requests >= limit.most
+        if isinstance(limit, Queue):
+            return waiting >= limit.most
+        if isinstance(limit, Bucket):
+            self._tokens = min(limit.burst, self._tokens + (now - self._at) * limit.rate)
+            self._at = now
+            if self._tokens < 1.0:
+                return True
+            self._tokens -= 1.0
+        return False

@@ -1,0 +1,99 @@
+"""What passes through, overheard: when tokens came and how many. None of the words is kept."""
+
+from dataclasses import dataclass, field
+
+import msgspec
+
+from openloop.said import NO_SENSE, Outcome, Said, fail, hear, hear_all, listed, settle
+
+__all__ = ["Hearing"]
+
+LONGEST = 4 << 20  # bytes of one event, or of a whole answer, that are read
+
+_DECODER = msgspec.json.Decoder(Said)
+
+
+@dataclass(slots=True)
+class Hearing:
+    """Fed with a reply as it comes; bytes are only looked at."""
+
+    streamed: bool
+    found: Outcome = field(default_factory=Outcome)
+    _tail: bytes = b""  # of a line that is not whole yet
+    _counts: list[int] = field(default_factory=list)  # tokens so far, at each event with words
+    _so_far: int = 0
+    _over: bool = False
+
+    @property
+    def spoken(self) -> bool:
+        return bool(self.found.event_ns)
+
+    def feed(self, data: bytes, now_ns: int) -> None:
+        if self.found.first_any_ns is None:
+            self.found.first_any_ns = now_ns
+        if self._over:
+            return
+        if not self.streamed:
+            self._tail += data
+            self._over = len(self._tail) > LONGEST
+            return
+        *lines, self._tail = (self._tail + data).split(b"\n")
+        before = len(self.found.event_ns)
+        for line in lines:
+            if line[:5] == b"data:" and not self._over:
+                self._event(line[5:].strip(), now_ns)
+        self.found.merged_events += max(len(self.found.event_ns) - before - 1, 0)
+        if len(self._tail) > LONGEST:
+            self._stop("an event is too long to be read")
+
+    def _event(self, data: bytes, now_ns: int) -> None:
+        if data == b"[DONE]":
+            self._over = True
+            return
+        try:
+            said = _DECODER.decode(data)
+        except NO_SENSE:
+            self._stop("an event is not JSON that makes sense")
+            return
+        if hear(said, b"", self.found):
+            self.found.event_ns.append(now_ns)
+            told = said.usage.completion_tokens if said.usage else None
+            self._so_far = told if told is not None else self._so_far + listed(said)
+            self._counts.append(self._so_far)
+        elif said.error is not None:
+            self._stop("an error in the stream")
+        else:
+            self._so_far += listed(said)
+
+    def _stop(self, why: str) -> None:
+        fail(self.found, why)
+        self._tail, self._over = b"", True
+
+    def close(self, now_ns: int) -> Outcome:
+        """All has passed: what it says, as a whole."""
+        found = self.found
+        if not self.streamed:
+            self._whole(now_ns)
+        elif found.status == "ok" and found.finish_reason is None:
+            fail(found, "the stream ended without a finish reason")
+        return self.settled()
+
+    def settled(self) -> Outcome:
+        """What is known so far, where it ended early."""
+        if self._counts and self._counts[0]:
+            self.found.event_tokens = [b - a for a, b in zip([0, *self._counts], self._counts, strict=False)]
+        settle(self.found)
+        self._tail, self._counts = b"", []
+        return self.found
+
+    def _whole(self, now_ns: int) -> None:
+        try:
+            said = Said() if self._over else _DECODER.decode(self._tail)
+        except NO_SENSE:
+            fail(self.found, "the answer is not JSON that makes sense")
+            return
+        if said.error is not None:
+            fail(self.found, "the answer is an error")
+        elif hear_all(said, self.found):
+            self.found.event_ns = [now_ns]
+            self.found.event_tokens = [self.found.output_tokens] if self.found.output_tokens else None

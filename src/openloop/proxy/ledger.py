@@ -1,0 +1,171 @@
+"""What is kept of the traffic: rows, decisions and events, in a run folder that can be read while it grows."""
+
+import asyncio
+import io
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from openloop.errors import StorageError
+from openloop.proxy.attempt import Attempt
+from openloop.proxy.meters import Judged, Meters
+from openloop.records import Now, RunWriter, TimedEvent, forget_now, make_batch, write_now
+from openloop.records.manifest import write_manifest
+
+__all__ = ["Accepted", "Flight", "Judge", "Ledger"]
+
+DECISIONS_FILE = "decisions.jsonl"
+EVERY_S = 0.5
+MOST_EVENTS = 10_000  # in the manifest; a replica that flaps must not fill the disk
+
+Accepted = tuple[NDArray[np.int64], NDArray[np.bool_]]
+Judge = Callable[[pa.RecordBatch], Accepted]  # places of the rows that answered, and whether they are accepted
+
+_TOLD = (
+    "status",
+    "http_status",
+    "error",
+    "finish_reason",
+    "event_ns",
+    "event_tokens",
+    "first_any_ns",
+    "prompt_tokens",
+    "cached_tokens",
+    "output_tokens",
+    "reasoning_tokens",
+    "merged_events",
+)
+_ANY = {"sent_ns": [0], "ended_ns": [3], "event_ns": [[1, 2, 3]]}
+
+
+@dataclass(eq=False)
+class Flight:
+    """A request of a client, and the attempts at it."""
+
+    number: int
+    due_ns: int  # it was here
+    workload_class: str | None = None
+    session: int | None = None
+    tenant: str | None = None
+    requested_tokens: int | None = None
+    attempts: list[Attempt] = field(default_factory=list)
+
+    def rows(self, start_ns: int) -> list[dict[str, Any]]:
+        return [self._row(attempt, start_ns) for attempt in self.attempts]
+
+    def _row(self, attempt: Attempt, start_ns: int) -> dict[str, Any]:
+        def since(stamp: int | None) -> int | None:
+            return None if stamp is None else stamp - start_ns
+
+        told = {name: getattr(attempt.outcome, name) for name in _TOLD}
+        return {
+            **told,
+            "request_id": self.number,
+            "session_id": self.session,
+            "workload_class": self.workload_class,
+            "tenant": self.tenant,
+            "requested_tokens": self.requested_tokens,
+            "scheduled_ns": since(self.due_ns),
+            "attempt": attempt.number,
+            "kind": attempt.kind,
+            "replica": attempt.replica and attempt.replica.name,
+            "sent_ns": since(attempt.sent_ns),
+            "ended_ns": since(attempt.ended_ns),
+            "first_any_ns": since(attempt.outcome.first_any_ns),
+            "event_ns": [stamp - start_ns for stamp in attempt.outcome.event_ns],
+        }
+
+
+class Ledger:
+    """Rows are written twice a second by a thread, and judged then: the traffic does not wait for it."""
+
+    def __init__(self, writer: RunWriter | None, meters: Meters, judge: Judge, tell: Callable[[str], None]) -> None:
+        judge(make_batch({**_ANY, "request_id": [0], "scheduled_ns": [0]}))  # compiled before anybody waits
+        self.start_ns = time.monotonic_ns()
+        self.writer = writer
+        self.lost = self.rows = self.due = self.ended = 0
+        self._meters, self._judge, self._tell = meters, judge, tell
+        self._ended: list[Flight] = []
+        self.log = io.BytesIO() if writer else None  # decisions that are not written yet
+        self._events: list[TimedEvent] = []
+        self._busy = asyncio.Lock()
+
+    @property
+    def seconds(self) -> float:
+        return (time.monotonic_ns() - self.start_ns) / 1e9
+
+    @property
+    def in_flight(self) -> int:
+        return self.due - self.ended
+
+    def begin(self) -> int:
+        """The number of a request that has come."""
+        self.due += 1
+        return self.due - 1
+
+    def end(self, flight: Flight) -> None:
+        self.ended += 1
+        self._ended.append(flight)
+
+    def event(self, kind: str, detail: str) -> None:
+        """Something happened to the fleet: in the manifest, for whoever reads on."""
+        self._tell(f"{kind}: {detail}")
+        self._events.append(TimedEvent(at_ns=time.monotonic_ns() - self.start_ns, kind=kind, detail=detail))
+        if self.writer is not None and len(self._events) <= MOST_EVENTS:
+            self.writer.manifest = msgspec.structs.replace(self.writer.manifest, events=tuple(self._events))
+            write_manifest(self.writer.folder, self.writer.manifest)
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(EVERY_S)
+            await self.flush()
+
+    async def flush(self) -> None:
+        async with self._busy:
+            ended, self._ended = self._ended, []
+            decisions = self.log.getvalue() if self.log else b""
+            if self.log:
+                self.log.seek(0)
+                self.log.truncate()
+            judged = await asyncio.to_thread(self._store, ended, decisions)
+            self._meters.count(self.seconds, judged)
+
+    def _store(self, ended: Sequence[Flight], decisions: bytes) -> list[Judged]:
+        rows = [row for flight in ended for row in flight.rows(self.start_ns)]
+        batch = make_batch({name: [row[name] for row in rows] for name in rows[0]}) if rows else None
+        self.rows += len(rows)
+        if self.writer is not None:
+            try:
+                if decisions:
+                    with (self.writer.folder / DECISIONS_FILE).open("ab") as file:
+                        file.write(decisions)
+                if batch is not None:
+                    self.writer.append(batch)
+                write_now(self.writer.folder, Now(self.seconds, self.due, self.in_flight))
+            except (StorageError, OSError) as error:  # the traffic goes on
+                if not self.lost:
+                    self._tell(f"rows are lost: {error}")
+                self.lost += len(rows)
+        return [] if batch is None else _judged(rows, *self._judge(batch))
+
+    async def finish(self) -> None:
+        await self.flush()
+        if self.writer is not None:
+            stopped = max(time.monotonic_ns() - self.start_ns, 1)
+            self.writer.finish(stopped_ns=stopped, window_ns=(0, stopped))
+            forget_now(self.writer.folder)
+
+
+def _judged(rows: list[dict[str, Any]], places: NDArray[np.int64], accepted: NDArray[np.bool_]) -> list[Judged]:
+    found = []
+    for place, good in zip(places.tolist(), accepted.tolist(), strict=True):
+        row = rows[place]
+        tokens = row["output_tokens"] or sum(row["event_tokens"] or ()) or len(row["event_ns"])
+        found.append(Judged(row["workload_class"], row["replica"], row["status"], good, tokens))
+    return found

@@ -1,0 +1,113 @@
+"""/metrics: first of all, what users accepted, by class and by replica, over the last minute."""
+
+from collections import Counter, deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from openloop.proxy.fleet import Replica
+
+__all__ = ["Judged", "Meters"]
+
+WINDOW_S = 60
+OTHER = "other"
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A request that is over."""
+
+    workload_class: str | None
+    replica: str | None
+    status: str
+    accepted: bool
+    tokens: int
+
+
+class Meters:
+    def __init__(self, classes: Iterable[str]) -> None:
+        self._classes = set(classes)
+        self._seconds: deque[tuple[int, Counter[tuple[str, ...]]]] = deque()
+        self.totals: Counter[tuple[str, ...]] = Counter()
+        self.refused: Counter[str] = Counter()
+
+    def count(self, now: float, judged: Iterable[Judged]) -> None:
+        """Classes that no SLO names are one: labels must not grow with what clients write."""
+        if not self._seconds or self._seconds[-1][0] != int(now):
+            self._seconds.append((int(now), Counter()))
+        recent = self._seconds[-1][1]
+        while self._seconds[0][0] <= int(now) - WINDOW_S:
+            self._seconds.popleft()
+        for each in judged:
+            name = each.workload_class if each.workload_class in self._classes else OTHER if each.workload_class else ""
+            for who in (("class", name), ("replica", each.replica or "")):
+                recent[*who, "ended"] += 1
+                recent[*who, "accepted"] += each.accepted
+                recent[*who, "tokens"] += each.tokens * each.accepted
+            self.totals["requests", name, each.status] += 1
+            self.totals["accepted", name] += each.accepted
+            self.totals["attempts", each.replica or "", each.status] += 1
+
+    def page(self, now: float, replicas: Sequence[Replica], in_flight: int, lost: int) -> str:
+        recent: Counter[tuple[str, ...]] = sum(
+            (counts for at, counts in self._seconds if at > int(now) - WINDOW_S), Counter()
+        )
+        span = max(min(now, WINDOW_S), 1.0)
+        lines: list[str] = []
+
+        def family(name: str, kind: str, about: str, values: Iterable[tuple[dict[str, str], float]]) -> None:
+            lines.extend((f"# HELP openloop_{name} {about}", f"# TYPE openloop_{name} {kind}"))
+            for labels, value in values:
+                told = ",".join(f'{key}="{_escaped(text)}"' for key, text in labels.items())
+                lines.append(f"openloop_{name}{{{told}}} {value:.10g}" if told else f"openloop_{name} {value:.10g}")
+
+        for kind, names in (
+            ("class", sorted({"", *self._classes, *(key[1] for key in recent if key[0] == "class")})),
+            ("replica", [each.name for each in replicas]),
+        ):
+            told = [(name, recent[kind, name, "ended"]) for name in names]
+            first = "" if kind == "class" else "replica_"
+            family(
+                f"{first}attainment",
+                "gauge",
+                "Share accepted of requests that ended in the last minute.",
+                [({kind: name}, recent[kind, name, "accepted"] / ended) for name, ended in told if ended],
+            )
+            family(
+                f"{first}goodput_rps",
+                "gauge",
+                "Requests accepted per second over the last minute.",
+                [({kind: name}, recent[kind, name, "accepted"] / span) for name, _ in told],
+            )
+            family(
+                f"{first}goodput_tokens_per_second",
+                "gauge",
+                "Output tokens of accepted requests per second over the last minute.",
+                [({kind: name}, recent[kind, name, "tokens"] / span) for name, _ in told],
+            )
+        for gauge, about in (
+            ("open", "Whether it gets requests."),
+            ("well", "Whether it answers health checks."),
+            ("draining", "Whether it is being drained."),
+            ("requests", "Requests in flight at it."),
+            ("waiting", "Of these, without a token yet."),
+        ):
+            family(
+                f"replica_{gauge}", "gauge", about, [({"replica": r.name}, float(getattr(r, gauge))) for r in replicas]
+            )
+        totals = sorted(self.totals.items())
+        for kind, labels, about in (
+            ("requests", ("class", "status"), "Requests that ended."),
+            ("accepted", ("class",), "Requests that were accepted."),
+            ("attempts", ("replica", "status"), "Ended requests by who answered last."),
+        ):
+            mine = [(dict(zip(labels, key[1:], strict=True)), float(v)) for key, v in totals if key[0] == kind]
+            family(f"{kind}_total", "counter", about, mine)
+        refused = [({"why": why}, float(n)) for why, n in sorted(self.refused.items())]
+        family("refused_total", "counter", "Requests that were not understood or not allowed; no rows.", refused)
+        family("in_flight", "gauge", "Requests of clients in flight.", [({}, in_flight)])
+        family("records_lost_total", "counter", "Rows that could not be written.", [({}, lost)])
+        return "\n".join(lines) + "\n"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")

@@ -1,0 +1,322 @@
+"""The proxy itself: clients on one side, replicas on the other, one event loop."""
+
+import asyncio
+import gc
+import signal
+import sys
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+import aiohttp
+import msgspec
+from aiohttp import web
+
+from openloop import __version__
+from openloop.clock import raise_file_limit
+from openloop.errors import OpenloopError
+from openloop.proxy.ask import PATHS, Ask, read_ask
+from openloop.proxy.attempt import Attempt, Post
+from openloop.proxy.config import ProxySpec, read_proxy
+from openloop.proxy.door import Door, Refusal, said
+from openloop.proxy.fleet import Fleet
+from openloop.proxy.ledger import Flight, Judge, Ledger
+from openloop.proxy.meters import Meters
+from openloop.records import Manifest, RunWriter
+from openloop.routing import session_name
+from openloop.seeds import stream
+from openloop.slo import TTFT
+from openloop.units import parse_seconds
+
+__all__ = ["Proxy", "serve_proxy"]
+
+CONNECT_S = 5.0
+KEPT_S = 2.0  # a resting connection to a replica: shorter than servers keep theirs, which would close under a request
+SWITCH_S = 0.0005  # so long a token may wait for the thread that writes rows
+SPARE = 10  # copies that a budget allows in any case
+LONGEST_LABEL = 64
+HOPS = {"connection", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade", "proxy-authenticate"}
+NOT_SENT = HOPS | {"host", "content-length", "expect", "accept-encoding", "cookie", "proxy-authorization"}
+NOT_RETURNED = HOPS | {"set-cookie", "server", "date"}
+
+Tell = Callable[[str], None]
+
+
+class Proxy:
+    """Between `start` and `stop` it serves; `judge` says which answers are accepted."""
+
+    def __init__(self, spec: ProxySpec, judge: Judge, tell: Tell = lambda _: None) -> None:
+        self.spec = spec
+        self.objectives = spec.objectives()
+        self.meters = Meters(self.objectives.classes)
+        writer = RunWriter(spec.run, _manifest(spec)) if spec.run else None
+        self.ledger = Ledger(writer, self.meters, judge, tell)
+        self.fleet = Fleet(spec, self.ledger.start_ns, self.ledger.log, self.ledger.event)
+        self.draining = False
+        self.port = 0
+        self._retry, self._hedge = spec.retries(), spec.hedges()
+        self._random = stream(0, "retries")
+        self._retried = self._copied = 0
+        self._tasks: list[asyncio.Task[None]] = []
+        self._door = Door(self._handle, spec)
+
+    async def start(self) -> None:
+        raise_file_limit()
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEPT_S),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S),
+            auto_decompress=False,
+            cookie_jar=aiohttp.DummyCookieJar(),
+        )
+        self.port = await self._door.open()
+        self._tasks.append(asyncio.create_task(self.ledger.run()))
+        if self.spec.health is not None:
+            checks = self.fleet.check_health(self._session, self.spec.health, parse_seconds(self.spec.health_every))
+            self._tasks.append(asyncio.create_task(checks))
+
+    async def drain(self) -> None:
+        """Nothing new; what is in flight has its time."""
+        self.draining = True
+        until = time.monotonic() + parse_seconds(self.spec.drain)
+        while self.ledger.in_flight and time.monotonic() < until:
+            await asyncio.sleep(0.02)
+
+    async def stop(self) -> None:
+        self.draining = True
+        await self._door.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._session.close()
+        await self.ledger.finish()
+
+    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        arrived_ns = time.monotonic_ns()
+        try:
+            return await self._answer(request, arrived_ns)
+        except Refusal as refusal:
+            self.meters.refused[refusal.why] += 1
+            response = said(refusal.status, str(refusal))
+            response.force_close()
+            return response
+
+    async def _answer(self, request: web.BaseRequest, arrived_ns: int) -> web.StreamResponse:
+        if request.path == "/health":
+            return said(503, "draining") if self.draining else said(200, "well", wrong=False)
+        self._door.check(request)
+        match request.method, request.path:
+            case "GET", "/metrics":
+                page = self.meters.page(
+                    self.ledger.seconds, self.fleet.replicas, self.ledger.in_flight, self.ledger.lost
+                )
+                return web.Response(text=page, content_type="text/plain")
+            case "GET", "/v1/models":
+                return await self._ask_anyone(request)
+            case "POST", path if path in PATHS:
+                body = await self._door.read_body(request)
+                ask = read_ask(body)
+                if ask is None:
+                    raise Refusal(400, "bad request", "the request is no JSON that makes sense")
+                return await self._serve(request, ask, body, arrived_ns)
+        raise Refusal(404, "unknown path", f"there is nothing at {request.method} {request.path[:100]}")
+
+    async def _ask_anyone(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Something that any replica knows."""
+        replica = next((each for each in self.fleet.replicas if each.open), None)
+        if replica is None:
+            return said(503, "no replica is open")
+        timeout = aiohttp.ClientTimeout(total=CONNECT_S)
+        headers = self._headers(request) | ({"Authorization": f"Bearer {replica.key}"} if replica.key else {})
+        try:
+            async with self._session.get(replica.base + request.path, headers=headers, timeout=timeout) as reply:
+                return web.Response(body=await reply.read(), status=reply.status, content_type=reply.content_type)
+        except (aiohttp.ClientError, TimeoutError, OSError):
+            return said(502, "the replica does not answer")
+
+    def _headers(self, request: web.BaseRequest) -> dict[str, str]:
+        """What a replica gets to see of a client's; our own token is for us."""
+        ours = NOT_SENT | ({"authorization"} if self.spec.token_env else set())
+        named = {each.strip().lower() for each in request.headers.get("Connection", "").split(",")}
+        kept = {name: value for name, value in request.headers.items() if name.lower() not in ours | named}
+        return {**kept, "Accept-Encoding": "identity"}
+
+    async def _serve(self, request: web.BaseRequest, ask: Ask, body: bytes, arrived_ns: int) -> web.StreamResponse:
+        names, headers = self.spec.headers, request.headers
+        session = headers.get(names.session)
+        flight = Flight(
+            self.ledger.begin(),
+            arrived_ns,
+            _label(headers.get(names.workload_class)),
+            session_name(session) if session else None,
+            _label(headers.get(names.tenant)),
+            ask.most_tokens,
+        )
+        post = Post(
+            request.path,
+            body,
+            self._headers(request),
+            bool(ask.stream),
+            parse_seconds(self.spec.timeout),
+            hold=self._retry is not None or self._hedge is not None,
+            error_texts=self.spec.error_texts,
+        )
+        try:
+            return await self._relay(request, await self._attempt(flight, ask, post))
+        finally:
+            gone = ("error", "the proxy was stopped") if self._door.closing else ("cancelled", "the client went away")
+            for each in flight.attempts:
+                each.close(*gone)
+            self.ledger.end(flight)
+
+    async def _attempt(self, flight: Flight, ask: Ask, post: Post) -> Attempt:
+        """Until one has begun to answer, or another is not worth it."""
+        kind = "first"
+        while True:
+            attempt = await self._wave(flight, ask, post, kind)
+            tries = sum(each.kind != "hedge" for each in flight.attempts)
+            wait_s = None if attempt.good else self._wait_s(attempt, tries)
+            if wait_s is None:
+                return attempt
+            kind = "retry"
+            await asyncio.sleep(wait_s)
+
+    def _wait_s(self, attempt: Attempt, tries: int) -> float | None:
+        """Before another attempt; None: that was the last. Who was not even reached is passed over at once."""
+        retry, outcome = self._retry, attempt.outcome
+        if attempt.unreached and tries < 2 * len(self.fleet.replicas) and self.fleet.some_open:
+            return 0.0
+        if retry is None or tries > retry.most or not retry.applies(outcome.status, outcome.http_status):
+            return None
+        if not retry.affords(self._retried, self.ledger.due):
+            return None
+        self._retried += 1
+        return retry.wait_s(tries, self._random)
+
+    async def _wave(self, flight: Flight, ask: Ask, post: Post, kind: str) -> Attempt:
+        """An attempt, and a copy of it where it is late: whichever begins to answer first."""
+        attempt = self._send(flight, ask, kind)
+        after = self.fleet.hedge_after(self._hedge) if self._hedge else None
+        if attempt.ended_ns is not None:
+            return attempt
+        if after is None:
+            await attempt.begin(self._session, post)
+            return attempt
+        running = {asyncio.create_task(attempt.begin(self._session, post)): attempt}
+        try:
+            done, _ = await asyncio.wait(running, timeout=after)
+            if not done and self._affords_copy():
+                self._copied += 1
+                copy = self._send(flight, ask, "hedge")
+                if copy.ended_ns is None:
+                    running[asyncio.create_task(copy.begin(self._session, post))] = copy
+            while running:
+                done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    attempt = running.pop(task)
+                    if attempt.good:
+                        return attempt
+            return attempt
+        finally:
+            for task, other in running.items():
+                task.cancel()
+                if attempt.good:
+                    other.close("cancelled", "a copy of it was answered first")
+
+    def _affords_copy(self) -> bool:
+        share = self._hedge.budget if self._hedge else 0.0
+        return self.fleet.some_open > 1 and self._copied < share * self.ledger.due + SPARE
+
+    def _send(self, flight: Flight, ask: Ask, kind: str) -> Attempt:
+        """To whom the policy says, and not to whom it went before; one that nobody gets is over at once."""
+        slo = self.objectives.of(flight.workload_class)
+        within = next((gate.within_s for gate in slo.gates if isinstance(gate, TTFT)), float("inf"))
+        before = flight.attempts[-1].routed if flight.attempts else None
+        routed, why = None, "the proxy is draining"
+        if not self.draining:
+            deadline = (flight.due_ns - self.ledger.start_ns) / 1e9 + within
+            routed, why = self.fleet.send(ask, flight.session, deadline, before.place if before else None)
+        attempt = Attempt(len(flight.attempts), kind, self.fleet, routed)
+        flight.attempts.append(attempt)
+        if routed is None:
+            attempt.close("shed", why)
+        return attempt
+
+    async def _relay(self, request: web.BaseRequest, attempt: Attempt) -> web.StreamResponse:
+        """Pass the reply on as it comes. One that breaks off is broken off for the client, too."""
+        reply, outcome = attempt.reply, attempt.outcome
+        if reply is None or (attempt.ended_ns is not None and outcome.http_status == 200 and not attempt.whole):
+            status = {"shed": 503 if attempt.routed is None and not self.fleet.some_open else 429, "timeout": 504}
+            return said(503 if self.draining else status.get(outcome.status, 502), outcome.error or "")
+        headers = [(name, value) for name, value in reply.headers.items() if name.lower() not in NOT_RETURNED]
+        response = web.StreamResponse(status=reply.status, headers=headers)
+        if attempt.replica is not None:
+            response.headers["X-Openloop-Replica"] = attempt.replica.name
+        await response.prepare(request)
+        async for data in attempt.rest():
+            await response.write(data)
+        if attempt.whole:
+            await response.write_eof()
+        elif request.transport is not None:
+            request.transport.close()
+        return response
+
+
+def _label(text: str | None) -> str | None:
+    """A header as a word in the records: short, and of plain letters."""
+    return text[:LONGEST_LABEL] if text and text.isascii() and text.isprintable() else None
+
+
+def _manifest(spec: ProxySpec) -> Manifest:
+    policies = [str(each) for each in (spec.retries(), spec.hedges()) if each]
+    return Manifest(
+        source="proxy",
+        started_at=datetime.now(UTC).isoformat(),
+        target=", ".join(each.url for each in spec.members()),
+        engine="openloop proxy",
+        engine_version=__version__,
+        engine_flags=msgspec.json.encode(spec).decode(),  # it names variables, and holds no secret
+        model=spec.model,
+        hardware=spec.hardware,
+        replicas=len(spec.replicas),
+        workload="live traffic",
+        arrivals="as they came",
+        retry_policy="; ".join(policies) or None,
+        slo=spec.slo,
+        stamps="the proxy, when it read them",
+    )
+
+
+async def serve_proxy(path: Path, spec: ProxySpec, judge: Judge, tell: Tell) -> Proxy:
+    """Until it is told to stop. TERM and INT drain it, a second one stops it; HUP reads again who is to be drained."""
+    proxy = Proxy(spec, judge, tell)
+    loop, asked = asyncio.get_running_loop(), asyncio.Event()
+    ending: list[asyncio.Task[None]] = []
+
+    def end() -> None:
+        if ending:
+            ending[0].cancel()
+        else:
+            tell("draining: what is in flight is served to its end")
+            ending.append(asyncio.create_task(proxy.drain()))
+            ending[0].add_done_callback(lambda _: asked.set())
+
+    def reread() -> None:
+        try:
+            for each in read_proxy(path).members():
+                proxy.fleet.drain(each.called(), each.drain)
+        except (OpenloopError, StopIteration) as error:
+            tell(f"nothing is changed: {error or 'replicas are added and removed by a new start'}")
+
+    for number, act in ((signal.SIGTERM, end), (signal.SIGINT, end), (signal.SIGHUP, reread)):
+        loop.add_signal_handler(number, act)
+    try:
+        await proxy.start()
+        host, _ = spec.address()
+        tell(f"listening on http://{f'[{host}]' if ':' in host else host}:{proxy.port}")
+        gc.freeze()
+        sys.setswitchinterval(SWITCH_S)
+        await asked.wait()
+    finally:
+        await proxy.stop()
+    return proxy

@@ -1,0 +1,177 @@
+"""What servers say: the events and answers of those that speak as OpenAI's does, and what becomes of a reply."""
+
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+import msgspec
+
+__all__ = [
+    "NO_SENSE",
+    "SHED",
+    "Choice",
+    "Count",
+    "Outcome",
+    "Said",
+    "fail",
+    "hear",
+    "hear_all",
+    "listed",
+    "message",
+    "settle",
+    "short",
+]
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
+
+SHED = (429, 503, 529)
+MOST_TOKENS = 1_000_000  # in one event
+NO_SENSE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+
+
+class _Delta(msgspec.Struct, gc=False):
+    content: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    tool_calls: list[Any] | None = None
+    refusal: str | None = None
+
+
+class Choice(msgspec.Struct, gc=False):
+    delta: _Delta | None = None
+    message: _Delta | None = None
+    text: str | None = None
+    finish_reason: str | None = None
+    index: int | None = 0
+    logprobs: Any = None
+    token_ids: Any = None
+
+
+class _Details(msgspec.Struct, gc=False):
+    cached_tokens: Count | None = None
+    reasoning_tokens: Count | None = None
+
+
+class _Usage(msgspec.Struct, gc=False):
+    prompt_tokens: Count | None = None
+    completion_tokens: Count | None = None
+    prompt_tokens_details: _Details | None = None
+    completion_tokens_details: _Details | None = None
+
+
+class Said(msgspec.Struct, gc=False):
+    """An event of a stream, or a whole answer."""
+
+    choices: list[Choice] | None = None
+    usage: _Usage | None = None
+    error: Any = None
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a reply says, once it is read at leisure."""
+
+    status: str = "ok"
+    http_status: int | None = None
+    error: str | None = None
+    finish_reason: str | None = None
+    event_ns: list[int] = field(default_factory=list)
+    event_tokens: list[int] | None = None
+    first_any_ns: int | None = None
+    prompt_tokens: int | None = None
+    cached_tokens: int | None = None
+    output_tokens: int | None = None
+    reasoning_tokens: int | None = None
+    merged_events: int = 0
+    replica: str | None = None
+    text: str | None = None  # the words, where they are kept
+
+
+def _speaks(said: _Delta) -> bool:
+    return bool(said.content or said.reasoning_content or said.reasoning or said.tool_calls or said.refusal)
+
+
+def _count(usage: _Usage, found: Outcome) -> None:
+    found.prompt_tokens, found.output_tokens = usage.prompt_tokens, usage.completion_tokens
+    if usage.prompt_tokens_details:
+        found.cached_tokens = usage.prompt_tokens_details.cached_tokens
+    if usage.completion_tokens_details:
+        found.reasoning_tokens = usage.completion_tokens_details.reasoning_tokens
+
+
+def hear(said: Said, data: bytes, found: Outcome) -> bool:
+    """Read one event of a stream, which is there as it came as well; whether it has words.
+
+    A role, an empty delta and usage are no words.
+    """
+    if said.error is not None:
+        fail(found, f"an error in the stream: {message(data)}")
+        return False
+    if said.usage is not None:
+        _count(said.usage, found)
+    words = False
+    for choice in said.choices or ():
+        if choice.finish_reason is not None:
+            found.finish_reason = choice.finish_reason
+        delta = choice.delta
+        if choice.text or (delta is not None and (delta.content or _speaks(delta))):
+            words = True
+    return words
+
+
+def hear_all(said: Said, found: Outcome) -> bool:
+    """Read an answer that came at once; whether it has words."""
+    if said.usage is not None:
+        _count(said.usage, found)
+    choices = said.choices or []
+    found.finish_reason = next((choice.finish_reason for choice in choices), None)
+    return any(choice.text or (choice.message and _speaks(choice.message)) for choice in choices)
+
+
+def listed(said: Said) -> int:
+    """Tokens of an event by the lists of them that it has; 0 where it has none."""
+    found = 0
+    for choice in said.choices or ():
+        if choice.token_ids is None and choice.logprobs is None:
+            continue
+        logprobs = choice.logprobs if isinstance(choice.logprobs, dict) else {}
+        lists = (choice.token_ids, *(logprobs.get(name) for name in ("content", "tokens", "refusal")))
+        found += max(len(each) if isinstance(each, list) else 0 for each in lists)
+    return found
+
+
+def settle(found: Outcome) -> None:
+    """A server that contradicts itself is not believed."""
+    events, tokens, output = len(found.event_ns), found.event_tokens, found.output_tokens
+    if tokens is not None:
+        some = len(tokens) == events and all(0 < count <= MOST_TOKENS for count in tokens)
+        if not some or (output is not None and sum(tokens) > output):
+            found.event_tokens = None
+    if output is not None and output < events:
+        found.output_tokens = events  # what was delivered was generated
+    if (
+        found.cached_tokens is not None
+        and found.prompt_tokens is not None
+        and found.cached_tokens > found.prompt_tokens
+    ):
+        found.cached_tokens = None
+
+
+def fail(found: Outcome, error: str, status: str = "error") -> None:
+    found.status, found.error = status, error
+
+
+def message(body: bytes) -> str:
+    """What a server says is wrong, from wherever it puts it."""
+    try:
+        said = msgspec.json.decode(body)
+    except NO_SENSE:
+        return short(body)
+    for key in ("response", "error", "message", "detail"):
+        if isinstance(said, dict) and key in said:
+            said = said[key]
+    return said[:300] if isinstance(said, str) else short(msgspec.json.encode(said))
+
+
+def short(data: bytes) -> str:
+    text = " ".join(data[:200].decode("utf-8", "replace").split())
+    return text or "(nothing)"

@@ -1,0 +1,82 @@
+"""proxy.yaml, and what a proxy overhears."""
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from openloop.errors import SpecError
+from openloop.proxy import read_proxy
+from openloop.proxy.hearing import Hearing
+from tests.proxy.fakes import DONE, last, token
+
+ONE = ["http://127.0.0.1:8001"]
+
+
+@pytest.mark.parametrize(
+    ("keys", "sentence"),
+    [
+        ({}, "missing required field `replicas`"),
+        ({"replicas": []}, "there are no replicas"),
+        ({"replicas": ONE, "routting": "round-robin"}, "unknown key 'routting'; did you mean 'routing'?"),
+        ({"replicas": [{"url": "http://a", "nam": "b"}]}, "did you mean 'name'?"),
+        ({"replicas": ONE, "routing": "round-robbin"}, "did you mean 'round-robin'?"),
+        ({"replicas": ["ftp://a"]}, "'ftp://a' is no address of a replica"),
+        ({"replicas": ["http://u:secret@a"]}, "holds a password"),
+        ({"replicas": [*ONE, *ONE]}, "two replicas are called '127.0.0.1:8001'"),
+        ({"replicas": ONE, "listen": "8000"}, "listen is '8000'"),
+        ({"replicas": ONE, "admission": "in-flite:most=3"}, "did you mean 'in-flight'?"),
+        ({"replicas": ONE, "admission": "deadline"}, "needs a model of the replica"),
+        ({"replicas": ONE, "slo": {"classes": {"a": "ttft<=1s"}}}, "give a default"),
+        ({"replicas": ONE, "timeout": "0s"}, "timeout is 0s"),
+        ({"replicas": ONE, "timeout": 5}, "in quotes, with its unit"),
+        ({"replicas": ONE, "hedge": "soon"}, "'soon'"),
+        ({"replicas": ONE, "token_env": "NO_SUCH_VARIABLE"}, "NO_SUCH_VARIABLE holds no key"),
+        ({"replicas": ONE, "largest_body": 3}, "largest_body is 3"),
+        ({"replicas": ONE, "health": "health"}, "health is 'health'"),
+        ({"replicas": ONE, "headers": {"sesion": "x"}}, "did you mean 'session'?"),
+    ],
+)
+def test_what_is_wrong_in_the_file_is_one_sentence(keys: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        read_proxy(keys)
+    assert sentence in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert "secret" not in str(caught.value)
+
+
+STREAM = b": hello\n\n" + token("one") + token("zwei \u00fc") + token("") + last(2) + DONE
+
+
+@given(st.lists(st.integers(1, len(STREAM) - 1), max_size=12), st.booleans())
+def test_however_a_stream_is_cut_the_same_is_heard(cuts: list[int], carriage: bool) -> None:
+    stream = STREAM.replace(b"\n", b"\r\n") if carriage else STREAM
+    bounds = [0, *sorted(cuts), len(stream)]
+    hearing = Hearing(True)
+    for now, (a, b) in enumerate(pairwise(bounds)):
+        hearing.feed(stream[a:b], now)
+    found = hearing.close(len(bounds))
+    assert (found.status, found.finish_reason, len(found.event_ns)) == ("ok", "stop", 2)
+    assert (found.prompt_tokens, found.cached_tokens, found.output_tokens) == (7, 4, 2)
+    assert found.event_ns == sorted(found.event_ns)
+
+
+@given(st.lists(st.binary(max_size=60) | st.sampled_from([token("a"), last(1), DONE, b"data: ", b"\n", b"[" * 2000])))
+def test_whatever_a_replica_says_is_survived(pieces: list[bytes]) -> None:
+    for streamed in (True, False):
+        hearing = Hearing(streamed)
+        for now, piece in enumerate(pieces):
+            hearing.feed(piece, now)
+        found = hearing.close(len(pieces))
+        assert found.status in ("ok", "error")
+        assert (found.status == "error") == (found.error is not None)
+
+
+def test_tokens_are_counted_where_the_replica_tells() -> None:
+    hearing = Hearing(True)
+    listed = b'data: {"choices": [{"delta": {"content": "%b"}, "token_ids": [1, 2, 3]}]}\n\n'
+    hearing.feed(listed % b"abc", 1)
+    hearing.feed(listed % b"def" + last(6), 2)
+    assert hearing.close(3).event_tokens == [3, 3]

@@ -1,0 +1,299 @@
+"""A proxy between clients and replicas: what passes, what is decided, what is kept."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from openloop.records import Run
+from openloop.routing import ROUTING, replay
+from openloop.score import score
+from openloop.slo import read_slo
+from tests.proxy.fakes import (
+    DONE,
+    Fake,
+    breaks,
+    hangs,
+    last,
+    refuses,
+    three_tokens,
+    token,
+    until,
+    world,
+)
+
+WHOLE = token("one") + token("two") + token("three") + last(3) + DONE
+
+
+def rows(run: Run) -> list[dict[str, Any]]:
+    return [row for batch in run.batches() for row in batch.to_pylist()]
+
+
+def test_a_stream_passes_as_it_comes_and_is_a_row(tmp_path: Path) -> None:
+    async def main() -> Run:
+        async with world(tmp_path, three_tokens, slo="ttft<=10s") as w:
+            names: dict[str, Any] = {
+                "x_workload_class": "chat",
+                "x_session_id": "s1",
+                "x_tenant": "t",
+                "Authorization": "Bearer hush",
+            }
+            async with w.post("the secret prompt", **names) as reply:
+                seen = await reply.content.readany()
+                assert seen == token("one")  # while the replica waits with the rest
+                w.fakes[0].go.set()
+                assert seen + await reply.read() == WHOLE
+                assert reply.headers["X-Openloop-Replica"] == "a"
+            assert w.fakes[0].asked[0]["Authorization"] == "Bearer hush"
+            return await w.run()
+
+    run = asyncio.run(main())
+    (row,) = rows(run)
+    assert (row["status"], row["http_status"], row["finish_reason"]) == ("ok", 200, "stop")
+    assert (row["replica"], row["workload_class"], row["tenant"]) == ("a", "chat", "t")
+    assert (row["prompt_tokens"], row["cached_tokens"], row["output_tokens"]) == (7, 4, 3)
+    assert len(row["event_ns"]) == 3
+    assert row["merged_events"] <= 1
+    assert row["scheduled_ns"] <= row["sent_ns"] <= row["event_ns"][0] < row["event_ns"][1] <= row["ended_ns"]
+    assert row["session_id"] is not None
+    assert run.manifest.source == "proxy"
+    kept = b"".join(path.read_bytes() for path in (tmp_path / "run").iterdir())
+    assert b"secret" not in kept
+    assert b"hush" not in kept
+
+
+def test_an_answer_at_once_passes_too(tmp_path: Path) -> None:
+    said = {"choices": [{"message": {"content": "hi"}, "finish_reason": "stop"}], "usage": {"completion_tokens": 2}}
+
+    async def whole(fake: Fake, request: web.BaseRequest) -> web.StreamResponse:
+        return web.json_response(said)
+
+    async def main() -> Run:
+        async with world(tmp_path, whole) as w:
+            async with w.post(stream=False) as reply:
+                assert await reply.json() == said
+            return await w.run()
+
+    (row,) = rows(asyncio.run(main()))
+    assert (row["status"], row["output_tokens"], row["event_tokens"], len(row["event_ns"])) == ("ok", 2, [2], 1)
+
+
+@pytest.mark.parametrize("policy", ROUTING)
+def test_the_log_of_decisions_replays_with_identical_choices(policy: str, tmp_path: Path) -> None:
+    async def main() -> list[str]:
+        async with world(tmp_path, three_tokens, three_tokens, three_tokens, routing=policy, slo="ttft<=20s") as w:
+            for fake in w.fakes:
+                fake.go.set()
+            asks = [w.ask(f"{'abc'[n % 3] * 600} {n}", x_session_id=f"s{n % 5}") for n in range(24)]
+            await asyncio.gather(*asks[:16])
+            w.proxy.fleet.drain("b", True)
+            await asyncio.gather(*asks[16:])
+            return [row["replica"] for row in sorted(rows(await w.run()), key=lambda row: int(row["request_id"]))]
+
+    went = asyncio.run(main())
+    assert None not in went
+    assert "b" not in went[16:]
+    for python in (False, True):
+        found = replay(tmp_path / "run" / "decisions.jsonl", python=python)
+        assert (found.decisions, found.elsewhere) == (24, [])
+
+
+@pytest.mark.parametrize(
+    ("admission", "passed"), [("in-flight:most=2", 2), ("queue:most=1", 2), ("bucket:rate=0.001,burst=3", 3)]
+)
+def test_admission_sheds_what_is_too_much(admission: str, passed: int, tmp_path: Path) -> None:
+    """Those that have their first token wait no more, so a queue of one lets a second one in."""
+
+    async def main() -> Run:
+        async with world(tmp_path, three_tokens, admission=admission) as w:
+            asking = [asyncio.create_task(w.ask()) for _ in range(1)]
+            await until(lambda: w.proxy.fleet.replicas[0].waiting == 0 and w.proxy.fleet.replicas[0].requests == 1)
+            if admission.startswith("queue"):
+                w.fakes[0].handler = hangs
+            asking += [asyncio.create_task(w.ask()) for _ in range(1)]
+            await until(lambda: w.proxy.fleet.replicas[0].requests == 2)
+            asking += [asyncio.create_task(w.ask()) for _ in range(3)]
+            await until(lambda: w.proxy.ledger.ended >= 5 - passed)
+            w.fakes[0].go.set()
+            if admission.startswith("queue"):
+                asking[1].cancel()
+            found = await asyncio.gather(*asking, return_exceptions=True)
+            statuses = [each[0] for each in found if not isinstance(each, BaseException)]
+            assert statuses.count(429) == 5 - passed
+            await until(lambda: w.proxy.ledger.in_flight == 0)
+            return await w.run()
+
+    found = [row["status"] for row in rows(asyncio.run(main()))]
+    assert found.count("shed") == 5 - passed
+
+
+def test_a_retry_goes_elsewhere_and_the_client_sees_one_answer(tmp_path: Path) -> None:
+    async def main() -> Run:
+        async with world(tmp_path, refuses, three_tokens, routing="round-robin", retry="retry:most=2,base=1ms") as w:
+            w.fakes[1].go.set()
+            assert await w.ask() == (200, WHOLE)
+            return await w.run()
+
+    first, second = rows(asyncio.run(main()))
+    assert (first["kind"], first["status"], first["http_status"], first["replica"]) == ("first", "shed", 503, "a")
+    assert (second["kind"], second["status"], second["replica"], second["attempt"]) == ("retry", "ok", "b", 1)
+    assert first["error"] == "status 503"  # and not what the replica quotes
+    assert second["scheduled_ns"] == first["scheduled_ns"] < second["sent_ns"]
+
+
+def test_nothing_is_retried_after_the_first_token(tmp_path: Path) -> None:
+    async def main() -> Run:
+        async with world(tmp_path, breaks, three_tokens, routing="round-robin", retry="2") as w:
+            with pytest.raises(aiohttp.ClientPayloadError):
+                await w.ask()
+            assert not w.fakes[1].asked
+            return await w.run()
+
+    (row,) = rows(asyncio.run(main()))
+    assert (row["status"], len(row["event_ns"])) == ("error", 1)
+    assert "cut" in row["error"]
+
+
+def test_a_refusal_that_stays_one_is_passed_on(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with world(tmp_path, refuses, retry="retry:most=1,base=1ms") as w:
+            status, body = await w.ask()
+            assert (status, b"busy" in body) == (503, True)
+            assert len(w.fakes[0].asked) == 2
+
+    asyncio.run(main())
+
+
+def test_a_copy_wins_where_the_first_is_late_and_the_late_one_is_cancelled(tmp_path: Path) -> None:
+    async def main() -> Run:
+        async with world(tmp_path, hangs, three_tokens, routing="round-robin", hedge="20ms") as w:
+            w.fakes[1].go.set()
+            assert await w.ask() == (200, WHOLE)
+            await until(lambda: w.fakes[0].left == 1)
+            assert [each.requests for each in w.proxy.fleet.replicas] == [0, 0]
+            return await w.run()
+
+    first, copy = rows(asyncio.run(main()))
+    assert (first["kind"], first["status"], first["replica"]) == ("first", "cancelled", "a")
+    assert (copy["kind"], copy["status"], copy["replica"]) == ("hedge", "ok", "b")
+
+
+@pytest.mark.parametrize("how", [{}, {"hedge": "5ms"}])
+@pytest.mark.parametrize("handler", [three_tokens, hangs])
+def test_a_client_that_goes_is_gone_for_the_replica_too(
+    how: dict[str, str], handler: Callable[..., Awaitable[Any]], tmp_path: Path
+) -> None:
+    async def main() -> Run:
+        async with world(tmp_path, handler, handler, **how) as w:
+            asking = asyncio.create_task(w.ask())
+            await until(lambda: any(fake.asked for fake in w.fakes))
+            asking.cancel()
+            await until(lambda: w.proxy.ledger.in_flight == 0)
+            await until(lambda: sum(fake.left for fake in w.fakes) == sum(len(fake.asked) for fake in w.fakes))
+            assert [each.requests for each in w.proxy.fleet.replicas] == [0, 0]
+            return await w.run()
+
+    assert {row["status"] for row in rows(asyncio.run(main()))} == {"cancelled"}
+
+
+def test_a_replica_that_is_not_well_leaves_and_comes_back(tmp_path: Path) -> None:
+    async def main() -> Run:
+        async with world(tmp_path, three_tokens, three_tokens, health_every="20ms", routing="round-robin") as w:
+            for fake in w.fakes:
+                fake.go.set()
+            w.fakes[0].well = False
+            await until(lambda: not w.proxy.fleet.replicas[0].open)
+            for _ in range(3):
+                await w.ask()
+            assert not w.fakes[0].asked
+            assert 'openloop_replica_well{replica="a"} 0' in await w.metrics()
+            w.fakes[0].well = True
+            await until(lambda: w.proxy.fleet.replicas[0].open)
+            for _ in range(2):
+                await w.ask()
+            assert w.fakes[0].asked
+            w.fakes[0].well = w.fakes[1].well = False
+            await until(lambda: not w.proxy.fleet.some_open)
+            assert (await w.ask())[0] == 503
+            return await w.run()
+
+    run = asyncio.run(main())
+    assert [event.kind for event in run.manifest.events][:2] == ["failure", "recovery"]
+    assert rows(run)[-1]["status"] == "shed"
+
+
+def test_who_cannot_be_reached_is_passed_over_and_then_left_out(tmp_path: Path) -> None:
+    async def main() -> Run:
+        nobody = [{"url": "http://127.0.0.1:9", "name": "nobody"}]
+        async with world(tmp_path, three_tokens, extra_replicas=nobody, routing="round-robin", health=None) as w:
+            w.fakes[0].go.set()
+            assert [(await w.ask())[0] for _ in range(8)] == [200] * 8
+            w.proxy.fleet.drain("a", True)
+            assert (await w.ask())[0] == 503
+            return await w.run()
+
+    found = [(row["replica"], row["kind"], row["status"]) for row in rows(asyncio.run(main()))]
+    assert found.count(("nobody", "first", "error")) == 2
+    assert found.count(("a", "retry", "ok")) == 2
+    assert found.count(("a", "first", "ok")) == 6
+
+
+def test_attainment_and_goodput_come_first_and_are_the_scorers(tmp_path: Path) -> None:
+    slo = {"default": "ttft<=10s", "classes": {"chat": "ttft<=20ms", "other": "e2e<=10s"}}
+
+    async def slow(fake: Fake, request: web.BaseRequest) -> web.StreamResponse:
+        await asyncio.sleep(0.05 if request.headers.get("x-slow") else 0.0)
+        return await three_tokens(fake, request)
+
+    async def main() -> tuple[str, Run]:
+        async with world(tmp_path, slow, slow, slo=slo, routing="round-robin") as w:
+            for fake in w.fakes:
+                fake.go.set()
+            for _ in range(3):
+                await w.ask(x_workload_class="chat")
+            await w.ask(x_workload_class="chat", x_slow="1")
+            await w.ask(x_workload_class="nobody knows")
+            await w.ask()
+            return await w.metrics(), await w.run()
+
+    page, run = asyncio.run(main())
+    lines = [line for line in page.splitlines() if not line.startswith("#")]
+    assert [line.partition("{")[0] for line in lines[:2]] == ["openloop_attainment", "openloop_attainment"]
+    told = dict(line.rsplit(" ", 1) for line in lines)
+    found = score(run, read_slo(slo), by=("class",))
+    assert float(told['openloop_attainment{class="chat"}']) == found.by["class"]["chat"].attainment
+    assert float(told['openloop_attainment{class="chat"}']) < 1
+    assert "nobody knows" not in page
+    order = [line.partition("{")[0] for line in lines]
+    assert order.index("openloop_goodput_rps") < order.index("openloop_replica_attainment")
+    assert float(told['openloop_requests_total{class="chat",status="ok"}']) == 4
+
+
+def test_what_is_in_flight_is_served_to_its_end_and_the_rest_is_cut_off(tmp_path: Path) -> None:
+    async def main() -> Run:
+        async with world(tmp_path, three_tokens, drain="20s") as w:
+            served, cut = asyncio.create_task(w.ask()), None
+            await until(lambda: w.proxy.fleet.replicas[0].requests == 1)
+            draining = asyncio.create_task(w.proxy.drain())
+            await until(lambda: w.proxy.draining)
+            assert (await w.ask())[0] == 503
+            async with w.session.get(w.url + "/health") as reply:
+                assert reply.status == 503
+            w.fakes[0].go.set()
+            assert await served == (200, WHOLE)
+            await draining
+            w.proxy.draining = False
+            w.fakes[0].handler = hangs
+            cut = asyncio.create_task(w.ask())
+            await until(lambda: w.proxy.fleet.replicas[0].requests == 1)
+            run = await w.run()
+            with pytest.raises(aiohttp.ClientError):
+                await cut
+            return run
+
+    found = [(row["status"], row["error"]) for row in rows(asyncio.run(main()))]
+    assert found == [("shed", "the proxy is draining"), ("ok", None), ("error", "the proxy was stopped")]
