@@ -19,7 +19,7 @@ HOME = ROOT.parent.parent
 
 # A module imports only from rooms further left.
 LEVELS = [
-    ["errors", "units", "spec", "terms", "seeds", "clock", "plugins", "records"],
+    ["errors", "units", "spec", "terms", "seeds", "clock", "plugins", "cluster", "records"],
     ["slo", "distributions", "arrivals", "persistence", "workload", "routing", "quality"],
     ["load", "sim", "proxy", "importers", "serve"],
     ["score"],

@@ -12,11 +12,14 @@ from typing import Any
 import msgspec
 
 from openloop.arrivals import Arrivals, read_arrivals
+from openloop.cluster import connected, hosts_on
 from openloop.distributions import Distribution, read_distribution
 from openloop.errors import SpecError
 from openloop.load.address import Address, Place, find, shown
 from openloop.load.conductor import Load, Snapshot, drive
 from openloop.load.exchange import exchange, measure_scale, only_model
+from openloop.load.part import Part
+from openloop.load.spread import spread
 from openloop.load.targets import (
     TARGETS,
     Function,
@@ -369,12 +372,17 @@ def default_folder() -> Path:
 
 def run_scenario(
     scenario: Scenario,
-    out: Path,
+    out: str | Path,
     watch: Callable[[Snapshot], str | None] | None = None,
     command: list[str] | None = None,
+    ray: str | None = None,
 ) -> Run:
-    """Drive what the scenario names, as it says, into the folder `out`."""
-    return drive(_load(scenario, command), out, watch)
+    """Drive what the scenario names, as it says, into the folder `out`; from all machines of a Ray cluster, if one is
+    named."""
+    if ray is None:
+        return drive(_load(scenario, command), out, watch)
+    with connected(ray) as cluster:
+        return spread(_load(scenario, command), out, hosts_on(cluster, Part, scenario.workers + 1), watch)
 
 
 def wait_until_free(scenario: Scenario, patience_s: float) -> None:
