@@ -4,6 +4,7 @@ Ray is imported by name and only when it is asked for, because it is a hundred m
 """
 
 import contextlib
+import socket
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from openloop.errors import SpecError
 __all__ = ["Host", "connected", "hosts_on", "spread_over"]
 
 MARK = "openloop"  # a resource of Ray's: where some machines offer it, the others are left alone
+PATIENCE_S = 10.0
 AT_ONCE = 16  # calls that an object answers, the one that takes as long as the run included
 
 
@@ -43,6 +45,7 @@ def connected(address: str) -> Iterator[Any]:
     ours = not ray.is_initialized()
     if ours:
         try:
+            _probe(address)
             ray.init(address=address, logging_level="ERROR", log_to_driver=False)
         except Exception as error:  # of many kinds: unreachable, another version of Ray or Python, ...
             why = next(iter(str(error).strip().splitlines()), type(error).__name__)
@@ -55,6 +58,13 @@ def connected(address: str) -> Iterator[Any]:
     finally:
         if ours:
             ray.shutdown()
+
+
+def _probe(address: str) -> None:
+    """Ray itself waits for minutes where nobody listens."""
+    host, colon, port = address.rpartition(":")
+    if colon and port.isdigit() and "/" not in host:
+        socket.create_connection((host.strip("[]"), int(port)), PATIENCE_S).close()
 
 
 @dataclass

@@ -28,18 +28,21 @@ class Machine:
         self._asked: dict[int, tuple[str, Future[Any]]] = {}
         self._lock = threading.Lock()
         self._count = 0
+        self._heard = True
         self._listener = threading.Thread(target=self._listen, daemon=True)
         self._listener.start()
 
     def ask(self, method: str, *args: Any) -> "Future[Any]":
         if method in ("begin", "shift"):
-            args = (args[0] - self.skew_ns,)
+            args = (args[0] - self.skew_ns, *args[1:])
         if method == "run" and self.apart:
             args = (*args[:-1], b"no such manifest")
         answer: Future[Any] = Future()
         with self._lock:
             self._count += 1
             self._asked[self._count] = method, answer
+            if not self._heard:
+                return answer
             assert self.process.stdin is not None
             try:
                 _send(self.process.stdin, (self._count, method, args))
@@ -52,6 +55,10 @@ class Machine:
 
     def freeze(self) -> None:
         self.process.send_signal(signal.SIGSTOP)
+
+    def cut(self) -> None:
+        """Not heard of any more, and at work."""
+        self._heard = False
 
     def end(self) -> None:
         self.process.kill()
@@ -67,6 +74,8 @@ class Machine:
         while message := _receive(self.process.stdout):
             number, failed, found = message
             method, answer = self._asked.pop(number)
+            if not self._heard:
+                continue
             if failed:
                 answer.set_exception(found)
             elif method == "clock":

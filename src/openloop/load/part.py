@@ -1,5 +1,6 @@
 """One machine's part of a run, hosted there: the same conductor and workers that drive a run from one machine."""
 
+import math
 import threading
 import time
 from collections import Counter
@@ -28,6 +29,7 @@ class Part:
         self._folder = Path()
         self._ready, self._begun = threading.Event(), threading.Event()
         self._start_ns = 0
+        self._patience_s = self._asked = math.inf
         self._lock = threading.Lock()
         self._now = Snapshot()
         self._why: str | None = None
@@ -59,8 +61,9 @@ class Part:
         """Returns when nothing is missing but the moment to start at."""
         self._ready.wait()
 
-    def begin(self, start_ns: int) -> None:
-        self._start_ns = start_ns
+    def begin(self, start_ns: int, patience_s: float) -> None:
+        """Start at a moment; and stop when nobody has asked for news for so long: then it is taken for lost."""
+        self._start_ns, self._patience_s, self._asked = start_ns, patience_s, time.monotonic()
         self._begun.set()
 
     def shift(self, start_ns: int) -> None:
@@ -78,6 +81,7 @@ class Part:
 
     def news(self) -> tuple[Snapshot, int]:
         """Where it is, with the requests that ended since it was asked last; and the time."""
+        self._asked = time.monotonic()
         with self._lock:
             found, self._now = self._now, replace(self._now, finished=[])
         return found, self.clock()
@@ -99,6 +103,9 @@ class Part:
         rows = [_slim(row) for row in now.finished]
         with self._lock:
             self._now = replace(now, statuses=Counter(now.statuses), finished=[*self._now.finished, *rows])
+        if time.monotonic() - self._asked > self._patience_s and self._conductor and not self._conductor.interrupts:
+            self._conductor.interrupt()
+            self._conductor.interrupt()
         return self._why
 
 

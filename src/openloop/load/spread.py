@@ -4,6 +4,7 @@ Every machine has the same conductor and workers that a run on one machine has. 
 listened to, and are given up when they are not heard of.
 """
 
+import contextlib
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -193,7 +194,7 @@ class _Spread:
             self.notes += told_of
         self.start_ns = time.monotonic_ns() + LEAD_NS
         for node in self.nodes:
-            node.host.ask("begin", self.start_ns + node.offset.ns)
+            node.host.ask("begin", self.start_ns + node.offset.ns, LOST_S)
         self.scraper = None
         if self.load.metrics is not None:
             self.scraper = Scraper.of(ServerWriter(self.folder), pages_of(self.load), self.load.metrics)
@@ -302,13 +303,17 @@ class _Spread:
             node.lost = f"its rows did not arrive: {_line(error)}"
 
     def _drop(self, node: _Node, part: Path, end: int) -> None:
-        """What a lost machine was to send, or has not told of, becomes rows that say so."""
+        """Keep what a lost machine has written so far, if that can be reached; the rest becomes rows that say so.
+
+        It may not know that it is lost, and write on: so its rows are copied, and its own are not looked at again.
+        """
+        known: set[int] = set()
+        with contextlib.suppress(OpenloopError):
+            for batch in open_run(part).batches():
+                self.writer.append(batch)
+                known.update(ints(batch, "request_id").tolist())
         if self.load.users:
             return
-        try:
-            known = {number for batch in open_run(part).batches(["request_id"]) for number in ints(batch, "request_id")}
-        except OpenloopError:
-            known = set()
         demand, prompts = node.share.demand, Prompts(node.share.demand, self.words)
         due, rows = due_ns_of(self.load, demand, self.end_ns), []
         why = "the machine that was to send it was lost"
@@ -359,7 +364,7 @@ def _said(nodes: Sequence[_Node]) -> list[str]:
 
 
 def _line(error: BaseException) -> str:
-    """What went wrong; of a long story, the end."""
+    """What went wrong; of a long story, the first sentence of its last line."""
     told = str(getattr(error, "cause", None) or error)
     lines = [line.strip() for line in told.splitlines() if line.strip()]
-    return lines[-1] if lines else type(error).__name__
+    return lines[-1].partition(". ")[0] if lines else type(error).__name__

@@ -43,7 +43,7 @@ class TimedEvent(Strict, frozen=True):
 
 
 class Node(Strict, frozen=True):
-    """A machine that drove a part of the run; its rows are in nodes/, by its place in the list."""
+    """A machine that drove a part of the run; its rows are in nodes/, by its place in the list, unless it was lost."""
 
     name: str
     requests: Count  # of the schedule

@@ -160,16 +160,16 @@ def _whole(run: Run) -> Run:
         return run
     sources, missing = [run.source], list(run.missing)
     for number, node in enumerate(run.manifest.nodes):
+        if node.lost:  # what was known of it then is among the run's own rows, and it may write on
+            missing.append(f"the machine {node.name} was lost: {node.lost}")
+            continue
         try:
             part = _open(run.path / PARTS / str(number))
         except (RunError, FileNotFoundError):
-            part = None
-        if part:
-            sources.append(part.source)
-        if node.lost:
-            missing.append(f"the machine {node.name} was lost: {node.lost}")
-        else:
-            missing += [f"{node.name}: {each}" for each in (part.missing if part else ("its rows are missing",))]
+            missing.append(f"{node.name}: its rows are missing")
+            continue
+        sources.append(part.source)
+        missing += [f"{node.name}: {each}" for each in part.missing]
     return replace(run, source=PartsSource(sources), missing=tuple(missing))
 
 
