@@ -82,22 +82,23 @@ class _RayHost:
             self.ray.kill(self.actor)
 
 
-def hosts_on(ray: Any, kind: type, cpus: int) -> list[Host]:
-    """An object of `kind` on every machine of the cluster, or on those that offer the resource `openloop`."""
-    nodes = [each for each in ray.nodes() if each["Alive"] and each["Resources"].get("CPU", 0) >= 1]
-    marked = [each for each in nodes if each["Resources"].get(MARK)]
-    nodes = sorted(marked or nodes, key=lambda each: (each["NodeName"], each["NodeID"]))
+def hosts_on(ray: Any, kind: type, each: int) -> list[Host]:
+    """So many objects of `kind` on every machine of the cluster, or on those that offer the resource `openloop`."""
+    nodes = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU", 0) >= 1]
+    marked = [node for node in nodes if node["Resources"].get(MARK)]
+    nodes = sorted(marked or nodes, key=lambda node: (node["NodeName"], node["NodeID"]))
+    nodes = [node for node in nodes for _ in range(each)]
     if not nodes:
         raise SpecError("the Ray cluster has no machine with a processor to send from")
     pinned = import_module("ray.util.scheduling_strategies").NodeAffinitySchedulingStrategy
-    names = [str(each["NodeName"]) for each in nodes]
+    names = [str(node["NodeName"]) for node in nodes]
     remote = ray.remote(kind)
     return [
         _RayHost(
             name if names.count(name) == 1 else f"{name} {names[: place + 1].count(name)}",
             ray,
             remote.options(
-                num_cpus=min(cpus, int(node["Resources"]["CPU"])),
+                num_cpus=_reserved(node["Resources"]["CPU"] / each),
                 max_concurrency=AT_ONCE,
                 max_restarts=0,
                 scheduling_strategy=pinned(node["NodeID"], soft=False),
@@ -105,6 +106,11 @@ def hosts_on(ray: Any, kind: type, cpus: int) -> list[Host]:
         )
         for place, (name, node) in enumerate(zip(names, nodes, strict=True))
     ]
+
+
+def _reserved(cpus: float) -> float:
+    """Of the processors that there are for each object: one to send with and one to read, or less."""
+    return min(int(cpus), 2) or int(1000 * cpus) / 1000
 
 
 def spread_over(ray: Any, function: Callable[..., Any], calls: Sequence[Sequence[Any]]) -> Iterator[tuple[int, Any]]:

@@ -378,11 +378,11 @@ def run_scenario(
     ray: str | None = None,
 ) -> Run:
     """Drive what the scenario names, as it says, into the folder `out`; from all machines of a Ray cluster, if one is
-    named."""
+    named, with so many workers on each."""
     if ray is None:
         return drive(_load(scenario, command), out, watch)
     with connected(ray) as cluster:
-        return spread(_load(scenario, command), out, hosts_on(cluster, Part, scenario.workers + 1), watch)
+        return spread(_load(scenario, command), out, hosts_on(cluster, Part, scenario.workers), watch)
 
 
 def wait_until_free(scenario: Scenario, patience_s: float) -> None:

@@ -351,7 +351,7 @@ def _part_of(load: Load, words: Words, number: int, machines: int) -> Load:
         for name in ("users", "connections", "most_requests")
     }
     spend = None if load.most_spend is None else load.most_spend / machines
-    return replace(load, words=words, warming=None, metrics=None, most_spend=spend, facts=facts, **limits)
+    return replace(load, words=words, warming=None, metrics=None, most_spend=spend, facts=facts, workers=1, **limits)
 
 
 def _said(nodes: Sequence[_Node]) -> list[str]:
