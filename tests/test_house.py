@@ -19,7 +19,7 @@ HOME = ROOT.parent.parent
 
 # A module imports only from rooms further left.
 LEVELS = [
-    ["errors", "units", "spec", "terms", "seeds", "clock", "plugins", "said", "records"],
+    ["errors", "units", "spec", "terms", "seeds", "clock", "plugins", "said", "cluster", "records"],
     ["slo", "distributions", "arrivals", "admission", "persistence", "workload", "routing", "quality"],
     ["load", "sim", "proxy", "importers", "serve"],
     ["score"],

@@ -15,10 +15,12 @@ import socket
 import struct
 import sys
 import time
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-__all__ = ["READ", "WRITE", "Poller", "Receiver", "raise_file_limit", "stolen_s"]
+__all__ = ["READ", "WRITE", "Offset", "Poller", "Receiver", "offset_of", "raise_file_limit", "stolen_s"]
 
 READ: Final = 1
 WRITE: Final = 4
@@ -28,6 +30,32 @@ _ANCILLARY: Final = 64
 _MONOTONIC: Final = 1
 _ABSOLUTE: Final = 1
 _STAMP: Final = struct.Struct("qq")
+
+
+@dataclass(frozen=True)
+class Offset:
+    """Another machine's clock minus ours, and how far from that it can be."""
+
+    ns: int
+    error_ns: int
+
+    def corrected(self, measured: "Offset") -> "Offset":
+        """The same, unless a measurement proves it wrong; then changed by as much as is proven."""
+        low, high = measured.ns - measured.error_ns, measured.ns + measured.error_ns
+        ns = min(max(self.ns, low), high)
+        return self if ns == self.ns else Offset(ns, 2 * measured.error_ns)
+
+
+def offset_of(readings: Iterable[tuple[int, int, int]]) -> Offset:
+    """From readings of the other clock, each between two of ours.
+
+    Every one is a proof: the other clock was not ahead by more than it shows against our earlier time, and not by less
+    than against our later one. What all of them allow is the answer; nothing is assumed of the ways there and back.
+    """
+    kept = list(readings)
+    high = min(there - before for before, there, _ in kept)
+    low = max(there - after for _, there, after in kept)
+    return Offset((low + high) // 2, abs(high - low + 1) // 2 + 1)
 
 
 class Receiver:

@@ -24,6 +24,7 @@ __all__ = [
     "PLACE",
     "RATE",
     "RATES",
+    "RAY",
     "RUN",
     "SHARE",
     "Quantity",
@@ -47,6 +48,13 @@ class Place(click.Path):
 
 PLACE = Place()
 RUN = click.argument("run", type=PLACE)
+RAY = click.option(
+    "--ray",
+    is_flag=False,
+    flag_value="auto",
+    metavar="[ADDRESS]",
+    help="On all machines of the Ray cluster at this address, or that this machine belongs to (docs/scale.md).",
+)
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON for machines instead of a table for people.")
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from openloop.cli.common import DURATION, JSON, RATE, SHARE, Quantity, cli, say
+from openloop.cli.common import DURATION, JSON, RATE, RAY, SHARE, Quantity, cli, say
 from openloop.cli.live import scenario_options
 from openloop.units import parse_rates
 
@@ -37,6 +37,7 @@ def _sweep_options(command: Any) -> Any:
 @click.option("--require", type=RATE, help="Exit with 1 if the knee is not shown to be at least this rate.")
 @_sweep_options
 @click.option("-o", "--out", type=click.Path(path_type=Path), required=True, help="Folder of the sweep.")
+@RAY
 @JSON
 @click.pass_context
 def sweep(
@@ -58,7 +59,7 @@ def sweep(
     are points called comfortable, moderate, busy, stressed and overloaded. Every run has prompts and arrivals of its
     own, the next one waits until the server is free, and one whose backlog grows ends early. The same command goes on
     with a sweep that was cut off. --for is the time of one point, --max-spend the cost of all. Simulated points of a
-    list use all cores. With several states in --warmth there is a sweep of each, in a folder of its own, and the gap
+    list use all cores, or with --ray those of a cluster. With several states in --warmth there is a sweep of each, in a folder of its own, and the gap
     between them; budgets are shared evenly.
 
     \b

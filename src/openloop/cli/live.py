@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from openloop.cli.common import DURATION, JSON, PLACE, RATE, SHARE, cli, say, tell_run, tell_score
+from openloop.cli.common import DURATION, JSON, PLACE, RATE, RAY, SHARE, cli, say, tell_run, tell_score
 from openloop.units import parse_rate
 
 
@@ -136,9 +136,12 @@ def scenario_options(command: Any, without: tuple[str, ...] = ()) -> Any:
 @scenario_options
 @click.option("--require", type=SHARE, help="Exit with 1 if attainment is below this share, for example 99%.")
 @click.option("-o", "--out", type=PLACE, help="Folder for the run; by default one named by the time.")
+@RAY
 @JSON
 @click.pass_context
-def run(ctx: click.Context, scenario: Path | None, out: Path | None, require: float | None, as_json: bool) -> None:
+def run(
+    ctx: click.Context, scenario: Path | None, out: Path | None, require: float | None, ray: str | None, as_json: bool
+) -> None:
     """Drive a live server open-loop, record every token, and score what its users would have got.
 
     Requests are sent when the schedule says, however slow the server is, and latency counts from then. The run is
@@ -150,17 +153,18 @@ def run(ctx: click.Context, scenario: Path | None, out: Path | None, require: fl
       openloop run --target http://localhost:8000 --rate 20 --for 2m --slo "ttft<=500ms, tpot<=40ms" -o run/
       openloop run --target http://localhost:8000 --arrivals gamma:rate=8,cv=2 --prompt "uniform(100,800)"
       openloop run scenario.yaml --rate 30
+      openloop run scenario.yaml --arrivals poisson:rate=20000 --workers 8 --ray
     """
     from openloop.load.scenario import default_folder, read_scenario, run_scenario
     from openloop.report.live import LiveView
     from openloop.score import score as score_run
 
-    if "://" in str(out or ""):
+    if "://" in str(out or "") and ray is None:
         raise click.UsageError(f"{out} is a URL, and a live run is written here as it goes: copy it when it is over")
     given = read_scenario(scenario, ctx.obj)
     objectives = given.objectives()
     with LiveView(given.horizon_s, objectives, quiet=as_json) as view:
-        done = run_scenario(given, out or default_folder(), view, ["openloop", *sys.argv[1:]])
+        done = run_scenario(given, out or default_folder(), view, ["openloop", *sys.argv[1:]], ray)
     if not as_json:
         click.echo(f"the run is in {done.path}")
     if objectives is None:

@@ -3,17 +3,19 @@
 import os
 import shutil
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, fields, replace
 from multiprocessing import get_context
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Protocol
 
 import msgspec
 import numpy as np
 
 from openloop.arrivals import Arrivals, Poisson
+from openloop.cluster import connected, spread_over
 from openloop.errors import RunError, SpecError, StorageError
 from openloop.frontier.folder import (
     FRONTIER_FILE,
@@ -80,11 +82,13 @@ def sweep(
     view: View | None = None,
     command: list[str] | None = None,
     processes: int | None = None,
+    ray: str | None = None,
 ) -> Frontier:
     """Offer rates to a live server, or to a simulated fleet, and find the knee; a sweep that was cut off goes on.
 
     `scenario` is what `openloop run` takes, as an object or by its flags (`{"target.url": ..., "slo": ...}`). Without
-    `rates` they are looked for, from `start` up, until half the knee's interval is within `precision` of it.
+    `rates` they are looked for, from `start` up, until half the knee's interval is within `precision` of it. `ray` is
+    the address of a cluster: simulated points are spread over it, and live ones driven by all of its machines.
     """
     if not isinstance(scenario, Scenario):
         scenario = read_scenario(None, {"arrivals": "poisson:rate=1", **scenario}, live=fleet is None)
@@ -92,6 +96,8 @@ def sweep(
         fleet = read_fleet(fleet)
     rates = None if rates is None else sorted(set(rates))
     _check(scenario, fleet, rates, repeat, target, precision, start, current)
+    if ray is not None and fleet is not None and rates is None:
+        raise SpecError("a search makes one run after another, which a cluster does not speed up: give --rates")
     asked = Asked(
         source="load" if fleet is None else "sim",
         slo=_written(scenario.whole_slo()),
@@ -108,7 +114,7 @@ def sweep(
     )
     folder = Path(out)
     _prepare(folder, asked)
-    return _Sweep(folder, asked, scenario, fleet, start, budget_s, view, command, processes).run()
+    return _Sweep(folder, asked, scenario, fleet, start, budget_s, view, command, processes, ray).run()
 
 
 def _check(
@@ -216,9 +222,11 @@ class _Sweep:
         view: View | None,
         command: list[str] | None,
         processes: int | None,
+        ray: str | None,
     ) -> None:
         self.folder, self.asked, self.scenario, self.fleet = folder, asked, scenario, fleet
         self.start, self.budget_s, self.view, self.command = start, budget_s, view, command
+        self.ray = ray
         self.processes = processes or len(os.sched_getaffinity(0))
         self.objectives = read_slo(asked.slo)
         self.trials: dict[Key, Trial] = {}
@@ -302,6 +310,9 @@ class _Sweep:
             (self.fleet, self.scenario, self._seed(each.key), each.key[0], each.seconds, self._where(each))
             for each in todo
         ]
+        if self.ray is not None:
+            yield from self._elsewhere(self.ray, todo, calls)
+            return
         if len(todo) == 1 or self.processes == 1:
             for each, call in zip(todo, calls, strict=True):
                 self._tell(each)
@@ -322,6 +333,22 @@ class _Sweep:
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
 
+    def _elsewhere(
+        self, address: str, todo: Sequence[_Todo], calls: Sequence[tuple[Any, ...]]
+    ) -> Iterator[tuple[_Todo, Run]]:
+        """Simulated on a cluster; the files of each run come back from wherever that was."""
+        with connected(address) as cluster:
+            asked = [(*call, self.asked.slo, self.command) for call in calls]
+            for place, files in spread_over(cluster, _simulate_there, asked):
+                where = self._where(todo[place])
+                draft = where.with_name(f"{where.name}{DRAFT}")
+                draft.mkdir()
+                for name, content in files.items():
+                    (draft / name).write_bytes(content)
+                draft.rename(where)
+                yield todo[place], open_run(where)
+                self._tell(todo[place])
+
     def _live(self, each: _Todo, most_spend: float | None) -> Run:
         rate = each.key[0]
         if self.asked_before:
@@ -336,7 +363,7 @@ class _Sweep:
             slo=self.asked.slo,
             limits=msgspec.structs.replace(self.scenario.limits, spend=most_spend),
         )
-        return run_scenario(given, self._where(each), _Backlog(each.seconds, self.view), self.command)
+        return run_scenario(given, self._where(each), _Backlog(each.seconds, self.view), self.command, self.ray)
 
     def _tell(self, each: _Todo) -> None:
         if self.view is not None:
@@ -381,6 +408,15 @@ def _ended(after_s: float, of_s: float, rate: float) -> str:
         f"ended after {format_seconds(after_s)} of {format_seconds(of_s)}: overloaded, "
         f"the backlog grows by {rate:.3g} requests per second"
     )
+
+
+def _simulate_there(*call: Any) -> dict[str, bytes]:
+    """On another machine, which may share no disk with this one."""
+    *how, where, slo, command = call
+    made: Callable[..., None] = _simulate
+    with TemporaryDirectory(prefix="openloop-") as scratch:
+        made(*how, Path(scratch) / where.name, slo, command)
+        return {each.name: each.read_bytes() for each in (Path(scratch) / where.name).iterdir()}
 
 
 def _simulate(

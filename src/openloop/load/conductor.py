@@ -14,11 +14,10 @@ import sys
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import astuple, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -54,7 +53,22 @@ from openloop.units import to_ns
 from openloop.workload import Ask, Demand, Prompts, Scale, Warming, Words, Workload, steady
 from openloop.workload.warmth import Hot
 
-__all__ = ["Load", "Snapshot", "drive"]
+__all__ = [
+    "FLUSH_ROWS",
+    "TELL_NS",
+    "Conductor",
+    "Load",
+    "Share",
+    "Snapshot",
+    "demand_of",
+    "drive",
+    "due_ns_of",
+    "interrupts_heard",
+    "manifest_of",
+    "pages_of",
+    "prime_caches",
+    "share_of",
+]
 
 Ints = NDArray[np.int64]
 
@@ -104,6 +118,15 @@ class Load:
     facts: dict[str, Any] = field(default_factory=dict)  # for the manifest
 
 
+@dataclass(frozen=True)
+class Share:
+    """What one of several machines drives of a run."""
+
+    demand: Demand
+    numbers: Ints  # that its requests have in the whole run
+    salter: Salter | None = None
+
+
 @dataclass
 class Snapshot:
     """Where a run is, for people who watch."""
@@ -131,7 +154,7 @@ def drive(load: Load, out: str | Path, watch: Callable[[Snapshot], str | None] |
     readable one. `watch` is called from another thread, about twice a second; if it gives a reason, the schedule ends
     there as one that the system cannot keep up with.
     """
-    _Conductor(load, Path(out), watch or (lambda _: None)).run()
+    Conductor(load, Path(out), watch or (lambda _: None)).run()
     return open_run(out)
 
 
@@ -153,26 +176,40 @@ class _Request:
         return self.tries > 1 or self.graded
 
 
-class _Conductor:
-    def __init__(self, load: Load, out: Path, watch: Callable[[Snapshot], str | None]) -> None:
+class Conductor:
+    """Drives a run, or a machine's share of one that starts when `begin` returns, at the moment that it gives."""
+
+    def __init__(
+        self,
+        load: Load,
+        out: Path,
+        watch: Callable[[Snapshot], str | None],
+        share: Share | None = None,
+        begin: Callable[[], int] | None = None,
+    ) -> None:
         self.watch = watch
+        self.begin = begin or (lambda: time.monotonic_ns() + LEAD_NS)
         self.settling_s = load.warming.most if isinstance(load.warming, Hot) else 0.0
         self.opened_ns = None if self.settling_s else 0  # when the measured window begins
         self.end_ns = to_ns(load.seconds + self.settling_s)  # when nothing more is due
         self.hits: list[tuple[float, float]] = []  # prompt tokens found in a cache, and looked up
-        self.demand = _demand(load, load.seconds + self.settling_s)
+        self.demand = share.demand if share else demand_of(load, load.seconds + self.settling_s)
+        self.numbers: Sequence[int] = share.numbers.tolist() if share else range(len(self.demand))
         self.salter = Salter(load.warming, load.seconds, as_field=load.cache_salt) if load.warming else None
+        self.primes = self.salter  # who asks before the clock starts what caches are to know
+        if share:
+            self.salter = share.salter
         if self.demand.with_answers or load.keep_texts or load.gating:
             load = replace(load, sites=[(place, replace(target, keep_text=True)) for place, target in load.sites])
         self.load = load
         self.prompts = Prompts(self.demand, load.words or Words(load.seed))
-        self.due_ns = _due_ns(load, self.demand, self.end_ns)
+        self.due_ns = due_ns_of(load, self.demand, self.end_ns)
         self.scheduled = bisect.bisect_left(self.due_ns, NEVER)  # the others follow from answers
         self.followers = _followers(self.demand)
         self.later: list[tuple[int, int]] = []  # a heap: attempts and turns that an answer has brought about
         self.later_due: list[int] = []  # when those turns are due, in order
         self.asked: dict[int, _Request] = {}  # with a worker, or to be tried again
-        self.awaited: dict[tuple[int, int], Row] = {}  # whose grade decides what comes next
+        self.awaited: dict[tuple[int, int], tuple[int, Row]] = {}  # whose grade decides what comes next
         self.rng = stream(load.seed, "retries")
         self.begun: deque[int] = deque(maxlen=REMEMBERED)  # how long until answers began
         self.fed = 0  # of the schedule
@@ -197,14 +234,16 @@ class _Conductor:
         self.start_ns = 0
         self.stolen_s = 0.0
         self.poller = Poller()
-        self.writer = RunWriter(out, self._manifest())
-        self.scraper = Scraper.of(ServerWriter(out), _pages(load), load.metrics) if load.metrics is not None else None
+        self.writer = RunWriter(out, manifest_of(load, self.demand, self.end_ns))
+        self.scraper = Scraper.of(ServerWriter(out), pages_of(load), load.metrics) if load.metrics is not None else None
         self.texts = Texts(out, load.gating) if load.keep_texts or load.gating else None
         self.workers: list[_Worker] = []
 
     def run(self) -> None:
-        signals = (signal.SIGINT, signal.SIGTERM) if _main_thread() else ()
-        before = {each: signal.signal(each, self._interrupted) for each in signals}
+        with interrupts_heard(self.interrupt):
+            self._run()
+
+    def _run(self) -> None:
         try:
             self.workers = [self._start(number) for number in range(self.load.workers)]
             thread = threading.Thread(target=self._conduct_politely)
@@ -228,45 +267,14 @@ class _Conductor:
                 worker.channel.close()
             self.poller.close()
             forget_now(self.writer.folder)
-            for each, handler in before.items():
-                signal.signal(each, handler)
 
-    def _interrupted(self, _: int, __: FrameType | None) -> None:
+    def interrupt(self) -> None:
+        """The first stops the schedule, the second everything."""
         self.interrupts += 1
-
-    def _manifest(self) -> Manifest:
-        load, demand = self.load, self.demand
-        facts: dict[str, Any] = {"source": "load", "arrivals": f"closed:users={load.users}"}
-        if not load.users:
-            facts["arrivals"] = "as recorded" if load.arrivals is None else str(load.arrivals)
-            facts["arrivals_dispersion"] = 0.0
-            if not self.followers:
-                facts["offered_rps"] = self.scheduled / (self.end_ns / 1e9)
-        if load.arrivals is not None and not load.users and not self.followers:
-            facts |= {
-                "arrivals_cv": load.arrivals.cv,
-                "arrivals_dispersion": load.arrivals.dispersion(self.end_ns / 1e9),
-                "offered_rps": load.arrivals.expected(self.end_ns / 1e9) / (self.end_ns / 1e9),
-            }
-        prompts, outputs = demand.prompt_tokens, demand.output_tokens
-        facts |= {
-            "seed": load.seed,
-            "workload": str(load.workload),
-            "lengths": f"prompt {_spread(prompts)}, output {_spread(outputs)} tokens{_made_of(load.words)}",
-            "retry_policy": "; ".join(str(each) for each in (load.retry, load.hedge, load.repair) if each) or None,
-            "quality_gate": str(load.gating) if load.gating else None,
-            "replicas": len(load.sites) if len(load.sites) > 1 else None,
-            "window_ns": (0, self.end_ns),
-            "cache_warmth": load.warming.state if load.warming else None,
-            "events": load.warming.events(load.seconds) if load.warming else (),
-            "started_at": datetime.now(UTC).isoformat(),
-        }
-        events = (*facts["events"], *load.facts.get("events", ()))
-        return Manifest(**{**facts, **load.facts, "events": events})
 
     def _start(self, number: int) -> _Worker:
         load = self.load
-        limit, users = (_share(each, number, load.workers) for each in (load.connections, load.users))
+        limit, users = (share_of(each, number, load.workers) for each in (load.connections, load.users))
         ours, theirs = socket.socketpair()
         theirs.set_inheritable(True)
         with theirs:
@@ -306,9 +314,12 @@ class _Conductor:
         """Until every worker has said goodbye, or is gone."""
         while not all(worker.ready or worker.over for worker in self.workers):
             self._listen(None)
-        if self.salter:
-            self._prime(self.salter)
-        self.start_ns = time.monotonic_ns() + LEAD_NS
+        if self.primes:
+            primed_with, self.primed = prime_caches(
+                self.load, self.demand, self.primes, self.prompts.words, lambda: bool(self.interrupts)
+            )
+            self.notes += primed_with
+        self.start_ns = self.begin()
         self.stolen_s = stolen_s()
         flushed = told = self.start_ns
         if self.scraper:
@@ -376,7 +387,8 @@ class _Conductor:
             self.due_ns[number] = max(finished[3] - self.start_ns, 0)  # it was due when it was sent
         where = self._where(number, attempt)
         place, target = load.sites[where]
-        row = Row(number, self.due_ns[number], Outcome(), attempt, self._kind(request, attempt), request.ask)
+        name, kind = self.numbers[number], self._kind(request, attempt)
+        row = Row(name, self.due_ns[number], Outcome(), attempt, kind, request.ask)
         read_finished(row, finished, self.start_ns, target, load.timeout_s)
         if len(load.sites) > 1 and row.outcome.replica is None:
             row.outcome.replica = place.host
@@ -390,7 +402,7 @@ class _Conductor:
         if finished[-1] or row.outcome.status == "cancelled":
             return
         if self.load.repair and self.texts and self.texts.waits_for(row):
-            self.awaited[number, attempt] = row
+            self.awaited[row.number, attempt] = number, row
             request.graded = True
         else:
             self._settle(number, request, row)
@@ -400,10 +412,10 @@ class _Conductor:
         assert self.texts is not None
         for key, grade in self.texts.graded():
             self.spent += grade.cost
-            row = self.awaited.pop(key, None)
-            request = self.asked.get(key[0])
-            if row is not None and request is not None:
-                self._settle(key[0], request, row, grade)
+            if key in self.awaited:
+                number, row = self.awaited.pop(key)
+                if number in self.asked:
+                    self._settle(number, self.asked[number], row, grade)
 
     def _settle(self, number: int, request: _Request, row: Row, grade: Grade | None = None) -> None:
         """All copies of this attempt are back: try again, go on with the conversation, or leave it at that."""
@@ -450,7 +462,7 @@ class _Conductor:
         return "hedge" if attempt % 2 else request.waves[attempt // 2]
 
     def _where(self, number: int, attempt: int) -> int:
-        return (number + attempt) % len(self.load.sites)
+        return (self.numbers[number] + attempt) % len(self.load.sites)
 
     def _add(self, row: Row) -> None:
         self.rows.append(row)
@@ -530,26 +542,20 @@ class _Conductor:
         request = self.asked.get(number)
         if request is None:
             ask = self.prompts.ask(number)
-            request = self.asked[number] = _Request(self.salter.salted(ask, number, due / 1e9) if self.salter else ask)
+            if self.salter:
+                ask = self.salter.salted(ask, self.numbers[number], due / 1e9)
+            request = self.asked[number] = _Request(ask)
             self.given += 1
             self.latest = max(self.latest, due)
         step = 1 if self.load.hedge is None else 2
         attempt = (request.tries - 1) * step
         where, elsewhere = self._where(number, attempt), self._where(number, attempt + 1)
-        payload = self.load.sites[where][1].encode(request.ask, number)
+        name = self.numbers[number]
+        payload = self.load.sites[where][1].encode(request.ask, name)
         copy = b""
         if self.load.hedge is not None:
-            copy = payload if where == elsewhere else self.load.sites[elsewhere][1].encode(request.ask, number)
+            copy = payload if where == elsewhere else self.load.sites[elsewhere][1].encode(request.ask, name)
         return number * TICKETS + attempt, self.start_ns + due, where, payload, elsewhere, copy
-
-    def _prime(self, salter: Salter) -> None:
-        """Ask, before the clock starts, what caches are to know; not being able to is a note, and no such state."""
-        asks = salter.primes(self.demand, self.prompts.words)
-        done, why = prime(self.load.sites, asks, self.load.timeout_s, lambda: bool(self.interrupts))
-        total = len(asks) * len(self.load.sites)
-        self.primed = done == total
-        if salter.warming.primes:
-            self.notes.append(f"primed with {done:,} of {total:,} prefixes{f': {why}' if why else ''}")
 
     def _open_if_steady(self, now: int) -> None:
         """Begin to measure once the hit rate is steady, by rows or else by the server's counters; or late."""
@@ -617,9 +623,8 @@ class _Conductor:
             request = self.asked.pop(number, None)
             self.settled += 1
             if request is None or not request.known:
-                self._add(
-                    Row(number, self.due_ns[number], Outcome("dropped", error=why), ask=self.prompts.bare(number))
-                )
+                outcome, ask = Outcome("dropped", error=why), self.prompts.bare(number)
+                self._add(Row(self.numbers[number], self.due_ns[number], outcome, ask=ask))
 
     def _scheduled_by(self, moment_ns: int) -> int:
         return bisect.bisect_left(self.due_ns, moment_ns - self.start_ns, 0, self.scheduled)
@@ -698,7 +703,7 @@ class _Conductor:
             request = self.asked[number]
             if not request.known:
                 outcome = Outcome("censored", error="still in flight when the run was stopped")
-                self._add(Row(number, self.due_ns[number], outcome, ask=request.ask))
+                self._add(Row(self.numbers[number], self.due_ns[number], outcome, ask=request.ask))
         self._flush()
         self._stop_scraping()
         labels = self.texts.finish(self._hurried, self.notes) if self.texts else None
@@ -746,7 +751,62 @@ class _Conductor:
         )
 
 
-def _share(total: int | None, number: int, workers: int) -> int:
+def manifest_of(load: Load, demand: Demand, end_ns: int) -> Manifest:
+    """What is known of a run before it begins."""
+    seconds = end_ns / 1e9
+    facts: dict[str, Any] = {"source": "load", "arrivals": f"closed:users={load.users}"}
+    if not load.users:
+        facts["arrivals"] = "as recorded" if load.arrivals is None else str(load.arrivals)
+        facts["arrivals_dispersion"] = 0.0
+        if not demand.with_answers:
+            facts["offered_rps"] = int(np.sum(~np.isnan(demand.due_s))) / seconds
+    if load.arrivals is not None and not load.users and not demand.with_answers:
+        facts |= {
+            "arrivals_cv": load.arrivals.cv,
+            "arrivals_dispersion": load.arrivals.dispersion(seconds),
+            "offered_rps": load.arrivals.expected(seconds) / seconds,
+        }
+    prompts, outputs = demand.prompt_tokens, demand.output_tokens
+    facts |= {
+        "seed": load.seed,
+        "workload": str(load.workload),
+        "lengths": f"prompt {_spread(prompts)}, output {_spread(outputs)} tokens{_made_of(load.words)}",
+        "retry_policy": "; ".join(str(each) for each in (load.retry, load.hedge, load.repair) if each) or None,
+        "quality_gate": str(load.gating) if load.gating else None,
+        "replicas": len(load.sites) if len(load.sites) > 1 else None,
+        "window_ns": (0, end_ns),
+        "cache_warmth": load.warming.state if load.warming else None,
+        "events": load.warming.events(load.seconds) if load.warming else (),
+        "started_at": datetime.now(UTC).isoformat(),
+    }
+    events = (*facts["events"], *load.facts.get("events", ()))
+    return Manifest(**{**facts, **load.facts, "events": events})
+
+
+def prime_caches(
+    load: Load, demand: Demand, salter: Salter, words: Words, stop: Callable[[], bool]
+) -> tuple[list[str], bool]:
+    """Ask, before the clock starts, what caches are to know; not being able to is a note, and no such state."""
+    asks = salter.primes(demand, words)
+    done, why = prime(load.sites, asks, load.timeout_s, stop)
+    total = len(asks) * len(load.sites)
+    note = f"primed with {done:,} of {total:,} prefixes{f': {why}' if why else ''}"
+    return [note] if salter.warming.primes else [], done == total
+
+
+@contextlib.contextmanager
+def interrupts_heard(tell: Callable[[], None]) -> Iterator[None]:
+    """Ctrl-C and a polite kill are told, where signals can be heard, and end nothing by themselves."""
+    signals = (signal.SIGINT, signal.SIGTERM) if threading.current_thread() is threading.main_thread() else ()
+    before = {each: signal.signal(each, lambda *_: tell()) for each in signals}
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+
+def share_of(total: int | None, number: int, workers: int) -> int:
     """Of a limit that workers have together; 0: there is none."""
     if not total:
         return 0
@@ -755,7 +815,7 @@ def _share(total: int | None, number: int, workers: int) -> int:
     return total // workers + (number < total % workers)
 
 
-def _demand(load: Load, seconds: float) -> Demand:
+def demand_of(load: Load, seconds: float) -> Demand:
     if not load.users:
         return load.workload.demand(load.arrivals, seconds, load.seed)
     found = load.workload.demand(Constant(MOST_IN_CLOSED_LOOP / load.seconds), load.seconds, load.seed)
@@ -764,7 +824,7 @@ def _demand(load: Load, seconds: float) -> Demand:
     return found
 
 
-def _due_ns(load: Load, demand: Demand, end_ns: int) -> list[int]:
+def due_ns_of(load: Load, demand: Demand, end_ns: int) -> list[int]:
     """When each request is due: NEVER where that follows from an answer; in a closed loop, at the earliest."""
     if load.users:
         return [0] * len(demand)
@@ -773,7 +833,7 @@ def _due_ns(load: Load, demand: Demand, end_ns: int) -> list[int]:
     return due
 
 
-def _pages(load: Load) -> dict[str, Place]:
+def pages_of(load: Load) -> dict[str, Place]:
     """Whom to ask for figures: each server once."""
     return {place.host: place for place, target in load.sites if isinstance(target, HttpTarget)}
 
@@ -794,7 +854,3 @@ def _made_of(words: Words | None) -> str:
 def _spread(tokens: Ints) -> str:
     low, mid, high = np.percentile(tokens, [10, 50, 90])
     return f"mean {tokens.mean():.0f} (p10 {low:.0f}, p50 {mid:.0f}, p90 {high:.0f})" if low < high else f"{mid:.0f}"
-
-
-def _main_thread() -> bool:
-    return threading.current_thread() is threading.main_thread()

@@ -12,12 +12,15 @@ from typing import Any
 import msgspec
 
 from openloop.arrivals import Arrivals, read_arrivals
+from openloop.cluster import connected, hosts_on
 from openloop.distributions import Distribution, read_distribution
 from openloop.errors import SpecError
 from openloop.load.address import Address, Place, find, shown
 from openloop.load.conductor import Load, Snapshot, drive
 from openloop.load.exchange import exchange, measure_scale, only_model
+from openloop.load.part import Part
 from openloop.load.restart import restart
+from openloop.load.spread import spread
 from openloop.load.targets import (
     TARGETS,
     Function,
@@ -379,16 +382,21 @@ def default_folder() -> Path:
 
 def run_scenario(
     scenario: Scenario,
-    out: Path,
+    out: str | Path,
     watch: Callable[[Snapshot], str | None] | None = None,
     command: list[str] | None = None,
+    ray: str | None = None,
 ) -> Run:
-    """Drive what the scenario names, as it says, into the folder `out`."""
+    """Drive what the scenario names, as it says, into the folder `out`; from all machines of a Ray cluster, if one is
+    named, with so many workers on each."""
     load = _load(scenario, command)
     if scenario.restart is not None:
         notes = restart(scenario.restart, [place for place, _ in load.sites])
         load = replace(load, facts={**load.facts, "notes": (*load.facts["notes"], *notes)})
-    return drive(load, out, watch)
+    if ray is None:
+        return drive(load, out, watch)
+    with connected(ray) as cluster:
+        return spread(load, out, hosts_on(cluster, Part, scenario.workers), watch)
 
 
 def wait_until_free(scenario: Scenario, patience_s: float) -> None:

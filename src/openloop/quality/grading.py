@@ -16,7 +16,7 @@ from openloop.quality.case import Case, Grade
 from openloop.quality.gating import Gating, read_gating
 from openloop.quality.pool import Pool, jobs_for
 from openloop.quality.slices import slices_of
-from openloop.records import GRADES, GradesWriter, Labels, Run, open_run, relabel, side_table
+from openloop.records import GRADES, PARTS, GradesWriter, Labels, Run, open_run, relabel, side_table
 
 __all__ = ["Grades", "Grading", "Key", "grade_row", "grade_run", "labels_of", "summary"]
 
@@ -59,6 +59,10 @@ def grade_run(
     gating, run, folder = read_gating(gates), open_run(path), Path(path)
     if run.missing:
         raise RunError(f"{folder} cannot be graded: {run.missing[0]}")
+    if run.manifest.nodes:
+        raise RunError(
+            f"{folder} is in parts, by machine; grade each of them: openloop grade {folder / PARTS / '0'} ..."
+        )
     cases, mark = dict(_cases(run)), gating.fingerprint
     before = {} if again else {key: row for key, row in _graded(folder).items() if row["gate"] == mark and key in cases}
     known = {key: row for key, row in before.items() if row["quality"] is not None}

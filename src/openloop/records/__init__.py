@@ -1,9 +1,9 @@
 """The table every producer writes and every reader reads."""
 
-from openloop.records.manifest import MANIFEST_FILE, Manifest, Prices, TimedEvent, Warmth, checked, read_prices
+from openloop.records.manifest import MANIFEST_FILE, Manifest, Node, Prices, TimedEvent, Warmth, checked, read_prices
 from openloop.records.now import Now, forget_now, read_now, write_now
-from openloop.records.remote import locate
-from openloop.records.run import Run, open_run
+from openloop.records.remote import copy_run, is_url, locate
+from openloop.records.run import PARTS, Run, open_run
 from openloop.records.schema import (
     COLUMNS,
     KINDS,
@@ -30,6 +30,7 @@ __all__ = [
     "MANIFEST_FILE",
     "MEASURES",
     "MISSING",
+    "PARTS",
     "SCHEMA",
     "SERVER_SCHEMA",
     "STATUSES",
@@ -38,6 +39,7 @@ __all__ = [
     "Labels",
     "Manifest",
     "Measure",
+    "Node",
     "Now",
     "Prices",
     "Reading",
@@ -50,8 +52,10 @@ __all__ = [
     "check_attempts",
     "check_rows",
     "checked",
+    "copy_run",
     "forget_now",
     "ints",
+    "is_url",
     "locate",
     "make_batch",
     "make_lists",

@@ -14,6 +14,7 @@ from openloop.spec import Strict, convert, read_json, read_yaml
 __all__ = [
     "MANIFEST_FILE",
     "Manifest",
+    "Node",
     "Prices",
     "TimedEvent",
     "Warmth",
@@ -39,6 +40,16 @@ class TimedEvent(Strict, frozen=True):
     at_ns: Time
     kind: str  # deploy, scale-out, salt-rotation, failure, ...
     detail: str | None = None
+
+
+class Node(Strict, frozen=True):
+    """A machine that drove a part of the run; its rows are in nodes/, by its place in the list, unless it was lost."""
+
+    name: str
+    requests: Count  # of the schedule
+    offset_ns: int  # of its clock against the coordinator's, whose times are in all rows
+    error_ns: Count  # that times are wrong by at most, for not knowing this offset better
+    lost: str | None = None  # why it did not drive its part to the end
 
 
 class Prices(Strict, frozen=True):
@@ -103,6 +114,7 @@ class Manifest(Strict, frozen=True):
     quantization: str | None = None
     hardware: str | None = None
     replicas: Count | None = None
+    nodes: tuple[Node, ...] = ()  # machines that sent, where there were several
 
     workload: str | None = None
     lengths: str | None = None  # distribution of prompt and output lengths

@@ -3,13 +3,14 @@
 import itertools
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import IO, Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.ipc
@@ -25,8 +26,9 @@ from openloop.records.texts import TEXTS
 from openloop.records.validate import check_attempts, check_batch
 from openloop.records.writer import SPOOL_FILE, TABLE_FILE, RunWriter
 
-__all__ = ["MemorySource", "ParquetSource", "Run", "SpoolSource", "open_run"]
+__all__ = ["PARTS", "MemorySource", "ParquetSource", "PartsSource", "Run", "SpoolSource", "open_run"]
 
+PARTS = "nodes"  # folder of the parts of a run, a run each, where several machines drove it
 WORDS = [name for name, column in COLUMNS.items() if pa.types.is_string(column.type) and name != "error"]
 
 
@@ -93,7 +95,7 @@ class Run:
             self._upload(locate(folder))
             return
         figures = self.server()
-        with RunWriter(folder, self.manifest) as writer:
+        with RunWriter(folder, _in_one(self.manifest)) as writer:
             for batch in self.batches():
                 writer.append(batch)
             if figures is not None:
@@ -135,6 +137,10 @@ def open_run(path: str | Path) -> Run:
         raise RunError(f"{folder} {what}")
     if not (folder / MANIFEST_FILE).exists():
         raise RunError(f"{folder} is not a run: it has no {MANIFEST_FILE}")
+    return _whole(_open(folder))
+
+
+def _open(folder: Path) -> Run:
     manifest = read_manifest(folder)
     for _ in range(2):  # a producer may finish between our looking and our opening: look again
         try:
@@ -146,6 +152,34 @@ def open_run(path: str | Path) -> Run:
         except FileNotFoundError:
             manifest = read_manifest(folder)
     raise RunError(f"{folder} has no {TABLE_FILE}: the run's table is missing")
+
+
+def _whole(run: Run) -> Run:
+    """With the rows of all machines that drove it."""
+    if not run.manifest.nodes or run.path is None:
+        return run
+    sources, missing = [run.source], list(run.missing)
+    for number, node in enumerate(run.manifest.nodes):
+        if node.lost:  # what was known of it then is among the run's own rows, and it may write on
+            missing.append(f"the machine {node.name} was lost: {node.lost}")
+            continue
+        try:
+            part = _open(run.path / PARTS / str(number))
+        except (RunError, FileNotFoundError):
+            missing.append(f"{node.name}: its rows are missing")
+            continue
+        sources.append(part.source)
+        missing += [f"{node.name}: {each}" for each in part.missing]
+    return replace(run, source=PartsSource(sources), missing=tuple(missing))
+
+
+def _in_one(manifest: Manifest) -> Manifest:
+    """Of a copy whose rows are in one table: what is known of the machines is a note."""
+    told = [f"{node.name} was lost" if node.lost else f"{node.name} to {node.error_ns} ns" for node in manifest.nodes]
+    if not told:
+        return manifest
+    note = f"driven by {len(told)} machines; clocks were aligned: {', '.join(told)}"
+    return msgspec.structs.replace(manifest, nodes=(), notes=(*manifest.notes, note))
 
 
 def _late(manifest: Manifest) -> tuple[str, ...]:
@@ -234,6 +268,18 @@ class SpoolSource:
         )
 
 
+class PartsSource:
+    """The rows of several machines, one after the other."""
+
+    def __init__(self, sources: Sequence["Source"]) -> None:
+        self._sources = sources
+        self.num_rows: int = sum(each.num_rows for each in sources)
+        self.num_events: int = sum(each.num_events for each in sources)
+
+    def batches(self, columns: list[str], rows: int) -> Iterator[pa.RecordBatch]:
+        return itertools.chain.from_iterable(each.batches(columns, rows) for each in self._sources)
+
+
 def _stream(file: IO[bytes]) -> Iterator[pa.RecordBatch]:
     """Whole batches of a stream, up to its end or to the first that is torn or damaged."""
     try:
@@ -290,7 +336,7 @@ def _joined(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.RecordB
         yield pa.concat_batches(held)
 
 
-Source = MemorySource | ParquetSource | SpoolSource
+Source = MemorySource | ParquetSource | SpoolSource | PartsSource
 
 
 def _conform(table: pa.Table, columns: list[str], path: Path) -> pa.RecordBatch:

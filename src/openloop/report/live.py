@@ -32,7 +32,7 @@ class LiveView:
         self._objectives = objectives
         self._quiet = quiet
         self._latest: deque[tuple[float, float, float]] = deque(maxlen=KEPT)  # ttft, tpot, lag
-        self._accepted = 0
+        self._accepted = self._counted = 0
         self._errors: Counter[str] = Counter()
         self._shown = 0.0
         self.last = ""
@@ -71,7 +71,7 @@ class LiveView:
             f"in flight {now.in_flight:,}",
         ]
         if self._objectives is not None:
-            parts.append(f"within latency {format_rate(self._accepted / elapsed)}")
+            parts.append(f"within latency {format_rate(done * self._accepted / max(self._counted, 1) / elapsed)}")
         if self._latest:
             ttft, tpot, lag = np.array(self._latest).T
             parts += [f"ttft {_pair(ttft)}", f"tpot {_pair(tpot)}", f"lag p99 {format_seconds(_quantile(lag, 0.99))}"]
@@ -79,6 +79,7 @@ class LiveView:
         return ", ".join(parts)
 
     def _count(self, row: Row) -> None:
+        self._counted += 1
         if row.outcome.error:
             self._errors[row.outcome.error] += 1
         if row.sent_ns is None:
