@@ -59,8 +59,8 @@ def sweep(
     are points called comfortable, moderate, busy, stressed and overloaded. Every run has prompts and arrivals of its
     own, the next one waits until the server is free, and one whose backlog grows ends early. The same command goes on
     with a sweep that was cut off. --for is the time of one point, --max-spend the cost of all. Simulated points of a
-    list use all cores, or with --ray those of a cluster. With several states in --warmth there is a sweep of each, in a folder of its own, and the gap
-    between them; budgets are shared evenly.
+    list use all cores, or with --ray those of a cluster. With several states in --warmth there is a sweep of each, in
+    a folder of its own, and the gap between them; budgets are shared evenly.
 
     \b
     Examples:
