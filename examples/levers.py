@@ -3,8 +3,9 @@
 1. Hedging under an SLO. Eight replicas in turn, each of which is eight times slower for 2 s of every 40 s. A request
    without a first token after 150 ms is copied to another replica, and whoever answers first is kept. That takes the
    slow moments out of the tail for a twentieth more load. Where the fleet is nearly full the copies make more requests
-   late, which are copied: at four fifths of what it can do, hedging doubles the load and nobody is served in time. A
-   budget of one copy for twenty requests keeps it harmless; a copy after 50 ms is too many copies sooner.
+   late, which are copied: at 280 requests per second, four of five of which would have been in time, hedging nearly
+   doubles the load and three of four are late. A budget of one copy for twenty requests keeps it harmless; copies after
+   50 ms are too many sooner.
 2. Admission at the knee. Four replicas, each with a batch of at most 48. Beyond the knee all requests wait as long as
    the queue is, and goodput falls to nothing, though as many are served. Whoever refuses enough keeps the rest in time:
    a limit must be known beforehand, a prediction of the first token needs no limit.
@@ -47,7 +48,8 @@ def measured(fleet: dict[str, Any], rate: float, seconds: float, slo: str) -> Sc
 
 def hedging(folder: Path | None) -> None:
     loads = (100, 180, 240, 280, 310)
-    print("ttft within 300 ms, p99 of it, and load added" + "".join(f"{load:>23}/s" for load in loads))
+    print("ttft within 300 ms, its p99, and load added, by requests per second")
+    print(" " * 19 + "".join(f"{load:>23}" for load in loads))
     goodputs: dict[str, list[float]] = {}
     for name, more in HEDGES.items():
         cells, goodputs[name] = [], []
@@ -55,9 +57,9 @@ def hedging(folder: Path | None) -> None:
             score = measured({"replicas": 8, "events": SLOW, **more}, load, 80.0, "ttft<=300ms")
             assert score.ttft_s
             added = score.retries.hedges / score.requests
-            cells.append(f"{score.attainment:>10.1%} {score.ttft_s.p99:>6.2f} s {added:>+5.0%}")
+            cells.append(f"{score.attainment:>9.1%}{score.ttft_s.p99:>6.2f} s{added:>+6.0%}")
             goodputs[name].append(score.goodput_rps)
-        print(f"{name:45}" + " ".join(cells))
+        print(f"{name:19}{''.join(cells)}")
     if folder:
         chart = Chart("Copies help until the fleet is nearly full", "Requests per second", "Accepted per second")
         for name, each in goodputs.items():

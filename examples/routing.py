@@ -74,22 +74,18 @@ def the_table(folder: Path | None) -> None:
         shown[routing] = (cached(score), score.ttft_s.mean)
     if folder:
         chart = Chart("Where requests go decides what is cached", "Share of prompt tokens cached", "Mean TTFT (s)")
-        ranked = sorted(shown, key=shown.__getitem__)
-        few = [
-            name
-            for name in ranked
-            if name in ("round-robin", "dynamo", "prefix-aware:lead=4", "sticky", "prefix-aware")
-        ]
+        few = ["round-robin", "dynamo", "prefix-aware:lead=4", "sticky"]
         chart.points([shown[name][0] for name in few], [shown[name][1] for name in few], few)
         chart.limits(x=(0.0, 1.05), y=(0.0, 1.5))
         chart.save(folder / "routing_table.svg")
         chart.save(folder / "routing_table.png")
 
 
-def hot_spot() -> None:
+def hot_spot(folder: Path | None) -> None:
     print()
     print("two of five requests of one customer     cached   ttft mean      p99   accepted   busiest replica")
     skewed = "synthetic:prompt=lognormal(median=600,sigma=0.6),output=150,prefixes=80,prefix=6000,skew=1.4"
+    shares: dict[str, list[float]] = {}
     for name, routing in {
         "by prefix, without a fallback": "prefix-aware:fallback=stay",
         "by prefix, at most 8 ahead": "prefix-aware",
@@ -98,8 +94,16 @@ def hot_spot() -> None:
         "the sglang router": "sglang",
     }.items():
         score = measured(routing, skewed, 12.0, 400.0)
-        busiest = max(each.requests for each in score.by["replica"].values()) / score.requests
-        print(f"{name:40} {cached(score):>7.0%} {ttft(score):>20} {score.attainment:>9.1%} {busiest:>16.0%}")
+        shares[name] = sorted((each.requests / score.requests for each in score.by["replica"].values()), reverse=True)
+        print(f"{name:40} {cached(score):>7.0%} {ttft(score):>20} {score.attainment:>9.1%} {shares[name][0]:>16.0%}")
+    if folder:
+        title = "Without a fallback one replica has two of five requests"
+        chart = Chart(title, "Replicas, the busiest first", "Share of requests", shares=True)
+        for name in ("by prefix, without a fallback", "the sglang router", "by prefix, at most 8 ahead"):
+            chart.line(range(1, 9), shares[name], name)
+        chart.limits(y=(0.0, 0.4))
+        chart.save(folder / "routing_hot_spot.svg")
+        chart.save(folder / "routing_hot_spot.png")
 
 
 def dilution(folder: Path | None) -> None:
@@ -144,6 +148,6 @@ def staleness(folder: Path | None) -> None:
 if __name__ == "__main__":
     where = Path(sys.argv[1]) if len(sys.argv) > 1 else None
     the_table(where)
-    hot_spot()
+    hot_spot(where)
     dilution(where)
     staleness(where)
