@@ -58,7 +58,7 @@ def engine(
     command: Sequence[str], log: Path, *, env: Mapping[str, str] | None = None, patience_s: float = 600.0
 ) -> Iterator[Engine]:
     """Start it on a free port and the first core, wait until it answers, and end all of its processes afterwards."""
-    port = _free_port()
+    port = free_port()
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("wb") as output:
         process = subprocess.Popen(
@@ -70,20 +70,20 @@ def engine(
         )
     try:
         found = Engine(f"http://127.0.0.1:{port}", process.pid)
-        _wait_until_up(found, process, log, patience_s)
+        wait_until_up(found, process, log, patience_s)
         yield found
     finally:
         _end(process)
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         port: int = sock.getsockname()[1]
         return port
 
 
-def _wait_until_up(found: Engine, process: "subprocess.Popen[bytes]", log: Path, patience_s: float) -> None:
+def wait_until_up(found: Engine, process: "subprocess.Popen[bytes]", log: Path, patience_s: float) -> None:
     until = time.monotonic() + patience_s
     while process.poll() is None and time.monotonic() < until:
         try:

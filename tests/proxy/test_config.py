@@ -1,9 +1,12 @@
 """proxy.yaml, and what a proxy overhears."""
 
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -45,6 +48,16 @@ def test_what_is_wrong_in_the_file_is_one_sentence(keys: dict[str, Any], sentenc
     assert sentence in str(caught.value)
     assert "\n" not in str(caught.value)
     assert "secret" not in str(caught.value)
+
+
+def test_the_file_in_the_docs_is_one_and_says_the_defaults() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "proxy.md").read_text()
+    written = yaml.safe_load(page.partition("```yaml\n")[2].partition("```")[0])
+    found, plain = read_proxy(written), read_proxy({"replicas": ONE})
+    chosen = ("replicas", "routing", "admission", "retry", "hedge", "slo")
+    assert set(written) == {field.encode_name for field in msgspec.structs.fields(found)}
+    for name in set(written) - set(chosen):
+        assert getattr(found, name) == getattr(plain, name), name
 
 
 STREAM = b": hello\n\n" + token("one") + token("zwei \u00fc") + token("") + last(2) + DONE

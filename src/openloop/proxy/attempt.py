@@ -82,7 +82,7 @@ class Attempt:
                     if not data:
                         break
                     self._held.append(data)
-        except aiohttp.ClientConnectorError as error:
+        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
             self.unreached = True
             self.fleet.note(replica, False)
             self._fail(error)
@@ -126,7 +126,7 @@ class Attempt:
         self._end(time.monotonic_ns())
 
     def _fail(self, error: Exception) -> None:
-        if isinstance(error, TimeoutError) and not isinstance(error, aiohttp.ClientError):
+        if isinstance(error, TimeoutError) and not self.unreached:
             self.close("timeout", "gave up: the attempt took too long")
             return
         what = "the stream was cut" if self.outcome.event_ns else "there was no answer"

@@ -42,10 +42,6 @@ class Replica:
     def well(self) -> bool:
         return self.failures < FALLS
 
-    @property
-    def open(self) -> bool:
-        return self.well and not self.draining
-
 
 class Fleet:
     """`tell` hears what happens to replicas; `log` gets every decision."""
@@ -62,14 +58,17 @@ class Fleet:
         return (time.monotonic_ns() - self._start_ns) / 1e9
 
     @property
-    def some_open(self) -> int:
-        return sum(each.open for each in self.replicas)
+    def open(self) -> list[bool]:
+        """By replica, whether it gets requests. Where none is well, all do: it may be the proxy that is not."""
+        some_well = any(each.well and not each.draining for each in self.replicas)
+        return [not each.draining and (each.well or not some_well) for each in self.replicas]
 
     def send(self, ask: Ask, session: int | None, deadline: float, avoid: int | None) -> tuple[Routed | None, str]:
         """Who gets a request, which counts there from now on; or why nobody does."""
         now = self.now()
-        for place, replica in enumerate(self.replicas):
-            self._router.set_open(place, replica.open)
+        open_now = self.open
+        for place, gets in enumerate(open_now):
+            self._router.set_open(place, gets)
         routed = self._router.route(
             now,
             ask.prompt_tokens,
@@ -80,7 +79,7 @@ class Fleet:
             avoid=avoid,
         )
         if routed is None:
-            return None, "the policy sheds it" if self.some_open else "no replica is open"
+            return None, "the policy sheds it" if any(open_now) else "no replica is open"
         replica = self.replicas[routed.place]
         if self._keeper.refuses(replica.requests, replica.waiting, now):
             self._router.ended(routed.number)

@@ -1,10 +1,10 @@
 """/metrics: first of all, what users accepted, by class and by replica, over the last minute."""
 
 from collections import Counter, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from openloop.proxy.fleet import Replica
+from openloop.proxy.fleet import Fleet
 
 __all__ = ["Judged", "Meters"]
 
@@ -47,12 +47,12 @@ class Meters:
             self.totals["accepted", name] += each.accepted
             self.totals["attempts", each.replica or "", each.status] += 1
 
-    def page(self, now: float, replicas: Sequence[Replica], in_flight: int, lost: int) -> str:
+    def page(self, now: float, fleet: Fleet, in_flight: int, lost: int) -> str:
         recent: Counter[tuple[str, ...]] = sum(
             (counts for at, counts in self._seconds if at > int(now) - WINDOW_S), Counter()
         )
         span = max(min(now, WINDOW_S), 1.0)
-        lines: list[str] = []
+        replicas, lines = fleet.replicas, list[str]()
 
         def family(name: str, kind: str, about: str, values: Iterable[tuple[dict[str, str], float]]) -> None:
             lines.extend((f"# HELP openloop_{name} {about}", f"# TYPE openloop_{name} {kind}"))
@@ -84,8 +84,9 @@ class Meters:
                 "Output tokens of accepted requests per second over the last minute.",
                 [({kind: name}, recent[kind, name, "tokens"] / span) for name, _ in told],
             )
+        gets = [({"replica": r.name}, float(is_open)) for r, is_open in zip(replicas, fleet.open, strict=True)]
+        family("replica_open", "gauge", "Whether it gets requests.", gets)
         for gauge, about in (
-            ("open", "Whether it gets requests."),
             ("well", "Whether it answers health checks."),
             ("draining", "Whether it is being drained."),
             ("requests", "Requests in flight at it."),

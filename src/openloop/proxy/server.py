@@ -31,7 +31,7 @@ from openloop.units import parse_seconds
 
 __all__ = ["Proxy", "serve_proxy"]
 
-CONNECT_S = 5.0
+CONNECT_S = 10.0
 KEPT_S = 2.0  # a resting connection to a replica: shorter than servers keep theirs, which would close under a request
 SWITCH_S = 0.0005  # so long a token may wait for the thread that writes rows
 SPARE = 10  # copies that a budget allows in any case
@@ -107,9 +107,7 @@ class Proxy:
         self._door.check(request)
         match request.method, request.path:
             case "GET", "/metrics":
-                page = self.meters.page(
-                    self.ledger.seconds, self.fleet.replicas, self.ledger.in_flight, self.ledger.lost
-                )
+                page = self.meters.page(self.ledger.seconds, self.fleet, self.ledger.in_flight, self.ledger.lost)
                 return web.Response(text=page, content_type="text/plain")
             case "GET", "/v1/models":
                 return await self._ask_anyone(request)
@@ -123,7 +121,7 @@ class Proxy:
 
     async def _ask_anyone(self, request: web.BaseRequest) -> web.StreamResponse:
         """Something that any replica knows."""
-        replica = next((each for each in self.fleet.replicas if each.open), None)
+        replica = next((each for each, gets in zip(self.fleet.replicas, self.fleet.open, strict=True) if gets), None)
         if replica is None:
             return said(503, "no replica is open")
         timeout = aiohttp.ClientTimeout(total=CONNECT_S)
@@ -184,7 +182,7 @@ class Proxy:
     def _wait_s(self, attempt: Attempt, tries: int) -> float | None:
         """Before another attempt; None: that was the last. Who was not even reached is passed over at once."""
         retry, outcome = self._retry, attempt.outcome
-        if attempt.unreached and tries < 2 * len(self.fleet.replicas) and self.fleet.some_open:
+        if attempt.unreached and tries < 2 * len(self.fleet.replicas):
             return 0.0
         if retry is None or tries > retry.most or not retry.applies(outcome.status, outcome.http_status):
             return None
@@ -225,7 +223,7 @@ class Proxy:
 
     def _affords_copy(self) -> bool:
         share = self._hedge.budget if self._hedge else 0.0
-        return self.fleet.some_open > 1 and self._copied < share * self.ledger.due + SPARE
+        return sum(self.fleet.open) > 1 and self._copied < share * self.ledger.due + SPARE
 
     def _send(self, flight: Flight, ask: Ask, kind: str) -> Attempt:
         """To whom the policy says, and not to whom it went before; one that nobody gets is over at once."""
@@ -246,7 +244,7 @@ class Proxy:
         """Pass the reply on as it comes. One that breaks off is broken off for the client, too."""
         reply, outcome = attempt.reply, attempt.outcome
         if reply is None or (attempt.ended_ns is not None and outcome.http_status == 200 and not attempt.whole):
-            status = {"shed": 503 if attempt.routed is None and not self.fleet.some_open else 429, "timeout": 504}
+            status = {"shed": 503 if attempt.routed is None and not any(self.fleet.open) else 429, "timeout": 504}
             return said(503 if self.draining else status.get(outcome.status, 502), outcome.error or "")
         headers = [(name, value) for name, value in reply.headers.items() if name.lower() not in NOT_RETURNED]
         response = web.StreamResponse(status=reply.status, headers=headers)

@@ -1,0 +1,185 @@
+"""Routing that matters: two llama-servers with prefix caching behind the proxy, round-robin against prefix-aware.
+
+    python -m validation.proxy --server BINARY --gguf FILE [--sglang PYTHON] [-o OUT] [--rounds 3]
+
+Eight prefixes of 1,000 tokens are asked for at random. A replica keeps four prompts, one in each slot: it can hold the
+prefixes if it gets half of them, and cannot if it gets all. Replicas are started anew for every run. What they found in
+their caches is read off their own counters. PYTHON can import sglang_router, which then is measured, too.
+"""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import openloop as ol
+from openloop.report.chart import Chart
+from validation.engines import (
+    Checks,
+    Engine,
+    Noise,
+    arguments,
+    drive,
+    engine,
+    free_port,
+    fresh,
+    ms,
+    noise,
+    rows,
+    save,
+    stay_off_the_engines_core,
+    table,
+    wait_until_up,
+)
+
+SLOTS, PREFIXES, PREFIX = 4, 8, 1000
+WORKLOAD = f"synthetic:prompt=20,output=8,prefixes={PREFIXES},prefix={PREFIX}"
+SLO = "ttft<=200ms"
+CACHED, COMPUTED = "llamacpp:prompt_tokens_cached_total", "llamacpp:prompt_tokens_total"
+
+
+@dataclass(frozen=True)
+class Measured:
+    score: ol.Score
+    hit_rate: float  # by the servers
+    split: str  # requests by replica, where the one in front tells
+    noise: Noise
+
+
+@contextmanager
+def front(command: list[str], url: str, log: Path) -> Iterator[Engine]:
+    """A router, on the core that the engines do not have."""
+    with log.open("wb") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
+    try:
+        found = Engine(url, process.pid)
+        wait_until_up(found, process, log, 300.0)
+        yield found
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+@contextmanager
+def behind(way: str, replicas: list[Engine], out: Path, python: str | None) -> Iterator[Engine]:
+    port, urls = free_port(), [each.url for each in replicas]
+    address = f"http://127.0.0.1:{port}"
+    who, _, policy = way.partition(" ")
+    if who == "openloop":
+        file = out / f"proxy-{port}.yaml"
+        file.write_text(json.dumps({"replicas": urls, "listen": f"127.0.0.1:{port}", "routing": policy, "slo": SLO}))
+        command = [sys.executable, "-m", "openloop", "proxy", str(file), "-o", str(fresh(out / "runs" / "proxied"))]
+    else:
+        command = [str(python), "-m", "sglang_router.launch_router", "--host", "127.0.0.1", "--port", str(port)]
+        command += ["--worker-urls", *urls, "--policy", policy, "--prometheus-port", str(free_port())]
+    with front(command, address, out / f"{who}.log") as found:
+        time.sleep(1.0)  # a router asks its workers who they are before it uses them
+        yield found
+
+
+def measure(given: Any, way: str) -> Measured:
+    flags = (
+        f"-t 1 -c {SLOTS * 2048} -np {SLOTS} -cb --metrics --slots --alias tiny --cache-ram 0 --no-kv-unified".split()
+    )
+    with ExitStack() as stack:
+        command = [given.server, "-m", given.gguf, *flags]
+        logs = [given.out / f"llama-{n}.log" for n in range(2)]
+        replicas = [stack.enter_context(engine(command, log)) for log in logs]
+        server = stack.enter_context(behind(way, replicas, given.out, given.sglang))
+        around = stack.enter_context(noise(replicas[0]))
+        scenario = {
+            "target.model": "tiny",
+            "target.metrics": False,
+            "target.extra": {"ignore_eos": True},
+            "target.replica_header": "x-openloop-replica",
+            "tokens_per_word": given.tokens_per_word,
+            "workload": WORKLOAD,
+            "arrivals": f"poisson:rate={given.rate}",
+            "for": f"{given.seconds}s",
+            "slo": SLO,
+        }
+        run = drive(server, fresh(given.out / "runs" / way.replace(" ", "-")), **scenario)
+        told = [each.figures() for each in replicas]
+    cached, computed = (sum(each.get(name, 0.0) for each in told) for name in (CACHED, COMPUTED))
+    shares = [each.get(CACHED, 0.0) + each.get(COMPUTED, 0.0) for each in told]
+    split = f"{max(shares) / max(sum(shares), 1.0):.0%}"
+    return Measured(ol.score(run), cached / max(cached + computed, 1.0), split, around)
+
+
+def _line(way: str, several: list[Measured]) -> list[object]:
+    ladders = [each.score.ttft_s for each in several if each.score.ttft_s]
+    return [
+        way,
+        _spread([100 * each.hit_rate for each in several], "%"),
+        _spread([1000 * each.p50 for each in ladders]),
+        _spread([1000 * each.p90 for each in ladders]),
+        _spread([1000 * each.p99 for each in ladders]),
+        _spread([100 * each.score.attainment for each in several], "%"),
+        ", ".join(each.split for each in several),
+        ", ".join(str(each.noise) for each in several),
+    ]
+
+
+def _spread(values: list[float], unit: str = "") -> str:
+    low, mid, high = (f"{each:.0f}{unit}" for each in (min(values), float(np.median(values)), max(values)))
+    return mid if low == high else f"{mid} ({low} to {high})"
+
+
+def _first_ms(found: ol.Score) -> list[float]:
+    run = ol.open_run(str(found.run))
+    return [(row["event_ns"][0] - row["scheduled_ns"]) / 1e6 for row in rows(run) if row["event_ns"]]
+
+
+def main() -> None:
+    parser = arguments(__doc__)
+    parser.add_argument("--server", required=True, help="the program llama-server")
+    parser.add_argument("--gguf", required=True, help="a small model")
+    parser.add_argument("--sglang", help="a Python that can import sglang_router")
+    parser.add_argument("--rate", type=float, default=6.0)
+    parser.add_argument("--for", dest="seconds", type=float, default=20.0)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--tokens-per-word", type=float, default=1.0)
+    given = parser.parse_args()
+    given.out.mkdir(parents=True, exist_ok=True)
+    stay_off_the_engines_core()
+    ways = ["openloop round-robin", "openloop prefix-aware"]
+    ways += ["sglang round_robin", "sglang cache_aware"] if given.sglang else []
+    found: dict[str, list[Measured]] = {way: [] for way in ways}
+    for _ in range(given.rounds):
+        for way in ways:
+            found[way].append(measure(given, way))
+    table(
+        f"two llama-servers, {PREFIXES} prefixes of {PREFIX:,} tokens, {given.rate:g}/s for {given.seconds:g} s, "
+        f"{given.rounds} rounds; TTFT in milliseconds, median (least to most)",
+        ["in front", "hits, by servers", "ttft p50", "p90", "p99", SLO, "busier one", "stolen / others"],
+        [_line(way, several) for way, several in found.items()],
+    )
+    checks = Checks()
+    hits = {way: float(np.median([each.hit_rate for each in several])) for way, several in found.items()}
+    p50 = {
+        way: float(np.median([each.score.ttft_s.p50 for each in several if each.score.ttft_s]))
+        for way, several in found.items()
+    }
+    blind, aware = ways[:2]
+    checks.that(hits[aware] > hits[blind] + 0.2, f"prefix-aware finds {hits[aware]:.0%}, round-robin {hits[blind]:.0%}")
+    checks.that(p50[aware] < p50[blind], f"its TTFT p50 is {ms(p50[aware])} ms, round-robin's {ms(p50[blind])} ms")
+    chart = Chart("Two llama-servers, by who sends requests where", "TTFT (ms)", "Share of requests", shares=True)
+    for way, several in found.items():
+        values = sorted(wait for each in several for wait in _first_ms(each.score))
+        chart.line(values, np.arange(1, len(values) + 1) / len(values), way)
+    kept = {
+        way: [{"hits": e.hit_rate, "ttft_s": e.score.ttft_s, "noise": e.noise} for e in s] for way, s in found.items()
+    }
+    save(given.out, "proxy", kept, chart)
+    checks.end()
+
+
+if __name__ == "__main__":
+    main()
