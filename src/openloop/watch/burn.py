@@ -101,7 +101,7 @@ class Alarm:
     def __init__(self, rules: Sequence[Rule], objective: float) -> None:
         if not 0 < objective < 1:
             raise SpecError(f"an objective of {objective:.6g} leaves no budget to burn; give one below 100%, as 99%")
-        self.rules = tuple(rule for rule in rules if rule.factor * (1 - objective) <= 1)
+        self.rules = tuple(rule for rule in rules if rule.factor * (1 - objective) <= 1 + 1e-9)
         if not self.rules:
             raise SpecError(
                 f"with an objective of {100 * objective:g}% nothing burns faster than {1 / (1 - objective):.3g} times, "
@@ -110,10 +110,6 @@ class Alarm:
         self.objective = objective
         self.burns: list[Burn] = []
         self.on: dict[tuple[str, str], Alert] = {}
-
-    @property
-    def longest_s(self) -> int:
-        return int(max(rule.long_s for rule in self.rules))
 
     def look(self, at_s: float, signals: dict[str, Counted]) -> Iterator[Alert]:
         """Alerts that begin or end now."""

@@ -89,21 +89,23 @@ class PageFeed:
         self.notes, self._figures = (), read_figures(text)
         found = {key: buckets for key in HISTOGRAMS if (buckets := _buckets(page, key))}
         if not found:
-            raise SpecError(f"{self.source} has no latency histogram that openloop knows; see docs/watch.md")
+            why = f"{self.source} has no latency histogram that openloop knows; see docs/watch.md"
+            if self.started_s is None:
+                raise SpecError(why)
+            self.notes = (why,)  # it may be starting
+            return
         found["ended"], found["ok"] = _finished(page, found)
         found["tokens"] = {math.inf: self._figures.get("output_tokens", 0.0)}
         if self.started_s is None:
             born = page.get("process_start_time_seconds")
             self.started_s = born[0][1] if born and self._since_start else now
-            before = (
-                {key: dict.fromkeys(buckets, 0.0) for key, buckets in found.items()} if self._since_start else found
-            )
+            before = {} if self._since_start else found
         else:
             before = self._seen[-1][1]
         self._at_s = max(now - self.started_s, 0.0)
-        if _total(found["ended"]) < _total(before.get("ended", {})) or any(
-            _total(buckets) < _total(before.get(key, {})) for key, buckets in found.items()
-        ):
+        if self._since_start:
+            self.ledger.first = int(self._at_s)  # all of it is counted now
+        if any(_total(buckets) < _total(before.get(key, {})) for key, buckets in found.items()):
             self.marks.append(Mark(self._at_s, "restart", "the server's counters began anew"))
             before = {}
         self._count({key: _less(buckets, before.get(key, {})) for key, buckets in found.items()})
@@ -142,7 +144,9 @@ class PageFeed:
         self.ledger.add(int(self._at_s), counts)
 
     def clock(self) -> float:
-        return self._at_s + 1
+        if self.over or self.started_s is None:
+            return self._at_s + 1
+        return time.time() - self.started_s + 1  # also while nothing can be read
 
     def tails(self, *_: float) -> tuple[dict[str, Ladder], list[ReplicaTails]]:
         if len(self._seen) < 2:

@@ -83,7 +83,8 @@ def watch(
     speed = settings.speed or 1.0
     looked = _Looked(feed, alarm, settings)
     end = feed.clock()
-    at = feed.ledger.first + settings.every_s if replaying else end
+    whole = isinstance(feed, PageFeed)  # what a page has counted has no moments to go through
+    at = feed.ledger.first + settings.every_s if replaying and not whole else end
     while True:
         if replaying:
             at = min(at, end)
@@ -127,7 +128,7 @@ class _Looked:
     def frame(self, at_s: float) -> Frame:
         feed, ledger, settings = self.feed, self.feed.ledger, self.settings
         whole = isinstance(feed, PageFeed) and feed.over  # all that a page has counted
-        start = float(ledger.first) if whole else max(at_s - settings.window_s, ledger.first)
+        start = 0.0 if whole else max(at_s - settings.window_s, ledger.first)
         span = max(at_s - start, 1e-9)
         joint = share(ledger, GOODPUT, start, at_s)
         tails, replicas = feed.tails(start, at_s)
