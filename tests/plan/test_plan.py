@@ -13,10 +13,11 @@ from openloop.frontier import open_frontier
 from openloop.load.scenario import read_scenario
 from openloop.plan import Needs, Plan, frontier_system, make_plan, read_plan, typed_system
 from openloop.plan.formulas import some_up
-from openloop.plan.simulated import plan_fleet
+from openloop.plan.simulated import model_error, plan_fleet, widened
 from openloop.report.page import Figure
 from openloop.report.plan import plan_report
 from openloop.report.read import read_report
+from openloop.sim.fleet import read_fleet
 from tests.report.test_report import check_numbers
 from tests.reports import write_frontier
 
@@ -163,6 +164,19 @@ def test_a_modelled_fleet_is_planned_and_its_size_confirmed(tmp_path: Path) -> N
     assert plan.needs.price == 2.0
     worse = replace(plan, confirmed=replace(plan.confirmed, enough=False))
     assert plan_report(worse).verdict == "invalid"
+
+
+def test_a_model_that_is_not_known_exactly_widens_the_knee() -> None:
+    fleet = read_fleet({"step": {"floor": "10ms", "token": "10us"}})
+    assert model_error(fleet, {}) == 0.0
+    exact = model_error(fleet, {"floor": ("10ms", "10ms"), "overhead": ("1ms", "9ms")})
+    assert exact == 0.0
+    off = model_error(fleet, {"floor": ("9ms", "11ms")})
+    assert off == pytest.approx(0.1 * 1.96 / 1.645, rel=0.02)  # steps are all floor here
+    system = widened(typed_system([90.0, 100.0, 110.0]), off)
+    assert system.knee_interval == pytest.approx(
+        (100 - 100 * (0.01 + off**2) ** 0.5, 100 + 100 * (0.01 + off**2) ** 0.5)
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """A plan of a modelled fleet: its knee by a simulated sweep, and the planned size simulated at the peak."""
 
+import math
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,11 +14,14 @@ from openloop.load.scenario import Scenario
 from openloop.plan.make import Confirmed, Needs, Plan, make_plan
 from openloop.plan.system import System, frontier_system
 from openloop.score import score as score_run
-from openloop.sim.fleet import Fleet, read_fleet, simulate_fleet
+from openloop.sim.fleet import Fleet, StepSpec, read_fleet, simulate_fleet
+from openloop.units import format_share
 
-__all__ = ["plan_fleet"]
+__all__ = ["model_error", "plan_fleet", "widened"]
 
 MOST_REQUESTS, LEAST_S = 400_000, 20.0  # of the simulation that confirms
+TYPICAL, BATCH = 512, 16  # tokens of a prompt and of an answer's context, and answers in a step
+WIDER = 1.96 / 1.645  # from a 90% to a 95% interval
 STEP, TRIES = 0.96, 8  # by how much the knee is lowered where it does not hold at the planned size, and how often
 
 
@@ -30,6 +35,9 @@ def plan_fleet(
     if found.stopped == INTERRUPTED:
         raise KeyboardInterrupt
     system = replace(frontier_system(found), source=str(fleet))
+    known = getattr(chosen, "calibration", None)  # of a fleet that was fitted to runs
+    if known is not None and chosen.step is not None:
+        system = widened(system, model_error(chosen, known.intervals))
     plan = make_plan(system, needs)
     if chosen.groups:
         return plan
@@ -43,6 +51,41 @@ def plan_fleet(
         note = f"{confirmed.replicas} replicas do not hold at the peak, though each is below the knee that was measured"
         plan = _noted(make_plan(system, needs), note)
     return replace(plan, confirmed=confirmed)
+
+
+def model_error(fleet: Fleet, intervals: Mapping[str, tuple[str, str]]) -> float:
+    """How far off a rate may be, as a share of it, because times of a step are known as 90% intervals only.
+
+    Each time is moved to the ends of its interval on its own, and what that does to reading a prompt and to a step of
+    a batch is added in squares.
+    """
+    spec = fleet.step
+    if spec is None:
+        return 0.0
+    middle, squares = _work(fleet), 0.0
+    for name, ends in intervals.items():
+        if name in StepSpec.__struct_fields__:
+            moved = [msgspec.structs.replace(fleet, step=msgspec.structs.replace(spec, **{name: end})) for end in ends]
+            squares += max(abs(_work(each) / middle - 1) for each in moved) ** 2
+    return WIDER * math.sqrt(squares)
+
+
+def _work(fleet: Fleet) -> float:
+    step = fleet.step_time()
+    return step.prefill(TYPICAL) + TYPICAL / BATCH * step.decode(BATCH, TYPICAL)
+
+
+def widened(system: System, error: float) -> System:
+    """A knee whose model is not known exactly."""
+    low, high = system.knee_interval or (system.knee, system.knee)
+    ends = [abs(end - system.knee) for end in (low, high)]
+    below, above = (math.hypot(each, error * system.knee) for each in ends)
+    note = f"the model's own times are known within {format_share(error)}, which is in the knee's interval"
+    return replace(
+        system,
+        knee_interval=(max(system.knee - below, 0.01 * system.knee), system.knee + above),
+        notes=(*system.notes, note),
+    )
 
 
 def _lowered(system: System) -> System:

@@ -240,11 +240,11 @@ def money(plan: Plan) -> Section | None:
     rows: list[list[str | Number]] = [
         [
             name,
-            f"{count:,.0f}",
-            format_rate(each),
-            format_money(found.value),
+            Number(count, "count"),
+            Number(each, "rate"),
+            Number(found.value, "money"),
             _about(found, "money", "-"),
-            format_money(found.value * HOURS),
+            Number(found.value * HOURS, "money"),
             "kept" if each <= plan.knee * 1.0001 else "missed",
         ]
         for name, count, each, found in columns
@@ -355,8 +355,8 @@ def day(plan: Plan) -> Section | None:
         ],
     )
     price = plan.needs.price
-    rows = [
-        [name, f"{hours_:,.0f}", "-" if price is None else format_money(price * hours_), format_share(short)]
+    rows: list[list[str | Number]] = [
+        [name, Number(hours_, "count"), Number(price and price * hours_, "money"), Number(short, "share")]
         for name, hours_, short in (
             ("fixed", found.fixed_hours, 0.0),
             ("scaled ahead", found.ahead_hours, 0.0),
