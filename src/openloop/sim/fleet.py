@@ -84,6 +84,8 @@ class StepSpec(Strict, frozen=True):
     context: str = "0s"
     attention: str = "0s"
     sequence: str = "0s"
+    fixed: str = "0s"
+    packed: str = "0s"
 
 
 class Drafts(Strict, frozen=True):
@@ -133,6 +135,7 @@ class Replicas(Strict, frozen=True):
     max_tokens: int = 2048
     memory_tokens: int | None = None  # null: what the GPUs have
     block: int = 16
+    padding: int = 1  # tokens in memory are read in multiples of this, as by CUDA graphs of fixed sizes
     watermark: str = "1%"
     swap: str | None = None  # time per token, out and in again; null: what is preempted is computed again
     drafts: Drafts | None = None
@@ -241,7 +244,7 @@ def read_fleet(what: str | Path | dict[str, Any]) -> Fleet:
 
 
 def _check_replicas(found: Replicas) -> None:
-    for name, least in (("replicas", 1), ("max_sequences", 1), ("max_tokens", 1), ("block", 1), ("tp", 1)):
+    for name, least in (("replicas", 1), ("max_sequences", 1), ("max_tokens", 1), ("block", 1), ("padding", 1), ("tp", 1)):
         if getattr(found, name) < least:
             raise SpecError(f"{name} is {getattr(found, name)}; it is at least {least}")
     if not 0 < found.speed <= 1e6:
@@ -251,7 +254,7 @@ def _check_replicas(found: Replicas) -> None:
     if found.kv_tokens() < found.block:
         raise SpecError(f"memory_tokens is {found.kv_tokens()}; it is at least one block of {found.block}")
     step = found.step_time()
-    if not step.floor + step.token > 0:
+    if not step.fixed + step.floor + step.token > 0:
         raise SpecError("a step that takes no time has no end of capacity: give it a floor or a token time")
     read_term(found.policy, POLICIES, "batching policy")
     read_term(found.order, ORDERS, "order")
@@ -467,20 +470,21 @@ def _replicas(fleet: Fleet, admission: Admission | None) -> Any:
         m.policy, m.order = policy.code, order.code
         m.sheds = isinstance(order, Goodput) and order.late
         m.sequences, m.tokens, m.page = kind.max_sequences, kind.max_tokens, kind.block
+        m.padding = kind.padding
         m.blocks = m.free = kind.memory_blocks
         m.watermark = int(parse_share(kind.watermark) * m.blocks)
         m.ahead = policy.steps if isinstance(policy, Prepone) else 0
         m.longest = 1 << 40
         m.root = m.refused = -1
         m.floor, m.token, m.reading = step.floor, step.token, step.context
-        m.attention, m.sequence = step.attention, step.sequence
+        m.attention, m.sequence, m.fixed, m.packed = step.attention, step.sequence, step.fixed, step.packed
         m.swap = -1.0 if kind.swap is None else parse_seconds(kind.swap)
         m.gain = m.slow = 1.0
         m.next, m.admitted = np.inf, np.nan
         if kind.drafts:
             share = parse_share(kind.drafts.cost)
             m.drafts, m.gain = kind.drafts.tokens, kind.drafts.gain
-            m.draft, m.draft_step = share * (step.token + step.sequence), share * step.floor
+            m.draft, m.draft_step = share * (step.token + step.sequence), share * (step.fixed + step.floor)
         if kind.role == "prefill":
             m.transfer, m.transfer_token = _transfer_s(fleet, kind)
         if admission is not None:
