@@ -20,6 +20,7 @@ __all__ = [
     "parse_rates",
     "parse_seconds",
     "parse_share",
+    "parse_times",
     "parse_token_rate",
     "to_ns",
     "write_seconds",
@@ -69,6 +70,15 @@ def parse_seconds(text: str) -> float:
     if number * times / by > LONGEST_S:
         raise SpecError(f"{text.strip()!r} is longer than {LONGEST_S:g} s; nobody waits that long")
     return number * times / by
+
+
+def parse_times(text: str) -> tuple[bool, float]:
+    """`2x` -> (True, 2.0), times as many; `800` -> (False, 800.0), so many."""
+    relative = text.strip().endswith("x")
+    number = parse_number(text.strip().removesuffix("x"))
+    if not 0 < number <= 1e9:
+        raise SpecError(f"{text.strip()!r} is not above zero; write 2x for twice as many, or 800 for so many")
+    return relative, number
 
 
 def parse_token_rate(text: str) -> float:

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from openloop.calibrate.match import MANY, PARAMETERS, Fitted, Limits, Replay, fit, loss, residuals, sizes, solve
-from openloop.calibrate.start import OPTIONAL, TERMS, first_guess
+from openloop.calibrate.start import OPTIONAL, TERMS, Guess, first_guess, guess_again
 from openloop.calibrate.trace import Trace, crowd, held
 from openloop.errors import RunError
 
@@ -83,7 +83,7 @@ def calibrate_traces(
     return Calibration(
         limits=best.limits,
         theta=found.theta,
-        draws=_draws(found, traces),
+        draws=_draws(found, traces, search.guess if search.clear else None),
         loss=found.loss,
         tried=tried,
         held=_hold_out(replays, found, _free(best.terms, search.clear), tell),
@@ -197,7 +197,7 @@ class _Search:
     def _policies(self, best: Tried, near: bool = False) -> Tried:
         if near:
             budget = best.limits.max_tokens
-            return self._better(best, "max_tokens", [budget // 2, 2 * budget, 3 * budget // 2, 3 * budget // 4])
+            return self._better(best, "max_tokens", [budget // 2, 2 * budget])
         found = best
         for policy in ("chunked", "prefill-first", "static"):
             if "policy" in self.given and policy != self.known.policy:
@@ -221,18 +221,21 @@ class _Search:
         return best
 
 
-def _draws(found: Fitted, traces: Sequence[Trace]) -> Floats:
-    """Parameters from blocks of the runs drawn anew: one step of the fit each."""
+def _draws(found: Fitted, traces: Sequence[Trace], clear: Guess | None) -> Floats:
+    """Parameters from blocks of the runs drawn anew: one step of the fit each, around what was found."""
     rng = np.random.default_rng(0)
     rows = []
     for _ in range(DRAWS):
-        counts = []
-        for trace in traces:
-            drawn = np.bincount(rng.integers(0, BLOCKS, BLOCKS), minlength=BLOCKS)
-            for size in sizes(trace):
-                counts.append(drawn[np.arange(size) * BLOCKS // max(size, 1)])
-        rows.append(solve(found, np.concatenate(counts).astype(np.float64)))
-    return np.array(rows)
+        drawn = [np.bincount(rng.integers(0, BLOCKS, BLOCKS), minlength=BLOCKS) for _ in traces]
+        counts = [
+            each[np.arange(size) * BLOCKS // max(size, 1)]
+            for trace, each in zip(traces, drawn, strict=True)
+            for size in sizes(trace)
+        ]
+        row = solve(found, np.concatenate(counts).astype(np.float64))
+        rows.append(row if clear is None else np.where(found.moving, row, guess_again(traces, clear, drawn)))
+    centred = np.array(rows) + found.theta - np.median(rows, axis=0)
+    return np.maximum(centred, 0.0)
 
 
 def _hold_out(replays: Sequence[Replay], found: Fitted, free: list[bool], tell: Tell) -> tuple[Held, ...]:

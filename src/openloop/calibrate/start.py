@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from openloop.calibrate.match import PARAMETERS
 from openloop.calibrate.trace import Trace
 
-__all__ = ["OPTIONAL", "TERMS", "Guess", "first_guess"]
+__all__ = ["OPTIONAL", "TERMS", "Guess", "first_guess", "guess_again"]
 
 Floats = NDArray[np.float64]
 
@@ -36,15 +36,32 @@ class Guess:
 
 
 def first_guess(traces: Sequence[Trace]) -> Guess:
-    left = np.inf
-    several = max(float(np.quantile(trace.crowd, 0.95)) for trace in traces)
     gaps = [trace.amounts() for trace in traces]
     if sum(len(each) for each in gaps) >= LEAST_GAPS:
-        padding, terms, left, costs = _from_gaps(gaps)
-    else:
-        rows = [_stretches(trace) for trace in traces]
-        amounts, took = np.concatenate([each[0] for each in rows]), np.concatenate([each[1] for each in rows])
-        padding, terms, costs = 1, TERMS[1], [*_costs(amounts, took), 0.0]
+        padding, terms, left = _best_form(gaps)
+        both = np.concatenate(gaps)
+        costs = _costs(_amounts(both, padding, terms), both[:, 0])
+        return Guess(_theta(traces, costs), padding, terms, left)
+    rows = [_stretches(trace) for trace in traces]
+    amounts, took = np.concatenate([each[0] for each in rows]), np.concatenate([each[1] for each in rows])
+    return Guess(_theta(traces, np.append(_costs(amounts, took), 0.0)), 1, TERMS[1])
+
+
+def guess_again(traces: Sequence[Trace], found: Guess, counts: Sequence[Floats]) -> Floats:
+    """The values if the blocks of each run, of equal numbers of gaps, had been there so many times."""
+    parts = []
+    for trace, each in zip(traces, counts, strict=True):
+        gaps = trace.amounts()
+        times = each[np.arange(len(gaps)) * len(each) // max(len(gaps), 1)]
+        parts.append(np.repeat(gaps, times.astype(np.int64), axis=0))
+    both = np.concatenate(parts)
+    return _theta(traces, _costs(_amounts(both, found.padding, found.terms), both[:, 0]))
+
+
+def _theta(traces: Sequence[Trace], costs: Floats) -> Floats:
+    """Costs of a step, a sequence, a token in memory, one of a prompt, a pair of them, and a token with memory; as
+    PARAMETERS has them."""
+    several = max(float(np.quantile(trace.crowd, 0.95)) for trace in traces)
     step, sequence, context, token, attention, packed = costs
     ttft, prompt = (
         np.concatenate([getattr(trace, name)[trace.used & (trace.came > 0)] for trace in traces])
@@ -60,13 +77,12 @@ def first_guess(traces: Sequence[Trace]) -> Guess:
     overhead = max(float(np.quantile(ttft - step - token * prompt - attention * prompt**2 / 2, 0.1)), 0.0)
     guess = {"overhead": overhead, "fixed": step - floor, "floor": floor, "token": token, "context": context}
     guess |= {"attention": attention, "sequence": sequence, "packed": packed}
-    return Guess(np.array([guess[name] for name in PARAMETERS]), padding, terms, left)
+    return np.array([guess[name] for name in PARAMETERS])
 
 
-def _from_gaps(gaps: Sequence[Floats]) -> tuple[int, frozenset[str], float, Floats]:
-    """Padding, terms, and all costs; by what explains the second half of each run."""
+def _best_form(gaps: Sequence[Floats]) -> tuple[int, frozenset[str], float]:
+    """Padding and terms by what explains the second half of each run, and what they leave of it."""
     early, late = (np.concatenate([each[part(len(each))] for each in gaps]) for part in (_first_half, _second_half))
-    both = np.concatenate([early, late])
     best, best_left = (1, TERMS[0]), np.inf
     for padding in PADDINGS:
         for terms in TERMS:
@@ -74,7 +90,7 @@ def _from_gaps(gaps: Sequence[Floats]) -> tuple[int, frozenset[str], float, Floa
             left = float(np.mean(np.minimum(abs(_amounts(late, padding, terms) @ costs / late[:, 0] - 1), 1.0)))
             if left < (1.0 if best_left == np.inf else GAIN) * best_left:
                 best, best_left = (padding, terms), left
-    return *best, best_left, _costs(_amounts(both, *best), both[:, 0])
+    return *best, best_left
 
 
 def _first_half(count: int) -> slice:
@@ -127,7 +143,7 @@ def _costs(amounts: Floats, took: Floats) -> Floats:
     for _ in range(15):
         normal = (scaled * weights[:, None]).T @ scaled
         aims = (scaled * weights[:, None]).sum(axis=0)
-        for _ in range(200):
+        for _ in range(60):
             for k in range(len(found)):
                 rest = aims[k] - normal[k] @ found + normal[k, k] * found[k]
                 found[k] = max(rest / max(normal[k, k], 1e-300), 0.0)

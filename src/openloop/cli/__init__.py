@@ -6,13 +6,13 @@ import sys
 
 import click
 
-from openloop.cli import accepting, curve, exchange, live, looking, reading, virtual
+from openloop.cli import accepting, calibrating, curve, exchange, live, looking, reading, virtual
 from openloop.cli.common import cli, say
 from openloop.errors import OpenloopError
 
 __all__ = ["cli", "main"]
 
-COMMANDS = (reading, virtual, live, curve, looking, accepting, exchange)  # each joins the group as it is imported
+COMMANDS = (reading, virtual, live, curve, looking, accepting, exchange, calibrating)  # each joins the group as it is imported
 
 
 def main() -> None:

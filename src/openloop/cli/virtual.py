@@ -6,7 +6,10 @@ from typing import Any
 
 import click
 
-from openloop.cli.common import DURATION, JSON, PLACE, RATE, RATES, cli, tell_run, tell_score
+from openloop.cli.common import DURATION, JSON, PLACE, RATE, RATES, Quantity, cli, tell_run, tell_score
+from openloop.units import parse_times
+
+TIMES = Quantity("times", parse_times)
 
 
 @cli.command()
@@ -89,6 +92,11 @@ def queue(
 @click.option("--slo", help="Score the run against this SLO; its TTFT is the deadline that orders go by.")
 @click.option("--warmth", help="Bring caches into a state: cold-cache, warm-cache, hot, disrupted:at=5m.")
 @click.option("--quality", help="Label answers by a model of quality, such as quality:fail=2%,tail=4%,factor=1.5.")
+@click.option("--replicas", type=click.IntRange(1), help="What if: so many replicas.")
+@click.option("--policy", help="What if: chunked, prefill-first, static or prepone:steps=4.")
+@click.option("--set", "changes", multiple=True, help="What if: other keys of the fleet, as 'max_tokens: 512'.")
+@click.option("--prompt-mean", type=TIMES, help="What if: prompts twice as long (2x), or of 800 tokens on average (800).")
+@click.option("--output-mean", type=TIMES, help="The same for answers.")
 @click.option("--explain", is_flag=True, help="Print where every number of the replica comes from, and stop.")
 @click.option("-o", "--out", type=PLACE, help="Folder to write the run to.")
 @JSON
@@ -97,6 +105,11 @@ def sim(
     rates: list[float] | None,
     seconds: str | None,
     quality: str | None,
+    replicas: int | None,
+    policy: str | None,
+    changes: tuple[str, ...],
+    prompt_mean: Any,
+    output_mean: Any,
     explain: bool,
     out: Path | None,
     as_json: bool,
@@ -116,8 +129,11 @@ def sim(
       openloop sim fleet.yaml --rate 8 --prompt "lognormal(median=900,sigma=0.7)" --slo "ttft<=1s, tpot<=40ms"
       openloop sim fleet.yaml --workload trace:mooncake.jsonl --for 1h -o run/
       openloop sim fleet.yaml --rates 5:50:5 --slo "ttft<=1s, tpot<=40ms"
+      openloop sim model.yaml --rate 8 --replicas 6 --policy chunked --prompt-mean 2x   # calibrated: what if
       openloop sim fleet.yaml --explain
     """
+    from openloop.calibrate.read import read_change, resized
+    from openloop.calibrate.whatif import changed
     from openloop.load.scenario import read_scenario
     from openloop.records import open_run
     from openloop.score import score as score_run
@@ -125,19 +141,33 @@ def sim(
     from openloop.sim.quality import label, read_quality
     from openloop.sim.warmth import simulate_warm
 
+    keys = {"replicas": replicas, "policy": policy}
+    several = [{key: value for key, value in keys.items() if value is not None}]
+    several += [dict(read_change(text).keys) for text in changes]
     chosen = read_fleet(fleet)
+    for each in several:
+        chosen = changed(chosen, each) if each else chosen
     if explain:
         click.echo("\n".join(explain_fleet(chosen)))
         return
     given = {name: value for name, value in asked.items() if value is not None}
+    told = chosen.calibration
+    if told and told.workload and not {"workload", "prompt", "output"} & given.keys():
+        given["workload"] = told.workload
+    if told and told.rates and not rates and not {"rate", "arrivals"} & given.keys():
+        given["rate"] = max(told.rates)
     if rates:
         given.setdefault("arrivals", "poisson:rate=1")
-        _sweep(fleet, read_scenario(None, {"for": seconds or "10m", **given}, live=False), rates, out, as_json)
+        if prompt_mean or output_mean:
+            raise click.UsageError("--prompt-mean and --output-mean are for one rate; write the workload for several")
+        _sweep(chosen, read_scenario(None, {"for": seconds or "10m", **given}, live=False), rates, out, as_json)
         return
     scenario = read_scenario(None, {"for": seconds or "10m", **given}, live=False)
     objectives = scenario.objectives()
     warming, facts = scenario.read_warming(), {"slo": scenario.slo, "command": ["openloop", *sys.argv[1:]]}
-    how = scenario.read_workload(), scenario.read_arrivals(), scenario.horizon_s, scenario.seed, objectives
+    arrivals = scenario.read_arrivals()
+    workload = resized(scenario.read_workload(), arrivals, prompt_mean, output_mean)
+    how = workload, arrivals, scenario.horizon_s, scenario.seed, objectives
     straight = out if not warming and not quality else None  # as it goes, however long it is
     if warming:
         run = simulate_warm(chosen, warming, *how, **facts)
@@ -154,7 +184,7 @@ def sim(
         tell_score(score_run(run, objectives), as_json)
 
 
-def _sweep(fleet: Path, scenario: Any, rates: list[float], out: Path | None, as_json: bool) -> None:
+def _sweep(fleet: Any, scenario: Any, rates: list[float], out: Path | None, as_json: bool) -> None:
     """A rate each, on all cores; without a folder, nothing is kept."""
     import tempfile
 

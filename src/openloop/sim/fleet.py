@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from openloop import __version__
 from openloop.arrivals import Arrivals
+from openloop.distributions import Distribution, read_distribution
 from openloop.errors import SpecError
 from openloop.records import (
     Manifest,
@@ -21,6 +22,7 @@ from openloop.records import (
     RunWriter,
     TimedEvent,
     checked,
+    ints,
     make_batch,
     make_lists,
     make_words,
@@ -51,11 +53,12 @@ from openloop.sim.tables import (
 )
 from openloop.slo import TTFT, Objectives
 from openloop.spec import Strict, convert, read_yaml
-from openloop.terms import read_term
+from openloop.terms import SECONDS, read_term
 from openloop.units import NS_PER_S, parse_seconds, parse_share, to_ns
 from openloop.workload import Demand, Workload
 
 __all__ = [
+    "Calibrated",
     "Drafts",
     "Fleet",
     "Quantization",
@@ -164,6 +167,20 @@ class Replicas(Strict, frozen=True):
         return self.kv_tokens() // self.block
 
 
+class Calibrated(Strict, frozen=True):
+    """Where the numbers of a fleet come from, if they were fitted to measured runs."""
+
+    runs: tuple[str, ...] = ()
+    intervals: dict[str, tuple[str, str]] = {}  # 90%, of each time
+    names: tuple[str, ...] = ()  # of the times in a draw
+    draws: tuple[tuple[float, ...], ...] = ()  # seconds: what the data allow as well
+    evidence: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+    workload: str | None = None  # that was measured
+    slo: str | dict[str, Any] | None = None
+    rates: tuple[float, ...] = ()
+
+
 class Fleet(Replicas, frozen=True):
     routing: str = "round-robin"
     groups: tuple[dict[str, Any], ...] = ()  # unlike replicas: what is different in each, over the keys above
@@ -173,10 +190,12 @@ class Fleet(Replicas, frozen=True):
     quantization: Quantization | None = None
     quality: str | None = None  # of answers, such as quality:fail=2%,tail=4%; null: they have no labels
     delay: str | None = None  # tokens are handed out no faster than one in this time
+    overhead: str | None = None  # what a user waits besides, such as 3ms or exponential(3ms): network, HTTP, tokenizer
     admission: str | None = None
     client: Client | None = None
     scale: Scale | None = None
     events: tuple[str, ...] = ()
+    calibration: Calibrated | None = None
 
     def kinds(self) -> list[Replicas]:
         """The groups, each as a whole, quantized if they are."""
@@ -215,6 +234,9 @@ class Fleet(Replicas, frozen=True):
         worse = 1.0 if self.quantization is None else self.quantization.tail
         return dataclasses.replace(found, factor=found.factor * worse)
 
+    def read_overhead(self) -> Distribution | None:
+        return None if self.overhead is None else read_distribution(self.overhead, SECONDS)
+
     def read_admission(self) -> Admission | None:
         found: Admission | None = None if self.admission is None else read_term(self.admission, ADMISSION, "admission")
         return found
@@ -240,6 +262,7 @@ def read_fleet(what: str | Path | dict[str, Any]) -> Fleet:
     read_routing(found.routing)
     found.plan()
     found.read_quality()
+    found.read_overhead()
     return found
 
 
@@ -304,7 +327,7 @@ def simulate_fleet(
             "source": "sim",
             "engine": "openloop sim",
             "engine_version": __version__,
-            "engine_flags": str(fleet),
+            "engine_flags": str(msgspec.structs.replace(fleet, calibration=None)),
             "model": fleet.model or "a step time",
             "hardware": f"{fleet.tp} x {fleet.gpu}" if fleet.gpu else "none: virtual time",
             "replicas": fleet.size,
@@ -320,12 +343,13 @@ def simulate_fleet(
         }
     )
     latest = seconds
-    quality, chances = fleet.read_quality(), stream(seed, "quality")
+    quality, chances, waits = fleet.read_quality(), stream(seed, "quality"), stream(seed, "overhead")
     batches: list[pa.RecordBatch] = []
     writer = None if out is None else RunWriter(out, manifest)
     for part, served in _served(fleet, engine, demand, parts, objectives, seconds + drain_s):
         latest = max(latest, float(np.nanmax(served.rows.ended, initial=seconds)))
-        batch = _make_rows(fleet, part, served, to_ns(seconds))
+        batch = _make_rows(fleet, part, served, to_ns(seconds), waits)
+        latest = max(latest, ints(batch, "ended_ns").max(initial=0) / NS_PER_S)
         (batches if writer is None else writer).append(labelled(batch, quality, chances) if quality else batch)
     last: dict[str, Any] = {
         "stopped_ns": to_ns(min(latest + 1.0, seconds + drain_s)),
@@ -523,7 +547,7 @@ def _prices(fleet: Fleet, engine: Engine, seconds: float) -> Prices | None:
     return Prices(per_hour=float(np.dot(up, each)))
 
 
-def _make_rows(fleet: Fleet, part: _Part, served: Served, end_ns: int) -> pa.RecordBatch:
+def _make_rows(fleet: Fleet, part: _Part, served: Served, end_ns: int, waits: np.random.Generator) -> pa.RecordBatch:
     """Records of what was due in the window."""
     demand = part.demand
     inside = served.rows.due * NS_PER_S < end_ns
@@ -531,6 +555,10 @@ def _make_rows(fleet: Fleet, part: _Part, served: Served, end_ns: int) -> pa.Rec
     rows, counts, times, tokens = served.rows, served.counts, served.times, served.tokens
     if fleet.delay is not None:
         times = _delayed(times, counts, to_ns(parse_seconds(fleet.delay)))
+    overhead = fleet.read_overhead()
+    if overhead is not None:
+        late = np.rint(overhead.draw(len(rows), waits) * NS_PER_S).astype(np.int64)
+        times = times + np.repeat(np.where(rows.status == OK, late, 0), counts)
     last = times[np.maximum(np.cumsum(counts) - 1, 0)] if len(times) else np.zeros(len(rows), np.int64)
     ok, over = rows.status == OK, rows.status != CENSORED
     ended = np.maximum(_ns(rows.ended), np.where(ok & (counts > 0), last, 0))
