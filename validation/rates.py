@@ -56,7 +56,9 @@ def collect(server: Engine, out: Path, lock: Path | None, probe: float, **flags:
     if not note.exists():
         with precedence(server, lock):
             drive(server, out / "warm", **given, arrivals="poisson:rate=3", **{"for": "4s"})
-            run = drive(server, out / "probe", **given, arrivals=f"poisson:rate={probe}", **{"for": f"{PROBE_SECONDS}s"})
+            run = drive(
+                server, out / "probe", **given, arrivals=f"poisson:rate={probe}", **{"for": f"{PROBE_SECONDS}s"}
+            )
         ended = [row["ended_ns"] / 1e9 for row in run.head(1 << 30) if row["status"] == "ok"]
         begin, end = 2.0, max(ended) - 1.0
         note.write_text(f"{sum(begin < each < end for each in ended) / (end - begin)}\n")

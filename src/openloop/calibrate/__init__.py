@@ -7,7 +7,7 @@ from typing import Any
 from openloop.calibrate.fit import Calibration, Held, calibrate_traces
 from openloop.calibrate.match import Limits
 from openloop.calibrate.model import drawn, fleet_of, suggestions, unknown, write_model
-from openloop.calibrate.trace import read_traces
+from openloop.calibrate.trace import Trace, read_traces
 from openloop.calibrate.whatif import Change, Outcome, compare_changes
 from openloop.errors import SpecError
 from openloop.records import Run
@@ -20,9 +20,9 @@ __all__ = [
 
 
 def calibrate(
-    runs: Sequence[str | Path | Run], known: str = "", tell: Callable[[str], None] = lambda _: None
+    runs: Sequence[str | Path | Run | Trace], known: str = "", tell: Callable[[str], None] = lambda _: None
 ) -> Calibration:
-    """Fit a model to runs (folders of runs, or runs). `known` are limits that need not be found, as `max_tokens=2048`."""
+    """Fit a model to runs, or to folders of them. `known` are limits that need not be found, as `max_tokens=2048`."""
     return calibrate_traces(read_traces(runs), *read_known(known), tell)
 
 
@@ -31,7 +31,7 @@ def read_known(text: str) -> tuple[Limits, frozenset[str]]:
     given: dict[str, Any] = {}
     names = list(Limits.__dataclass_fields__)
     for each in filter(None, (part.strip() for part in text.split(","))):
-        name, equals, value = each.partition("=")
+        name, _, value = each.partition("=")
         if name not in names:
             raise SpecError(f"{name!r} is no limit that can be known{suggest(name, names)}")
         if name != "policy" and not (value.isdigit() and int(value) > 0):

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from openloop.calibrate.match import MANY, PARAMETERS, Fitted, Limits, Replay, fit, loss, residuals, sizes, solve
-from openloop.calibrate.start import OPTIONAL, TERMS, Guess, first_guess, guess_again
+from openloop.calibrate.match import PARAMETERS, Fitted, Limits, Replay, fit, loss, residuals, sizes, solve
+from openloop.calibrate.start import OPTIONAL, TERMS, first_guess
 from openloop.calibrate.trace import Trace, crowd, held
 from openloop.errors import RunError
 
@@ -20,8 +20,12 @@ LEAST_REQUESTS = 30  # that tell something, in all runs together
 LEAST_SPREAD = 1.5  # between busy and quiet moments: of how many decode at once
 BUDGETS = tuple(1 << n for n in range(7, 15))  # tokens of a step
 GAIN = 0.98  # a further limit or term must lower the loss on what it was not fitted to at least to this share
-CLEAR = 0.1  # unexplained share of single steps, up to which they are trusted
+# Where single steps are seen so clearly (what is left unexplained of them), they count so many times as much as whole
+# requests: a stall that everybody waits for is one slow step among thousands, and a hundred slow requests.
+CLEAR, TRUST = 0.1, 30.0
+FULL = 0.05  # of the time at a limit: so much shows that there is one
 BRIEF, LONG = 3, 12  # turns of a fit
+MOST_JITTER = 1.5
 DRAWS, BLOCKS = 40, 10
 QUANTILES = (0.5, 0.99)
 
@@ -56,6 +60,7 @@ class Calibration:
     held: tuple[Held, ...]
     traces: tuple[Trace, ...] = field(repr=False)
     saturated: tuple[str, ...] = ()  # limits that were reached
+    jitter: float = 0.0  # of the overhead: the standard deviation of its logarithm
 
     def interval(self, name: str) -> tuple[float, float]:
         """90%."""
@@ -70,7 +75,10 @@ Tell = Callable[[str], None]
 
 
 def calibrate_traces(
-    traces: Sequence[Trace], known: Limits | None = None, given: frozenset[str] = frozenset(), tell: Tell = lambda _: None
+    traces: Sequence[Trace],
+    known: Limits | None = None,
+    given: frozenset[str] = frozenset(),
+    tell: Tell = lambda _: None,
 ) -> Calibration:
     """`given` are the names of limits that are `known` and not looked for."""
     _check(traces)
@@ -78,16 +86,17 @@ def calibrate_traces(
     best = search.run()
     tell(f"fitting {best.limits}")
     replays = [Replay(trace) for trace in traces]
-    found = fit(replays, best.limits, search.thetas[best], LONG, _free(best.terms, search.clear))
+    found = fit(replays, best.limits, search.thetas[best], LONG, _free(best.terms), search.steps)
     tried = tuple(sorted(search.losses, key=lambda each: each.loss))
     return Calibration(
         limits=best.limits,
         theta=found.theta,
-        draws=_draws(found, traces, search.guess if search.clear else None),
+        draws=_draws(found, traces),
         loss=found.loss,
         tried=tried,
-        held=_hold_out(replays, found, _free(best.terms, search.clear), tell),
+        held=_hold_out(replays, found, _free(best.terms), search.steps, tell),
         traces=tuple(traces),
+        jitter=_jitter(replays, found),
         saturated=tuple(name for name in ("max_sequences", "memory_tokens") if getattr(best.limits, name) is not None),
     )
 
@@ -118,12 +127,13 @@ def _crowds(trace: Trace) -> tuple[Floats, Floats, Floats]:
     return several[some], held(trace, at[some]), waiting[some].astype(np.float64)
 
 
-def _free(terms: frozenset[str], clear: bool) -> list[bool]:
-    """What is fitted to whole requests: all of it, or what single steps do not show where they are seen clearly. A
-    stall that everybody waits for is one slow step among thousands, and a hundred slow requests."""
-    if clear:
-        return [name in ("overhead", "token") for name in PARAMETERS]
+def _free(terms: frozenset[str]) -> list[bool]:
     return [name in terms or name not in OPTIONAL for name in PARAMETERS]
+
+
+def _reached(values: Floats, near: float, waiting: Floats) -> bool:
+    """Whether something was at its most for a while, and somebody waited meanwhile."""
+    return bool(np.mean((values >= near) & (waiting > 0)) > FULL)
 
 
 class _Search:
@@ -131,17 +141,18 @@ class _Search:
 
     def __init__(self, traces: Sequence[Trace], known: Limits, given: frozenset[str], tell: Tell) -> None:
         self.known, self.given, self.tell, self.traces = known, given, tell, traces
-        middle = [float(np.median(trace.sent_s)) for trace in traces]
+        middle = [float(np.median(trace.sent_s[trace.used])) for trace in traces]
         self.early, self.late = (
             [Replay(trace.between(*(ends(half)))) for trace, half in zip(traces, middle, strict=True)]
             for ends in (lambda half: (-np.inf, half), lambda half: (half, np.inf))
         )
         self.guess = first_guess(traces)
-        self.clear = self.guess.left < CLEAR
+        self.steps = TRUST if self.guess.left < CLEAR else 1.0
         self.losses: list[Tried] = []
         self.thetas: dict[Tried, Floats] = {}
 
     def run(self) -> Tried:
+        """From the guess, the same for every limit; then from what was found."""
         padding = self.known.padding if "padding" in self.given else self.guess.padding
         best = self._try(replace(self.known, padding=padding), self.guess.theta, self.guess.terms)
         best = self._caps(best)
@@ -155,62 +166,60 @@ class _Search:
             if each.limits == limits and each.terms == terms:
                 return each
         self.tell(f"trying {limits}")
-        free = _free(terms, self.clear)
-        start = start if self.clear else np.where(free, start, 0.0)
-        found = fit(self.early, limits, start, BRIEF, free)
+        free = _free(terms)
+        found = fit(self.early, limits, np.where(free, start, 0.0), BRIEF, free, self.steps)
         tried = Tried(limits, terms, loss(residuals(self.late, limits, found.theta)))
         self.losses.append(tried)
         self.thetas[tried] = found.theta
         return tried
 
-    def _better(self, best: Tried, name: str, values: Sequence[object], gain: float = 0.99) -> Tried:
-        """The best of these values of a limit, if it gains anything; nothing where the limit is given."""
+    def _better(
+        self, best: Tried, name: str, values: Sequence[object], gain: float = GAIN, start: Floats | None = None
+    ) -> Tried:
+        """The best of these values of a limit, if it gains enough; nothing where the limit is given."""
         if name in self.given:
             return best
-        start = self.thetas[best]
+        start = self.thetas[best] if start is None else start
         others = [self._try(replace(best.limits, **{name: value}), start, best.terms) for value in values]  # type: ignore[arg-type]
         found = min(others, key=lambda each: each.loss, default=best)
         return found if found.loss < gain * best.loss else best
 
     def _caps(self, best: Tried) -> Tried:
-        """Limits that were reached, near to what was reached."""
-        several, memory, _ = (np.concatenate(each) for each in zip(*map(_crowds, self.traces), strict=True))
-        peak = max(int(np.quantile(several, 0.999)), 1)
-        told = [trace.running_peak for trace in self.traces if trace.running_peak == trace.running_peak]
-        counts = {peak - 1, peak, peak + 1, *(int(each) for each in told if each >= peak - 2)}
-        if best.limits.max_sequences is None:
-            best = self._better(best, "max_sequences", sorted(each for each in counts if each > 0), GAIN)
-        room = float(np.quantile(memory, 0.999))
-        if best.limits.memory_tokens is None:
-            rooms = [room, 1.05 * room, *(trace.memory_tokens for trace in self.traces if trace.memory_tokens > room)]
-            tried = self._better(best, "memory_tokens", [int(each) for each in rooms], GAIN)
-            if tried.limits.max_sequences is not None and tried is not best:  # is the other one still needed?
-                tried = self._better(tried, "max_sequences", [None], 1 / GAIN)
-            best = tried
+        """Limits that were reached, near to what was reached: either, and then the other if it is needed too."""
+        several, memory, waiting = (np.concatenate(each) for each in zip(*map(_crowds, self.traces), strict=True))
+        peak, room = max(int(np.quantile(several, 0.999)), 1), float(np.quantile(memory, 0.999))
+        told = [trace.running_peak for trace in self.traces if trace.running_peak >= peak - 2]
+        values: dict[str, list[int]] = {"max_sequences": [], "memory_tokens": []}
+        if _reached(several, 0.95 * peak - 1, waiting):
+            values["max_sequences"] = sorted({peak - 1, peak, peak + 1, *map(int, told)} - {0})
+        if _reached(memory, 0.9 * room, waiting):
+            more = [trace.memory_tokens for trace in self.traces if trace.memory_tokens > room]
+            values["memory_tokens"] = [int(each) for each in (0.95 * room, room, 1.05 * room, *more)]
+        single = [self._better(best, name, each, start=self.guess.theta) for name, each in values.items()]
+        best = min(single, key=lambda each: each.loss)
+        for name, each in values.items():
+            if getattr(best.limits, name) is None:
+                best = self._better(best, name, each)
         if best.limits.memory_tokens is not None and "memory_tokens" not in self.given:
-            for factor in (0.9, 0.95, 1.05, 1.1, 0.975, 1.025):
-                best = self._better(best, "memory_tokens", [int(factor * best.limits.memory_tokens)])
-        if best.limits.max_sequences is not None:
-            best = self._better(best, "max_sequences", [None], GAIN)  # a cap that explains nothing is none
+            for factor in (0.95, 1.05, 0.975, 1.025):
+                best = self._better(best, "memory_tokens", [int(factor * best.limits.memory_tokens)], 0.995)
         return best
 
     def _policies(self, best: Tried, near: bool = False) -> Tried:
         if near:
             budget = best.limits.max_tokens
-            return self._better(best, "max_tokens", [budget // 2, 2 * budget])
+            return self._better(best, "max_tokens", [max(budget // 2, BUDGETS[0]), 2 * budget])
         found = best
         for policy in ("chunked", "prefill-first", "static"):
             if "policy" in self.given and policy != self.known.policy:
                 continue
             tried = self._better(best, "policy", [policy], np.inf) if policy != best.limits.policy else best
             tried = self._better(tried, "max_tokens", BUDGETS if policy == "chunked" else BUDGETS[3::2])
-            found = min(found, tried, key=lambda each: each.loss)
+            found = tried if tried.loss < GAIN * found.loss else found
         return found
 
     def _terms(self, best: Tried) -> Tried:
         """One more or one fewer, and memory read in large pieces: only where they help."""
-        if self.clear:
-            return best
         for terms in TERMS:
             if terms != best.terms:
                 other = self._try(best.limits, self.thetas[best], terms)
@@ -221,24 +230,47 @@ class _Search:
         return best
 
 
-def _draws(found: Fitted, traces: Sequence[Trace], clear: Guess | None) -> Floats:
+def _draws(found: Fitted, traces: Sequence[Trace]) -> Floats:
     """Parameters from blocks of the runs drawn anew: one step of the fit each, around what was found."""
     rng = np.random.default_rng(0)
     rows = []
     for _ in range(DRAWS):
-        drawn = [np.bincount(rng.integers(0, BLOCKS, BLOCKS), minlength=BLOCKS) for _ in traces]
-        counts = [
-            each[np.arange(size) * BLOCKS // max(size, 1)]
-            for trace, each in zip(traces, drawn, strict=True)
-            for size in sizes(trace)
-        ]
-        row = solve(found, np.concatenate(counts).astype(np.float64))
-        rows.append(row if clear is None else np.where(found.moving, row, guess_again(traces, clear, drawn)))
-    centred = np.array(rows) + found.theta - np.median(rows, axis=0)
-    return np.maximum(centred, 0.0)
+        counts = []
+        for trace in traces:
+            drawn = np.bincount(rng.integers(0, BLOCKS, BLOCKS), minlength=BLOCKS)
+            counts += [drawn[np.arange(size) * BLOCKS // max(size, 1)] for size in sizes(trace)]
+        rows.append(solve(found, np.concatenate(counts).astype(np.float64)))
+    return np.maximum(np.array(rows) + found.theta - np.median(rows, axis=0), 0.0)
 
 
-def _hold_out(replays: Sequence[Replay], found: Fitted, free: list[bool], tell: Tell) -> tuple[Held, ...]:
+def _jitter(replays: Sequence[Replay], found: Fitted) -> float:
+    """How the overhead varies: what first tokens are late by, of requests that came when little else went on; nothing
+    where that does not bring the tails of TTFT nearer to the measured ones."""
+    rng, late, pairs = np.random.default_rng(0), [], []
+    for replay in replays:
+        made, several = replay.serve(found.limits, found.theta).ttft, replay.trace.crowd
+        calm = replay.trace.used & (several <= np.quantile(several, 1 / 3))
+        late.append((replay.seen.ttft - made)[calm] + found.theta[0])
+        some = replay.trace.used & np.isfinite(replay.seen.ttft)
+        pairs.append((replay.seen.ttft[some], made[some]))
+    values = np.concatenate(late)
+    middle, high = np.nanquantile(values, [0.5, 0.95])
+    if not high > middle > 0:
+        return 0.0
+    sigma = min(float(np.log(high / middle) / 1.645), MOST_JITTER)
+
+    def off(sigma: float) -> float:
+        total = 0.0
+        for seen, made in pairs:
+            more = found.theta[0] * (np.exp(sigma * rng.standard_normal(len(made))) - 1)
+            one, other = (np.quantile(each, [0.9, 0.95, 0.99]) for each in (made + more, seen))
+            total += float(np.sum(abs(np.log(one / other))))
+        return total
+
+    return sigma if off(sigma) < off(0.0) else 0.0
+
+
+def _hold_out(replays: Sequence[Replay], found: Fitted, free: list[bool], steps: float, tell: Tell) -> tuple[Held, ...]:
     """Each rate predicted from the others; nothing where there is only one."""
     rates = [float(f"{replay.trace.offered:.3g}") for replay in replays]
     if len(set(rates)) < 2:
@@ -248,7 +280,7 @@ def _hold_out(replays: Sequence[Replay], found: Fitted, free: list[bool], tell: 
         tell(f"predicting {rate:g}/s from the other rates")
         others = [replay for replay, each in zip(replays, rates, strict=True) if each != rate]
         mine = [replay for replay, each in zip(replays, rates, strict=True) if each == rate]
-        refitted = fit(others, found.limits, found.theta, BRIEF, free)
+        refitted = fit(others, found.limits, found.theta, BRIEF, free, steps)
         result.append(held_out(mine, found.limits, refitted.theta, rate))
     return tuple(result)
 

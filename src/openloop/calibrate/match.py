@@ -14,7 +14,7 @@ from openloop.sim.steps import StepTime
 from openloop.workload import Demand
 from openloop.workload.demand import Pieces, one_piece
 
-__all__ = ["MANY", "PARAMETERS", "Fitted", "Limits", "Replay", "Seen", "fit", "loss", "residuals", "solve"]
+__all__ = ["MANY", "PARAMETERS", "Fitted", "Limits", "Replay", "Seen", "bounded", "fit", "loss", "residuals", "solve"]
 
 Floats = NDArray[np.float64]
 
@@ -151,13 +151,14 @@ def _flat(found: Sequence[dict[str, Floats]]) -> Floats:
     return np.concatenate([each[name] for each in found for name in WEIGHTS])
 
 
-def _shares(found: Sequence[dict[str, Floats]]) -> Floats:
-    """How much each residual counts: runs alike, and kinds by WEIGHTS."""
+def _shares(found: Sequence[dict[str, Floats]], steps: float = 1.0) -> Floats:
+    """How much each residual counts: runs alike, and kinds by WEIGHTS; single steps so many times that."""
     parts = []
     for each in found:
         for name, weight in WEIGHTS.items():
             known = np.isfinite(each[name])
-            parts.append(np.where(known, weight / max(np.count_nonzero(known), 1), 0.0))
+            weight *= steps if name == "step" else 1.0
+            parts.append(np.where(known, weight / max(int(np.count_nonzero(known)), 1), 0.0))
     return np.concatenate(parts) / len(found)
 
 
@@ -201,7 +202,14 @@ def solve(found: Fitted, counts: Floats) -> Floats:
     return _step(found.jacobian, found.off, found.weights * counts, found.theta, found.units, 1e-6, found.moving)
 
 
-def fit(replays: Sequence[Replay], limits: Limits, start: Floats, turns: int, free: Sequence[bool] | None = None) -> Fitted:
+def fit(
+    replays: Sequence[Replay],
+    limits: Limits,
+    start: Floats,
+    turns: int,
+    free: Sequence[bool] | None = None,
+    steps: float = 1.0,
+) -> Fitted:
     """Least squares with outliers held down, by Gauss-Newton steps among values that are not below zero."""
     theta, units = start.copy(), _units(replays)
     moving = np.ones(len(theta), bool) if free is None else np.array(free)
@@ -210,7 +218,7 @@ def fit(replays: Sequence[Replay], limits: Limits, start: Floats, turns: int, fr
     jacobian = weights = off = np.empty(0)
     for turn in range(turns + 1):
         off = _flat(found)
-        scales, shares = _scales(found), _shares(found)
+        scales, shares = _scales(found), _shares(found, steps)
         best = _cost(off, scales, shares)
         huber = np.minimum(1.0, HUBER * scales / np.maximum(abs(np.nan_to_num(off)), 1e-12))
         weights = shares * huber / scales**2
@@ -264,13 +272,21 @@ def _step(
     normal = (scaled * weights[:, None]).T @ scaled
     normal += damping * np.diag(np.maximum(np.diag(normal), 1e-9 * max(np.trace(normal), 1e-12)))
     slope = (scaled * weights[:, None]).T @ off
-    change = np.zeros(len(theta))
-    least = -theta / units
-    for _ in range(300):
-        before = change.copy()
-        for k in np.flatnonzero(moving):
-            rest = slope[k] + normal[k] @ change - normal[k, k] * change[k]
-            change[k] = max(-rest / max(normal[k, k], 1e-300), least[k])
-        if np.max(abs(change - before)) < 1e-6:
-            break
+    least = np.where(moving, -theta / units, 0.0)
+    change = bounded(normal, -slope, least, np.asarray(moving, bool))
     return np.maximum(theta + change * units, 0.0)
+
+
+def bounded(normal: Floats, aims: Floats, least: Floats, free: NDArray[np.bool_] | None = None) -> Floats:
+    """x that solves normal @ x = aims, as nearly as x >= least allows: what would go below is put there."""
+    moving = np.diag(normal) > 0 if free is None else free & (np.diag(normal) > 0)
+    found = least.copy()
+    while moving.any():
+        rest = aims[moving] - normal[np.ix_(moving, ~moving)] @ found[~moving]
+        found[moving] = np.linalg.lstsq(normal[np.ix_(moving, moving)], rest, rcond=None)[0]
+        below = np.where(moving, found - least, np.inf)
+        if below.min() >= -1e-12:
+            break
+        worst = int(np.argmin(below))
+        found[worst], moving[worst] = least[worst], False
+    return found

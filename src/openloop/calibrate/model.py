@@ -28,6 +28,10 @@ def _time(seconds: float) -> str:
     return f"{1e9 * seconds:.6g}ns" if seconds < 1e-6 else f"{1e6 * seconds:.6g}us"
 
 
+def _overhead(median: float, jitter: float) -> str:
+    return f"lognormal(median={_time(median)},sigma={jitter:.3g})" if median > 0 and jitter > 0 else _time(median)
+
+
 def fleet_of(found: Calibration, **more: Any) -> Fleet:
     """`more` are keys of its section `calibration`."""
     limits, traces = found.limits, found.traces
@@ -39,12 +43,13 @@ def fleet_of(found: Calibration, **more: Any) -> Fleet:
         max_sequences=limits.max_sequences or MANY,
         memory_tokens=limits.memory_tokens,
         padding=limits.padding,
-        overhead=_time(found.value("overhead")),
+        overhead=_overhead(found.value("overhead"), found.jitter),
         prefix_cache=any(bool(np.any(trace.cached > 0)) for trace in traces),
         calibration=Calibrated(
             runs=tuple(trace.name for trace in traces),
             intervals={name: (_time(low), _time(high)) for name in PARAMETERS for low, high in [found.interval(name)]},
             names=PARAMETERS,
+            jitter=found.jitter,
             draws=tuple(tuple(float(f"{each:.6g}") for each in row) for row in found.draws),
             evidence=tuple(evidence(found)),
             unknown=tuple(unknown(found)),
@@ -58,10 +63,14 @@ def drawn(fleet: Fleet, number: int) -> Fleet:
     """The same with times that the data allow as well."""
     calibration = fleet.calibration
     if calibration is None or not calibration.draws or fleet.step is None:
-        raise SpecError("the fleet has no calibration with draws: make one with openloop calibrate RUN... -o model.yaml")
+        raise SpecError(
+            "the fleet has no calibration with draws: make one with openloop calibrate RUN... -o model.yaml"
+        )
     times = dict(zip(calibration.names, calibration.draws[number % len(calibration.draws)], strict=True))
     step = {name: _time(value) for name, value in times.items() if name != "overhead"}
-    return msgspec.structs.replace(fleet, step=StepSpec(**step), overhead=_time(times["overhead"]))
+    return msgspec.structs.replace(
+        fleet, step=StepSpec(**step), overhead=_overhead(times["overhead"], calibration.jitter)
+    )
 
 
 def write_model(found: Calibration, path: Path, **more: Any) -> Fleet:
@@ -97,7 +106,9 @@ def unknown(found: Calibration) -> Iterator[str]:
         yield f"max_sequences: never reached; it is at least {peak}"
     if found.limits.memory_tokens is None:
         yield f"memory_tokens: never full; there is room for at least {full:,.0f} tokens"
-    budgets = {each.limits.max_tokens for each in found.tried if _same(found, each) and each.loss < CLOSE * found.tried[0].loss}
+    budgets = {
+        each.limits.max_tokens for each in found.tried if _same(found, each) and each.loss < CLOSE * found.tried[0].loss
+    }
     if len(budgets) > 1:
         yield f"max_tokens: {min(budgets):,} to {max(budgets):,} explain the data about as well"
     for name in PARAMETERS:
@@ -121,22 +132,25 @@ def suggestions(found: Calibration) -> Iterator[str]:
     """Which measurement would tell each."""
     top = max(trace.offered for trace in found.traces)
     prompt = int(np.median(np.concatenate([trace.prompt for trace in found.traces])))
+    overload = f"overload, so that requests wait: openloop run --rate {2 * top:.3g} --for 60s"
+    lengths = f"prompts of several lengths: openloop run --prompt 'lognormal(median={prompt},sigma=1)' --for 3m"
+    memory = f"long answers to long prompts: openloop run --prompt {4 * prompt} --output 500 --for 3m"
+    idle = f"an idle system: openloop run --rate {top / 20:.3g} --prompt 16 --for 3m"
+    ways = {
+        "max_sequences": overload,
+        "memory_tokens": f"{overload} --prompt {4 * prompt} --output 500",
+        "max_tokens": f"long prompts: openloop run --prompt {8 * prompt} --rate {top / 4:.3g} --for 2m",
+        "token": lengths,
+        "attention": lengths,
+        "context": memory,
+        "packed": memory,
+        "overhead": idle,
+        "fixed": idle,
+        "floor": idle,
+        "sequence": f"rates from idle to overload: openloop sweep --rates {top / 8:.2g}:{top:.2g}:{top / 8:.2g}",
+        "other rates": f"openloop run --rate {top / 3:.3g} and --rate {1.5 * top:.3g}",
+        "the prefix cache": f"prompts that share a beginning: --workload synthetic:prefixes=5,prefix={2 * prompt}",
+    }
     for each in unknown(found):
         name = each.partition(":")[0]
-        if name in ("max_sequences", "memory_tokens"):
-            longer = "" if name == "max_sequences" else f" --prompt {4 * prompt} --output 500"
-            yield f"{name}: overload it, so that requests wait: openloop run --rate {2 * top:.3g} --for 60s{longer}"
-        elif name == "max_tokens":
-            yield f"{name}: long prompts among short ones: openloop run --prompt {8 * prompt} --rate {top / 4:.3g} --for 2m"
-        elif name in ("token", "attention"):
-            yield f"{name}: prompts of several lengths: openloop run --prompt 'lognormal(median={prompt},sigma=1)' --for 3m"
-        elif name in ("context", "packed"):
-            yield f"{name}: long answers to long prompts: openloop run --prompt {4 * prompt} --output 500 --for 3m"
-        elif name in ("overhead", "fixed", "floor"):
-            yield f"{name}: an idle system: openloop run --rate {top / 20:.3g} --prompt 16 --for 3m"
-        elif name == "sequence":
-            yield f"{name}: several rates between idle and overload: openloop sweep --rates {top / 8:.2g}:{top:.2g}:{top / 8:.2g}"
-        elif name == "other rates":
-            yield f"{name}: openloop run --rate {top / 3:.3g} and --rate {1.5 * top:.3g}"
-        else:
-            yield f"{name}: prompts that share a beginning: openloop run --workload synthetic:prefixes=5,prefix={2 * prompt},..."
+        yield f"{name}: {ways[name]}"

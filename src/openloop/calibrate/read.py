@@ -70,7 +70,12 @@ def wanted(
     workload = workload or (told.workload if told else None)
     slo = slo or (told.slo if told else None)
     rate = rate or (max(told.rates, default=None) if told else None)
-    for value, what in ((workload, "--workload 'synthetic:prompt=300,output=100'"), (slo, "--slo 'ttft<=1s, tpot<=40ms'"), (rate, "--rate 8")):  # fmt: skip
+    examples = {
+        "--workload 'synthetic:prompt=300,output=100'": workload,
+        "--slo 'ttft<=1s, tpot<=40ms'": slo,
+        "--rate 8": rate,
+    }
+    for what, value in examples.items():
         if value is None:
             raise SpecError(f"the model does not tell what was measured: give {what}")
     load = Workload.of(read_source(str(workload)))

@@ -11,16 +11,17 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from openloop.calibrate.match import PARAMETERS
+from openloop.calibrate.match import PARAMETERS, bounded
 from openloop.calibrate.trace import Trace
 
-__all__ = ["OPTIONAL", "TERMS", "Guess", "first_guess", "guess_again"]
+__all__ = ["OPTIONAL", "TERMS", "Guess", "first_guess"]
 
 Floats = NDArray[np.float64]
 
 MOST = 1500  # stretches of a run: more tell no more
 LEAST_STEPS = 4
 LEAST_GAPS = 200
+HIDDEN = (32, 64, 128, 256, 512)
 PADDINGS = (1, *(1 << n for n in range(10, 17)))
 OPTIONAL = ("attention", "packed")  # either: the second has the pairs of the first
 TERMS = (frozenset[str](), frozenset({"attention"}), frozenset({"packed"}))
@@ -38,29 +39,18 @@ class Guess:
 def first_guess(traces: Sequence[Trace]) -> Guess:
     gaps = [trace.amounts() for trace in traces]
     if sum(len(each) for each in gaps) >= LEAST_GAPS:
-        padding, terms, left = _best_form(gaps)
+        padding, terms, hidden, left = _best_form(gaps)
         both = np.concatenate(gaps)
-        costs = _costs(_amounts(both, padding, terms), both[:, 0])
-        return Guess(_theta(traces, costs), padding, terms, left)
+        costs = _costs(_amounts(both, padding, terms, hidden), both[:, 0])
+        return Guess(_theta(traces, costs, hidden), padding, terms, left)
     rows = [_stretches(trace) for trace in traces]
     amounts, took = np.concatenate([each[0] for each in rows]), np.concatenate([each[1] for each in rows])
     return Guess(_theta(traces, np.append(_costs(amounts, took), 0.0)), 1, TERMS[1])
 
 
-def guess_again(traces: Sequence[Trace], found: Guess, counts: Sequence[Floats]) -> Floats:
-    """The values if the blocks of each run, of equal numbers of gaps, had been there so many times."""
-    parts = []
-    for trace, each in zip(traces, counts, strict=True):
-        gaps = trace.amounts()
-        times = each[np.arange(len(gaps)) * len(each) // max(len(gaps), 1)]
-        parts.append(np.repeat(gaps, times.astype(np.int64), axis=0))
-    both = np.concatenate(parts)
-    return _theta(traces, _costs(_amounts(both, found.padding, found.terms), both[:, 0]))
-
-
-def _theta(traces: Sequence[Trace], costs: Floats) -> Floats:
+def _theta(traces: Sequence[Trace], costs: Floats, hidden: int = 0) -> Floats:
     """Costs of a step, a sequence, a token in memory, one of a prompt, a pair of them, and a token with memory; as
-    PARAMETERS has them."""
+    PARAMETERS has them. `hidden` tokens of a step cost nothing, because the weights must be read anyway."""
     several = max(float(np.quantile(trace.crowd, 0.95)) for trace in traces)
     step, sequence, context, token, attention, packed = costs
     ttft, prompt = (
@@ -69,10 +59,10 @@ def _theta(traces: Sequence[Trace], costs: Floats) -> Floats:
     )
     if token + attention + packed <= 0:  # by the shortest waits
         token = max(float(np.quantile((ttft - step) / prompt, 0.25)), 1e-3 * step / float(prompt.mean()))
-    floor = 0.0
-    if token > sequence:  # as if tokens of decoding were free: hidden behind reading the weights
+    floor = min(step, token * hidden)
+    if not hidden and token > sequence:  # at least those that decode
         floor = min(step, token * several)
-    else:
+    elif not hidden:
         sequence -= token
     overhead = max(float(np.quantile(ttft - step - token * prompt - attention * prompt**2 / 2, 0.1)), 0.0)
     guess = {"overhead": overhead, "fixed": step - floor, "floor": floor, "token": token, "context": context}
@@ -80,17 +70,26 @@ def _theta(traces: Sequence[Trace], costs: Floats) -> Floats:
     return np.array([guess[name] for name in PARAMETERS])
 
 
-def _best_form(gaps: Sequence[Floats]) -> tuple[int, frozenset[str], float]:
-    """Padding and terms by what explains the second half of each run, and what they leave of it."""
+def _best_form(gaps: Sequence[Floats]) -> tuple[int, frozenset[str], int, float]:
+    """Padding, terms and hidden tokens by what explains the second half of each run, and what they leave of it."""
     early, late = (np.concatenate([each[part(len(each))] for each in gaps]) for part in (_first_half, _second_half))
-    best, best_left = (1, TERMS[0]), np.inf
-    for padding in PADDINGS:
-        for terms in TERMS:
-            costs = _costs(_amounts(early, padding, terms), early[:, 0])
-            left = float(np.mean(np.minimum(abs(_amounts(late, padding, terms) @ costs / late[:, 0] - 1), 1.0)))
-            if left < (1.0 if best_left == np.inf else GAIN) * best_left:
-                best, best_left = (padding, terms), left
-    return *best, best_left
+    best, least = (1, TERMS[0], 0), np.inf
+
+    def left(padding: int, terms: frozenset[str], hidden: int) -> float:
+        costs = _costs(_amounts(early, padding, terms, hidden), early[:, 0])
+        off = np.log(np.maximum(_amounts(late, padding, terms, hidden) @ costs, 1e-12) / late[:, 0])
+        return float(np.mean(np.minimum(abs(off), 1.0)))
+
+    forms = [(padding, terms, 0) for padding in PADDINGS for terms in TERMS]
+    for form in forms:
+        reached = left(*form)
+        if reached < (1.0 if least == np.inf else GAIN) * least:
+            best, least = form, reached
+    for hidden in HIDDEN:
+        reached = left(*best[:2], hidden)
+        if reached < GAIN * least:
+            best, least = (*best[:2], hidden), reached
+    return *best, least
 
 
 def _first_half(count: int) -> slice:
@@ -101,17 +100,19 @@ def _second_half(count: int) -> slice:
     return slice(count // 2, count)
 
 
-def _amounts(gaps: Floats, padding: int, terms: frozenset[str]) -> Floats:
+def _amounts(gaps: Floats, padding: int, terms: frozenset[str], hidden: int) -> Floats:
     _, several, memory, tokens, pairs = gaps.T
     if padding > 1:
         memory = np.ceil(np.maximum(memory + tokens, 1) / padding) * padding
     both = (several + tokens) * (memory if padding > 1 else memory + tokens)
+    if hidden:
+        tokens = np.maximum(several + tokens - hidden, 0.0)
     columns = [np.ones(len(gaps)), several, memory, tokens, pairs * ("attention" in terms), both * ("packed" in terms)]
     return np.column_stack(columns)
 
 
 def _stretches(trace: Trace) -> tuple[Floats, Floats]:
-    """Of each request that decodes for a while: steps, sequences, contexts, prompt tokens, pairs of them; and its time."""
+    """Of each request that decodes for a while: steps, sequences, contexts, prompt tokens, pairs of them; its time."""
     long = np.flatnonzero(trace.used & (trace.came > LEAST_STEPS) & (trace.last_s > trace.first_s))
     long = long[:: max(1, len(long) // MOST)]
     first, last = np.nan_to_num(trace.first_s, nan=np.inf), np.nan_to_num(trace.last_s, nan=np.inf)
@@ -134,18 +135,14 @@ def _stretches(trace: Trace) -> tuple[Floats, Floats]:
 
 
 def _costs(amounts: Floats, took: Floats) -> Floats:
-    """Least absolute deviations relative to `took`, none below zero: squares, weighed anew by what is left."""
-    scaled = amounts / took[:, None]
-    units = np.maximum(scaled.mean(axis=0), 1e-300)
-    scaled = scaled / units
+    """None below zero, and least absolute log(sum / took), nearly: squares, weighed anew by what is left."""
+    units = np.maximum((amounts / took[:, None]).mean(axis=0), 1e-300)
+    scaled = amounts / units
     found = np.full(amounts.shape[1], 1.0 / amounts.shape[1])
-    weights = np.ones(len(took))
-    for _ in range(15):
-        normal = (scaled * weights[:, None]).T @ scaled
-        aims = (scaled * weights[:, None]).sum(axis=0)
-        for _ in range(60):
-            for k in range(len(found)):
-                rest = aims[k] - normal[k] @ found + normal[k, k] * found[k]
-                found[k] = max(rest / max(normal[k, k], 1e-300), 0.0)
-        weights = 1 / np.maximum(abs(scaled @ found - 1), 0.02)
+    for _ in range(30):
+        made = np.maximum(scaled @ found, 1e-3 * took)
+        size = np.sqrt(made * took)
+        rows, weights = scaled / size[:, None], 1 / np.maximum(abs(made - took) / size, 0.01)
+        normal = (rows * weights[:, None]).T @ rows
+        found = bounded(normal, (rows * (weights * took / size)[:, None]).sum(axis=0), np.zeros(len(found)))
     return np.asarray(found / units, np.float64)

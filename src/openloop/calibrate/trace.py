@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -74,7 +75,9 @@ class Trace:
     def between(self, low_s: float, high_s: float) -> "Trace":
         """Only what was sent then is to be explained; the others are served all the same."""
         mine = (self.sent_s >= low_s) & (self.sent_s < high_s)
-        return replace(self, used=self.used & mine, gaps=self.gaps[(self.gaps[:, 0] >= low_s) & (self.gaps[:, 0] < high_s)])
+        return replace(
+            self, used=self.used & mine, gaps=self.gaps[(self.gaps[:, 0] >= low_s) & (self.gaps[:, 0] < high_s)]
+        )
 
     def amounts(self) -> Floats:
         """Of each gap: how long; how many decode; tokens in memory; tokens of prompts that were read; pairs of them."""
@@ -99,14 +102,17 @@ def crowd(trace: Trace, at_s: Floats) -> Floats:
     """How many are getting tokens at each moment."""
     some = ~np.isnan(trace.first_s)
     began, over = np.sort(trace.first_s[some]), np.sort(trace.last_s[some])
-    found: Floats = np.searchsorted(began, at_s, "right") - np.searchsorted(over, at_s, "right")
+    found = np.searchsorted(began, at_s, "right") - np.searchsorted(over, at_s, "right")
     return found.astype(np.float64)
 
 
-def read_traces(paths: Sequence[str | Path | Run]) -> list[Trace]:
+def read_traces(paths: "Sequence[str | Path | Run | Trace]") -> list[Trace]:
     """Runs, and folders of runs (sweeps)."""
-    found = []
+    found: list[Trace] = []
     for path in paths:
+        if isinstance(path, Trace):
+            found.append(path)
+            continue
         if isinstance(path, Run):
             found += read_trace(path)
             continue
@@ -257,8 +263,8 @@ def _figures(run: Run) -> dict[str, tuple[Floats, Floats]]:
     return {str(name): (at[names == name], value[names == name]) for name in np.unique(names)}
 
 
-def _told(trace: Trace, figures: dict[str, tuple[Floats, Floats]]) -> dict[str, float]:
-    found: dict[str, float] = {}
+def _told(trace: Trace, figures: dict[str, tuple[Floats, Floats]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
     if "running" in figures:
         found["running_peak"] = float(figures["running"][1].max())
     if "preemptions" in figures:

@@ -107,8 +107,15 @@ def compare_changes(
         ends = [(float(low[n]), float(high[n])) for n in range(3)]
         outcomes.append(
             Outcome(
-                change.name, size, float(middle[0]), ends[0], float(middle[1]), ends[1], float(middle[2]), ends[2],
+                change.name,
+                size,
+                float(middle[0]),
+                ends[0],
+                float(middle[1]),
+                ends[1],
+                float(middle[2]),
+                ends[2],
                 *(float(value) for value in middle[3:]),
-            )  # fmt: skip
+            )
         )
     return outcomes

@@ -12,7 +12,16 @@ from openloop.errors import OpenloopError
 
 __all__ = ["cli", "main"]
 
-COMMANDS = (reading, virtual, live, curve, looking, accepting, exchange, calibrating)  # each joins the group as it is imported
+COMMANDS = (
+    reading,
+    virtual,
+    live,
+    curve,
+    looking,
+    accepting,
+    exchange,
+    calibrating,
+)  # each joins the group as it is imported
 
 
 def main() -> None:

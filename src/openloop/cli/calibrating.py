@@ -97,14 +97,16 @@ def _plain(each: Any) -> dict[str, Any]:
 
 @cli.command()
 @click.argument("fleet", type=click.Path(path_type=Path))
-@click.option("--change", "changes", multiple=True, help="Keys of the fleet, as 'replicas: 6, policy: static'; may be given again.  [default: common ones]")  # fmt: skip
+@click.option("--change", "changes", multiple=True, help="Keys of the fleet, as 'replicas: 6'; may be given again.")
 @click.option("--rate", type=RATE, help="Requests per second.  [default: the highest that was measured]")
 @click.option("--workload", help="What is asked.  [default: what was measured]")
 @click.option("--slo", help="What is accepted.  [default: as in the measured runs]")
 @click.option("--for", "seconds", default="5m", show_default=True, help="How long requests arrive, in each simulation.")
-@click.option("--draws", type=click.IntRange(1, 1000), default=10, show_default=True, help="Simulations of each change: parameters that the data allow as well.")  # fmt: skip
-@click.option("--acceptance", type=SHARE, default="70%", show_default=True, help="Of drafted tokens, in speculative decoding.")  # fmt: skip
-@click.option("--price", type=click.FloatRange(0), help="Of a replica, per hour; without one cost is in replica seconds.")
+@click.option("--draws", type=click.IntRange(1, 1000), default=10, show_default=True, help="Simulations of each.")
+@click.option("--acceptance", type=SHARE, default="70%", show_default=True, help="Of drafted tokens.")
+@click.option(
+    "--price", type=click.FloatRange(0), help="Of a replica, per hour; without one cost is in replica seconds."
+)
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="The same seed, the same load.")
 @JSON
 def whatif(

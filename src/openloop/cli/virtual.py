@@ -95,7 +95,9 @@ def queue(
 @click.option("--replicas", type=click.IntRange(1), help="What if: so many replicas.")
 @click.option("--policy", help="What if: chunked, prefill-first, static or prepone:steps=4.")
 @click.option("--set", "changes", multiple=True, help="What if: other keys of the fleet, as 'max_tokens: 512'.")
-@click.option("--prompt-mean", type=TIMES, help="What if: prompts twice as long (2x), or of 800 tokens on average (800).")
+@click.option(
+    "--prompt-mean", type=TIMES, help="What if: prompts twice as long (2x), or of 800 tokens on average (800)."
+)
 @click.option("--output-mean", type=TIMES, help="The same for answers.")
 @click.option("--explain", is_flag=True, help="Print where every number of the replica comes from, and stop.")
 @click.option("-o", "--out", type=PLACE, help="Folder to write the run to.")

@@ -171,9 +171,10 @@ class Calibrated(Strict, frozen=True):
     """Where the numbers of a fleet come from, if they were fitted to measured runs."""
 
     runs: tuple[str, ...] = ()
-    intervals: dict[str, tuple[str, str]] = {}  # 90%, of each time
+    intervals: dict[str, tuple[str, str]] = msgspec.field(default_factory=dict)  # 90%, of each time
     names: tuple[str, ...] = ()  # of the times in a draw
     draws: tuple[tuple[float, ...], ...] = ()  # seconds: what the data allow as well
+    jitter: float = 0.0  # of the overhead: the standard deviation of its logarithm
     evidence: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
     workload: str | None = None  # that was measured
@@ -267,7 +268,14 @@ def read_fleet(what: str | Path | dict[str, Any]) -> Fleet:
 
 
 def _check_replicas(found: Replicas) -> None:
-    for name, least in (("replicas", 1), ("max_sequences", 1), ("max_tokens", 1), ("block", 1), ("padding", 1), ("tp", 1)):
+    for name, least in (
+        ("replicas", 1),
+        ("max_sequences", 1),
+        ("max_tokens", 1),
+        ("block", 1),
+        ("padding", 1),
+        ("tp", 1),
+    ):
         if getattr(found, name) < least:
             raise SpecError(f"{name} is {getattr(found, name)}; it is at least {least}")
     if not 0 < found.speed <= 1e6:
