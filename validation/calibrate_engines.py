@@ -19,14 +19,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", nargs="+", type=Path)
     parser.add_argument("--slo", default=SLO)
+    parser.add_argument("--known", default="", help="settings of the engine, as policy=chunked,max_tokens=256")
     parser.add_argument("--attain", type=float, default=0.95)
     parser.add_argument("-o", "--out", type=Path, default=Path("validation-output"))
     given = parser.parse_args()
     for folder in given.runs:
         groups = {f"{share:g}": sorted(folder.glob(f"rate-{share:g}-*")) for share in SHARES}
         groups = {name: paths for name, paths in groups.items() if paths}
-        report(folder.name, groups, [f"{share:g}" for share in FIT_TO], given.out / f"calibrate-{folder.name}",
-               slo=given.slo, target=given.attain)  # fmt: skip
+        name = f"calibrate-{folder.name}{'-known' if given.known else ''}"
+        fit_to = [f"{share:g}" for share in FIT_TO]
+        report(folder.name, groups, fit_to, given.out / name, given.known, given.slo, given.attain)
 
 
 if __name__ == "__main__":

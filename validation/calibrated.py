@@ -142,7 +142,13 @@ def summary(lines: Sequence[Line]) -> None:
 
 
 def draw(title: str, lines: Sequence[Line], out: Path) -> None:
-    """Measured and predicted quantiles over the rate."""
+    """Measured and predicted quantiles over the rate; a picture for each mix, where names are MIX-RATE."""
+    mixes = sorted({line.name.rpartition("-")[0] for line in lines})
+    if len(mixes) > 1:
+        for mix in mixes:
+            mine = [line for line in lines if line.name.rpartition("-")[0] == mix]
+            draw(f"{title}, {mix}", mine, out.with_name(f"{out.name}-{mix}"))
+        return
     for kind in ("ttft", "tpot"):
         chart = Chart(title, "Offered load (requests/s)", f"{kind.upper()} (ms)", log_y=True)
         ordered = sorted(lines, key=lambda line: line.rate)

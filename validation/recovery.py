@@ -24,7 +24,7 @@ from openloop.workload import Workload, read_source
 from validation.engines import table
 
 MIX = "synthetic:prompt=lognormal(median=300,sigma=0.8),output=lognormal(median=80,sigma=0.6)"
-SECONDS = 60
+SECONDS = 20
 NOISE_S = 0.001
 
 

@@ -23,6 +23,7 @@ GAIN = 0.98  # a further limit or term must lower the loss on what it was not fi
 # Where single steps are seen so clearly (what is left unexplained of them), they count so many times as much as whole
 # requests: a stall that everybody waits for is one slow step among thousands, and a hundred slow requests.
 CLEAR, TRUST = 0.1, 30.0
+NEEDED = {"max_sequences": GAIN, "memory_tokens": 0.9}  # memory fits too well whatever it is put to
 FULL = 0.05  # of the time at a limit: so much shows that there is one
 BRIEF, LONG = 3, 12  # turns of a fit
 MOST_JITTER = 1.5
@@ -192,14 +193,17 @@ class _Search:
         values: dict[str, list[int]] = {"max_sequences": [], "memory_tokens": []}
         if _reached(several, 0.95 * peak - 1, waiting):
             values["max_sequences"] = sorted({peak - 1, peak, peak + 1, *map(int, told)} - {0})
-        if _reached(memory, 0.9 * room, waiting):
-            more = [trace.memory_tokens for trace in self.traces if trace.memory_tokens > room]
-            values["memory_tokens"] = [int(each) for each in (0.95 * room, room, 1.05 * room, *more)]
-        single = [self._better(best, name, each, start=self.guess.theta) for name, each in values.items()]
+        told = [trace.memory_tokens for trace in self.traces if trace.memory_tokens == trace.memory_tokens]
+        if told:  # by the server's own account
+            values["memory_tokens"] = [int(np.median(told))]
+        elif _reached(memory, 0.7 * room, waiting):  # who was put back for want of memory seems to hold some, too
+            full = np.quantile(memory[waiting > 0], [0.5, 0.75, 0.9])
+            values["memory_tokens"] = [int(each) for each in (*full, room)]
+        single = [self._better(best, name, each, NEEDED[name], self.guess.theta) for name, each in values.items()]
         best = min(single, key=lambda each: each.loss)
         for name, each in values.items():
             if getattr(best.limits, name) is None:
-                best = self._better(best, name, each)
+                best = self._better(best, name, each, NEEDED[name])
         if best.limits.memory_tokens is not None and "memory_tokens" not in self.given:
             for factor in (0.95, 1.05, 0.975, 1.025):
                 best = self._better(best, "memory_tokens", [int(factor * best.limits.memory_tokens)], 0.995)
@@ -219,7 +223,10 @@ class _Search:
         return found
 
     def _terms(self, best: Tried) -> Tried:
-        """One more or one fewer, and memory read in large pieces: only where they help."""
+        """One more or one fewer, and memory read in large pieces: only where they help. Where single steps are seen
+        clearly they have chosen already."""
+        if self.steps > 1:
+            return best
         for terms in TERMS:
             if terms != best.terms:
                 other = self._try(best.limits, self.thetas[best], terms)

@@ -81,11 +81,15 @@ class Replay:
         """log(modelled / measured) of the steps that the gaps between tokens show."""
         took, several, memory, tokens, pairs = self.amounts.T
         _, floor, token, context, attention, sequence, fixed, packed = theta
+        whole = memory + tokens
         if limits.padding > 1:
-            memory = np.ceil((memory + tokens) / limits.padding) * limits.padding
-        whole = memory if limits.padding > 1 else memory + tokens
-        made = fixed + np.maximum(floor, token * (several + tokens)) + context * memory + attention * pairs
-        found: Floats = np.log((made + sequence * several + packed * (several + tokens) * whole) / took)
+            memory = whole = np.ceil(whole / limits.padding) * limits.padding
+        if limits.policy == "chunked":
+            made = fixed + np.maximum(floor, token * (several + tokens)) + packed * (several + tokens) * whole
+        else:  # a step of prompts, while the others stand still, and one of the others
+            made = fixed + np.maximum(floor, token * several) + packed * several * memory
+            made += (tokens > 0) * (fixed + np.maximum(floor, token * tokens) + packed * tokens**2)
+        found: Floats = np.log((made + context * memory + attention * pairs + sequence * several) / took)
         return found
 
 

@@ -35,6 +35,11 @@ def _sweep_options(command: Any) -> Any:
 @click.option("--current", type=RATE, help="Rate of today: how much headroom is there?")
 @click.option("--budget", type=DURATION, help="Stop when runs have taken this long together, for example 30m.")
 @click.option("--require", type=RATE, help="Exit with 1 if the knee is not shown to be at least this rate.")
+@click.option(
+    "--beside",
+    type=click.Path(path_type=Path),
+    help="A measured sweep: the same rates and SLO, and both in OUT/beside.html.",
+)
 @_sweep_options
 @click.option("-o", "--out", type=click.Path(path_type=Path), required=True, help="Folder of the sweep.")
 @JSON
@@ -48,6 +53,7 @@ def sweep(
     attain: float,
     budget: float | None,
     require: float | None,
+    beside: Path | None,
     out: Path,
     as_json: bool,
     **how: Any,
@@ -65,6 +71,7 @@ def sweep(
       openloop sweep --target http://localhost:8000 --slo "ttft<=500ms, tpot<=40ms" -o frontier/
       openloop sweep --sim fleet.yaml --slo "ttft<=1s, tpot<=40ms" --rates 5:50:5 --for 5m --repeat 3 -o frontier/
       openloop sweep scenario.yaml --budget 30m --current 12 -o frontier/
+      openloop sweep --sim model.yaml --beside measured/ -o predicted/
     """
     from openloop.frontier import sweep as measure
     from openloop.frontier.measure import INTERRUPTED
@@ -73,6 +80,8 @@ def sweep(
     from openloop.spec import read_yaml
 
     flags = dict(ctx.obj or {})
+    if beside is not None:
+        rates = _as_measured(beside, fleet, flags, rates)
     written = read_yaml(scenario) if scenario else None
     if not (isinstance(written, dict) and written.get("arrivals")):
         flags.setdefault("arrivals", "poisson:rate=1")
@@ -83,6 +92,13 @@ def sweep(
             out, given, fleet, rates=rates, target=attain, budget_s=budget, view=view, command=command, **how
         )
     tell_frontier(found, as_json)
+    if beside is not None:
+        from openloop.report.html import page
+        from openloop.report.read import read_pair
+
+        (out / "beside.html").write_text(page(read_pair(beside, out, None)), encoding="utf-8")
+        if not as_json:
+            click.echo(f"written: {out / 'beside.html'}")
     if found.stopped == INTERRUPTED:
         sys.exit(130)
     shown = found.knee.interval[0] if found.knee.interval else found.knee.above
@@ -90,6 +106,20 @@ def sweep(
         sys.exit(say(f"required a knee of at least {require:g}/s: {found.knee.sentence}", 1))
     if not any(point.usable for point in found.points):
         sys.exit(1)
+
+
+def _as_measured(beside: Path, fleet: Path | None, flags: dict[str, Any], rates: list[float] | None) -> list[float]:
+    """Rates, SLO and workload of a measured sweep, where the flags do not say otherwise."""
+    from openloop.frontier import open_frontier
+    from openloop.frontier.folder import read_asked
+    from openloop.sim.fleet import read_fleet
+
+    measured = open_frontier(beside)
+    flags.setdefault("slo", read_asked(beside).slo)
+    told = None if fleet is None else read_fleet(fleet).calibration
+    if told and told.workload and not {"workload", "prompt", "output"} & flags.keys():
+        flags["workload"] = told.workload
+    return rates or [point.rate for point in measured.points]
 
 
 def tell_frontier(found: Any, as_json: bool) -> None:
