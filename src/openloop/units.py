@@ -14,6 +14,7 @@ __all__ = [
     "format_rate",
     "format_seconds",
     "format_share",
+    "parse_amount",
     "parse_count",
     "parse_number",
     "parse_price",
@@ -71,6 +72,15 @@ def parse_seconds(text: str) -> float:
     if number * times / by > LONGEST_S:
         raise SpecError(f"{text.strip()!r} is longer than {LONGEST_S:g} s; nobody waits that long")
     return number * times / by
+
+
+def parse_amount(text: str) -> tuple[bool, float]:
+    """`2x` -> (True, 2.0), times as many; `800` -> (False, 800.0), so many."""
+    relative = text.strip().endswith("x")
+    number = parse_number(text.strip().removesuffix("x"))
+    if not 0 < number <= 1e9:
+        raise SpecError(f"{text.strip()!r} is not above zero; write 2x for twice as many, or 800 for so many")
+    return relative, number
 
 
 def parse_token_rate(text: str) -> float:

@@ -8,6 +8,7 @@ import click
 
 from openloop.cli import (
     accepting,
+    calibrating,
     curve,
     exchange,
     live,
@@ -25,7 +26,10 @@ from openloop.errors import OpenloopError
 __all__ = ["cli", "main"]
 
 # Each joins the group as it is imported.
-COMMANDS = (reading, virtual, live, curve, planning, looking, accepting, exchange, routes, proxying, watching)
+COMMANDS = (
+    *(reading, virtual, live, curve, calibrating, planning),
+    *(looking, accepting, exchange, routes, proxying, watching),
+)
 
 
 def main() -> None:

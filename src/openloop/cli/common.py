@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,6 +31,7 @@ __all__ = [
     "cli",
     "progress_bar",
     "say",
+    "status_line",
     "tell_run",
     "tell_score",
 ]
@@ -134,6 +135,18 @@ def progress_bar(what: str, total: int) -> "Iterator[Progress | None]":
     with Bar(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(what, total=total)
         yield lambda done, _: bar.update(task, completed=done)
+
+
+@contextmanager
+def status_line(quiet: bool) -> "Iterator[Callable[[str], None]]":
+    """What goes on, in one line on standard error that changes; nothing when it is no terminal."""
+    if quiet or not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status("reading") as status:
+        yield status.update
 
 
 def say(sentence: str, exit_code: int) -> int:

@@ -35,6 +35,11 @@ def _sweep_options(command: Any) -> Any:
 @click.option("--current", type=RATE, help="Rate of today: how much headroom is there?")
 @click.option("--budget", type=DURATION, help="Stop when runs have taken this long together, for example 30m.")
 @click.option("--require", type=RATE, help="Exit with 1 if the knee is not shown to be at least this rate.")
+@click.option(
+    "--beside",
+    type=click.Path(path_type=Path),
+    help="A measured sweep: the same rates and SLO, and both in OUT/beside.html.",
+)
 @_sweep_options
 @click.option("-o", "--out", type=click.Path(path_type=Path), required=True, help="Folder of the sweep.")
 @RAY
@@ -49,6 +54,7 @@ def sweep(
     attain: float,
     budget: float | None,
     require: float | None,
+    beside: Path | None,
     out: Path,
     as_json: bool,
     **how: Any,
@@ -68,6 +74,7 @@ def sweep(
       openloop sweep --sim fleet.yaml --slo "ttft<=1s, tpot<=40ms" --rates 5:50:5 --for 5m --repeat 3 -o frontier/
       openloop sweep scenario.yaml --budget 30m --current 12 -o frontier/
       openloop sweep --sim fleet.yaml --slo "ttft<=1s" --warmth warm-cache,disrupted -o states/
+      openloop sweep --sim model.yaml --beside measured/ -o predicted/
     """
     from openloop.frontier import sweep as measure
     from openloop.frontier.measure import INTERRUPTED
@@ -78,6 +85,8 @@ def sweep(
     from openloop.workload.warmth import split_states
 
     flags = dict(ctx.obj or {})
+    if beside is not None:
+        rates = _as_measured(beside, fleet, flags, rates)
     written = read_yaml(scenario) if scenario else None
     if not (isinstance(written, dict) and written.get("arrivals")):
         flags.setdefault("arrivals", "poisson:rate=1")
@@ -99,6 +108,8 @@ def sweep(
         tell_states(of_states, as_json)
     else:
         tell_frontier(all_found[0], as_json)
+    if beside is not None:
+        _draw_beside(beside, out, as_json)
     if all_found[-1].stopped == INTERRUPTED:
         sys.exit(130)
     for found in all_found:
@@ -123,6 +134,29 @@ def tell_states(states: Any, as_json: bool) -> None:
         tell_frontier(each.frontier, as_json=False)
     for gap in between:
         click.echo("\n" + "\n".join(gap_lines(gap)))
+
+
+def _draw_beside(measured: Path, out: Path, as_json: bool) -> None:
+    from openloop.report.html import page
+    from openloop.report.read import read_pair
+
+    (out / "beside.html").write_text(page(read_pair(measured, out, None)), encoding="utf-8")
+    if not as_json:
+        click.echo(f"written: {out / 'beside.html'}")
+
+
+def _as_measured(beside: Path, fleet: Path | None, flags: dict[str, Any], rates: list[float] | None) -> list[float]:
+    """Rates, SLO and workload of a measured sweep, where the flags do not say otherwise."""
+    from openloop.frontier import open_frontier
+    from openloop.frontier.folder import read_asked
+    from openloop.sim.fleet import read_fleet
+
+    measured = open_frontier(beside)
+    flags.setdefault("slo", read_asked(beside).slo)
+    told = None if fleet is None else read_fleet(fleet).calibration
+    if told and told.workload and not {"workload", "prompt", "output"} & flags.keys():
+        flags["workload"] = told.workload
+    return rates or [point.rate for point in measured.points]
 
 
 def tell_frontier(found: Any, as_json: bool) -> None:

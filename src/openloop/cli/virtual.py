@@ -6,7 +6,10 @@ from typing import Any
 
 import click
 
-from openloop.cli.common import DURATION, JSON, PLACE, RATE, RATES, cli, tell_run, tell_score
+from openloop.cli.common import DURATION, JSON, PLACE, RATE, RATES, Quantity, cli, tell_run, tell_score
+from openloop.units import parse_amount
+
+AMOUNT = Quantity("amount", parse_amount)
 
 
 @cli.command()
@@ -92,6 +95,13 @@ def queue(
 @click.option("--policies", help="Rank routing policies on the same requests: all, or a list; needs --slo.")
 @click.option("--seeds", type=click.IntRange(2), default=5, show_default=True, help="Of --policies: runs of each.")
 @click.option("--repair", help="Ask again where an answer fails its quality: how many times, or repair:most=2.")
+@click.option("--replicas", type=click.IntRange(1), help="What if: so many replicas.")
+@click.option("--policy", help="What if: chunked, prefill-first, static or prepone:steps=4.")
+@click.option("--set", "changes", multiple=True, help="What if: other keys of the fleet, as 'max_tokens: 512'.")
+@click.option(
+    "--prompt-mean", type=AMOUNT, help="What if: prompts twice as long (2x), or of 800 tokens on average (800)."
+)
+@click.option("--output-mean", type=AMOUNT, help="The same for answers.")
 @click.option("--explain", is_flag=True, help="Print where every number of the replica comes from, and stop.")
 @click.option("-o", "--out", type=PLACE, help="Folder to write the run to.")
 @JSON
@@ -103,6 +113,11 @@ def sim(
     policies: str | None,
     seeds: int,
     repair: str | None,
+    replicas: int | None,
+    policy: str | None,
+    changes: tuple[str, ...],
+    prompt_mean: Any,
+    output_mean: Any,
     explain: bool,
     out: Path | None,
     as_json: bool,
@@ -124,10 +139,13 @@ def sim(
       openloop sim fleet.yaml --rate 8 --quality quality:fail=5% --repair 1 --slo "ttft<=5s, quality"
       openloop sim fleet.yaml --rates 5:50:5 --slo "ttft<=1s, tpot<=40ms"
       openloop sim fleet.yaml --policies all --workload sessions:system=2000,systems=40 --rate 4 --slo "ttft<=1s"
+      openloop sim model.yaml --rate 8 --replicas 6 --policy chunked --prompt-mean 2x   # calibrated: what if
       openloop sim fleet.yaml --explain
     """
     import msgspec
 
+    from openloop.calibrate.read import read_change, resized
+    from openloop.calibrate.whatif import changed
     from openloop.load.scenario import read_scenario
     from openloop.records import open_run
     from openloop.score import score as score_run
@@ -135,7 +153,12 @@ def sim(
     from openloop.sim.quality import label, read_quality
     from openloop.sim.warmth import simulate_warm
 
+    keys = {"replicas": replicas, "policy": policy}
+    several = [{key: value for key, value in keys.items() if value is not None}]
+    several += [dict(read_change(text).keys) for text in changes]
     chosen = read_fleet(fleet)
+    for each in several:
+        chosen = changed(chosen, each) if each else chosen
     if repair is not None:  # it is part of what is simulated, where labels alone may be put on afterwards
         whole = msgspec.to_builtins(chosen)
         whole |= {"quality": quality or chosen.quality, "client": {**(whole["client"] or {}), "repair": repair}}
@@ -144,8 +167,15 @@ def sim(
         click.echo("\n".join(explain_fleet(chosen)))
         return
     given = {name: value for name, value in asked.items() if value is not None}
+    told = chosen.calibration
+    if told and told.workload and not {"workload", "prompt", "output"} & given.keys():
+        given["workload"] = told.workload
+    if told and told.rates and not rates and not {"rate", "arrivals"} & given.keys():
+        given["rate"] = max(told.rates)
     if rates:
         given.setdefault("arrivals", "poisson:rate=1")
+        if prompt_mean or output_mean:
+            raise click.UsageError("--prompt-mean and --output-mean are for one rate; write the workload for several")
         _sweep(chosen, read_scenario(None, {"for": seconds or "10m", **given}, live=False), rates, out, as_json)
         return
     scenario = read_scenario(None, {"for": seconds or "10m", **given}, live=False)
@@ -156,7 +186,9 @@ def sim(
         return
     objectives = scenario.objectives()
     warming, facts = scenario.read_warming(), {"slo": scenario.slo, "command": ["openloop", *sys.argv[1:]]}
-    how = scenario.read_workload(), scenario.read_arrivals(), scenario.horizon_s, scenario.seed, objectives
+    arrivals = scenario.read_arrivals()
+    workload = resized(scenario.read_workload(), arrivals, prompt_mean, output_mean)
+    how = workload, arrivals, scenario.horizon_s, scenario.seed, objectives
     straight = out if not warming and not quality else None  # as it goes, however long it is
     if warming:
         run = simulate_warm(chosen, warming, *how, **facts)

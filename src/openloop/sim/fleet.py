@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from openloop import __version__
 from openloop.admission import Admission, read_admission
 from openloop.arrivals import Arrivals
+from openloop.distributions import Distribution, read_distribution
 from openloop.errors import SpecError
 from openloop.records import (
     Manifest,
@@ -23,6 +24,7 @@ from openloop.records import (
     RunWriter,
     TimedEvent,
     checked,
+    ints,
     make_batch,
     make_lists,
     make_words,
@@ -54,11 +56,12 @@ from openloop.sim.tables import (
 )
 from openloop.slo import TTFT, Objectives
 from openloop.spec import Strict, convert, read_yaml
-from openloop.terms import read_term
+from openloop.terms import SECONDS, read_term
 from openloop.units import NS_PER_S, parse_seconds, parse_share, to_ns
 from openloop.workload import Demand, Workload
 
 __all__ = [
+    "Calibrated",
     "Drafts",
     "Fleet",
     "Quantization",
@@ -88,6 +91,8 @@ class StepSpec(Strict, frozen=True):
     context: str = "0s"
     attention: str = "0s"
     sequence: str = "0s"
+    fixed: str = "0s"
+    packed: str = "0s"
 
 
 class Drafts(Strict, frozen=True):
@@ -137,6 +142,7 @@ class Replicas(Strict, frozen=True):
     max_tokens: int = 2048
     memory_tokens: int | None = None  # null: what the GPUs have
     block: int = 16
+    padding: int = 1  # tokens in memory are read in multiples of this, as by CUDA graphs of fixed sizes
     watermark: str = "1%"
     swap: str | None = None  # time per token, out and in again; null: what is preempted is computed again
     drafts: Drafts | None = None
@@ -165,6 +171,21 @@ class Replicas(Strict, frozen=True):
         return self.kv_tokens() // self.block
 
 
+class Calibrated(Strict, frozen=True):
+    """Where the numbers of a fleet come from, if they were fitted to measured runs."""
+
+    runs: tuple[str, ...] = ()
+    intervals: dict[str, tuple[str, str]] = msgspec.field(default_factory=dict)  # 90%, of each time
+    names: tuple[str, ...] = ()  # of the times in a draw
+    draws: tuple[tuple[float, ...], ...] = ()  # seconds: what the data allow as well
+    jitter: float = 0.0  # of the overhead: the standard deviation of its logarithm
+    evidence: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+    workload: str | None = None  # that was measured
+    slo: str | dict[str, Any] | None = None
+    rates: tuple[float, ...] = ()
+
+
 class Fleet(Replicas, frozen=True):
     routing: str = "round-robin"
     view_every: str | None = None  # how often routing sees what replicas do; null: it always knows
@@ -176,10 +197,12 @@ class Fleet(Replicas, frozen=True):
     quantization: Quantization | None = None
     quality: str | None = None  # of answers, such as quality:fail=2%,tail=4%; null: they have no labels
     delay: str | None = None  # tokens are handed out no faster than one in this time
+    overhead: str | None = None  # what a user waits besides, such as 3ms or exponential(3ms): network, HTTP, tokenizer
     admission: str | None = None
     client: Client | None = None
     scale: Scale | None = None
     events: tuple[str, ...] = ()
+    calibration: Calibrated | None = None
 
     def kinds(self) -> list[Replicas]:
         """The groups, each as a whole, quantized if they are."""
@@ -224,6 +247,9 @@ class Fleet(Replicas, frozen=True):
         worse = 1.0 if self.quantization is None else self.quantization.tail
         return dataclasses.replace(found, factor=found.factor * worse)
 
+    def read_overhead(self) -> Distribution | None:
+        return None if self.overhead is None else read_distribution(self.overhead, SECONDS)
+
     def read_admission(self) -> Admission | None:
         return None if self.admission is None else read_admission(self.admission)
 
@@ -250,11 +276,19 @@ def read_fleet(what: str | Path | dict[str, Any]) -> Fleet:
     found.plan()
     if found.read_quality() is None and found.client is not None and found.client.repairs() is not None:
         raise SpecError("a repair needs answers that can fail: give quality, such as quality:fail=2%")
+    found.read_overhead()
     return found
 
 
 def _check_replicas(found: Replicas) -> None:
-    for name, least in (("replicas", 1), ("max_sequences", 1), ("max_tokens", 1), ("block", 1), ("tp", 1)):
+    for name, least in (
+        ("replicas", 1),
+        ("max_sequences", 1),
+        ("max_tokens", 1),
+        ("block", 1),
+        ("padding", 1),
+        ("tp", 1),
+    ):
         if getattr(found, name) < least:
             raise SpecError(f"{name} is {getattr(found, name)}; it is at least {least}")
     if not 0 < found.speed <= 1e6:
@@ -264,7 +298,7 @@ def _check_replicas(found: Replicas) -> None:
     if found.kv_tokens() < found.block:
         raise SpecError(f"memory_tokens is {found.kv_tokens()}; it is at least one block of {found.block}")
     step = found.step_time()
-    if not step.floor + step.token > 0:
+    if not step.fixed + step.floor + step.token > 0:
         raise SpecError("a step that takes no time has no end of capacity: give it a floor or a token time")
     read_term(found.policy, POLICIES, "batching policy")
     read_term(found.order, ORDERS, "order")
@@ -315,7 +349,7 @@ def simulate_fleet(
             "source": "sim",
             "engine": "openloop sim",
             "engine_version": __version__,
-            "engine_flags": str(fleet),
+            "engine_flags": str(msgspec.structs.replace(fleet, calibration=None)),
             "model": fleet.model or "a step time",
             "hardware": f"{fleet.tp} x {fleet.gpu}" if fleet.gpu else "none: virtual time",
             "replicas": fleet.size,
@@ -332,12 +366,13 @@ def simulate_fleet(
         }
     )
     latest = seconds
-    quality, chances = fleet.read_quality(), stream(seed, "quality")
+    quality, chances, waits = fleet.read_quality(), stream(seed, "quality"), stream(seed, "overhead")
     batches: list[pa.RecordBatch] = []
     writer = None if out is None else RunWriter(out, manifest)
     for part, served in _served(fleet, engine, first, parts, objectives, seconds + drain_s):
         latest = max(latest, float(np.nanmax(served.rows.ended, initial=seconds)))
-        batch = _make_rows(fleet, part, served, to_ns(seconds))
+        batch = _make_rows(fleet, part, served, to_ns(seconds), waits)
+        latest = max(latest, ints(batch, "ended_ns").max(initial=0) / NS_PER_S)
         if quality and part.asked.repaired is None:
             batch = labelled(batch, quality, chances)
         (batches if writer is None else writer).append(batch)
@@ -528,20 +563,21 @@ def _replicas(fleet: Fleet, admission: Admission | None) -> Any:
         m.policy, m.order = policy.code, order.code
         m.sheds = isinstance(order, Goodput) and order.late
         m.sequences, m.tokens, m.page = kind.max_sequences, kind.max_tokens, kind.block
+        m.padding = kind.padding
         m.blocks = m.free = kind.memory_blocks
         m.watermark = int(parse_share(kind.watermark) * m.blocks)
         m.ahead = policy.steps if isinstance(policy, Prepone) else 0
         m.longest = 1 << 40
         m.root = m.refused = -1
         m.floor, m.token, m.reading = step.floor, step.token, step.context
-        m.attention, m.sequence = step.attention, step.sequence
+        m.attention, m.sequence, m.fixed, m.packed = step.attention, step.sequence, step.fixed, step.packed
         m.swap = -1.0 if kind.swap is None else parse_seconds(kind.swap)
         m.gain = m.slow = 1.0
         m.next, m.admitted = np.inf, np.nan
         if kind.drafts:
             share = parse_share(kind.drafts.cost)
             m.drafts, m.gain = kind.drafts.tokens, kind.drafts.gain
-            m.draft, m.draft_step = share * (step.token + step.sequence), share * step.floor
+            m.draft, m.draft_step = share * (step.token + step.sequence), share * (step.fixed + step.floor)
         if kind.role == "prefill":
             m.transfer, m.transfer_token = _transfer_s(fleet, kind)
         if admission is not None:
@@ -580,7 +616,7 @@ def _prices(fleet: Fleet, engine: Engine, seconds: float) -> Prices | None:
     return Prices(per_hour=float(np.dot(up, each)))
 
 
-def _make_rows(fleet: Fleet, part: _Part, served: Served, end_ns: int) -> pa.RecordBatch:
+def _make_rows(fleet: Fleet, part: _Part, served: Served, end_ns: int, waits: np.random.Generator) -> pa.RecordBatch:
     """Records of what was due in the window; a repair is an attempt at what it repairs, and was due when that was."""
     demand, repaired = part.demand, part.asked.repaired
     if repaired is not None:
@@ -593,6 +629,10 @@ def _make_rows(fleet: Fleet, part: _Part, served: Served, end_ns: int) -> pa.Rec
     rows, counts, times, tokens = served.rows, served.counts, served.times, served.tokens
     if fleet.delay is not None:
         times = _delayed(times, counts, to_ns(parse_seconds(fleet.delay)))
+    overhead = fleet.read_overhead()
+    if overhead is not None:
+        late = np.rint(overhead.draw(len(rows), waits) * NS_PER_S).astype(np.int64)
+        times = times + np.repeat(np.where(rows.status == OK, late, 0), counts)
     last = times[np.maximum(np.cumsum(counts) - 1, 0)] if len(times) else np.zeros(len(rows), np.int64)
     ok, over = rows.status == OK, rows.status != CENSORED
     ended = np.maximum(_ns(rows.ended), np.where(ok & (counts > 0), last, 0))

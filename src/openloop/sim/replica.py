@@ -152,7 +152,8 @@ def reserved(m: Any, s: Any, context: int) -> int:
 @once
 def _prefill_s(m: Any, chunk: int, context: int) -> float:
     """A step of one prompt, if it were alone."""
-    return m.slow * (max(m.floor, m.token * chunk) + m.attention * chunk * (context + chunk / 2) + m.sequence)
+    step = m.fixed + max(m.floor, m.token * chunk) + m.attention * chunk * (context + chunk / 2) + m.sequence
+    return m.slow * (step + m.packed * chunk * (context + chunk))
 
 
 @inner
@@ -227,11 +228,18 @@ def _admit(
         budget -= todo
 
 
+@once
+def _padded(m: Any, held: float) -> float:
+    """Tokens in memory as the engine reads them."""
+    return math.ceil(held / m.padding) * m.padding
+
+
 @inner
 def _begin_prefill(m: Any, a: Any, seats: Any, now: float) -> None:
     """One step: chunks of those that are prefilled, first come first, and a token of everybody else if mixed."""
     decoding = m.running if m.policy == CHUNKED else 0
     tokens, attention, count, swap = decoding * (1 + m.drafts), 0.0, 0, 0.0
+    held = m.context if decoding else 0.0
     budget = m.tokens - tokens
     for n in range(m.filling):
         s = a[seats[m.number, n].filling]
@@ -245,9 +253,13 @@ def _begin_prefill(m: Any, a: Any, seats: Any, now: float) -> None:
         tokens += chunk
         attention += chunk * (s.done + chunk / 2)
         count += chunk > 0
-    step = max(m.floor, m.token * tokens) + m.attention * attention + m.sequence * (decoding + count) + swap
+        held += s.done + chunk
+    step = m.fixed + max(m.floor, m.token * tokens) + m.attention * attention + m.sequence * (decoding + count) + swap
+    if m.padding > 1:
+        held = _padded(m, held)
+    step += m.packed * tokens * held + m.reading * (held if m.padding > 1 else m.context if decoding else 0.0)
     if decoding:
-        step += m.reading * m.context + _drafting(m, decoding)
+        step += _drafting(m, decoding)
     m.phase = PREFILLING
     m.start, m.pace, m.slope = now, m.slow * step, 0.0
     m.steps = 1 if decoding else 0
@@ -261,10 +273,16 @@ def _drafting(m: Any, decoding: int) -> float:
 
 @once
 def _begin_decode(m: Any, now: float, steps: int) -> None:
-    pace = max(m.floor, m.token * m.slots * (1 + m.drafts)) + m.sequence * m.slots
-    pace += m.reading * m.context + _drafting(m, m.slots)
+    tokens = m.slots * (1 + m.drafts)
+    each = m.reading + m.packed * tokens  # for a token in memory
+    pace = m.fixed + max(m.floor, m.token * tokens) + m.sequence * m.slots
+    held, growth = m.context, m.slots * m.gain
+    if m.padding > 1:  # the same for all steps until the next multiple
+        held = _padded(m, m.context)
+        steps, growth = min(steps, int((held - m.context) / growth) + 1), 0.0
+    pace += each * held + _drafting(m, m.slots)
     m.phase = DECODING
-    m.start, m.pace, m.slope, m.steps = now, m.slow * pace, m.slow * (m.reading * m.slots * m.gain), steps
+    m.start, m.pace, m.slope, m.steps = now, m.slow * pace, m.slow * (each * growth), steps
     m.next = now + lasting(m.pace, m.slope, steps)
 
 

@@ -1,10 +1,13 @@
 """How long a step of a replica takes: a small formula, and where its numbers come from.
 
-    step = max(floor, token * tokens) + context * sum of contexts
+    step = fixed + max(floor, token * tokens) + context * sum of contexts
            + attention * sum of chunk * (context before it + chunk / 2) + sequence * sequences
+           + packed * tokens * tokens in memory
 
 `floor` is reading the weights once, `token` the arithmetic of one token, `context` reading the keys and values of one
 token, `attention` the arithmetic of a pair of tokens in a prefill, and `sequence` what each sequence costs besides.
+`fixed` is what a step costs whatever is in it, such as scheduling; `packed` is for engines that compute attention of
+all sequences as one, each token with everything in memory, and mask what is not its own.
 """
 
 from collections.abc import Iterator
@@ -30,16 +33,20 @@ class StepTime:
     context: float = 0.0
     attention: float = 0.0
     sequence: float = 0.0
+    fixed: float = 0.0
+    packed: float = 0.0
 
     def decode(self, sequences: int, context: int) -> float:
         """A step in which so many sequences of such a context make a token each."""
         linear = max(self.floor, self.token * sequences)
-        return linear + sequences * (self.context * context + self.sequence)
+        each = self.context * context + self.sequence + self.packed * sequences * context
+        return self.fixed + linear + sequences * each
 
     def prefill(self, tokens: int, context: int = 0) -> float:
         """A step that reads a prompt, of which `context` tokens are known already."""
         linear = max(self.floor, self.token * tokens)
-        return linear + self.attention * tokens * (context + tokens / 2) + self.sequence
+        pairs = self.attention * tokens * (context + tokens / 2) + self.packed * tokens * (context + tokens)
+        return self.fixed + linear + pairs + self.sequence
 
     def scaled(self, factor: float) -> "StepTime":
         return StepTime(*(factor * getattr(self, name) for name in self.__dataclass_fields__))

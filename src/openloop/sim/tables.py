@@ -127,13 +127,13 @@ ATTEMPT = _row(
 )
 
 REPLICA = _row(
-    "number policy order sheds sequences tokens page blocks watermark ahead longest drafts role limited limit "
+    "number policy order sheds sequences tokens page padding blocks watermark ahead longest drafts role limited limit "
     "root waiting backlog running filling slots free step soonest phase steps preponed leaving freed refused "
     "first last unused spares salt up draining "  # first and last in line
     "kept_step",  # of a run that is held back because it will be spread over the prefill after it
-    # A step lasts max(floor, token * tokens) + reading * sum of contexts + attention * sum of chunk * (context
-    # + chunk / 2) + sequence * sequences, times `slow`.
-    "floor token reading attention sequence swap draft draft_step gain slow "
+    # A step lasts fixed + max(floor, token * tokens) + reading * sum of contexts + attention * sum of chunk *
+    # (context + chunk / 2) + sequence * sequences + packed * tokens * tokens in memory, times `slow`.
+    "fixed floor token reading attention sequence packed swap draft draft_step gain slow "
     "transfer transfer_token "  # to hand a prompt over to those that decode: once, and for each token
     "context start pace slope next busy up_since paid kept_start kept_pace "
     "admitted gap",  # when somebody was last taken from a queue, and how long that takes on average

@@ -3,7 +3,7 @@
 from openloop.workload.ask import Ask
 from openloop.workload.demand import Demand
 from openloop.workload.describe import Description, describe, known_tokens
-from openloop.workload.mix import SOURCES, Workload, read_source
+from openloop.workload.mix import SOURCES, Scaled, Workload, read_source
 from openloop.workload.prompts import Prompts
 from openloop.workload.synthetic import Sessions, Synthetic
 from openloop.workload.warmth import (
@@ -25,6 +25,7 @@ __all__ = [
     "Description",
     "Prompts",
     "Scale",
+    "Scaled",
     "Sessions",
     "Synthetic",
     "Warming",

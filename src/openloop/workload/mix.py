@@ -1,7 +1,7 @@
 """The whole of what is asked: one source, or several classes of requests, each with a share of the users."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from openloop.workload.source import Source
 from openloop.workload.synthetic import Sessions, Synthetic
 from openloop.workload.trace import Trace
 
-__all__ = ["SOURCES", "Class", "Workload", "read_source", "schedule"]
+__all__ = ["SOURCES", "Class", "Scaled", "Workload", "read_source", "schedule"]
 
 _KINDS: tuple[type[Term], ...] = (Synthetic, Sessions, Corpus, Trace, ServeGen)
 SOURCES = {kind.name: kind for kind in _KINDS}
@@ -116,3 +116,26 @@ def schedule(arrivals: Arrivals, horizon_s: float, seed: int) -> Floats:
     if expected > MOST_ARRIVALS:
         raise SpecError(f"{expected:,.0f} arrivals are too many for one run, which holds {MOST_ARRIVALS:,}")
     return arrivals.times(horizon_s, stream(seed, "arrivals"))
+
+
+@dataclass(frozen=True)
+class Scaled(Workload):
+    """The same requests, with prompts and answers so many times as long."""
+
+    prompt: float = 1.0
+    output: float = 1.0
+
+    def __str__(self) -> str:
+        return f"{super().__str__()} (prompts x {self.prompt:g}, answers x {self.output:g})"
+
+    def demand(self, arrivals: Arrivals | None, horizon_s: float, seed: int) -> Demand:
+        return self._scaled(Workload(self.classes).demand(arrivals, horizon_s, seed))
+
+    def parts(self, arrivals: Arrivals | None, horizon_s: float, seed: int, users: int = PART) -> Iterator[Demand]:
+        yield from map(self._scaled, Workload(self.classes).parts(arrivals, horizon_s, seed, users))
+
+    def _scaled(self, found: Demand) -> Demand:
+        tokens = np.maximum(np.rint(self.prompt * found.pieces.tokens), 1).astype(np.int64)
+        output = np.rint(self.output * found.output_tokens).astype(np.int64)
+        output = np.where(found.output_tokens > 0, np.maximum(output, 1), 0)
+        return replace(found, pieces=replace(found.pieces, tokens=tokens), output_tokens=output)

@@ -1,0 +1,312 @@
+"""From traces to a model: limits and policy by what predicts best, times by least squares, intervals by blocks."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from openloop.calibrate.match import PARAMETERS, Fitted, Limits, Replay, fit, loss, residuals, sizes, solve
+from openloop.calibrate.start import OPTIONAL, TERMS, first_guess
+from openloop.calibrate.trace import Trace, crowd, held
+from openloop.errors import RunError
+
+__all__ = ["Calibration", "Held", "Tried", "calibrate_traces"]
+
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+
+LEAST_REQUESTS = 30  # that tell something, in all runs together
+LEAST_SPREAD = 1.5  # between busy and quiet moments: of how many decode at once
+BUDGETS = tuple(1 << n for n in range(7, 15))  # tokens of a step
+GAIN = 0.98  # a further limit or term must lower the loss on what it was not fitted to at least to this share
+# Where single steps are seen so clearly (what is left unexplained of them), they count so many times as much as whole
+# requests: a stall that everybody waits for is one slow step among thousands, and a hundred slow requests.
+CLEAR, TRUST = 0.1, 30.0
+NEEDED = {"max_sequences": GAIN, "memory_tokens": 0.9}  # memory fits too well whatever it is put to
+FULL = 0.05  # of the time at a limit: so much shows that there is one
+BRIEF, LONG = 3, 12  # turns of a fit
+MOST_JITTER = 1.5
+DRAWS, BLOCKS = 40, 10
+QUANTILES = (0.5, 0.99)
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A way to put batches together, fitted to the first half of each run."""
+
+    limits: Limits
+    terms: frozenset[str]  # of those that a step need not have
+    loss: float  # on the second half: mean size of log(modelled / measured)
+
+
+@dataclass(frozen=True)
+class Held:
+    """A rate predicted from the others: modelled over measured, less one, of the quantiles 50% and 99%."""
+
+    rate: float
+    requests: int
+    ttft: tuple[float, ...]
+    tpot: tuple[float, ...]
+    e2e: tuple[float, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Calibration:
+    limits: Limits
+    theta: Floats  # as PARAMETERS has them
+    draws: Floats  # a row for each: parameters that the data allow as well
+    loss: float
+    tried: tuple[Tried, ...]
+    held: tuple[Held, ...]
+    traces: tuple[Trace, ...] = field(repr=False)
+    saturated: tuple[str, ...] = ()  # limits that were reached
+    jitter: float = 0.0  # of the overhead: the standard deviation of its logarithm
+
+    def interval(self, name: str) -> tuple[float, float]:
+        """90%."""
+        low, high = np.quantile(self.draws[:, PARAMETERS.index(name)], [0.05, 0.95])
+        return float(low), float(high)
+
+    def value(self, name: str) -> float:
+        return float(self.theta[PARAMETERS.index(name)])
+
+
+Tell = Callable[[str], None]
+
+
+def calibrate_traces(
+    traces: Sequence[Trace],
+    known: Limits | None = None,
+    given: frozenset[str] = frozenset(),
+    tell: Tell = lambda _: None,
+) -> Calibration:
+    """`given` are the names of limits that are `known` and not looked for."""
+    _check(traces)
+    search = _Search(traces, known or Limits(), given, tell)
+    best = search.run()
+    tell(f"fitting {best.limits}")
+    replays = [Replay(trace) for trace in traces]
+    found = fit(replays, best.limits, search.thetas[best], LONG, _free(best.terms), search.steps)
+    tried = tuple(sorted(search.losses, key=lambda each: each.loss))
+    return Calibration(
+        limits=best.limits,
+        theta=found.theta,
+        draws=_draws(found, traces),
+        loss=found.loss,
+        tried=tried,
+        held=_hold_out(replays, found, _free(best.terms), search.steps, tell),
+        traces=tuple(traces),
+        jitter=_jitter(replays, found),
+        saturated=tuple(name for name in ("max_sequences", "memory_tokens") if getattr(best.limits, name) is not None),
+    )
+
+
+def _check(traces: Sequence[Trace]) -> None:
+    told = sum(int(np.count_nonzero(trace.used & ~np.isnan(trace.tpot_s))) for trace in traces)
+    if told < LEAST_REQUESTS:
+        raise RunError(
+            f"{told} requests with tokens are too few to tell anything apart: measure longer, until there are some"
+            " hundreds"
+        )
+    several = np.concatenate([_crowds(trace)[0] for trace in traces])
+    busy, calm = (float(np.quantile(several, share)) for share in (0.95, 0.05))
+    if busy < LEAST_SPREAD * max(calm, 1.0):
+        raise RunError(
+            f"all was measured at one concurrency (about {busy:.0f} at once): what a step costs and what a further"
+            " sequence costs cannot be told apart; add a run at another rate, several times as high or as low"
+        )
+
+
+def _crowds(trace: Trace) -> tuple[Floats, Floats, Floats]:
+    """How many decode, how much they hold, and how many wait, at even moments while anything goes on."""
+    at = np.linspace(trace.sent_s[0], np.nanmax(trace.last_s), 2000)
+    several = crowd(trace, at)
+    ends = np.nan_to_num(trace.first_s, nan=np.inf)
+    waiting = np.searchsorted(trace.sent_s, at, "right") - np.searchsorted(np.sort(ends), at, "right")
+    some = (several > 0) | (waiting > 0)
+    return several[some], held(trace, at[some]), waiting[some].astype(np.float64)
+
+
+def _free(terms: frozenset[str]) -> list[bool]:
+    return [name in terms or name not in OPTIONAL for name in PARAMETERS]
+
+
+def _reached(values: Floats, near: float, waiting: Floats) -> bool:
+    """Whether something was at its most for a while, and somebody waited meanwhile."""
+    return bool(np.mean((values >= near) & (waiting > 0)) > FULL)
+
+
+class _Search:
+    """Which limits, policy and terms predict the second half of each run best, fitted to the first."""
+
+    def __init__(self, traces: Sequence[Trace], known: Limits, given: frozenset[str], tell: Tell) -> None:
+        self.known, self.given, self.tell, self.traces = known, given, tell, traces
+        middle = [float(np.median(trace.sent_s[trace.used])) for trace in traces]
+        self.early, self.late = (
+            [Replay(trace.between(*(ends(half)))) for trace, half in zip(traces, middle, strict=True)]
+            for ends in (lambda half: (-np.inf, half), lambda half: (half, np.inf))
+        )
+        self.guess = first_guess(traces)
+        self.steps = TRUST if self.guess.left < CLEAR else 1.0
+        self.losses: list[Tried] = []
+        self.thetas: dict[Tried, Floats] = {}
+
+    def run(self) -> Tried:
+        """From the guess, the same for every limit; then from what was found."""
+        padding = self.known.padding if "padding" in self.given else self.guess.padding
+        best = self._try(replace(self.known, padding=padding), self.guess.theta, self.guess.terms)
+        best = self._caps(best)
+        best = self._policies(best)
+        best = self._terms(best)
+        best = self._caps(best)
+        return self._policies(best, near=True)
+
+    def _try(self, limits: Limits, start: Floats, terms: frozenset[str]) -> Tried:
+        for each in self.losses:
+            if each.limits == limits and each.terms == terms:
+                return each
+        self.tell(f"trying {limits}")
+        free = _free(terms)
+        found = fit(self.early, limits, np.where(free, start, 0.0), BRIEF, free, self.steps)
+        tried = Tried(limits, terms, loss(residuals(self.late, limits, found.theta)))
+        self.losses.append(tried)
+        self.thetas[tried] = found.theta
+        return tried
+
+    def _better(
+        self, best: Tried, name: str, values: Sequence[object], gain: float = GAIN, start: Floats | None = None
+    ) -> Tried:
+        """The best of these values of a limit, if it gains enough; nothing where the limit is given."""
+        if name in self.given:
+            return best
+        start = self.thetas[best] if start is None else start
+        others = [self._try(replace(best.limits, **{name: value}), start, best.terms) for value in values]  # type: ignore[arg-type]
+        found = min(others, key=lambda each: each.loss, default=best)
+        return found if found.loss < gain * best.loss else best
+
+    def _caps(self, best: Tried) -> Tried:
+        """Limits that were reached, near to what was reached: either, and then the other if it is needed too."""
+        several, memory, waiting = (np.concatenate(each) for each in zip(*map(_crowds, self.traces), strict=True))
+        peak, room = max(int(np.quantile(several, 0.999)), 1), float(np.quantile(memory, 0.999))
+        told = [trace.running_peak for trace in self.traces if trace.running_peak >= peak - 2]
+        values: dict[str, list[int]] = {"max_sequences": [], "memory_tokens": []}
+        if _reached(several, 0.95 * peak - 1, waiting):
+            values["max_sequences"] = sorted({peak - 1, peak, peak + 1, *map(int, told)} - {0})
+        told = [trace.memory_tokens for trace in self.traces if trace.memory_tokens == trace.memory_tokens]
+        if told:  # by the server's own account
+            values["memory_tokens"] = [int(np.median(told))]
+        elif _reached(memory, 0.7 * room, waiting):  # who was put back for want of memory seems to hold some, too
+            full = np.quantile(memory[waiting > 0], [0.5, 0.75, 0.9])
+            values["memory_tokens"] = [int(each) for each in (*full, room)]
+        single = [self._better(best, name, each, NEEDED[name], self.guess.theta) for name, each in values.items()]
+        best = min(single, key=lambda each: each.loss)
+        for name, each in values.items():
+            if getattr(best.limits, name) is None:
+                best = self._better(best, name, each, NEEDED[name])
+        if best.limits.memory_tokens is not None and "memory_tokens" not in self.given:
+            for factor in (0.95, 1.05, 0.975, 1.025):
+                best = self._better(best, "memory_tokens", [int(factor * best.limits.memory_tokens)], 0.995)
+        return best
+
+    def _policies(self, best: Tried, near: bool = False) -> Tried:
+        if near:
+            budget = best.limits.max_tokens
+            return self._better(best, "max_tokens", [max(budget // 2, BUDGETS[0]), 2 * budget])
+        found = best
+        for policy in ("chunked", "prefill-first", "static"):
+            if "policy" in self.given and policy != self.known.policy:
+                continue
+            tried = self._better(best, "policy", [policy], np.inf) if policy != best.limits.policy else best
+            tried = self._better(tried, "max_tokens", BUDGETS if policy == "chunked" else BUDGETS[3::2])
+            found = tried if tried.loss < GAIN * found.loss else found
+        return found
+
+    def _terms(self, best: Tried) -> Tried:
+        """One more or one fewer, and memory read in large pieces: only where they help. Where single steps are seen
+        clearly they have chosen already."""
+        if self.steps > 1:
+            return best
+        for terms in TERMS:
+            if terms != best.terms:
+                other = self._try(best.limits, self.thetas[best], terms)
+                needed = 1.0 if len(terms) == len(best.terms) else GAIN if terms else 1 / GAIN
+                best = other if other.loss < needed * best.loss else best
+        if best.limits.padding > 1:
+            best = self._better(best, "padding", [1], 1 / GAIN)
+        return best
+
+
+def _draws(found: Fitted, traces: Sequence[Trace]) -> Floats:
+    """Parameters from blocks of the runs drawn anew: one step of the fit each, around what was found."""
+    rng = np.random.default_rng(0)
+    rows = []
+    for _ in range(DRAWS):
+        counts = []
+        for trace in traces:
+            drawn = np.bincount(rng.integers(0, BLOCKS, BLOCKS), minlength=BLOCKS)
+            counts += [drawn[np.arange(size) * BLOCKS // max(size, 1)] for size in sizes(trace)]
+        rows.append(solve(found, np.concatenate(counts).astype(np.float64)))
+    return np.maximum(np.array(rows) + found.theta - np.median(rows, axis=0), 0.0)
+
+
+def _jitter(replays: Sequence[Replay], found: Fitted) -> float:
+    """How the overhead varies: what first tokens are late by, of requests that came when little else went on; nothing
+    where that does not bring the tails of TTFT nearer to the measured ones."""
+    rng, late, pairs = np.random.default_rng(0), [], []
+    for replay in replays:
+        made, several = replay.serve(found.limits, found.theta).ttft, replay.trace.crowd
+        calm = replay.trace.used & (several <= np.quantile(several, 1 / 3))
+        late.append((replay.seen.ttft - made)[calm] + found.theta[0])
+        some = replay.trace.used & np.isfinite(replay.seen.ttft)
+        pairs.append((replay.seen.ttft[some], made[some]))
+    values = np.concatenate(late)
+    middle, high = np.nanquantile(values, [0.5, 0.95])
+    if not high > middle > 0:
+        return 0.0
+    sigma = min(float(np.log(high / middle) / 1.645), MOST_JITTER)
+
+    def off(sigma: float) -> float:
+        total = 0.0
+        for seen, made in pairs:
+            more = found.theta[0] * (np.exp(sigma * rng.standard_normal(len(made))) - 1)
+            one, other = (np.quantile(each, [0.9, 0.95, 0.99]) for each in (made + more, seen))
+            total += float(np.sum(abs(np.log(one / other))))
+        return total
+
+    return sigma if off(sigma) < off(0.0) else 0.0
+
+
+def _hold_out(replays: Sequence[Replay], found: Fitted, free: list[bool], steps: float, tell: Tell) -> tuple[Held, ...]:
+    """Each rate predicted from the others; nothing where there is only one."""
+    rates = [float(f"{replay.trace.offered:.3g}") for replay in replays]
+    if len(set(rates)) < 2:
+        return ()
+    result = []
+    for rate in sorted(set(rates)):
+        tell(f"predicting {rate:g}/s from the other rates")
+        others = [replay for replay, each in zip(replays, rates, strict=True) if each != rate]
+        mine = [replay for replay, each in zip(replays, rates, strict=True) if each == rate]
+        refitted = fit(others, found.limits, found.theta, BRIEF, free, steps)
+        result.append(held_out(mine, found.limits, refitted.theta, rate))
+    return tuple(result)
+
+
+def held_out(replays: Sequence[Replay], limits: Limits, theta: Floats, rate: float) -> Held:
+    """How far quantiles are off where nothing was fitted."""
+    kinds: dict[str, tuple[list[Floats], list[Floats]]] = {name: ([], []) for name in ("ttft", "tpot", "e2e")}
+    for replay in replays:
+        made, seen, trace = replay.serve(limits, theta), replay.seen, replay.trace
+        for name, (one, other) in kinds.items():
+            for found, kept in ((made, one), (seen, other)):
+                whole = found.ttft + np.nan_to_num(found.tpot) * (trace.came - 1)
+                values = whole if name == "e2e" else getattr(found, name)
+                kept.append(values[trace.used & (trace.came > 1)])
+    off = {
+        name: tuple(
+            float(np.nanquantile(np.concatenate(one), share) / np.nanquantile(np.concatenate(other), share) - 1)
+            for share in QUANTILES
+        )
+        for name, (one, other) in kinds.items()
+    }
+    return Held(rate, sum(int(replay.trace.used.sum()) for replay in replays), **off)

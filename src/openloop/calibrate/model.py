@@ -1,0 +1,156 @@
+"""A calibration as a fleet: the YAML file that `openloop sim`, `sweep --sim` and `serve --engine` read."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import yaml
+
+from openloop.calibrate.fit import Calibration
+from openloop.calibrate.match import MANY, PARAMETERS
+from openloop.calibrate.trace import held
+from openloop.errors import SpecError
+from openloop.sim.fleet import Calibrated, Fleet, StepSpec
+
+__all__ = ["drawn", "evidence", "fleet_of", "suggestions", "unknown", "write_model"]
+
+HEAD = """\
+# Fitted to measured runs by openloop calibrate. Read by openloop sim, sweep --sim, serve --engine and whatif.
+# Change what you like: this is a fleet as docs/simulator.md has it.
+"""
+WIDE = 0.5  # of a value: an interval that is wider tells little
+CLOSE = 1.02  # times the best loss: what is within cannot be told apart
+
+
+def _time(seconds: float) -> str:
+    return f"{1e9 * seconds:.6g}ns" if seconds < 1e-6 else f"{1e6 * seconds:.6g}us"
+
+
+def _overhead(median: float, jitter: float) -> str:
+    return f"lognormal(median={_time(median)},sigma={jitter:.3g})" if median > 0 and jitter > 0 else _time(median)
+
+
+def fleet_of(found: Calibration, **more: Any) -> Fleet:
+    """`more` are keys of its section `calibration`."""
+    limits, traces = found.limits, found.traces
+    return Fleet(
+        replicas=max(trace.replicas for trace in traces),
+        step=StepSpec(**{name: _time(found.value(name)) for name in PARAMETERS[1:]}),
+        policy=limits.policy,
+        max_tokens=limits.max_tokens,
+        max_sequences=limits.max_sequences or MANY,
+        memory_tokens=limits.memory_tokens,
+        padding=limits.padding,
+        overhead=_overhead(found.value("overhead"), found.jitter),
+        prefix_cache=any(bool(np.any(trace.cached > 0)) for trace in traces),
+        calibration=Calibrated(
+            runs=tuple(trace.name for trace in traces),
+            intervals={name: (_time(low), _time(high)) for name in PARAMETERS for low, high in [found.interval(name)]},
+            names=PARAMETERS,
+            jitter=found.jitter,
+            draws=tuple(tuple(float(f"{each:.6g}") for each in row) for row in found.draws),
+            evidence=tuple(evidence(found)),
+            unknown=tuple(unknown(found)),
+            rates=tuple(sorted({float(f"{trace.offered:.3g}") for trace in traces})),
+            **more,
+        ),
+    )
+
+
+def drawn(fleet: Fleet, number: int) -> Fleet:
+    """The same with times that the data allow as well."""
+    calibration = fleet.calibration
+    if calibration is None or not calibration.draws or fleet.step is None:
+        raise SpecError(
+            "the fleet has no calibration with draws: make one with openloop calibrate RUN... -o model.yaml"
+        )
+    times = dict(zip(calibration.names, calibration.draws[number % len(calibration.draws)], strict=True))
+    step = {name: _time(value) for name, value in times.items() if name != "overhead"}
+    return msgspec.structs.replace(
+        fleet, step=StepSpec(**step), overhead=_overhead(times["overhead"], calibration.jitter)
+    )
+
+
+def write_model(found: Calibration, path: Path, **more: Any) -> Fleet:
+    fleet = fleet_of(found, **more)
+    usual = msgspec.to_builtins(Fleet())
+    plain = {key: value for key, value in msgspec.to_builtins(fleet).items() if value != usual[key]}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = yaml.safe_dump(plain, sort_keys=False, width=120, default_flow_style=None, allow_unicode=True)
+    path.write_text(HEAD + text, encoding="utf-8")
+    return fleet
+
+
+def evidence(found: Calibration) -> Iterator[str]:
+    """Why these limits and this policy: the best of each kind, by what was not fitted to."""
+    best = found.tried[0].loss
+    yield f"{found.limits}: log(modelled / measured) of the second half of each run is off by {best:.3f} on average"
+    seen = {found.limits.policy}
+    for each in found.tried:
+        if each.limits.policy not in seen:
+            seen.add(each.limits.policy)
+            yield f"{each.limits.policy} at its best ({each.limits}): {each.loss:.3f}"
+    for name in found.saturated:
+        without = [each.loss for each in found.tried if getattr(each.limits, name) is None]
+        if without:
+            yield f"without a limit of {name}: {min(without):.3f}"
+
+
+def unknown(found: Calibration) -> Iterator[str]:
+    """What the data do not tell."""
+    peak = max(int(trace.crowd.max(initial=0)) for trace in found.traces)
+    full = max(float(held(trace, trace.sent_s).max(initial=0)) for trace in found.traces)
+    if found.limits.max_sequences is None:
+        yield f"max_sequences: never reached; it is at least {peak}"
+    if found.limits.memory_tokens is None:
+        yield f"memory_tokens: never full; there is room for at least {full:,.0f} tokens"
+    budgets = {
+        each.limits.max_tokens for each in found.tried if _same(found, each) and each.loss < CLOSE * found.tried[0].loss
+    }
+    if len(budgets) > 1:
+        yield f"max_tokens: {min(budgets):,} to {max(budgets):,} explain the data about as well"
+    for name in PARAMETERS:
+        value, (low, high) = found.value(name), found.interval(name)
+        if value > 0 and high - low > WIDE * value:
+            yield f"{name}: {_time(low)} to {_time(high)} explain the data about as well"
+    if len({float(f"{trace.offered:.3g}") for trace in found.traces}) < 2:
+        yield "other rates: all runs have the same one, so none was held out"
+    if not any(bool(np.any(trace.cached > 0)) for trace in found.traces):
+        yield "the prefix cache: no prompt was found in one"
+
+
+def _same(found: Calibration, other: Any) -> bool:
+    return all(
+        getattr(other.limits, name) == getattr(found.limits, name)
+        for name in ("policy", "max_sequences", "memory_tokens", "padding")
+    )
+
+
+def suggestions(found: Calibration) -> Iterator[str]:
+    """Which measurement would tell each."""
+    top = max(trace.offered for trace in found.traces)
+    prompt = int(np.median(np.concatenate([trace.prompt for trace in found.traces])))
+    overload = f"overload, so that requests wait: openloop run --rate {2 * top:.3g} --for 60s"
+    lengths = f"prompts of several lengths: openloop run --prompt 'lognormal(median={prompt},sigma=1)' --for 3m"
+    memory = f"long answers to long prompts: openloop run --prompt {4 * prompt} --output 500 --for 3m"
+    idle = f"an idle system: openloop run --rate {top / 20:.3g} --prompt 16 --for 3m"
+    ways = {
+        "max_sequences": overload,
+        "memory_tokens": f"{overload} --prompt {4 * prompt} --output 500",
+        "max_tokens": f"long prompts: openloop run --prompt {8 * prompt} --rate {top / 4:.3g} --for 2m",
+        "token": lengths,
+        "attention": lengths,
+        "context": memory,
+        "packed": memory,
+        "overhead": idle,
+        "fixed": idle,
+        "floor": idle,
+        "sequence": f"rates from idle to overload: openloop sweep --rates {top / 8:.2g}:{top:.2g}:{top / 8:.2g}",
+        "other rates": f"openloop run --rate {top / 3:.3g} and --rate {1.5 * top:.3g}",
+        "the prefix cache": f"prompts that share a beginning: --workload synthetic:prefixes=5,prefix={2 * prompt}",
+    }
+    for each in unknown(found):
+        name = each.partition(":")[0]
+        yield f"{name}: {ways[name]}"

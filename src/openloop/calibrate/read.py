@@ -1,0 +1,83 @@
+"""What is asked of a calibrated fleet: changes as a user writes them, and a load, by default the measured one."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from openloop.arrivals import Arrivals, read_arrivals
+from openloop.calibrate.whatif import Change
+from openloop.errors import OpenloopError, SpecError
+from openloop.records import Run, open_run
+from openloop.sim.fleet import Fleet
+from openloop.slo import Objectives, read_slo
+from openloop.workload import Scaled, Workload, read_source
+
+__all__ = ["measured_facts", "read_change", "resized", "wanted"]
+
+
+def read_change(text: str) -> Change:
+    try:
+        keys = yaml.safe_load("{" + text.strip().strip("{}") + "}")
+    except yaml.YAMLError:
+        keys = None
+    if not isinstance(keys, dict) or not keys or None in keys.values():
+        raise SpecError(f"{text!r} is no change; write keys of a fleet, as 'replicas: 6, policy: prefill-first'")
+    return Change(text.strip(), keys)
+
+
+def measured_facts(runs: Sequence[str | Path | Run]) -> dict[str, Any]:
+    """Workload and SLO, where all runs agree."""
+    manifests = []
+    for each in runs:
+        if isinstance(each, Run):
+            manifests.append(each.manifest)
+            continue
+        folders = [each] if (Path(each) / "run.json").exists() else [p.parent for p in Path(each).rglob("run.json")]
+        manifests += [open_run(folder).manifest for folder in folders]
+    found: dict[str, Any] = {}
+    for name in ("workload", "slo"):
+        values = {str(getattr(each, name)): getattr(each, name) for each in manifests}
+        if len(values) == 1 and None not in values.values():
+            found[name] = values.popitem()[1]
+    try:
+        read_source(found.get("workload", ""))
+    except OpenloopError:
+        found.pop("workload", None)
+    return found
+
+
+def resized(
+    workload: Workload, arrivals: Arrivals | None, prompt: tuple[bool, float] | None, output: tuple[bool, float] | None
+) -> Workload:
+    """With longer prompts and answers: so many times as long, or so long on average."""
+    if prompt is None and output is None:
+        return workload
+    drawn = workload.demand(arrivals or read_arrivals("poisson:rate=1"), 1000.0, 0)
+    factors = [
+        1.0 if asked is None else asked[1] if asked[0] else asked[1] / max(float(tokens.mean()), 1e-9)
+        for asked, tokens in ((prompt, drawn.prompt_tokens), (output, drawn.output_tokens))
+    ]
+    return Scaled(workload.classes, *factors)
+
+
+def wanted(
+    fleet: Fleet, rate: float | None, workload: str | None, slo: Any
+) -> tuple[Workload, Arrivals, Objectives, str]:
+    """The load, the objectives, and a sentence that says which."""
+    told = fleet.calibration
+    workload = workload or (told.workload if told else None)
+    slo = slo or (told.slo if told else None)
+    rate = rate or (max(told.rates, default=None) if told else None)
+    examples = {
+        "--workload 'synthetic:prompt=300,output=100'": workload,
+        "--slo 'ttft<=1s, tpot<=40ms'": slo,
+        "--rate 8": rate,
+    }
+    for what, value in examples.items():
+        if value is None:
+            raise SpecError(f"the model does not tell what was measured: give {what}")
+    load = Workload.of(read_source(str(workload)))
+    sentence = f"{rate:g}/s of {load}; {slo}"
+    return load, read_arrivals(f"poisson:rate={rate!r}"), read_slo(slo), sentence

@@ -1,0 +1,121 @@
+"""What would be: changes of a fleet side by side, by goodput and by what an accepted result takes."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from openloop.arrivals import Arrivals
+from openloop.calibrate.model import drawn
+from openloop.errors import SpecError
+from openloop.records import Prices
+from openloop.routing import ROUTING
+from openloop.score import score
+from openloop.sim.fleet import Fleet, read_fleet, simulate_fleet
+from openloop.slo import Objectives
+from openloop.workload import Workload
+
+__all__ = ["Change", "Outcome", "changed", "common_changes", "compare_changes"]
+
+SHARES = (0.05, 0.5, 0.95)
+
+
+@dataclass(frozen=True)
+class Change:
+    name: str
+    keys: Mapping[str, Any]  # of a fleet
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Medians over draws, and 90% of them: of what the calibration leaves open, and of the load's own chance."""
+
+    name: str
+    replicas: int
+    goodput_rps: float
+    goodput_rps_interval: tuple[float, float]
+    gain: float  # of goodput over the first, draw by draw
+    gain_interval: tuple[float, float]
+    cost_per_accepted: float  # in replica seconds, or in money where there is a price
+    cost_interval: tuple[float, float]
+    attainment: float
+    ttft_p99_s: float
+    tpot_p99_s: float
+
+
+def changed(fleet: Fleet, keys: Mapping[str, Any]) -> Fleet:
+    """With other values for some keys; what it was calibrated to stays."""
+    plain = msgspec.to_builtins(fleet)
+    return read_fleet({**{key: value for key, value in plain.items() if value is not None}, **keys})
+
+
+def common_changes(fleet: Fleet, acceptance: float) -> list[Change]:
+    """What people ask about."""
+    count = fleet.replicas
+    other = "prefill-first" if fleet.policy == "chunked" else "chunked"
+    more = max(count + 1, 2)
+    half = max(more // 2, 1)
+    routing = next((name for name in ("prefix-aware", "least-requests") if name in ROUTING), fleet.routing)
+    roles = ({"replicas": more - half, "role": "prefill"}, {"replicas": half, "role": "decode"})
+    return [
+        Change("one replica more", {"replicas": count + 1}),
+        Change("twice the replicas", {"replicas": 2 * count}),
+        Change(other, {"policy": other}),
+        Change("fp8: 1.6 times as fast", {"quantization": {"name": "fp8", "speed": 1.6}}),
+        Change(f"4 drafts, {acceptance:.0%} accepted", {"drafts": {"tokens": 4, "acceptance": acceptance}}),
+        Change(f"{more - half} prefill, {half} decode", {"groups": roles}),
+        Change(f"{more} replicas, {routing}", {"replicas": more, "routing": routing, "prefix_cache": True}),
+    ]
+
+
+def compare_changes(
+    fleet: Fleet,
+    changes: Sequence[Change],
+    workload: Workload,
+    arrivals: Arrivals,
+    seconds: float,
+    objectives: Objectives,
+    draws: int = 10,
+    seed: int = 0,
+) -> list[Outcome]:
+    """The fleet as it is, and with each change; the same load and the same draw for all, one after another."""
+    if fleet.groups:
+        raise SpecError("whatif changes a fleet whose replicas are alike; this one has groups")
+    several = [Change("as it is", {}), *changes]
+    figures = np.empty((len(several), draws, 6))
+    sizes = [0] * len(several)
+    for number in range(draws):
+        mine = drawn(fleet, number) if fleet.calibration else fleet
+        for place, change in enumerate(several):
+            tried = changed(mine, change.keys)
+            sizes[place] = tried.size
+            price = fleet.price_per_hour
+            prices = Prices(per_hour=tried.size * (3600.0 if price is None else price))
+            run = simulate_fleet(tried, workload, arrivals, seconds, seed + number, objectives, prices=prices)
+            found = score(run, objectives)
+            tails = [np.nan if each is None else each.p99 for each in (found.ttft_s, found.tpot_s)]
+            cost = np.inf if found.cost_per_accepted is None else found.cost_per_accepted
+            figures[place, number] = found.goodput_rps, 0.0, cost, found.attainment, *tails
+    figures[:, :, 1] = figures[:, :, 0] / np.maximum(figures[0, :, 0], 1e-12) - 1
+    outcomes = []
+    for change, size, each in zip(several, sizes, figures, strict=True):
+        low, middle, high = (
+            np.nanquantile(np.where(np.isinf(each), 1e300, each), share, axis=0) for share in SHARES
+        )  # infinite costs have an order, too
+        ends = [(float(low[n]), float(high[n])) for n in range(3)]
+        outcomes.append(
+            Outcome(
+                change.name,
+                size,
+                float(middle[0]),
+                ends[0],
+                float(middle[1]),
+                ends[1],
+                float(middle[2]),
+                ends[2],
+                *(float(value) for value in middle[3:]),
+            )
+        )
+    return outcomes

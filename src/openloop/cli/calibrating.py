@@ -1,0 +1,190 @@
+"""Commands that fit a model to what was measured, and ask it what would be."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from openloop.cli.common import JSON, PLACE, RATE, SHARE, cli, status_line
+
+
+@cli.command()
+@click.argument("runs", nargs=-1, required=True, type=PLACE)
+@click.option("-o", "--out", type=click.Path(path_type=Path), help="File to write the model to, such as model.yaml.")
+@click.option("--known", default="", help="Limits that need not be found, as policy=chunked,max_sequences=256.")
+@click.option("--suggest", is_flag=True, help="Also say which measurement would tell what these runs do not.")
+@JSON
+def calibrate(runs: tuple[Path, ...], out: Path | None, known: str, suggest: bool, as_json: bool) -> None:
+    """Fit a modelled fleet to measured RUNS, from their records alone, and say how sure it is.
+
+    Who ran together is known from the times of the tokens, so the time of a step is known as a sum of costs; the same
+    requests are then sent through the simulator until its times are the measured ones. Limits, memory and batching
+    policy are those that predict best what they were not fitted to. Give runs of several rates, one of them with a
+    queue: a folder of a sweep is fine. Where only first and last tokens are known, that is enough.
+
+    \b
+    The model is a fleet that other commands read:
+      openloop sim model.yaml --rate 12 --replicas 6 --slo "ttft<=1s, tpot<=40ms"
+      openloop sweep --sim model.yaml --beside measured/ -o predicted/
+      openloop whatif model.yaml
+
+    \b
+    Examples:
+      openloop calibrate quiet/ busy/ -o model.yaml
+      openloop calibrate sweep/ --known max_sequences=256,max_tokens=2048 --suggest -o model.yaml
+    """
+    from openloop.calibrate import calibrate as fit
+    from openloop.calibrate import fleet_of, suggestions, write_model
+    from openloop.calibrate.read import measured_facts
+    from openloop.report.terminal import show_table
+
+    with status_line(as_json) as tell:
+        found = fit(runs, known, tell)
+    facts = measured_facts(runs)
+    fleet = write_model(found, out, **facts) if out else fleet_of(found, **facts)
+    told = fleet.calibration
+    assert told is not None
+    assert fleet.step is not None
+    values = {name: str(getattr(fleet.step, name, fleet.overhead)) for name in told.names}
+    more = list(suggestions(found)) if suggest else []
+    if as_json:
+        limits = {name: getattr(fleet, name) for name in ("policy", "max_tokens", "max_sequences", "memory_tokens")}
+        click.echo(
+            json.dumps(
+                {
+                    "times": {name: {"value": values[name], "interval": told.intervals[name]} for name in values},
+                    **limits,
+                    "padding": fleet.padding,
+                    "loss": found.loss,
+                    "held_out": [_plain(each) for each in found.held],
+                    "evidence": told.evidence,
+                    "unknown": told.unknown,
+                    "suggestions": more,
+                },
+                indent=2,
+            )
+        )
+        return
+    rows = [(name, value, *told.intervals[name]) for name, value in values.items() if value != "0ns"]
+    show_table("time", ("fitted", "at least", "at most (90%)"), [(name, *rest) for name, *rest in rows])
+    click.echo(f"limits: {found.limits}")
+    for line in told.evidence:
+        click.echo(f"  {line}")
+    if found.held:
+        show_table(
+            "each rate predicted from the others: modelled over measured",
+            ("requests", "TTFT p50", "p99", "TPOT p50", "p99", "E2E p50", "p99"),
+            [
+                (f"{each.rate:g}/s", str(each.requests), *(f"{x:+.1%}" for x in (*each.ttft, *each.tpot, *each.e2e)))
+                for each in found.held
+            ],
+        )
+    for line in told.unknown:
+        click.echo(f"not told: {line}")
+    for line in more:
+        click.echo(f"to measure: {line}")
+    if out:
+        click.echo(f"written: {out}")
+
+
+def _plain(each: Any) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    return asdict(each)
+
+
+@cli.command()
+@click.argument("fleet", type=click.Path(path_type=Path))
+@click.option("--change", "changes", multiple=True, help="Keys of the fleet, as 'replicas: 6'; may be given again.")
+@click.option("--rate", type=RATE, help="Requests per second.  [default: the highest that was measured]")
+@click.option("--workload", help="What is asked.  [default: what was measured]")
+@click.option("--slo", help="What is accepted.  [default: as in the measured runs]")
+@click.option("--for", "seconds", default="5m", show_default=True, help="How long requests arrive, in each simulation.")
+@click.option("--draws", type=click.IntRange(1, 1000), default=10, show_default=True, help="Simulations of each.")
+@click.option("--acceptance", type=SHARE, default="70%", show_default=True, help="Of drafted tokens.")
+@click.option(
+    "--price", type=click.FloatRange(0), help="Of a replica, per hour; without one cost is in replica seconds."
+)
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="The same seed, the same load.")
+@JSON
+def whatif(
+    fleet: Path,
+    changes: tuple[str, ...],
+    rate: float | None,
+    workload: str | None,
+    slo: str | None,
+    seconds: str,
+    draws: int,
+    acceptance: float,
+    price: float | None,
+    seed: int,
+    as_json: bool,
+) -> None:
+    """Compare changes of FLEET side by side: goodput, and what an accepted result takes.
+
+    Every change meets the same load. Intervals hold 90% of the simulations, each with other parameters that the
+    calibration allows and other arrivals. Without --change: more replicas, another batching policy, quantization,
+    speculative decoding, prefill and decode apart, another routing.
+
+    \b
+    Examples:
+      openloop whatif model.yaml
+      openloop whatif model.yaml --rate 20 --change "replicas: 2" --change "replicas: 2, policy: prefill-first"
+      openloop whatif model.yaml --acceptance 80% --price 2.5
+    """
+    import msgspec
+
+    from openloop.calibrate import compare_changes
+    from openloop.calibrate.read import read_change, wanted
+    from openloop.calibrate.whatif import common_changes
+    from openloop.report.terminal import show_table
+    from openloop.sim.fleet import read_fleet
+    from openloop.units import parse_seconds
+
+    model = read_fleet(fleet)
+    if price is not None:
+        model = msgspec.structs.replace(model, price_per_hour=price)
+    chosen = [read_change(text) for text in changes] or common_changes(model, acceptance)
+    load, arrivals, objectives, told = wanted(model, rate, workload, slo)
+    found = compare_changes(model, chosen, load, arrivals, parse_seconds(seconds), objectives, draws, seed)
+    if as_json:
+        click.echo(json.dumps([_finite(_plain(each)) for each in found], indent=2, allow_nan=False))
+        return
+    click.echo(told)
+    unit = "replica s" if model.price_per_hour is None else "cost"
+    show_table(
+        "change",
+        ("replicas", "goodput", "90%", "gain", "90%", f"{unit} / accepted", "90%", "accepted", "TTFT p99", "TPOT p99"),
+        [
+            (
+                each.name, str(each.replicas), f"{each.goodput_rps:.2f}/s", _ends(each.goodput_rps_interval, "{:.2f}"),
+                f"{each.gain:+.0%}", _ends(each.gain_interval, "{:+.0%}"), _money(each.cost_per_accepted),
+                f"{_money(each.cost_interval[0])} to {_money(each.cost_interval[1])}", f"{each.attainment:.1%}",
+                f"{each.ttft_p99_s:.3g} s", f"{1e3 * each.tpot_p99_s:.3g} ms",
+            )
+            for each in found
+        ],
+    )  # fmt: skip
+    if model.calibration is None:
+        click.echo("the fleet is not calibrated: intervals hold only what the load's chance does", err=True)
+    if any(each.goodput_rps == 0 for each in found[:1]):
+        sys.exit(1)
+
+
+def _ends(ends: tuple[float, float], form: str) -> str:
+    return f"{form.format(ends[0])} to {form.format(ends[1])}"
+
+
+def _money(value: float) -> str:
+    return "nothing accepted" if value > 1e200 else f"{value:.3g}"
+
+
+def _finite(row: dict[str, Any]) -> dict[str, Any]:
+    def clean(value: Any) -> Any:
+        if isinstance(value, float):
+            return value if abs(value) < 1e200 else None
+        return [clean(each) for each in value] if isinstance(value, tuple) else value
+
+    return {key: clean(value) for key, value in row.items()}

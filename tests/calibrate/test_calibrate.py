@@ -1,0 +1,231 @@
+"""A model is found again from what it did, and what cannot be found is refused in a sentence."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from openloop.arrivals import read_arrivals
+from openloop.calibrate import Calibration, calibrate, compare_changes, drawn, fleet_of, read_known, write_model
+from openloop.calibrate.model import suggestions, unknown
+from openloop.calibrate.read import read_change, resized, wanted
+from openloop.calibrate.trace import read_trace
+from openloop.calibrate.whatif import Change, changed, common_changes
+from openloop.cli import cli
+from openloop.errors import OpenloopError, RunError, SpecError
+from openloop.records import Manifest, Run, make_batch, make_lists
+from openloop.score import score
+from openloop.sim.fleet import Fleet, read_fleet, simulate_fleet
+from openloop.slo import read_slo
+from openloop.workload import Workload, read_source
+
+MIX = "synthetic:prompt=lognormal(median=200,sigma=0.7),output=lognormal(median=40,sigma=0.5)"
+STEP = {"fixed": "1ms", "floor": "4ms", "token": "30us", "context": "100ns", "sequence": "40us"}
+TRUE: dict[str, Any] = {"step": STEP, "max_tokens": 512, "max_sequences": 12, "overhead": "5ms"}
+
+
+def measure(fleet: Fleet, rate: float, seed: int, seconds: float = 20.0) -> Run:
+    how = Workload.of(read_source(MIX)), read_arrivals(f"poisson:rate={rate}"), seconds, seed
+    return simulate_fleet(fleet, *how, offered_rps=rate, slo="ttft<=200ms, tpot<=20ms")
+
+
+def rows_of(run: Run, **columns: Any) -> Run:
+    """The same requests with other columns."""
+    rows = run.head(1 << 30)
+    kept: dict[str, Any] = {
+        name: [row[name] for row in rows]
+        for name in ("request_id", "scheduled_ns", "sent_ns", "ended_ns", "prompt_tokens", "output_tokens", "status")
+    }
+    kept["event_ns"] = make_lists(
+        "event_ns", np.concatenate([row["event_ns"] for row in rows]), np.array([len(row["event_ns"]) for row in rows])
+    )
+    return Run.of(run.manifest, [make_batch({**kept, **columns})])
+
+
+@pytest.fixture(scope="module")
+def true() -> Fleet:
+    return read_fleet(TRUE)
+
+
+@pytest.fixture(scope="module")
+def runs(true: Fleet) -> list[Run]:
+    return [measure(true, rate, seed) for seed, rate in enumerate((4.0, 18.0, 40.0))]
+
+
+@pytest.fixture(scope="module")
+def found(runs: list[Run]) -> Calibration:
+    return calibrate(runs, "policy=chunked,max_tokens=512")
+
+
+def test_a_known_system_is_found_again(true: Fleet, found: Calibration) -> None:
+    made, real = fleet_of(found).step_time(), true.step_time()
+    for probe in ((1, 250), (6, 250), (12, 250)):
+        assert made.decode(*probe) == pytest.approx(real.decode(*probe), rel=0.05)
+    assert made.prefill(300) == pytest.approx(real.prefill(300), rel=0.1)
+    assert found.limits.max_sequences in (11, 12, 13)
+    assert found.saturated == ("max_sequences",)
+    assert any(line.startswith("memory_tokens: never full") for line in unknown(found))
+    assert any("openloop run" in line for line in suggestions(found))
+
+
+def test_it_predicts_a_rate_that_it_has_not_seen(true: Fleet, found: Calibration) -> None:
+    seen, made = (score(measure(each, 12.0, 9), "ttft<=1s") for each in (true, fleet_of(found)))
+    assert seen.ttft_s
+    assert made.ttft_s
+    assert seen.tpot_s
+    assert made.tpot_s
+    assert made.ttft_s.p50 == pytest.approx(seen.ttft_s.p50, rel=0.1)
+    assert made.tpot_s.p50 == pytest.approx(seen.tpot_s.p50, rel=0.05)
+    assert made.tpot_s.p99 == pytest.approx(seen.tpot_s.p99, rel=0.15)
+    assert [each.rate for each in found.held] == [4.0, 18.0, 40.0]
+
+
+def test_first_and_last_tokens_are_enough(true: Fleet, runs: list[Run]) -> None:
+    ends = []
+    for run in runs[1:]:
+        rows = run.head(1 << 30)
+        events = np.array([[row["event_ns"][0], row["event_ns"][-1]] for row in rows])
+        events[:, 1] = np.maximum(events[:, 1], events[:, 0])
+        both = make_lists("event_ns", events.ravel(), np.full(len(rows), 2))
+        ends.append(rows_of(run, event_ns=both, ends_only=np.ones(len(rows), bool)))
+    made = fleet_of(calibrate(ends, "policy=chunked,max_tokens=512,max_sequences=12")).step_time()
+    assert made.decode(8, 250) == pytest.approx(true.step_time().decode(8, 250), rel=0.05)
+
+
+def test_a_model_is_a_fleet_and_keeps_what_it_leaves_open(found: Calibration, tmp_path: Path) -> None:
+    path = tmp_path / "model.yaml"
+    fleet = write_model(found, path, workload=MIX, slo="ttft<=200ms, tpot<=20ms")
+    again = read_fleet(path)
+    assert again == fleet
+    assert again.calibration is not None
+    assert len(again.calibration.draws) == len(found.draws)
+    assert drawn(again, 0).step != drawn(again, 1).step
+    with pytest.raises(SpecError, match="openloop calibrate"):
+        drawn(read_fleet(TRUE), 0)
+    result = CliRunner().invoke(
+        cli,
+        [
+            "sim",
+            str(path),
+            "--for",
+            "10s",
+            "--replicas",
+            "2",
+            "--prompt-mean",
+            "2x",
+            "--json",
+            "-o",
+            str(tmp_path / "r"),
+        ],
+    )
+    assert result.exit_code in (0, 1), result.output
+    kept = json.loads((tmp_path / "r" / "run.json").read_text())
+    assert kept["replicas"] == 2
+    assert "prompts x 2" in kept["workload"]
+    result = CliRunner().invoke(cli, ["whatif", str(path), "--for", "5s", "--draws", "2", "--json"])
+    assert result.exit_code == 0, result.output
+    assert len(json.loads(result.output)) == 1 + len(common_changes(again, 0.7))
+
+
+def test_more_replicas_accept_more_and_changes_meet_the_same_load(true: Fleet) -> None:
+    load, arrivals = Workload.of(read_source(MIX)), read_arrivals("poisson:rate=40")
+    outcomes = compare_changes(
+        true,
+        [Change("two", {"replicas": 2}), Change("same", {})],
+        load,
+        arrivals,
+        10.0,
+        read_slo("ttft<=200ms"),
+        draws=2,
+    )
+    first, two, same = outcomes
+    assert two.goodput_rps > first.goodput_rps
+    assert two.gain_interval[0] > 0
+    assert (same.goodput_rps, same.gain) == (first.goodput_rps, 0.0)
+
+
+def test_longer_prompts(true: Fleet) -> None:
+    load, arrivals = Workload.of(read_source(MIX)), read_arrivals("poisson:rate=5")
+    twice, mean = resized(load, arrivals, (True, 2.0), None), resized(load, arrivals, (False, 500.0), (True, 3.0))
+    plain = load.demand(arrivals, 100.0, 1)
+    assert np.array_equal(twice.demand(arrivals, 100.0, 1).prompt_tokens, 2 * plain.prompt_tokens)
+    assert mean.demand(arrivals, 1000.0, 0).prompt_tokens.mean() == pytest.approx(500, rel=0.01)
+    assert np.array_equal(mean.demand(arrivals, 100.0, 1).output_tokens, 3 * plain.output_tokens)
+    parts = list(twice.parts(arrivals, 100.0, 1))
+    assert np.array_equal(parts[0].prompt_tokens, 2 * plain.prompt_tokens)
+
+
+def test_what_was_cut_off_is_known_from_the_seed(runs: list[Run]) -> None:
+    rows = runs[0].head(1 << 30)
+    order = np.argsort([row["sent_ns"] for row in rows], kind="stable")
+    cut = [row["request_id"] % 3 == 0 for row in rows]
+    prompts = [None if off else row["prompt_tokens"] for row, off in zip(rows, cut, strict=True)]
+    status = ["censored" if off else "ok" for off in cut]
+    ended = [None if off else row["ended_ns"] for row, off in zip(rows, cut, strict=True)]
+    asked = [row["output_tokens"] + 5 for row in rows]
+    run = rows_of(runs[0], prompt_tokens=prompts, status=status, ended_ns=ended, requested_tokens=asked)
+    whole, part = read_trace(runs[0])[0], read_trace(run)[0]
+    assert np.array_equal(whole.prompt, part.prompt)
+    assert np.array_equal(part.output - part.came, np.where(np.array(cut)[order], 5, 0))
+    lost = replace(run, manifest=msgspec.structs.replace(run.manifest, seed=12345))
+    assert len(read_trace(lost)[0]) == len(rows) - sum(cut)
+
+
+def _refused(runs: list[Run], what: str) -> Run:
+    run = runs[0]
+    rows = run.head(1 << 30)
+    none = make_lists("event_ns", np.empty(0, np.int64), np.zeros(len(rows), np.int64))
+    if what == "errors":
+        return rows_of(run, event_ns=none, status=["error"] * len(rows))
+    if what == "no tokens":
+        return rows_of(run, event_ns=none)
+    if what == "no prompts":
+        manifest = msgspec.structs.replace(run.manifest, seed=None)
+        return replace(rows_of(run, prompt_tokens=[None] * len(rows)), manifest=manifest)
+    if what == "no times":
+        return replace(run, manifest=msgspec.structs.replace(run.manifest, arrivals="not told"))
+    return Run.of(Manifest(source="load"), [make_batch({"request_id": [], "scheduled_ns": []})])
+
+
+@pytest.mark.parametrize(
+    ("what", "sentence"),
+    [
+        ("errors", "no request was answered.*measure at a rate"),
+        ("no tokens", "no times of tokens; measure with streaming"),
+        ("no prompts", "does not tell how long prompts were.*--tokenizer"),
+        ("no times", "does not tell when requests were sent.*openloop run"),
+        ("nothing", "has no rows"),
+    ],
+)
+def test_what_cannot_be_used_is_refused(runs: list[Run], what: str, sentence: str) -> None:
+    with pytest.raises(RunError, match=sentence):
+        calibrate([_refused(runs, what)])
+
+
+def test_too_short_or_at_one_concurrency(true: Fleet) -> None:
+    with pytest.raises(RunError, match="too few.*measure longer"):
+        calibrate([measure(true, 3.0, 1, seconds=5.0)])
+    calm = measure(read_fleet({"step": STEP}), 0.5, 1, seconds=120.0)
+    with pytest.raises(RunError, match="one concurrency.*another rate"):
+        calibrate([calm])
+
+
+@pytest.mark.parametrize(
+    ("read", "sentence"),
+    [
+        (lambda: read_known("max_token=3"), "did you mean 'max_tokens'"),
+        (lambda: read_known("max_tokens=many"), "is a number"),
+        (lambda: read_known("policy=magic"), "chunked, prefill-first or static"),
+        (lambda: read_change("replicas"), "is no change"),
+        (lambda: changed(read_fleet(TRUE), {"replica": 2}), "replica"),
+        (lambda: wanted(read_fleet(TRUE), None, None, None), "give --workload"),
+    ],
+)
+def test_sentences(read: Any, sentence: str) -> None:
+    with pytest.raises(OpenloopError, match=sentence):
+        read()
