@@ -36,7 +36,7 @@ deeds = st.tuples(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.lists(deeds, max_size=40), st.lists(st.integers(0, 25).map(lambda n: n * 8), max_size=6, unique=True))
 def test_the_index_is_a_dictionary_that_forgets_the_least_recently_used(did: Any, asked: list[int]) -> None:
     index, held = make_index(3, 8)
