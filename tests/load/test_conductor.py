@@ -27,6 +27,7 @@ from openloop.load.address import Address, Place, find
 from openloop.load.conductor import Load, Snapshot, drive
 from openloop.load.targets import Chat
 from openloop.persistence import After, Hedge, Retry
+from openloop.records import read_now
 from openloop.seeds import stream
 from openloop.serve.process import Served, endpoint_process
 from openloop.workload import Synthetic, Workload, read_source
@@ -486,9 +487,11 @@ def test_an_interrupt_after_the_last_arrival_leaves_the_window_as_it_was(server:
     command = [sys.executable, "-m", "openloop", "run", "--target", server.url, "--rate", "50", "--for", "1s"]
     command += ["--slo", "ttft<=1s", "--tokens-per-word", "1", "--no-metrics", "-o", str(tmp_path / "run")]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    time.sleep(5.0)
+    patience = time.monotonic() + 60
+    while time.monotonic() < patience and not ((now := read_now(tmp_path / "run")) and now.seconds > 1.5):
+        time.sleep(0.1)
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=20)
+    process.communicate(timeout=60)
     server.behave()
     run = ol.open_run(tmp_path / "run")
     assert any("interrupted after" in note for note in run.manifest.notes)
