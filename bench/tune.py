@@ -22,7 +22,7 @@ from typing import Any
 
 from openloop.load.scenario import read_scenario
 from openloop.tune import OBJECTIVES, read_space, tune
-from openloop.tune.run import _trial, simulate_one
+from openloop.tune.run import simulate_one, trial_of
 
 SPLITS = [[], *([{"replicas": n, "role": "prefill"}, {"replicas": 4 - n, "role": "decode"}] for n in (1, 2, 3))]
 DRAFTS = [None, *({"tokens": n, "acceptance": 0.6, "cost": "5%"} for n in (1, 2, 4))]
@@ -86,7 +86,7 @@ def main() -> None:
                 results = pool.map(simulate_one, calls, chunksize=8)
                 value = OBJECTIVES[objective]
                 values = {
-                    place: value(_trial(place, {}, False, result, "ttft_s"))
+                    place: value(trial_of(place, {}, False, result, "ttft_s"))
                     for place, result in zip(places, results, strict=True)
                 }
                 whole = time.perf_counter() - began

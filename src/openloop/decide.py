@@ -31,13 +31,13 @@ from openloop.score.quantiles import wilson
 from openloop.spec import Strict, convert, plain, read_yaml
 from openloop.units import parse_price, parse_rate, parse_share, parse_times, parse_token_rate
 
-__all__ = ["Case", "Decision", "Gap", "decide", "read_question"]
+__all__ = ["Case", "Decision", "Gap", "decide"]
 
 SURE = 0.95
 Z = 1.96
 
 
-class OptionSpec(Strict, frozen=True, rename={"source": "from"}):
+class _Option(Strict, frozen=True, rename={"source": "from"}):
     """Something to choose: measured (`from`), or typed."""
 
     source: str | None = None  # a run or a frontier
@@ -50,9 +50,9 @@ class OptionSpec(Strict, frozen=True, rename={"source": "from"}):
     cost_per_request: float | None = None
 
 
-class Question(Strict, frozen=True):
+class _Question(Strict, frozen=True):
     decision: Literal["capacity", "migration", "model"]
-    options: dict[str, OptionSpec]
+    options: dict[str, _Option]
     demand: str | None = None
     peak: str = "1x"
     headroom: str = "0%"
@@ -114,18 +114,18 @@ class Decision:
         return found
 
 
-def read_question(what: str | Path | dict[str, Any]) -> tuple[Question, Path]:
+def _read_question(what: str | Path | dict[str, Any]) -> tuple[_Question, Path]:
     """And the folder that paths in it are relative to."""
     if isinstance(what, dict):
-        return convert(what, Question, "the question"), Path()
+        return convert(what, _Question, "the question"), Path()
     raw = read_yaml(Path(what))
     if not isinstance(raw, dict):
         raise SpecError(f"{what} asks nothing; write decision: capacity, migration or model, and options")
-    return convert(raw, Question, str(what)), Path(what).parent
+    return convert(raw, _Question, str(what)), Path(what).parent
 
 
 def decide(what: str | Path | dict[str, Any]) -> Decision:
-    asked, folder = read_question(what)
+    asked, folder = _read_question(what)
     wanted = 1 if asked.decision == "capacity" else 2
     if len(asked.options) != wanted:
         told = "one option, the system to size" if wanted == 1 else "two options, of which the first is today's"
@@ -140,7 +140,7 @@ def decide(what: str | Path | dict[str, Any]) -> Decision:
     return _choice(asked, cases[0], cases[1], gaps)
 
 
-def _needs(asked: Question) -> Needs | None:
+def _needs(asked: _Question) -> Needs | None:
     if asked.demand is None:
         return None
     return Needs(
@@ -164,7 +164,7 @@ def _counted(text: str, what: str) -> Estimate:
     return Estimate(share, wilson(share, float(match[2])) if match[2] and float(match[2]) > 0 else None)
 
 
-def _case(name: str, option: OptionSpec, asked: Question, needs: Needs | None, folder: Path) -> Case:
+def _case(name: str, option: _Option, asked: _Question, needs: Needs | None, folder: Path) -> Case:
     price = None if option.price is None else parse_price(option.price)
     quality = Estimate(1.0) if option.quality is None else _counted(option.quality, f"{name}: quality")
     if option.source is None:
@@ -177,7 +177,7 @@ def _case(name: str, option: OptionSpec, asked: Question, needs: Needs | None, f
     return _scored(name, option, path, price, quality, asked, needs)
 
 
-def _typed(name: str, option: OptionSpec, price: float | None, quality: Estimate, needs: Needs | None) -> Case:
+def _typed(name: str, option: _Option, price: float | None, quality: Estimate, needs: Needs | None) -> Case:
     raw, tokens = _throughput(option.throughput)
     if option.knee is not None:
         system = typed_system([parse_rate(option.knee)], capacity=raw)
@@ -246,11 +246,11 @@ def _planned(
 
 def _scored(
     name: str,
-    option: OptionSpec,
+    option: _Option,
     path: Path,
     price: float | None,
     quality: Estimate,
-    asked: Question,
+    asked: _Question,
     needs: Needs | None,
 ) -> Case:
     """By one operating point: as many per replica as it was asked for."""
@@ -317,7 +317,7 @@ def _over(amount: float | None, by: Estimate) -> Estimate | None:
     return Estimate(amount / by.value, by.interval and (amount / by.interval[1], amount / max(by.interval[0], 1e-9)))
 
 
-def _gaps(name: str, option: OptionSpec, asked: Question, folder: Path) -> Iterator[Gap]:
+def _gaps(name: str, option: _Option, asked: _Question, folder: Path) -> Iterator[Gap]:
     if option.source is None:
         yield Gap(name, "everything", "its numbers were typed: nothing of it was measured here")
         return
@@ -330,7 +330,7 @@ def _gaps(name: str, option: OptionSpec, asked: Question, folder: Path) -> Itera
         yield Gap(name, "other rates", "one operating point: how it does with more load is not known")
 
 
-def _capacity(asked: Question, case: Case, gaps: tuple[Gap, ...]) -> Decision:
+def _capacity(asked: _Question, case: Case, gaps: tuple[Gap, ...]) -> Decision:
     plan = case.plan
     if plan is None:
         raise SpecError(f"{case.name}: how many replicas needs a knee: give from a frontier, or knee")
@@ -379,7 +379,7 @@ def _how_sure(count: Estimate | None, plan: Plan) -> str:
     return f"By the 95% intervals of what was measured, {told}."
 
 
-def _choice(asked: Question, a: Case, b: Case, gaps: tuple[Gap, ...]) -> Decision:
+def _choice(asked: _Question, a: Case, b: Case, gaps: tuple[Gap, ...]) -> Decision:
     """The second instead of the first, where it is surely cheaper per accepted result, or does surely more."""
     money = a.cost_per_accepted is not None and b.cost_per_accepted is not None
     first, second = (case.cost_per_accepted if money else case.goodput_each for case in (a, b))

@@ -39,13 +39,13 @@ def _so_far(found: Tuning) -> Trial | None:
     return max(known, key=OBJECTIVES[found.objective], default=None)
 
 
-def told(chosen: dict[str, object]) -> str:
+def _told(chosen: dict[str, object]) -> str:
     return ", ".join(f"{name} {_value(value)}" for name, value in chosen.items()) or "as it is"
 
 
 def _value(value: object) -> str:
     if isinstance(value, dict):
-        return "{" + told(value) + "}"
+        return "{" + _told(value) + "}"
     if isinstance(value, list):
         return " + ".join(map(_value, value)) or "none"
     return "none" if value is None else str(value)
@@ -56,7 +56,7 @@ def _headline(found: Tuning, best: Trial | None) -> str:
         return "None of the fleets that were tried can be simulated"
     if found.best is None and found.stopped == "done":
         return "No fleet that was tried accepts as many as required"
-    return f"{'Use' if found.best else 'Best so far:'} {told(best.chosen)}"
+    return f"{'Use' if found.best else 'Best so far:'} {_told(best.chosen)}"
 
 
 def _sentences(found: Tuning, best: Trial | None) -> list[str]:
@@ -128,7 +128,7 @@ def _front(found: Tuning) -> Section:
     )
     rows: list[list[str | Number]] = [
         [
-            told(trial.chosen),
+            _told(trial.chosen),
             Number(trial.goodput_rps, "rate", f"front.{place}.goodput_rps"),
             " to ".join(map(format_rate, trial.goodput_interval)),
             "-" if trial.cost_per_hour is None else format_money(trial.cost_per_hour),
@@ -188,7 +188,7 @@ def _search(found: Tuning) -> Section:
         [Panel(Axis(words, unit, low=0.0), marks)],
     )
     rows: list[list[str | Number]] = [
-        [told(trial.chosen), Number(value(trial), unit), format_share(trial.attainment)] for trial in found.confirmed
+        [_told(trial.chosen), Number(value(trial), unit), format_share(trial.attainment)] for trial in found.confirmed
     ]
     table = Table(("confirmed on fresh seeds", words, "accepted"), rows)
     lead = "First spread over the space, then where a model of what was found expects the most."

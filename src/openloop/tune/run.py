@@ -23,7 +23,7 @@ from openloop.spec import plain, read_json, suggest
 from openloop.tune.search import first_places, next_places
 from openloop.tune.space import Space
 
-__all__ = ["OBJECTIVES", "Trial", "Tuning", "tune"]
+__all__ = ["OBJECTIVES", "Trial", "Tuning", "simulate_one", "trial_of", "tune"]
 
 ASKED, TRIALS, BEST_FLEET = "tune.json", "trials.jsonl", "best.yaml"
 ROUND = 4  # tried at a time, whatever the number of cores: the same seed finds the same
@@ -88,7 +88,7 @@ OBJECTIVES: dict[str, Callable[[Trial], float]] = {
 }
 
 
-class Asked(msgspec.Struct, frozen=True):
+class _Asked(msgspec.Struct, frozen=True):
     """tune.json: the same question goes on, another needs a folder of its own."""
 
     base: dict[str, Any]
@@ -121,8 +121,8 @@ def tune(
         raise SpecError(f"cannot maximize {objective!r}{suggest(objective, OBJECTIVES)}")
     if objective.endswith("per_dollar") and not _priced(space.base):
         raise SpecError(f"{objective} needs a price: write price_per_hour: 3 into the fleet, or maximize goodput")
-    budget = min(trials or default_trials(space.size), space.size)
-    asked = Asked(
+    budget = min(trials or _default_trials(space.size), space.size)
+    asked = _Asked(
         msgspec.to_builtins(space.base),
         {name: list(values) for name, values in space.values.items()},
         msgspec.to_builtins(scenario),
@@ -137,7 +137,7 @@ def tune(
         return search.run()
 
 
-def default_trials(size: int) -> int:
+def _default_trials(size: int) -> int:
     """A tenth of the space less what confirms; at least 20 and at most 200."""
     return int(np.clip(size // 10 - CONFIRM * FRESH, 20, 200))
 
@@ -217,7 +217,7 @@ class _Search:
         calls: list[Call] = [(self.space.fleet(place), self.scenario, seeds) for place in todo]
         for number, result in self.simulate(calls):
             place = todo[number]
-            trial = _trial(place, self.space.chosen(place), fresh, result, self.tail)
+            trial = trial_of(place, self.space.chosen(place), fresh, result, self.tail)
             self.store.keep(trial)
             if self.watch:
                 self.watch(min(done + number + 1, self.budget), self.budget, trial)
@@ -262,7 +262,7 @@ def _tail_of(objectives: Objectives) -> str:
     return next(found, "e2e_s")
 
 
-def _trial(place: Place, chosen: dict[str, Any], fresh: bool, result: Any, tail: str) -> Trial:
+def trial_of(place: Place, chosen: dict[str, Any], fresh: bool, result: Any, tail: str) -> Trial:
     if isinstance(result, str):
         return Trial(place, chosen, fresh, 0.0, (0.0, 0.0), 0.0, 0.0, None, None, None, refused=result)
     point, hourly = result
@@ -341,7 +341,7 @@ def _leave_interrupts() -> None:
 class _Store:
     """Every trial, a line each, as it ends."""
 
-    def __init__(self, folder: Path | None, asked: Asked) -> None:
+    def __init__(self, folder: Path | None, asked: _Asked) -> None:
         self.folder = folder
         self.found: dict[tuple[Place, bool], Trial] = {}
         if folder is None:
@@ -357,7 +357,7 @@ class _Store:
         except OSError as error:
             raise StorageError(f"{folder} cannot be written: {error.strerror}") from None
 
-    def _read(self, folder: Path, asked: Asked) -> None:
+    def _read(self, folder: Path, asked: _Asked) -> None:
         before = read_json(folder / ASKED)
         now = msgspec.to_builtins(asked)
         for name in now:
