@@ -3,6 +3,8 @@
 import socket
 import time
 
+import pytest
+
 from openloop.clock import READ, WRITE, Poller, Receiver, stolen_s
 
 
@@ -48,6 +50,22 @@ def test_a_stamp_says_when_bytes_arrived_and_not_when_they_were_read() -> None:
     assert data == b"second"
     if kernel:
         assert before - 100_000 < stamp < sent + 40_000_000
+
+
+@pytest.mark.parametrize("step_s", [-3600, 3600, 0.5])
+def test_a_wall_clock_that_is_set_does_not_show_in_stamps(step_s: float) -> None:
+    receiver = Receiver()
+    with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()) as ours:
+        theirs, _ = listener.accept()
+        receiver.prepare(ours)
+        with theirs:
+            theirs.send(b"first")
+            receiver.read(ours)
+            receiver._offset -= int(step_s * 1e9)  # as it is between the step and the next look at the clock
+            before = time.monotonic_ns()
+            theirs.send(b"second")
+            _, stamp, _ = receiver.read(ours)
+    assert before - 1_000_000 < stamp < time.monotonic_ns() + 1_000_000
 
 
 def test_stolen_time_never_runs_backwards() -> None:

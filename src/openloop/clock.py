@@ -29,6 +29,8 @@ _TIMESTAMPNS: Final = 35  # SO_TIMESTAMPNS, the same on all common architectures
 _ANCILLARY: Final = 64
 _MONOTONIC: Final = 1
 _ABSOLUTE: Final = 1
+_SOON_NS: Final = 20_000_000
+_LONG_NS: Final = 600_000_000_000
 _STAMP: Final = struct.Struct("qq")
 
 
@@ -88,10 +90,16 @@ class Receiver:
         """What a socket holds, when (the last of) it had arrived, and whether it is the kernel that says so."""
         if sys.platform == "linux":
             data, ancillary, _, _ = sock.recvmsg(size, _ANCILLARY)
-            if ancillary:
-                seconds, rest = _STAMP.unpack(ancillary[0][2])
-                return data, seconds * 1_000_000_000 + rest - self._offset, True
-            return data, time.monotonic_ns(), False
+            now = time.monotonic_ns()
+            if not ancillary:
+                return data, now, False
+            seconds, rest = _STAMP.unpack(ancillary[0][2])
+            stamp = seconds * 1_000_000_000 + rest
+            if not now - _SOON_NS < stamp - self._offset <= now:  # the wall clock was set, or nobody read for a while
+                self.refresh()
+                if not now - _LONG_NS < stamp - self._offset <= now + _SOON_NS:
+                    return data, now, False
+            return data, stamp - self._offset, True
         return sock.recv(size), time.monotonic_ns(), False
 
 

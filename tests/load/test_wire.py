@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from openloop.load import wire
 from openloop.load.wire import Framing, Reply, WireError, encode_head
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
@@ -167,3 +168,12 @@ def test_a_request_begins_with_where_it_goes() -> None:
     assert encode_head("GET", "", "host", {}) == b"GET / HTTP/1.1\r\nHost: host\r\n"
     data = encode_head("POST", "/v1/x", "host:80", {"A": "b"})
     assert data == b"POST /v1/x HTTP/1.1\r\nHost: host:80\r\nA: b\r\n"
+
+
+def test_a_response_has_a_size_that_it_may_not_exceed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wire, "LARGEST", 1000)
+    framing = Framing()
+    for _ in range(9):
+        framing.feed(b"HTTP/1.1 200 OK\r\n\r\n" if not framing.size else 100 * b"x")
+    with pytest.raises(WireError, match="the response is larger than"):
+        framing.feed(300 * b"x")

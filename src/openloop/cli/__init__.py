@@ -50,7 +50,7 @@ def main() -> None:
     except MemoryError:
         sys.exit(say("there is not enough memory for this; ask for less of it", 2))
     except OSError as error:
-        sys.exit(say(f"{error.filename or 'output'} cannot be used: {error.strerror}", 2))
+        sys.exit(say(f"{error.filename or 'output'} cannot be used: {error.strerror or error}", 2))
     except Exception as error:
         if "OPENLOOP_TRACEBACK" in os.environ:
             raise

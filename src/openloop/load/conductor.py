@@ -251,6 +251,8 @@ class Conductor:
             thread.join()
             if self.failure is not None:
                 raise self.failure
+            self._read(None)  # nobody is to be let through any more
+            self._tell(time.monotonic_ns())
             self._close()
         except BaseException:
             with contextlib.suppress(OpenloopError):
@@ -343,8 +345,6 @@ class Conductor:
                 self._hear_grades()
             busy = bool(self.brought) or self._hungry(now)
             self._listen(now if busy else now + (GRADED_NS if self.awaited else TICK_NS))
-        self._read(None)
-        self._tell(time.monotonic_ns())
 
     def _listen(self, until_ns: int | None) -> None:
         for worker in self.workers:

@@ -21,9 +21,9 @@ PROBE = -(1 << 40)  # identities that no request of a run has
 
 
 def exchange(place: Place, request: bytes, patience_s: float = PATIENCE_S) -> Reply:
-    """Send, and wait for the whole answer."""
+    """Send, and wait for the whole answer, for no longer than `patience_s`."""
     address, context = place.address, tls_context(place.address)
-    framing, blocks = Framing(), []
+    framing, blocks, until = Framing(), [], time.monotonic() + patience_s
     with socket.create_connection(address.where, timeout=patience_s) as plain:
         sock = context.wrap_socket(plain, server_hostname=address.name) if context else plain
         sock.sendall(request)
@@ -31,6 +31,8 @@ def exchange(place: Place, request: bytes, patience_s: float = PATIENCE_S) -> Re
             blocks.append(data)
             if framing.feed(data):
                 break
+            if time.monotonic() > until:
+                raise WireError(f"the answer has no end after {patience_s:g} s")
     return Reply(blocks, [0] * len(blocks))
 
 

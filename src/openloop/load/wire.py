@@ -6,7 +6,7 @@ from functools import lru_cache
 from itertools import accumulate, repeat
 from operator import add
 
-__all__ = ["Framing", "Reply", "WireError", "encode_head"]
+__all__ = ["LARGEST", "Framing", "Reply", "WireError", "encode_head"]
 
 
 class WireError(Exception):
@@ -15,6 +15,7 @@ class WireError(Exception):
 
 _HEAD, _LENGTH, _SIZE, _CHUNK, _TRAILER, _UNTIL_CLOSE = range(6)
 LONGEST_HEAD = 1 << 16
+LARGEST = 64 << 20  # a response: 200,000 tokens with an event each are as much
 BOM = b"\xef\xbb\xbf"
 _LINE_END = re.compile(rb"\r\n")
 
@@ -22,13 +23,14 @@ _LINE_END = re.compile(rb"\r\n")
 class Framing:
     """Follows a response as it arrives, just closely enough to know its last byte."""
 
-    __slots__ = ("_left", "_rest", "_state", "keep")
+    __slots__ = ("_left", "_rest", "_state", "keep", "size")
 
     def __init__(self) -> None:
         self._state = _HEAD
         self._left = 0
         self._rest = b""  # of a line that is not whole yet
         self.keep = True  # the connection may be used again
+        self.size = 0  # of what came so far
 
     @property
     def until_close(self) -> bool:
@@ -37,6 +39,9 @@ class Framing:
 
     def feed(self, data: bytes) -> bool:
         """Whether the response is complete."""
+        self.size += len(data)
+        if self.size > LARGEST:
+            raise WireError(f"the response is larger than {LARGEST >> 20} MB")
         if self._state == _SIZE and not self._rest:
             stop = data.find(b"\r\n", 0, 10)
             if stop > 0 and stop + 4 + _chunk_size(data[:stop]) == len(data) and data[:1] != b"0":

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from openloop.clock import READ, WRITE, Poller, Receiver, raise_file_limit
 from openloop.load.address import Address, tls_context
 from openloop.load.channel import Channel, GoneError
-from openloop.load.wire import Framing, WireError
+from openloop.load.wire import LARGEST, Framing, WireError
 
 __all__ = ["BROKEN", "CANCELLED", "CENSORED", "DONE", "TIMEOUT", "UNSENT", "Asked", "Finished", "Plan", "work"]
 
@@ -544,6 +544,8 @@ class _Worker:
         try:
             whole = connection.framing.feed(data)
         except WireError as error:
+            if connection.framing.size > LARGEST:  # nobody wants to read it
+                del request.blocks[1:], request.stamps[1:]
             self._close(connection)
             self._end(request, BROKEN, str(error))
             return

@@ -1,0 +1,440 @@
+"""Whatever happens to a run: nothing that was flushed is lost, what is there can be read, and nothing hangs.
+
+    python -m validation.robust [coordinator] [worker] [server] [hostile] [disk] [files] [memory] [network] [secrets]
+        [clock] [--times 50]
+
+Without a name, all but `clock`, one after the other; lines say what was tried and found, and a failure ends the
+script. `disk`, `network` and `clock` need root, and `clock` sets the clock of the whole machine. The results are in
+docs/reliability.md.
+"""
+
+import argparse
+import contextlib
+import gzip
+import json
+import os
+import random
+import resource
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache, partial
+from pathlib import Path
+
+import openloop as ol
+from openloop.arrivals import Poisson
+from openloop.errors import OpenloopError
+from openloop.seeds import stream
+
+ENGINE = "slots:count=10000,prefill=0s,overhead=20ms,gap=5ms"
+OPENLOOP = [sys.executable, "-m", "openloop"]
+RATE, SECONDS = 60.0, 4.0
+DUE = Poisson(RATE).times(SECONDS, stream(0, "arrivals"))
+PATIENCE_S = 300.0
+
+
+@contextlib.contextmanager
+def served(*prefix: str, host: str = "127.0.0.1") -> Iterator[tuple[str, "subprocess.Popen[str]"]]:
+    call = [*prefix, *OPENLOOP, "serve", "--host", host, "--port", "0", "--engine", ENGINE]
+    process = subprocess.Popen(call, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    try:
+        assert process.stdout is not None
+        yield process.stdout.readline().split()[2], process
+    finally:
+        process.kill()
+        process.wait()
+        if process.stdout:
+            process.stdout.close()
+
+
+def command(url: str, out: Path, *more: str, rate: float = RATE, seconds: float = SECONDS) -> list[str]:
+    found = [*OPENLOOP, "run", "--target", url, "--model", "openloop", "--rate", f"{rate:g}", "--for", f"{seconds:g}s"]
+    found += ["--output", "6", "--tokens-per-word", "1", "--timeout", "5s", "--drain", "6s", "-o", str(out)]
+    return [*found, "--slo", "ttft<=1s", *more]
+
+
+def start(call: Sequence[str], **how: object) -> "subprocess.Popen[str]":
+    pipe = subprocess.PIPE
+    return subprocess.Popen(call, stdout=pipe, stderr=pipe, text=True, start_new_session=True, **how)  # type: ignore[call-overload,no-any-return]
+
+
+def below(pid: int) -> list[int]:
+    """The processes that a process started."""
+    with contextlib.suppress(OSError):
+        return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return []
+
+
+def alive(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    return False
+
+
+def rows_in(folder: Path) -> int:
+    try:
+        return ol.open_run(folder).num_rows
+    except OpenloopError:
+        return 0
+
+
+def whole(folder: Path, due: int) -> Counter[str]:
+    """Every request that was due is a row, and every row keeps the rules."""
+    run = ol.open_run(folder)
+    run.validate()
+    assert run.num_rows == due, f"{run.num_rows} rows of {due} that were due"
+    return Counter(row["status"] for row in run.head(due))
+
+
+def _kill(what: str, folder: Path, times: int) -> None:
+    """kill -9 at a moment of chance."""
+    chance = random.Random(what)
+    found: Counter[str] = Counter()
+    for number in range(times):
+        found += _kill_one(what, folder / f"{what}{number}", chance.uniform(0.0, SECONDS))
+    print(f"{what}: killed {times} times: {dict(found)}", flush=True)
+
+
+def _kill_one(what: str, out: Path, after_s: float) -> Counter[str]:
+    with served() as (url, server):
+        process = start(command(url, out, "--workers", "2"))
+        until = time.monotonic() + PATIENCE_S
+        while not (out / "now.json").exists() and process.poll() is None and time.monotonic() < until:
+            time.sleep(0.02)
+        time.sleep(after_s)
+        workers = below(process.pid)
+        flushed = rows_in(out)
+        victim = {"coordinator": process.pid, "worker": next(iter(workers), 0), "server": server.pid}[what]
+        late = victim == 0 or process.poll() is not None
+        if not late:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(victim, signal.SIGKILL)
+        told = process.communicate(timeout=PATIENCE_S)[1]
+    assert "Traceback" not in told, told
+    kept = rows_in(out)
+    assert kept >= flushed, f"{kept} rows are left of {flushed} that were flushed"
+    if what == "coordinator" and not late:
+        until = time.monotonic() + 20
+        while any(map(alive, workers)) and time.monotonic() < until:
+            time.sleep(0.1)
+        assert not any(map(alive, workers)), "workers outlive their coordinator"
+        ol.open_run(out).validate()
+        return Counter({"runs that open": 1, "rows kept": kept})
+    fates = whole(out, len(DUE))
+    shutil.rmtree(out)
+    return Counter({"whole runs": 1, "too late": int(late)}) + fates
+
+
+# Servers that mean no good. Each gets the socket, after the request was read.
+
+
+def _flood(first: bytes, again: bytes) -> Callable[[socket.socket], None]:
+    def act(sock: socket.socket) -> None:
+        sock.sendall(first)
+        while True:
+            sock.sendall(again)
+
+    return act
+
+
+OK = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
+TOKEN = b'data: {"choices": [{"index": 0, "delta": {"content": "x"}}]}\n\n'
+BLOCK = b"x" * (1 << 16)
+
+
+@cache
+def _packed() -> bytes:
+    return gzip.compress(b"data: " + bytes(1 << 28))
+
+
+def _bomb(sock: socket.socket) -> None:
+    sock.sendall(OK + b"Content-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(_packed()) + _packed())
+
+
+def _drip(sock: socket.socket) -> None:
+    sock.sendall(OK + b"\r\n")
+    while True:
+        sock.sendall(TOKEN)
+        time.sleep(0.1)
+
+
+HOSTILE: dict[str, Callable[[socket.socket], None]] = {
+    "endless header": _flood(b"HTTP/1.1 200 OK\r\nX-Long: ", BLOCK),
+    "endless headers": _flood(b"HTTP/1.1 200 OK\r\n", b"X-More: again\r\n" * 1000),
+    "endless continue": _flood(b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 1000),
+    "endless line": _flood(OK + b"\r\ndata: ", BLOCK),
+    "event of a gigabyte": _flood(OK + b"Content-Length: 1073741824\r\n\r\ndata: ", BLOCK),
+    "chunk of an exabyte": _flood(OK + b"Transfer-Encoding: chunked\r\n\r\nfffffffffffffff\r\n", BLOCK),
+    "endless chunk size": _flood(OK + b"Transfer-Encoding: chunked\r\n\r\n", b"1" * 1000),
+    "endless stream, fast": _flood(OK + b"\r\n", TOKEN * 1000),
+    "endless stream, slow": _drip,
+    "compressed bomb": _bomb,
+    "deep JSON": lambda sock: sock.sendall(OK + b"\r\ndata: " + b"[" * 1_000_000 + b"\n\n"),
+    "nothing": lambda _: time.sleep(60),
+}
+
+
+@contextlib.contextmanager
+def acting(act: Callable[[socket.socket], None]) -> Iterator[str]:
+    with socket.create_server(("127.0.0.1", 0), backlog=512) as listener:
+
+        def one(sock: socket.socket) -> None:
+            with contextlib.suppress(OSError), sock:
+                if sock.recv(1 << 16):
+                    act(sock)
+
+        def accept() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    threading.Thread(target=one, args=(listener.accept()[0],), daemon=True).start()
+
+        threading.Thread(target=accept, daemon=True).start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        listener.shutdown(socket.SHUT_RDWR)
+
+
+def hostile(folder: Path, _: int) -> None:
+    """A run against each, and the question for its models, end in time and take little memory."""
+    _packed()  # so that the first to ask does not wait for it
+    for name, act in HOSTILE.items():
+        out = folder / name.replace(" ", "-").replace(",", "")
+        began = time.monotonic()
+        with acting(act) as url:
+            process = start(command(url, out, "--no-metrics", rate=4, seconds=2))
+            most = _watch(process)
+            asked = subprocess.run(
+                [*OPENLOOP, "run", "--target", url, "--rate", "1", "-o", str(out / "no")],
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=PATIENCE_S,
+            )
+        run = ol.open_run(out)
+        run.validate()
+        fates = Counter(row["status"] for row in run.head(1000))
+        why = next((row["error"] for row in run.head(1000) if row["error"]), "")
+        print(
+            f"hostile: {name}: {dict(fates)}, {most >> 20} MB, {time.monotonic() - began:.0f} s; {why[:70]}", flush=True
+        )
+        assert "ok" not in fates
+        assert most < 1 << 30, f"{most >> 20} MB"
+        assert asked.returncode == 2, asked.stderr
+        assert "Traceback" not in asked.stderr
+
+
+def _watch(process: "subprocess.Popen[str]") -> int:
+    """Until it is over; the most memory that it and its workers took together."""
+    most, until = 0, time.monotonic() + PATIENCE_S
+    while process.poll() is None:
+        most = max(most, sum(_memory(pid) for pid in [process.pid, *below(process.pid)]))
+        assert time.monotonic() < until, "it hangs"
+        time.sleep(0.05)
+    told = process.communicate()[1]
+    assert "Traceback" not in told, told
+    return most
+
+
+def _memory(pid: int) -> int:
+    with contextlib.suppress(OSError, IndexError):
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * resource.getpagesize()
+    return 0
+
+
+def disk(folder: Path, _: int) -> None:
+    """A disk that fills up in the middle: what was written before is kept, and one sentence says so."""
+    small = folder / "small"
+    small.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "none", str(small)], check=True)
+    try:
+        with served() as (url, _process):
+            process = start(command(url, small / "run", rate=300, seconds=6))
+            told = process.communicate(timeout=PATIENCE_S)[1]
+        run = ol.open_run(small / "run")
+        run.validate()
+        print(
+            f"disk: exit {process.returncode}, {run.num_rows} rows kept; {told.strip().splitlines()[-1][:110]}",
+            flush=True,
+        )
+        assert process.returncode == 2
+        assert run.num_rows > 0
+        assert "the disk is full" in told
+        assert "Traceback" not in told
+    finally:
+        subprocess.run(["umount", str(small)], check=True)
+
+
+def _limited(what: int, most: int) -> Callable[[], None]:
+    return lambda: resource.setrlimit(what, (most, most))
+
+
+def files(folder: Path, _: int) -> None:
+    """Not enough file descriptors: requests wait for a connection and are late, or fail with a sentence."""
+    with served() as (url, _process):
+        limit = _limited(resource.RLIMIT_NOFILE, 40)
+        process = start(command(url, folder / "run", "--output", "200", rate=100, seconds=3), preexec_fn=limit)
+        told = process.communicate(timeout=PATIENCE_S)[1]
+    assert "Traceback" not in told, told
+    run = ol.open_run(folder / "run")
+    fates = whole(folder / "run", len(Poisson(100).times(3.0, stream(0, "arrivals"))))
+    print(f"files: 40 descriptors: {dict(fates)}, exit {process.returncode}; rows {run.num_rows}", flush=True)
+    assert process.returncode == 1
+
+
+def memory(folder: Path, _: int) -> None:
+    """Too little memory for the run: a sentence or a kill, and what was flushed can be read."""
+    with served() as (url, _process):
+        for megabytes in (400, 800, 1200, 2000, 3000):
+            out = folder / str(megabytes)
+            limit = _limited(resource.RLIMIT_AS, megabytes << 20)
+            env = os.environ | {"OPENBLAS_NUM_THREADS": "1", "ARROW_DEFAULT_MEMORY_POOL": "system"}
+            process = start(command(url, out), preexec_fn=limit, env=env)
+            told = process.communicate(timeout=PATIENCE_S)[1]
+            last = (told.strip().splitlines() or [""])[-1]
+            print(f"memory: {megabytes} MB: exit {process.returncode}, {rows_in(out)} rows; {last[:90]}", flush=True)
+            if process.returncode == 0:
+                whole(out, len(DUE))
+
+
+CLOCK = """
+import sys, time
+time.sleep(float(sys.argv[1]))
+for step in (-3600, 7200, -3600):
+    time.clock_settime(time.CLOCK_REALTIME, time.time() + step)
+    time.sleep(0.5)
+"""
+
+
+def clock(folder: Path, _: int) -> None:
+    """The wall clock is set an hour back, two ahead and an hour back while a run goes on."""
+    with served() as (url, _process):
+        process = start(command(url, folder / "run"))
+        while not (folder / "run" / "now.json").exists() and process.poll() is None:
+            time.sleep(0.02)
+        subprocess.run([sys.executable, "-c", CLOCK, "1.0"], check=True)
+        told = process.communicate(timeout=PATIENCE_S)[1]
+    assert "Traceback" not in told, told
+    fates = whole(folder / "run", len(DUE))
+    slowest = max(row["ended_ns"] - row["scheduled_ns"] for row in ol.open_run(folder / "run").head(10**6)) / 1e9
+    print(f"clock: three steps of the wall clock: {dict(fates)}, the slowest took {slowest:.2f} s", flush=True)
+    assert set(fates) == {"ok"}
+    assert slowest < 60, "a step of the clock is in the times"
+
+
+def network(folder: Path, _: int) -> None:
+    """A server in a network of its own, whose link is slow, lossy or cut; and one that resets connections."""
+    space, link = f"ol{os.getpid()}", f"ol{os.getpid() % 10000}"
+    lines = [
+        f"ip netns add {space}",
+        f"ip link add {link} type veth peer name eth0 netns {space}",
+        f"ip address add 10.78.0.1/24 dev {link}",
+        f"ip link set {link} up",
+        f"ip -n {space} address add 10.78.0.2/24 dev eth0",
+        f"ip -n {space} link set eth0 up",
+    ]
+    faults = {
+        "delay": [f"tc -n {space} qdisc add dev eth0 root netem delay 50ms 20ms"],
+        "loss": [f"tc -n {space} qdisc add dev eth0 root netem loss 5%"],
+        "cut for a second": [f"ip link set {link} down", "sleep 1", f"ip link set {link} up"],
+        "cut for good": [f"ip link set {link} down"],
+    }
+    try:
+        for line in lines:
+            subprocess.run(line.split(), check=True)
+        for name, fault in faults.items():
+            subprocess.run(f"ip link set {link} up".split(), check=True)
+            _fault(folder / name.replace(" ", "-"), space, name, fault)
+    finally:
+        subprocess.run(["ip", "netns", "delete", space], check=False)
+    with served() as (url, _process):
+        asked = urllib_request(f"{url}/behaviour", {"fault": "reset", "share": 0.5})
+        assert asked
+        process = start(command(url, folder / "reset"))
+        process.communicate(timeout=PATIENCE_S)
+        print(f"network: reset of half the connections: {dict(whole(folder / 'reset', len(DUE)))}", flush=True)
+
+
+def urllib_request(url: str, body: dict[str, object]) -> bytes:
+    host, _, path = url.removeprefix("http://").partition("/")
+    name, _, port = host.partition(":")
+    data = json.dumps(body).encode()
+    with socket.create_connection((name, int(port)), 10) as sock:
+        sock.sendall(b"POST /%s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % (path.encode(), len(data)) + data)
+        return sock.recv(4096)
+
+
+def _fault(out: Path, space: str, name: str, fault: Sequence[str]) -> None:
+    with served("ip", "netns", "exec", space, host="10.78.0.2") as (url, _process):
+        process = start(command(url, out))
+        while not (out / "now.json").exists() and process.poll() is None:
+            time.sleep(0.02)
+        time.sleep(1.0)
+        for line in fault:
+            if subprocess.run(line.split(), check=False, capture_output=True).returncode:
+                process.kill()
+                process.communicate()
+                print(f"network: {name}: not tried, this kernel has no netem", flush=True)
+                return
+        told = process.communicate(timeout=PATIENCE_S)[1]
+    assert "Traceback" not in told, told
+    print(f"network: {name}: {dict(whole(out, len(DUE)))}", flush=True)
+
+
+def secrets(folder: Path, _: int) -> None:
+    """A key and a header of ours are in no file, no output and no list of processes."""
+    key, header = "sk-robust-0123456789abcdef", "token-robust-fedcba9876543210"
+    env = os.environ | {"OPENAI_API_KEY": key, "ROBUST_HEADER": header}
+    scenario = folder / "scenario.yaml"
+    with served() as (url, _process):
+        scenario.write_text(f"target: {{url: {url}, headers: {{X-Token: {header}}}}}\nslo: ttft<=1s\n")
+        run = folder / "run"
+        call = [*OPENLOOP, "run", str(scenario), "--rate", "30", "--for", "4s", "--keep-texts", "-o", str(run)]
+        process = start(call, env=env)
+        seen = ""
+        while process.poll() is None:
+            for each in Path("/proc").glob("[0-9]*/cmdline"):
+                with contextlib.suppress(OSError):
+                    seen += each.read_text(errors="replace")
+            time.sleep(0.3)
+        out = "".join(process.communicate())
+        sweep = [*OPENLOOP, "sweep", str(scenario), "--rates", "20", "--for", "2s", "-o", str(folder / "sweep")]
+        for call in (
+            sweep,
+            [*OPENLOOP, "report", str(run), "-o", str(folder / "report.html")],
+            [*OPENLOOP, "inspect", str(run)],
+        ):
+            done = subprocess.run(call, capture_output=True, text=True, check=False, env=env)
+            out += done.stdout + done.stderr
+    files = [each for each in folder.rglob("*") if each.is_file() and each != scenario]
+    for secret in (key, header):
+        assert secret not in seen, "a secret is in the list of processes"
+        assert secret not in out, "a secret is in an output"
+        for each in files:
+            assert secret.encode() not in each.read_bytes(), f"a secret is in {each}"
+    print(f"secrets: none in {len(files)} files, the outputs of four commands and the list of processes", flush=True)
+
+
+ALL: dict[str, Callable[[Path, int], None]] = {
+    **{what: partial(_kill, what) for what in ("coordinator", "worker", "server")},
+    **{each.__name__: each for each in (hostile, disk, files, memory, network, secrets, clock)},
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", nargs="*", choices=list(ALL), metavar="what", help=", ".join(ALL))
+    parser.add_argument("--times", type=int, default=50, help="Kills of each.")
+    given = parser.parse_args()
+    for what in given.what or [each for each in ALL if each != "clock"]:
+        with tempfile.TemporaryDirectory(prefix="openloop-robust-") as folder:
+            ALL[what](Path(folder), given.times)
+
+
+if __name__ == "__main__":
+    main()
