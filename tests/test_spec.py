@@ -49,3 +49,9 @@ def test_broken_yaml_is_refused_with_its_line(tmp_path: Path) -> None:
 def test_a_file_that_is_not_there_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="nowhere.yaml cannot be read: No such file"):
         read_yaml(tmp_path / "nowhere.yaml")
+
+
+def test_the_key_on_is_a_word_and_50e9_is_a_number(tmp_path: Path) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text("scale: {on: queue, off: yes}\nbandwidth: 50e9\n")
+    assert read_yaml(path) == {"scale": {"on": "queue", "off": True}, "bandwidth": 50e9}

@@ -24,14 +24,22 @@ class Strict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class _Loader(yaml.SafeLoader):
-    """As safe as its base, and a key that stands twice is an error."""
+    """As safe as its base; a key that stands twice is an error, and the key `on` is a word and not the truth."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        for key, _ in node.value:
+            key.tag = key.tag.replace(":bool", ":str")
         pairs = [(self.construct_object(key, deep=True), key) for key, _ in node.value]
         for place, (key, where) in enumerate(pairs):
             if key in [earlier for earlier, _ in pairs[:place]]:
                 raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} stands twice", where.start_mark)
         return super().construct_mapping(node, deep)
+
+
+# YAML 1.1 takes 50e9 for a word.
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+$"), list("-+0123456789")
+)
 
 
 def read_yaml(path: Path) -> Any:

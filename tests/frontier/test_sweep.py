@@ -55,6 +55,14 @@ def test_a_sweep_over_rates_is_a_folder_of_runs(tmp_path: Path) -> None:
     assert len(set(seeds)) == 4  # prompts of their own
 
 
+def test_what_else_lies_among_the_points_stays_there(tmp_path: Path) -> None:
+    found = simulated(tmp_path / "f")
+    for name in ("foo-1", "nan-1", "notes"):
+        (tmp_path / "f" / "points" / name).mkdir()
+    assert simulated(tmp_path / "f").to_dict() == found.to_dict()
+    assert folders(tmp_path / "f") == ["20-1", "5-1", "foo-1", "nan-1", "notes"]
+
+
 def test_side_by_side_gives_the_same_as_one_after_the_other(tmp_path: Path) -> None:
     alone, both = (simulated(tmp_path / str(n), processes=n).to_dict() for n in (1, 2))
     for each in (alone, both):

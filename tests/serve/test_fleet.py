@@ -164,3 +164,44 @@ def test_the_page_of_metrics_has_the_names_of_vllm(path: Path) -> None:
         time.sleep(0.01)
     for name in ("kv_cache_usage_perc", "num_preemptions_total", "prefix_cache_hits_total", "num_requests_running"):
         assert f"vllm:{name} " in page
+
+
+def test_a_served_fleet_grows_after_it_was_idle_and_is_slow_again_and_again(tmp_path: Path) -> None:
+    path = tmp_path / "fleet.yaml"
+    path.write_text(
+        FLEET.replace("max_sequences: 12", "max_sequences: 1")
+        + "scale: {on: queue, target: 1, most: 3, every: 1s, delay: 1s}\n"
+        + "events: ['slow:at=0s,factor=2,last=1s,every=10s']\n"
+    )
+    found = engine(path)
+    at = found._began_ns + 5_000_000_000
+    found.advance(at)
+    for key in range(60):
+        found.submit(key, 10, 100, at)
+    for _ in range(8):
+        at += 1_000_000_000
+        found.advance(at)
+    assert int((found._sim.replicas.up == 1).sum()) == 3
+
+
+def test_a_row_is_not_used_again_while_a_replica_has_its_blocks(path: Path) -> None:
+    """Who leaves in the middle of a step is still in the batch; whoever comes then has other words."""
+    found = engine(path)
+    began = found._began_ns
+    said, other = ([f"{kind}{n}" for n in range(160)] for kind in ("said", "other"))
+    found.submit(1, 160, 40, began, said)
+    found.advance(began + 100_000_000)
+    found.cancel(1)
+    found.advance(began + 101_000_000)
+    found.submit(2, 160, 5, began + 101_500_000, other)
+    tokens(found, 1e6)
+    found.submit(3, 160, 5, began + 5_000_000_000, said)
+    tokens(found, 1e6)
+    assert [found.cached(key) for key in (2, 3)] == [0, 144]
+
+
+def test_a_step_without_memory_is_not_served_with_a_cache(tmp_path: Path) -> None:
+    path = tmp_path / "fleet.yaml"
+    path.write_text("step: {floor: 10ms, token: 0s}\n")
+    with pytest.raises(SpecError, match="give memory_tokens"):
+        engine(path)

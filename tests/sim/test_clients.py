@@ -299,3 +299,88 @@ def test_time_is_up_for_what_is_under_way() -> None:
     assert any(len(row["event_ns"]) > 100 for row in open_ones)
     assert all(row["event_ns"][-1] <= 21e9 for row in open_ones if row["event_ns"])
     assert max(row["event_ns"][-1] for row in open_ones if row["event_ns"]) > 20.9e9
+
+
+def kinds_by_request(found: ol.Run) -> dict[int, list[str]]:
+    kinds: dict[int, list[str]] = {}
+    for row in sorted(found.head(100_000), key=lambda row: (row["request_id"], row["attempt"])):
+        kinds.setdefault(row["request_id"], []).append(row["kind"])
+    return kinds
+
+
+def steps_of(rate: float, seconds: float, **more: Any) -> ol.Run:
+    """Steps of 10 ms."""
+    chosen = read_fleet({"step": {"floor": "10ms", "token": "0s"}, **more})
+    asked = Workload.of(read_source("synthetic:prompt=1,output=exponential(20)"))
+    return simulate_fleet(chosen, asked, Poisson(rate), seconds, 1)
+
+
+def test_who_has_no_patience_left_does_not_ask_again() -> None:
+    client = {"patience": "2s", "retry": "retry:most=10,base=1.5s,factor=1,jitter=0%,on=shed"}
+    rows = steps_of(5.0, 60.0, client=client, admission="bucket:rate=0.5,burst=1").head(10_000)
+    assert max(row["sent_ns"] - row["scheduled_ns"] for row in rows) == 1_500_000_000
+
+
+def test_a_copy_is_no_retry() -> None:
+    """Two retries are two, with a copy of the first attempt or without."""
+    client = {"timeout": "8ms", "retry": "retry:most=2,on=timeout,base=1ms"}
+    alone = kinds_by_request(steps_of(1.0, 20.0, replicas=2, client=client))
+    copied = kinds_by_request(steps_of(1.0, 20.0, replicas=2, client=client | {"hedge": "5ms"}))
+    assert set(map(tuple, alone.values())) == {("first", "retry", "retry")}
+    assert set(map(tuple, copied.values())) == {("first", "hedge", "retry", "retry")}
+
+
+def test_a_percentile_to_copy_after_is_that_of_first_ones() -> None:
+    """One of eight replicas is so slow that copies win. After p80 a fifth is copied, and not that and the eighth."""
+    found = steps_of(40.0, 200.0, replicas=8, client={"hedge": "p80"}, events=["slow:at=0s,replica=2,factor=20"])
+    kinds = [row["kind"] for row in found.head(100_000)]
+    assert 0.14 < kinds.count("hedge") / kinds.count("first") < 0.23
+
+
+def test_a_replica_that_was_sent_away_comes_back_cold_and_only_if_it_is_called() -> None:
+    """Neither its crash nor a deployment brings back what a scaler had stopped; what it orders knows nothing."""
+    scale = {"on": "queue", "target": 0.5, "idle": 1, "most": 2, "every": "5s", "delay": "5s"}
+    chosen = read_fleet({"step": {"floor": "10ms", "token": "100us"}, "max_sequences": 4, "scale": scale,
+                         "memory_tokens": 100_000, "price_per_hour": 1.0, "replicas": 2,
+                         "events": ["deploy:at=60s,every=10s,grace=1s,restart=1s"]})  # fmt: skip
+    asked = Workload.of(read_source("synthetic:prompt=50,output=20,prefixes=1,prefix=2000,reuse=100%"))
+    found = simulate_fleet(chosen, asked, read_arrivals("piecewise:30@0s,0.2@40s,30@100s,0.2@140s"), 200.0, 1)
+    events = [(event.kind, event.at_ns / 1e9) for event in found.manifest.events if event.detail == "replica 1"]
+    assert [kind for kind, _ in events] == ["scale-in", "drain", "scale-out", "start", "scale-in"]
+    started = events[3][1]
+    later = sorted((row["sent_ns"], row["cached_tokens"]) for row in found.head(100_000) if row["replica"] == "1")
+    assert next(known for sent, known in later if sent >= started * 1e9) == 0
+    away = events[2][1] - events[0][1] + 200 - events[4][1] + 1  # replica 0 was away for a second
+    assert found.manifest.prices is not None
+    assert found.manifest.prices.per_hour == pytest.approx(2 - away / 200, abs=0.02)
+
+
+def test_what_happens_after_the_window_is_not_paid_for() -> None:
+    scale = {"on": "queue", "target": 1, "idle": 4, "most": 4, "every": "5s", "delay": "5s"}
+    found = steps_of(60.0, 30.0, scale=scale, max_sequences=4, price_per_hour=1.0)
+    out = [event.at_ns / 1e9 for event in found.manifest.events if event.kind == "scale-out"]
+    back = [event.at_ns / 1e9 for event in found.manifest.events if event.kind == "scale-in"]
+    assert len(out) == 3
+    assert min(back) > 30
+    assert found.manifest.prices is not None
+    assert found.manifest.prices.per_hour == pytest.approx(1 + sum(30 - at for at in out) / 30)
+
+
+def test_who_is_removed_is_not_paid_for_and_does_not_come_back() -> None:
+    events = ["remove:at=40s,replica=0", "crash:at=50s,replica=0,restart=1s"]
+    found = steps_of(4.0, 100.0, replicas=2, price_per_hour=1.0, events=events)
+    assert [event.kind for event in found.manifest.events] == ["drain"]
+    assert found.manifest.prices is not None
+    assert found.manifest.prices.per_hour == pytest.approx(1.4, abs=0.02)
+    assert all(row["replica"] == "1" for row in found.head(10_000) if row["sent_ns"] > 40e9)
+
+
+def test_what_comes_again_and_again_is_in_the_manifest_as_often() -> None:
+    found = steps_of(0.1, 9000.0, events=["slow:at=0s,factor=2,last=1s,every=3s"])
+    assert len(found.manifest.events) == 2 * 3000
+
+
+def test_a_prefix_cache_without_end_is_refused() -> None:
+    asked = Workload.of(read_source("synthetic:prefixes=1,prefix=200"))
+    with pytest.raises(SpecError, match="give memory_tokens"):
+        simulate_fleet(read_fleet({"step": STEP}), asked, Poisson(1.0), 10.0, 1)

@@ -156,6 +156,7 @@ def test_another_sites_name_is_refused(server: ViewServer) -> None:
     assert ask(server, "/api/list", Host="evil.example:8080")[0] == 403
     assert ask(server, "/api/list", Host="localhost:8080")[0] == 200
     assert ask(server, "/api/list", Host="[::1]:8080")[0] == 200
+    assert ask(server, "/api/list", Host="[")[0] == 403
 
 
 def test_beyond_loopback_a_token_is_needed(folder: Path) -> None:
@@ -177,6 +178,13 @@ def test_a_chosen_token_holds_on_loopback_as_well(folder: Path) -> None:
     with serving(folder, token="sesame") as found:
         assert ask(found, "/api/list")[0] == 403
         assert ask(found, "/api/list?token=sesame")[0] == 200
+
+
+def test_a_token_of_any_letters_comes_back_in_the_cookie(folder: Path) -> None:
+    with serving(folder, token="p@ss wörd;/x") as found:
+        _, headers, _ = ask(found, found.url.partition(str(found.server_address[1]))[2])
+        cookie = headers["Set-Cookie"].partition(";")[0]
+        assert ask(found, "/api/list", Cookie=cookie)[0] == 200
 
 
 def test_a_run_is_followed_while_it_is_written(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """The folder of a sweep, read and scored: points over offered load, and what they show together."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -14,7 +15,10 @@ from openloop.records import open_run
 from openloop.slo import SLO, Objectives, read_slo
 from openloop.spec import Strict, convert, plain, read_json
 
-__all__ = ["FRONTIER_FILE", "POINTS", "Asked", "Frontier", "make_frontier", "open_frontier", "read_asked", "trials_in"]
+__all__ = [
+    "FRONTIER_FILE", "POINTS", "Asked", "Frontier", "key_of", "make_frontier", "open_frontier", "read_asked",
+    "trials_in",
+]  # fmt: skip
 
 FRONTIER_FILE: Final = "frontier.json"
 POINTS: Final = "points"
@@ -99,15 +103,20 @@ def trials_in(folder: Path) -> Iterator[tuple[tuple[float, int], Path]]:
     """Rate and number of each run that was driven to its end or was ended on purpose, and its folder."""
     found = []
     for where in (folder / POINTS).iterdir() if (folder / POINTS).is_dir() else ():
-        rate, _, number = where.name.rpartition("-")
+        key = key_of(where)
         try:
-            key = (float(rate), int(number))
             manifest = open_run(where).manifest
-        except (ValueError, RunError):
-            continue  # something that was put aside, or is not there yet
-        if manifest.finished and manifest.cut_short != "interrupt":
+        except RunError:
+            continue  # it is not there yet
+        if key and manifest.finished and manifest.cut_short != "interrupt":
             found.append((key, where))
     yield from sorted(found)
+
+
+def key_of(where: Path) -> tuple[float, int] | None:
+    """Rate and number of a run, by the name of its folder; None: something else, or put aside."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?(?:e[-+]?\d+)?)-(\d+)", where.name)
+    return None if found is None else (float(found[1]), int(found[2]))
 
 
 def make_frontier(

@@ -22,6 +22,7 @@ from openloop.frontier.folder import (
     POINTS,
     Asked,
     Frontier,
+    key_of,
     make_frontier,
     read_asked,
     trials_in,
@@ -259,8 +260,8 @@ class _Sweep:
             if DRAFT in where.name:
                 shutil.rmtree(where, ignore_errors=True)
                 continue
-            rate, _, number = where.name.rpartition("-")
-            if number.isdigit() and rate and (float(rate), int(number)) not in self.trials:
+            key = key_of(where)
+            if key is not None and key not in self.trials:
                 copy = 1
                 while (aside := where.with_name(f"{where.name}.cut{copy}")).exists():
                     copy += 1

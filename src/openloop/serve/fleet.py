@@ -48,6 +48,7 @@ class FleetEngine:
         hashes = np.zeros(ROWS * NAMES, np.int64) if fleet.prefix_cache else None
         self._sim = assemble(fleet, requests, hashes, np.inf, seed, live=True)
         self._free = list(range(ROWS))
+        self._over: list[int] = []
         self._key = np.full(ROWS, -1)  # whose request a row is
         self._given = np.zeros(ROWS, np.int64)  # tokens
         self._row: dict[int, int] = {}
@@ -126,6 +127,7 @@ class FleetEngine:
             self._collect_ended([])
             sim.grow()
         sim.world[0].now = now
+        sim.keep_looking()
         due: list[int] = []
         self._give_running(due, now)
         self._collect_ended(due)
@@ -143,9 +145,10 @@ class FleetEngine:
     def figures(self) -> dict[str, float]:
         """What an engine says of itself, by vLLM's names."""
         reps = self._sim.replicas
-        used = 1.0 - (reps.free + reps.unused) / reps.blocks
+        up = reps[reps.up == 1]
+        used = 1.0 - (up.free + up.unused) / up.blocks
         return {
-            "vllm:kv_cache_usage_perc": float(used.mean()),
+            "vllm:kv_cache_usage_perc": float(used.mean()) if len(used) else 0.0,
             "vllm:num_preemptions_total": self._preemptions,
             "vllm:prefix_cache_queries_total": self._queries,
             "vllm:prefix_cache_hits_total": self._hits,
@@ -188,7 +191,10 @@ class FleetEngine:
                 if s.status != OK:
                     self._failed.append((key, bool(s.status == SHED)))
             self._key[row] = -1
-            self._free.append(row)
+            self._over.append(row)
+        left = set(sim.attempts.request[sim.attempts.where == GONE].tolist())  # replicas have the names of their blocks
+        self._free += [row for row in self._over if row not in left]
+        self._over = [row for row in self._over if row in left]
         self._hits += int(ended.cached.sum())
         self._queries += int(ended.prompt.sum())
         self._preemptions += int(ended.preemptions.sum())

@@ -122,6 +122,7 @@ class Engine:
             w.view_every, w.viewed = view_every, -view_every
         self.places = {0: _Place(len(requests), 0, 0 if hashes is None else len(hashes))}
         self.fed = 0  # where those begin that were fed last
+        self.paid_s: Floats = np.zeros(fleet)  # how long each replica was paid for, in the window
         w.seed = seed & ((1 << 62) - 1)
         w.scheduled = int(np.count_nonzero(~np.isnan(requests.due)))
         w.hedge_after = np.inf if client is None else client[0].hedge_after
@@ -129,8 +130,7 @@ class Engine:
         for number in range(0 if events is None else len(events)):
             if events[number].time < np.inf:
                 self.put_off(events[number].time, loop.HAPPEN, number)
-        if scaler is not None and scaler[0].every > 0:
-            self.put_off(scaler[0].every, loop.LOOK, 0)
+        self.keep_looking()
 
     def put_off(self, time: float, kind: Any, number: int, serial: int = 0) -> None:
         """A sorted list is a heap, too."""
@@ -143,6 +143,13 @@ class Engine:
         w.waits += 1
         rows = self.later[: w.waits]
         rows[:] = rows[np.lexsort((rows.order, rows.time))]
+
+    def keep_looking(self) -> None:
+        """A scaler that saw nobody there, and no more to come, looks again when more may come."""
+        w = self.world[0]
+        every = 0.0 if self.scaler is None else float(self.scaler[0].every)
+        if every > 0 and not np.any(self.later.kind[: w.waits] == loop.LOOK):
+            self.put_off(every * (np.floor(w.now / every) + 1), loop.LOOK, 0)
 
     def advance(self, until: float) -> int:
         """Why it stopped: a table is full, it is time, or nothing is left."""
@@ -184,6 +191,7 @@ class Engine:
         w = self.world[0]
         w.arrived, w.scheduled = row, row + int(np.count_nonzero(~np.isnan(requests.due)))
         self.fed = row
+        self.keep_looking()
 
     def _used(self, first: int, rows: int) -> bool:
         """Whether anything is still about these requests."""

@@ -12,7 +12,7 @@ from openloop.units import parse_number
 
 __all__ = ["EVENTS", "LOGGED", "Add", "Crash", "Deploy", "Event", "Remove", "Rotate", "Slow", "plan_rows"]
 
-Row = tuple[float, int, int, float]  # time, kind, replica, value
+Row = tuple[float, ...]  # time, kind, replica, value; and of what comes again: every, until
 LOGGED = ("slow", "crash", "start", "drain", "salt-rotation", "scale-out", "scale-in")
 
 
@@ -68,14 +68,10 @@ class Slow(_OfReplica):
             raise SpecError("slow: what comes again, every=60s, must last less than that: last=10s")
 
     def rows(self, fleet: int, horizon_s: float) -> Iterator[Row]:
-        at = self.at
-        while at < horizon_s:
-            yield at, SLOW, self.replica, self.factor
-            if self.last is not None:
-                yield at + self.last, SLOW, self.replica, 1.0
-            if self.every is None:
-                return
-            at += self.every
+        every, until = np.inf if self.every is None else self.every, horizon_s - 1e-6
+        yield self.at, SLOW, self.replica, self.factor, every, until
+        if self.last is not None:
+            yield self.at + self.last, SLOW, self.replica, 1.0, every, until + self.last
 
 
 @dataclass(frozen=True)
@@ -122,17 +118,17 @@ class Add(Event):
 
     def rows(self, fleet: int, horizon_s: float) -> Iterator[Row]:
         for replica in range(fleet, fleet + self.count):
-            yield self.at, START, replica, 0.0
+            yield self.at, START, replica, 1.0
 
 
 @dataclass(frozen=True)
 class Remove(_OfReplica):
-    """A replica takes no more requests; those that it has are served."""
+    """A replica takes no more requests; those that it has are served, and then it is gone."""
 
     name = "remove"
 
     def rows(self, fleet: int, horizon_s: float) -> Iterator[Row]:
-        yield self.at, DRAIN, self.replica, 0.0
+        yield self.at, DRAIN, self.replica, 1.0
 
 
 @dataclass(frozen=True)

@@ -78,9 +78,9 @@ __all__ = [
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-MOST_BLOCKS = 1 << 28  # that a cache can keep apart
 ROLES = {"both": BOTH, "prefill": PREFILL, "decode": DECODE}
 KINDS = ("first", "retry", "hedge", "repair")
+MOST_BLOCKS = 1 << 25  # of prefix caches, which take some hundred bytes each
 
 
 class StepSpec(Strict, frozen=True):
@@ -369,7 +369,7 @@ def simulate_fleet(
     quality, chances, waits = fleet.read_quality(), stream(seed, "quality"), stream(seed, "overhead")
     batches: list[pa.RecordBatch] = []
     writer = None if out is None else RunWriter(out, manifest)
-    for part, served in _served(fleet, engine, first, parts, objectives, seconds + drain_s):
+    for part, served in _served(fleet, engine, first, parts, objectives, seconds, seconds + drain_s):
         latest = max(latest, float(np.nanmax(served.rows.ended, initial=seconds)))
         batch = _make_rows(fleet, part, served, to_ns(seconds), waits)
         latest = max(latest, ints(batch, "ended_ns").max(initial=0) / NS_PER_S)
@@ -429,6 +429,7 @@ def _served(
     asked: _Asked,
     parts: Iterator[_Asked],
     objectives: Objectives | None,
+    seconds: float,
     until: float,
 ) -> Iterator[tuple["_Part", Served]]:
     """All that is served, part by part of the demand; the next part is fed when its first request is due."""
@@ -443,6 +444,9 @@ def _served(
             yield from _by_part(fed, served)
         last = _Part(more, engine.fed, last.request + last.asked.requests, last.session + last.sessions)
         fed = {row: part for row, part in fed.items() if row in engine.places} | {engine.fed: last}
+    for served in engine.run_to(seconds):
+        yield from _by_part(fed, served)
+    engine.paid_s = engine.up_s(seconds)
     for served in engine.run(until):
         yield from _by_part(fed, served)
 
@@ -506,14 +510,19 @@ def assemble(
     admission = fleet.read_admission()
     plan = plan_rows(fleet.plan(), fleet.size, seconds)
     reps = _replicas(fleet, admission)
+    if hashes is not None and len(reps) * int(reps.blocks.max()) > MOST_BLOCKS:
+        told = f"{int(reps.blocks.max()):,} blocks in each of {len(reps)} replicas"
+        raise SpecError(f"a prefix cache of {told} is too large to be kept: give memory_tokens, or prefix_cache: false")
     client = events = scaler = None
     acts = fleet.client is not None and not fleet.client.asks_only
     if live or acts or plan or fleet.scale or (admission and admission.name == "bucket"):
         client = client_row(fleet.client, admission, fleet.scale)
         scaler = records(SCALER, 1) if fleet.scale is None else scaler_row(fleet.scale, fleet.size)
         events = records(EVENT, len(plan) + len(reps))
-        for row, (at, kind, replica, value) in zip(events, plan, strict=False):
+        events.every = np.inf
+        for row, (at, kind, replica, value, *again) in zip(events, plan, strict=False):
             row.time, row.kind, row.replica, row.value = at, kind, replica, value
+            row.every, row.until = again or (np.inf, 0.0)
         events.time[len(plan) :], events.kind[len(plan) :] = np.inf, START  # for a scaler
         events.replica[len(plan) :] = np.arange(len(reps))
     routing = read_routing(fleet.routing) if len(reps) > 1 or client is not None else None
@@ -611,7 +620,7 @@ def _prices(fleet: Fleet, engine: Engine, seconds: float) -> Prices | None:
     kinds = [each for each in fleet.kinds() for _ in range(each.replicas)]
     if all(each.price_per_hour is None for each in kinds):
         return None
-    up = np.minimum(engine.up_s(seconds) / seconds, 1.0)
+    up = engine.paid_s / seconds
     each = [kinds[number % len(kinds)].price_per_hour or 0.0 for number in range(len(up))]
     return Prices(per_hour=float(np.dot(up, each)))
 

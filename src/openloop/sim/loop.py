@@ -160,6 +160,7 @@ def _new_attempt(w: Any, d: Any, a: Any, request: int, kind: int, now: float) ->
     q.live += 1
     if kind == HEDGE:
         q.second = i
+        q.copies += 1
     else:
         q.first = i
     return i
@@ -188,16 +189,18 @@ def _end(w: Any, d: Any, s: Any, later: Any, ended: Any, client: Any, status: in
     if client is not None:
         if q.live == 1 and s.kind != HEDGE:
             q.first = q.second
-        w.ends += 1
-        w.good += status == OK and s.answered - s.due <= s.within
+        if q.live == 0:  # otherwise the other copy will tell
+            w.ends += 1
+            w.good += status == OK and s.answered - s.due <= s.within
         c = client[0]
+        waves = q.tries - q.copies
         wanted = (
             (status == ERROR and c.on_error) or (status == TIMEOUT and c.on_timeout) or (status == SHED and c.on_shed)
         )
-        if wanted and q.done == 0 and q.live == 0 and q.tries <= c.tries:
+        if wanted and q.done == 0 and q.live == 0 and waves <= c.tries:
             if w.retries < c.budget * w.requests + BUDGET_SPARE:
                 w.retries += 1
-                longest = min(c.pause * c.factor ** (q.tries - 1), c.cap)
+                longest = min(c.pause * c.factor ** (waves - 1), c.cap)
                 pause = longest * (1 - c.jitter * _chance(w.seed, s.request, q.tries))
                 _push(w, later, now + pause, AGAIN, s.request, NONE)
 
@@ -233,11 +236,13 @@ def _answer(
     w.answers += 1
     w.slow += now - s.due > c.tail
     q = d[s.request]
+    sent = s.sent
     if q.live > 1:
         other = a[q.first if s.kind == HEDGE else q.second]
+        sent = min(sent, other.sent)  # how late the first one is, or copies would make more of themselves
         _withdraw(w, d, other, reps, later, ended, client, CANCELLED, now)
     if c.hedge_percentile > 0:
-        spot = int(BINS_PER_OCTAVE * np.log2(max((now - s.sent) / SHORTEST_S, 1.0)))
+        spot = int(BINS_PER_OCTAVE * np.log2(max((now - sent) / SHORTEST_S, 1.0)))
         waits[min(spot, len(waits) - 1)] += 1
         w.answered += 1
         if w.answered % 64 == 0:
@@ -553,25 +558,30 @@ def _happen(
     ended: Any, client: Any, events: Any, log: Any, held: Any, number: int, now: float,
 ) -> None:  # fmt: skip
     e = events[number]
+    if now + e.every < e.until:
+        _push(w, later, now + e.every, HAPPEN, number, NONE)
+    m = reps[e.replica]
+    if (e.kind == CRASH and m.up != 1) or (e.kind == START and m.up == 0 and m.crashed == 0 and e.value == 0):
+        return  # it had been taken away, and what is not there does not come back
     _note(w, log, e.kind, e.replica, now, e.value)
     if e.kind == ROTATE:
         for r in range(len(reps)):
-            reps[r].salt = int(_chance(w.seed, number, -1) * (1 << 52))
-        return
-    m = reps[e.replica]
-    if e.kind == SLOW:
+            reps[r].salt = int(_chance(w.seed, number, w.order) * (1 << 52))
+    elif e.kind == SLOW:
         m.slow = e.value
         cut(m, now)
     elif e.kind == CRASH:
-        if m.up == 1:
-            _crash(w, d, a, m, seats, residue, blocks, head, later, runs, ended, client, held, now)
+        m.crashed = m.draining != 2
+        _crash(w, d, a, m, seats, residue, blocks, head, later, runs, ended, client, held, now)
     elif e.kind == START:
         if m.up != 1:
             m.up_since = now if m.up == 0 else m.up_since
-            m.up = 1
-        m.draining = 0
-    elif e.kind == DRAIN:
-        m.draining = 1
+            m.up, m.draining, m.crashed = 1, 0, 0
+            forget_all(m, blocks, head)
+    elif e.kind == DRAIN and m.up == 1:
+        m.draining = max(m.draining, 2 if e.value > 0 else 1)
+        if m.draining == 2 and m.phase == IDLE:
+            _stop(m, now)
 
 
 @inner
@@ -625,6 +635,8 @@ def _put_off(
     if kind == FOLLOW or kind == AGAIN:
         if kind == FOLLOW:
             d[number].due = now
+        elif d[number].done == 1:
+            return  # who would have asked again has left
         _send(w, d, a, reps, seats, hashes, spots, blocks, head, later, ended, client, views, ask, choose, state, knobs,
               index, held, number, FIRST_TRY if kind == FOLLOW else RETRY, now)  # fmt: skip
     elif kind == ARRIVE:
@@ -664,6 +676,8 @@ def _put_off(
                 if q.live > 1:
                     _withdraw(w, d, a[q.second], reps, later, ended, client, CANCELLED, now)
                 _withdraw(w, d, s, reps, later, ended, client, CANCELLED, now)
+            elif kind == LOSE_PATIENCE and q.live == 0:
+                q.done = 1
         elif kind == HAPPEN:
             _happen(w, d, a, reps, seats, residue, blocks, head, later, runs, ended, client, events, log, held, number,
                     now)  # fmt: skip

@@ -105,7 +105,7 @@ SLOW, CRASH, START, DRAIN, ROTATE, SCALE_OUT, SCALE_IN = codes(7)
 REQUEST = _row(
     "prompt output follower "  # tokens; the request that comes after its answer, or -1
     "names named named_prompt "  # where the hashes of its blocks begin, how many there are, how many of the prompt
-    "session tenant tries live done "
+    "session tenant tries copies live done "
     "first second",  # who tries, and who tries beside
     "due think within",  # due NaN: `think` after the answer to the one before; within: its first token is wanted
 )
@@ -129,7 +129,7 @@ ATTEMPT = _row(
 REPLICA = _row(
     "number policy order sheds sequences tokens page padding blocks watermark ahead longest drafts role limited limit "
     "root waiting backlog running filling slots free step soonest phase steps preponed leaving freed refused "
-    "first last unused spares salt up draining "  # first and last in line
+    "first last unused spares salt up draining crashed "  # first and last in line; draining 2: then it is gone
     "kept_step",  # of a run that is held back because it will be spread over the prefill after it
     # A step lasts fixed + max(floor, token * tokens) + reading * sum of contexts + attention * sum of chunk *
     # (context + chunk / 2) + sequence * sequences + packed * tokens * tokens in memory, times `slow`.
@@ -147,7 +147,7 @@ LINE = _row("block stamp")  # of those that nobody uses, in the order in which t
 LATER = _row("order kind number serial", "time")
 RUN = _row("replica step", "start pace slope")  # from this step on, step j lasts pace + slope * j
 SEGMENT = _row("serial replica step steps", "first")  # tokens of an attempt that moved or had to make room
-EVENT = _row("kind replica", "time value")
+EVENT = _row("kind replica", "time value every until")  # again every so often, until then
 LOG = _row("kind replica", "time value")
 WORLD = _row(
     "arrived scheduled waits order runs segments ended events live taken spare serial seed requests retries hedges "

@@ -12,7 +12,7 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, quote, urlsplit
+from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 from openloop.errors import OpenloopError, SpecError
 from openloop.report.html import TOP, asset, body, document
@@ -51,6 +51,13 @@ class ViewServer(ThreadingHTTPServer):
 
     def handle_error(self, *_: Any) -> None:
         """Somebody went away in the middle of an answer."""
+
+
+def _host(named: str) -> str:
+    try:
+        return urlsplit(f"//{named}").hostname or ""
+    except ValueError:
+        return ""
 
 
 def _loopback(host: str) -> bool:
@@ -92,11 +99,11 @@ class _Handler(BaseHTTPRequestHandler):
     def _welcome(self, query: dict[str, str]) -> bool:
         """With a token: whoever has it. Without: whoever asks this machine by its own name, and not by another's."""
         if self.server.token is None:
-            return _loopback(urlsplit(f"//{self.headers.get('Host', '')}").hostname or "")
+            return _loopback(_host(self.headers.get("Host", "")))
         cookies = dict(part.strip().partition("=")[::2] for part in self.headers.get("Cookie", "").split(";"))
         given = [
             query.get("token", ""),
-            cookies.get(COOKIE, ""),
+            unquote(cookies.get(COOKIE, "")),
             self.headers.get("Authorization", "").removeprefix("Bearer "),
         ]
         return any(hmac.compare_digest(each.encode(), self.server.token.encode()) for each in given)
