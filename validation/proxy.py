@@ -99,7 +99,6 @@ def measure(given: Any, way: str) -> Measured:
             "target.metrics": False,
             "target.extra": {"ignore_eos": True},
             "target.replica_header": "x-openloop-replica",
-            "tokens_per_word": given.tokens_per_word,
             "workload": WORKLOAD,
             "arrivals": f"poisson:rate={given.rate}",
             "for": f"{given.seconds}s",
@@ -145,7 +144,6 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=6.0)
     parser.add_argument("--for", dest="seconds", type=float, default=20.0)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--tokens-per-word", type=float, default=1.0)
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
     stay_off_the_engines_core()

@@ -158,6 +158,19 @@ def test_nothing_is_retried_after_the_first_token(tmp_path: Path) -> None:
     assert "cut" in row["error"]
 
 
+def test_an_attempt_that_takes_too_long_is_given_up(tmp_path: Path) -> None:
+    async def main() -> Run:
+        async with world(tmp_path, three_tokens, timeout="200ms") as w:
+            with pytest.raises(aiohttp.ClientPayloadError):
+                await w.ask()
+            w.fakes[0].handler = hangs
+            assert (await w.ask(x_session_id="\udcff"))[0] == 504
+            await until(lambda: w.fakes[0].left == 2)
+            return await w.run()
+
+    assert [row["status"] for row in rows(asyncio.run(main()))] == ["timeout", "timeout"]
+
+
 def test_a_refusal_that_stays_one_is_passed_on(tmp_path: Path) -> None:
     async def main() -> None:
         async with world(tmp_path, refuses, retry="retry:most=1,base=1ms") as w:
