@@ -116,14 +116,14 @@ def test_long_prompts_have_their_own_replicas() -> None:
 def test_where_the_deadline_holds_or_nowhere() -> None:
     """At 1 ms a token: 0.5 + 1.0, 0 + 0.9, and 0.2 s for each of 4 that wait, + 0.1."""
     seen = views(3, prefill=[500, 0, 100], cached=[0, 100, 900], waiting=[0, 0, 4], gap=[0, 0, 0.2], pace=0.001)
-    assert chosen("slo-aware", seen, ask(deadline=10.0), now=9.05) == 1
-    assert chosen("slo-aware", seen, ask(deadline=10.0), now=9.15) == NOBODY
+    assert chosen("slo-aware:margin=100%", seen, ask(deadline=10.0), now=9.05) == 1
+    assert chosen("slo-aware:margin=100%", seen, ask(deadline=10.0), now=9.15) == NOBODY
     assert chosen("slo-aware:fallback=least", seen, ask(deadline=10.0), now=9.15) == 1
     assert chosen("slo-aware:margin=50%", seen, ask(deadline=10.0), now=8.15) == 1
     assert chosen("slo-aware:margin=50%", seen, ask(deadline=10.0), now=8.25) == NOBODY
     seen.pace = 0.0  # nobody says: by the parameter
-    assert chosen("slo-aware:token=2ms", seen, ask(deadline=1.9)) == 2
-    assert chosen("slo-aware:token=2ms", seen, ask(deadline=0.9)) == NOBODY
+    assert chosen("slo-aware:token=2ms", seen, ask(deadline=1.5)) == 2  # 0.8 + 0.2, of 70% of the time
+    assert chosen("slo-aware:token=2ms", seen, ask(deadline=1.4)) == NOBODY
 
 
 def test_the_sglang_router_decides_so() -> None:

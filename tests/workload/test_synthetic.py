@@ -180,3 +180,15 @@ def test_a_conversation_that_is_over_is_forgotten() -> None:
     prompts.answered(0, "nobody repeats this")
     assert "nobody repeats this" not in prompts.ask(1).text
     assert first.messages[0] in prompts.ask(1).messages  # made anew, as it would have been
+
+
+def test_conversations_begin_with_one_of_several_system_prompts() -> None:
+    found = Sessions(turns=Fixed(3), system=100, systems=4).demand(np.arange(200.0), 0.0, np.random.default_rng(1))
+    first = found.pieces.identity[found.pieces.starts[:-1]]
+    assert set(first) == {0, 1, 2, 3}
+    assert found.session is not None
+    for each in range(200):
+        assert len(set(first[found.session == each])) == 1  # the same in all its turns
+    others = np.delete(found.pieces.identity, found.pieces.starts[:-1])
+    assert others.min() == 4  # what is said is nobody's system prompt
+    assert known_tokens(found).sum() > 0

@@ -6,22 +6,14 @@ import sys
 
 import click
 
-from openloop.cli import accepting, curve, exchange, live, looking, proxying, reading, virtual
+from openloop.cli import accepting, curve, exchange, live, looking, proxying, reading, routes, virtual
 from openloop.cli.common import cli, say
 from openloop.errors import OpenloopError
 
 __all__ = ["cli", "main"]
 
-COMMANDS = (
-    reading,
-    virtual,
-    live,
-    curve,
-    looking,
-    accepting,
-    exchange,
-    proxying,
-)  # each joins the group as it is imported
+# Each joins the group as it is imported.
+COMMANDS = (reading, virtual, live, curve, looking, accepting, exchange, routes, proxying)
 
 
 def main() -> None:

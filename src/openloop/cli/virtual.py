@@ -89,6 +89,8 @@ def queue(
 @click.option("--slo", help="Score the run against this SLO; its TTFT is the deadline that orders go by.")
 @click.option("--warmth", help="Bring caches into a state: cold-cache, warm-cache, hot, disrupted:at=5m.")
 @click.option("--quality", help="Label answers by a model of quality, such as quality:fail=2%,tail=4%,factor=1.5.")
+@click.option("--policies", help="Rank routing policies on the same requests: all, or a list; needs --slo.")
+@click.option("--seeds", type=click.IntRange(2), default=5, show_default=True, help="Of --policies: runs of each.")
 @click.option("--explain", is_flag=True, help="Print where every number of the replica comes from, and stop.")
 @click.option("-o", "--out", type=PLACE, help="Folder to write the run to.")
 @JSON
@@ -97,6 +99,8 @@ def sim(
     rates: list[float] | None,
     seconds: str | None,
     quality: str | None,
+    policies: str | None,
+    seeds: int,
     explain: bool,
     out: Path | None,
     as_json: bool,
@@ -116,6 +120,7 @@ def sim(
       openloop sim fleet.yaml --rate 8 --prompt "lognormal(median=900,sigma=0.7)" --slo "ttft<=1s, tpot<=40ms"
       openloop sim fleet.yaml --workload trace:mooncake.jsonl --for 1h -o run/
       openloop sim fleet.yaml --rates 5:50:5 --slo "ttft<=1s, tpot<=40ms"
+      openloop sim fleet.yaml --policies all --workload sessions:system=2000,systems=40 --rate 4 --slo "ttft<=1s"
       openloop sim fleet.yaml --explain
     """
     from openloop.load.scenario import read_scenario
@@ -135,6 +140,11 @@ def sim(
         _sweep(fleet, read_scenario(None, {"for": seconds or "10m", **given}, live=False), rates, out, as_json)
         return
     scenario = read_scenario(None, {"for": seconds or "10m", **given}, live=False)
+    if policies:
+        if out or quality:
+            raise click.UsageError("--policies ranks and keeps nothing: leave out --out and --quality")
+        _tournament(chosen, scenario, policies, seeds, as_json)
+        return
     objectives = scenario.objectives()
     warming, facts = scenario.read_warming(), {"slo": scenario.slo, "command": ["openloop", *sys.argv[1:]]}
     how = scenario.read_workload(), scenario.read_arrivals(), scenario.horizon_s, scenario.seed, objectives
@@ -164,3 +174,37 @@ def _sweep(fleet: Path, scenario: Any, rates: list[float], out: Path | None, as_
     with tempfile.TemporaryDirectory(prefix="openloop-") as scratch:
         command = ["openloop", *sys.argv[1:]]
         tell_frontier(measure(out or Path(scratch) / "sweep", scenario, fleet, rates=rates, command=command), as_json)
+
+
+def _tournament(fleet: Any, scenario: Any, policies: str, seeds: int, as_json: bool) -> None:
+    """Who gets the most accepted."""
+    import json
+
+    from openloop.compare.tournament import read_policies, tournament
+    from openloop.report.standings import show_standings
+
+    objectives = scenario.objectives()
+    if objectives is None:
+        raise click.UsageError('say what is accepted: --slo "ttft<=1s, tpot<=40ms"')
+
+    def tell(done: int, total: int) -> None:
+        if sys.stderr.isatty():
+            click.echo(
+                f"\r{done} of {total} runs{'' if done < total else chr(13) + chr(27) + '[K'}", err=True, nl=False
+            )
+
+    found = tournament(
+        fleet,
+        read_policies(policies),
+        scenario.read_workload(),
+        scenario.read_arrivals(),
+        scenario.horizon_s,
+        objectives,
+        seeds=range(scenario.seed, scenario.seed + seeds),
+        warming=scenario.read_warming(),
+        tell=tell,
+    )
+    if as_json:
+        click.echo(json.dumps([each.to_dict() for each in found], indent=2, allow_nan=False))
+    else:
+        show_standings(found, seeds, str(scenario.slo))

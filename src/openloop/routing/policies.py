@@ -84,15 +84,17 @@ def _least_tokens(ask: Any, views: Any, memory: Any, knobs: Any, now: float) -> 
 
 
 @register_jitable
-def _roomiest(views: Any) -> int:
-    """Who has the fewest requests, and of equals the fewest known tokens."""
+def _idler(v: Any, other: Any) -> bool:
+    """Whether it has fewer requests, or as many and less in its cache."""
+    return bool(v.requests < other.requests or (v.requests == other.requests and v.known < other.known))
+
+
+@register_jitable
+def _idlest(views: Any) -> int:
     best = NOBODY
     for place in range(len(views)):
-        v = views[place]
-        if v.open:
-            b = views[best]
-            if best < 0 or v.requests < b.requests or (v.requests == b.requests and v.known < b.known):
-                best = place
+        if views[place].open and (best < 0 or _idler(views[place], views[best])):
+            best = place
     return best
 
 
@@ -103,7 +105,7 @@ def _prefix_aware(ask: Any, views: Any, memory: Any, knobs: Any, now: float) -> 
         match = min(v.cached, int(knobs[3]))
         if v.open and (match > longest or (match == longest > 0 and v.requests < views[best].requests)):
             best, longest = place, match
-    return settle(views, best if best >= 0 else _roomiest(views), knobs)
+    return settle(views, best if best >= 0 else _idlest(views), knobs)
 
 
 def _kv_aware(ask: Any, views: Any, memory: Any, knobs: Any, now: float) -> int:
@@ -111,7 +113,7 @@ def _kv_aware(ask: Any, views: Any, memory: Any, knobs: Any, now: float) -> int:
     for place in range(len(views)):
         v = views[place]
         work = v.prefill + ask[0].prompt - v.cached + knobs[3] * v.requests
-        if v.open and (best < 0 or work < least_work):
+        if v.open and (best < 0 or work < least_work or (work == least_work and _idler(v, views[best]))):
             best, least_work = place, work
     return settle(views, best, knobs)
 
@@ -120,7 +122,7 @@ def _sticky(ask: Any, views: Any, memory: Any, knobs: Any, now: float) -> int:
     for place in range(len(views)):
         if views[place].open and views[place].home:
             return settle(views, place, knobs)
-    return settle(views, least(views), knobs)
+    return settle(views, _idlest(views), knobs)
 
 
 def _pools(ask: Any, views: Any, memory: Any, knobs: Any, now: float) -> int:
@@ -139,7 +141,7 @@ def _slo_aware(ask: Any, views: Any, memory: Any, knobs: Any, now: float) -> int
         v = views[place]
         pace = v.pace if v.pace > 0 else knobs[3]
         wait = max(pace * v.prefill, v.gap * v.waiting) + pace * (ask[0].prompt - v.cached)
-        if v.open and (best < 0 or wait < soonest):
+        if v.open and (best < 0 or wait < soonest or (wait == soonest and _idler(v, views[best]))):
             best, soonest = place, wait
     late = soonest > knobs[4] * (ask[0].deadline - now)
     return NOBODY if late and knobs[2] == 2 else settle(views, best, knobs)
@@ -234,13 +236,14 @@ class Pools(Balanced):
 @dataclass(frozen=True)
 class SloAware(Balanced):
     """Where its first token will probably be soonest, by the prompts that wait and by what of its own is not cached, at
-    the pace that replicas show (`token` seconds each, where they show none). What would need more than `margin` of the
-    time that is left to its deadline even there is shed; with another fallback it is sent all the same."""
+    the pace that replicas show (`token` seconds each, where they show none); of equals to the least busy. What would
+    need more than `margin` of the time that is left to its deadline even there is shed; with another fallback it is
+    sent all the same. The prediction knows nothing of those that decode, so it is too good by about the margin."""
 
     name = "slo-aware"
     fallback: str = param(FALLBACK, "shed")
     token: float = param(SECONDS, 0.0)
-    margin: float = param(SHARE, 1.0)
+    margin: float = param(SHARE, 0.7)
     choose = staticmethod(_slo_aware)
     sees = frozenset({"cache"})
 

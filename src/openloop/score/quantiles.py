@@ -24,6 +24,7 @@ __all__ = [
     "Ladder",
     "Percentiles",
     "Sample",
+    "T",
     "independence",
     "independent_hits",
     "ladder",

@@ -1,0 +1,176 @@
+"""Routing policies on the same requests: who gets the most accepted, and what each accepted result costs.
+
+Every policy is given the same demand, several times with another seed, so differences between two of them are of
+pairs: chance that is common to both does not count.
+"""
+
+import math
+import os
+import re
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass
+from multiprocessing import get_context
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from openloop.arrivals import Arrivals
+from openloop.errors import SpecError
+from openloop.routing import ROUTING, read_routing
+from openloop.score import score
+from openloop.score.quantiles import T
+from openloop.sim.fleet import Fleet, simulate_fleet
+from openloop.sim.warmth import simulate_warm
+from openloop.slo import Objectives
+from openloop.workload import Warming, Workload
+
+__all__ = ["Estimate", "Standing", "read_policies", "tournament"]
+
+Floats = NDArray[np.float64]
+
+_SCORED = ("goodput_rps", "attainment", "cost_per_accepted", "hit_rate", "ttft_mean_s", "ttft_p99_s", "shed")
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean over seeds, and its 95% interval."""
+
+    mean: float
+    low: float
+    high: float
+
+    @staticmethod
+    def of(values: Floats) -> "Estimate | None":
+        if np.isnan(values).any():
+            return None
+        mean, count = float(values.mean()), len(values)
+        half = T[min(count - 2, len(T) - 1)] * float(values.std(ddof=1)) / math.sqrt(count)
+        return Estimate(mean, mean - half, mean + half)
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How one policy did. `behind` is its goodput less that of the first, pair by pair; `tied`: that may be chance."""
+
+    policy: str
+    rank: int
+    rank_by_cost: int | None
+    goodput_rps: Estimate
+    behind_rps: Estimate
+    tied: bool
+    attainment: Estimate
+    cost_per_accepted: Estimate | None
+    hit_rate: Estimate | None
+    ttft_mean_s: Estimate | None
+    ttft_p99_s: Estimate | None
+    shed: Estimate
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def read_policies(text: str) -> list[str]:
+    """`all`, or names with their parameters, apart by commas."""
+    if text.strip() == "all":
+        return [name for name in ROUTING if name != "own"]
+    found: list[str] = []
+    for part in re.split(r"[,;\s]+", text.strip()):
+        if found and re.match(r"\w+=", part):  # a further parameter of the one before
+            found[-1] += f",{part}"
+        else:
+            found.append(part)
+    chosen = [str(read_routing(each)) for each in found]
+    if len(set(chosen)) < len(chosen):
+        raise SpecError(f"a policy stands twice in {text!r}; keep one")
+    return chosen
+
+
+def tournament(
+    fleet: Fleet,
+    policies: Sequence[str],
+    workload: Workload,
+    arrivals: Arrivals | None,
+    seconds: float,
+    objectives: Objectives,
+    *,
+    seeds: Sequence[int] = range(5),
+    warming: Warming | None = None,
+    processes: int | None = None,
+    tell: Callable[[int, int], None] | None = None,
+) -> list[Standing]:
+    """All policies on the same requests, the one with the highest goodput first; `tell` hears how many are done."""
+    if len(seeds) < 2:
+        raise SpecError("one seed says nothing about chance; a tournament takes at least two")
+    if len(policies) < 2:
+        raise SpecError("a tournament takes at least two policies, such as round-robin,prefix-aware, or all")
+    rest = workload, arrivals, seconds, objectives, warming
+    calls = [(msgspec.structs.replace(fleet, routing=policy), *rest, seed) for policy in policies for seed in seeds]
+    found: list[Any] = []
+    for scored in _each(calls, os.cpu_count() or 1 if processes is None else processes):
+        found.append(scored)
+        if tell is not None:
+            tell(len(found), len(calls))
+    return _ranked(policies, np.array(found, float).reshape(len(policies), len(seeds), len(_SCORED)))
+
+
+def _each(calls: Sequence[Any], processes: int) -> Iterable[tuple[float, ...]]:
+    """In their order. The first alone: what it compiles, the others find on disk."""
+    yield _play(*calls[0])
+    if processes == 1:
+        yield from (_play(*call) for call in calls[1:])
+        return
+    with ProcessPoolExecutor(min(processes, len(calls) - 1), get_context("spawn")) as pool:
+        try:
+            yield from pool.map(_play, *zip(*calls[1:], strict=True))
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _play(
+    fleet: Fleet,
+    workload: Workload,
+    arrivals: Arrivals | None,
+    seconds: float,
+    objectives: Objectives,
+    warming: Warming | None,
+    seed: int,
+) -> tuple[float, ...]:
+    how = workload, arrivals, seconds, seed, objectives
+    found = score(simulate_warm(fleet, warming, *how) if warming else simulate_fleet(fleet, *how), objectives)
+    nothing = float("nan")
+    return (
+        found.goodput_rps,
+        found.attainment,
+        nothing if found.cost_per_accepted is None else found.cost_per_accepted,
+        nothing if found.cache_hit_rate is None else found.cache_hit_rate,
+        nothing if found.ttft_s is None else found.ttft_s.mean,
+        nothing if found.ttft_s is None else found.ttft_s.p99,
+        found.statuses.get("shed", 0) / max(found.requests, 1),
+    )
+
+
+def _ranked(policies: Sequence[str], scored: Floats) -> list[Standing]:
+    """`scored` is by policy, seed and figure."""
+    goodput, cost = scored[:, :, 0], scored[:, :, 2].mean(axis=1)
+    order = np.argsort(-goodput.mean(axis=1), kind="stable")
+    by_cost = np.argsort(cost, kind="stable").tolist()
+    standings = []
+    for rank, place in enumerate(order.tolist(), 1):
+        behind = Estimate.of(goodput[place] - goodput[order[0]])
+        each = {name: Estimate.of(scored[place, :, n]) for n, name in enumerate(_SCORED)}
+        assert behind is not None
+        standings.append(
+            Standing(
+                policy=policies[place],
+                rank=rank,
+                rank_by_cost=None if np.isnan(cost[place]) else 1 + by_cost.index(place),
+                behind_rps=behind,
+                tied=behind.high >= 0,
+                **each,  # type: ignore[arg-type]
+            )
+        )
+    return standings
