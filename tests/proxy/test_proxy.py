@@ -1,6 +1,7 @@
 """A proxy between clients and replicas: what passes, what is decided, what is kept."""
 
 import asyncio
+import gc
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -158,6 +159,19 @@ def test_nothing_is_retried_after_the_first_token(tmp_path: Path) -> None:
     assert "cut" in row["error"]
 
 
+def test_an_attempt_that_takes_too_long_is_given_up(tmp_path: Path) -> None:
+    async def main() -> Run:
+        async with world(tmp_path, three_tokens, timeout="200ms") as w:
+            with pytest.raises(aiohttp.ClientPayloadError):
+                await w.ask()
+            w.fakes[0].handler = hangs
+            assert (await w.ask(x_session_id="\udcff"))[0] == 504
+            await until(lambda: w.fakes[0].left == 2)
+            return await w.run()
+
+    assert [row["status"] for row in rows(asyncio.run(main()))] == ["timeout", "timeout"]
+
+
 def test_a_refusal_that_stays_one_is_passed_on(tmp_path: Path) -> None:
     async def main() -> None:
         async with world(tmp_path, refuses, retry="retry:most=1,base=1ms") as w:
@@ -242,6 +256,26 @@ def test_who_cannot_be_reached_is_passed_over_and_then_left_out(tmp_path: Path) 
     assert found.count(("nobody", "first", "error")) == 3
     assert found.count(("a", "retry", "ok")) == 2
     assert found.count(("a", "first", "ok")) == 6
+
+
+def test_nothing_is_kept_of_requests_that_are_over(tmp_path: Path) -> None:
+    async def main() -> list[int]:
+        objects = []
+        async with world(tmp_path, three_tokens, three_tokens, hedge="10s", retry="1") as w:
+            for fake in w.fakes:
+                fake.go.set()
+            for _ in range(3):
+                for _ in range(10):
+                    await asyncio.gather(*(w.ask("x" * 600, x_session_id="s") for _ in range(20)))
+                for fake in w.fakes:
+                    fake.asked.clear()
+                await w.proxy.ledger.flush()
+                gc.collect()
+                objects.append(len(gc.get_objects()))
+        return objects
+
+    _, before, after = asyncio.run(main())
+    assert after - before < 100  # of 200 requests: less than one object for each
 
 
 def test_attainment_and_goodput_come_first_and_are_the_scorers(tmp_path: Path) -> None:

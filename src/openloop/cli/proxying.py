@@ -12,21 +12,17 @@ from openloop.errors import SpecError
 
 
 @cli.command()
-@click.argument("file", type=click.Path(path_type=Path), required=False)
+@click.argument("file", type=click.Path(path_type=Path))
 @click.option("-o", "--out", type=PLACE, help="Folder for records and decisions, in place of `run` in the file.")
 @click.option("--listen", help="Host and port, in place of `listen` in the file; port 0 takes a free one.")
-@click.option("--replay", type=PLACE, help="Make all decisions of a run once more, and say whether they are the same.")
-@click.option("--routing", help="With --replay: by another policy, to see whom it would have sent elsewhere.")
 @JSON
-def proxy(
-    file: Path | None, out: Path | None, listen: str | None, replay: Path | None, routing: str | None, as_json: bool
-) -> None:
+def proxy(file: Path, out: Path | None, listen: str | None, as_json: bool) -> None:
     """Stand in front of OpenAI-compatible replicas, as FILE says: route requests, stream answers, record both.
 
     \b
     A proxy in three lines:
       replicas: [http://127.0.0.1:8001, http://127.0.0.1:8002]
-      routing: prefix
+      routing: prefix-aware
       slo: ttft<=500ms, tpot<=40ms
     See docs/proxy.md for the rest: admission, retries, hedges, health, draining, limits, a token.
     /metrics tells attainment and goodput by class and by replica; `openloop view` and `openloop watch` read the
@@ -36,14 +32,8 @@ def proxy(
     Examples:
       openloop proxy proxy.yaml -o run/
       openloop score run/ --slo "ttft<=500ms, tpot<=40ms"
-      openloop proxy --replay run/
-      openloop proxy --replay run/ --routing least-requests
+      openloop decisions run/decisions.jsonl
     """
-    if replay is not None:
-        _replay(replay, routing, as_json)
-        return
-    if file is None or routing:
-        raise click.UsageError("name a file, such as proxy.yaml; --routing belongs to --replay")
     try:
         import aiohttp  # noqa: F401
     except ImportError:
@@ -69,16 +59,4 @@ def proxy(
     where = f"in {spec.run}" if spec.run else "and no records, for want of a folder (-o)"
     click.echo(json.dumps(kept) if as_json else f"{done.ledger.due:,} requests, {done.ledger.rows:,} attempts, {where}")
     if done.ledger.lost:
-        sys.exit(1)
-
-
-def _replay(log: Path, routing: str | None, as_json: bool) -> None:
-    from openloop.routing import replay
-
-    found = replay(log / "decisions.jsonl" if Path(log).is_dir() else log, routing)
-    if as_json:
-        click.echo(json.dumps(found._asdict()))
-    else:
-        click.echo(f"{found.decisions:,} decisions by {found.policy}: {len(found.elsewhere):,} would go elsewhere")
-    if found.elsewhere and routing is None:
         sys.exit(1)

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import aiohttp
@@ -42,11 +42,11 @@ class Attempt:
     sent_ns: int | None = None
     ended_ns: int | None = None
     reply: aiohttp.ClientResponse | None = None
+    until: float = 0.0  # by the clock of the event loop
     whole: bool = False  # the reply came to its end
     unreached: bool = False  # there was no connection: the replica has done nothing for it
     _held: list[bytes] = field(default_factory=list)  # came, and is not passed on yet
     _hearing: Hearing | None = None
-    _until: float = 0.0
     _waits: bool = True
 
     @property
@@ -62,10 +62,10 @@ class Attempt:
         replica = self.replica
         assert replica is not None
         key = {"Authorization": f"Bearer {replica.key}"} if replica.key else {}
-        self._until = asyncio.get_running_loop().time() + post.timeout_s
+        self.until = asyncio.get_running_loop().time() + post.timeout_s
         self.sent_ns = time.monotonic_ns()
         try:
-            async with asyncio.timeout_at(self._until):
+            async with asyncio.timeout_at(self.until):
                 self.reply = await session.post(
                     replica.base + post.path, data=post.body, headers={**post.headers, **key}, allow_redirects=False
                 )
@@ -89,17 +89,15 @@ class Attempt:
         except TROUBLE as error:
             self._fail(error)
 
-    async def rest(self) -> AsyncIterator[bytes]:
-        """What is held, and then what comes."""
-        held, self._held = self._held, []
-        for data in held:
-            yield data
+    async def more(self) -> bytes:
+        """What is held, and then what comes; nothing: it is over."""
+        if self._held:
+            return self._held.pop(0)
         try:
-            async with asyncio.timeout_at(self._until):
-                while not self.whole and (data := await self._read()):
-                    yield data
+            return await self._read() if self.ended_ns is None else b""
         except TROUBLE as error:
             self._fail(error)
+            return b""
 
     async def _read(self) -> bytes:
         """What has come since; nothing: that was all."""
@@ -127,11 +125,14 @@ class Attempt:
 
     def _fail(self, error: Exception) -> None:
         if isinstance(error, TimeoutError) and not self.unreached:
-            self.close("timeout", "gave up: the attempt took too long")
+            self.give_up()
             return
         what = "the stream was cut" if self.outcome.event_ns else "there was no answer"
         why = error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__
         self.close("error", f"{what}: {why}")
+
+    def give_up(self) -> None:
+        self.close("timeout", "the attempt took too long")
 
     def close(self, status: str, why: str) -> None:
         """Stop here; the replica notices. What was over before stays as it was."""

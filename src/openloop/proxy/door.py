@@ -18,9 +18,9 @@ __all__ = ["Door", "Refusal", "said"]
 BACKLOG = 4096
 IDLE_S = 75.0  # a connection that asks nothing
 LINGER_S = 1.0  # what a client goes on sending after it was refused is read for so long
+TOO_SLOW = "the request did not come in time"
 LATE = (
-    b"HTTP/1.1 408 Request Timeout\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: 57\r\n\r\n"
-    b'{"error": {"message": "the request did not come in time"}}'
+    f"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: {len(TOO_SLOW)}\r\n\r\n{TOO_SLOW}".encode()
 )
 
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
@@ -120,6 +120,11 @@ class Door:
         self._handler = handler
         self.closing = False
 
+    @property
+    def guarded(self) -> bool:
+        """Whether strangers are kept out, by the address or by a token."""
+        return self._token is not None or _is_local(self._host)
+
     async def open(self) -> int:
         """The port."""
         self._runner = web.ServerRunner(_Hall(self._handler, self._spec), shutdown_timeout=1.0)
@@ -139,7 +144,7 @@ class Door:
     def check(self, request: web.BaseRequest) -> None:
         if self._token is not None:
             shown = request.headers.get("Authorization", "")
-            if not hmac.compare_digest(shown.encode(), f"Bearer {self._token}".encode()):
+            if not hmac.compare_digest(shown.encode(errors="replace"), f"Bearer {self._token}".encode()):
                 raise Refusal(401, "token", "this proxy needs its token, as Authorization: Bearer ...")
         elif _is_local(self._host) and not _is_local(_name(request.host)):
             # A page elsewhere can point a name of its own here.
@@ -161,7 +166,7 @@ class Door:
         except web.HTTPRequestEntityTooLarge:
             raise Refusal(413, "too large", told) from None
         except TimeoutError:
-            raise Refusal(408, "too slow", "the request did not come in time") from None
+            raise Refusal(408, "too slow", TOO_SLOW) from None
 
 
 def _name(host: str) -> str:

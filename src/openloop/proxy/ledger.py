@@ -1,6 +1,7 @@
 """What is kept of the traffic: rows, decisions and events, in a run folder that can be read while it grows."""
 
 import asyncio
+import contextlib
 import io
 import time
 from collections.abc import Callable, Sequence
@@ -12,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from openloop.errors import StorageError
+from openloop.errors import OpenloopError, StorageError
 from openloop.proxy.attempt import Attempt
 from openloop.proxy.meters import Judged, Meters
 from openloop.records import Now, RunWriter, TimedEvent, forget_now, make_batch, write_now
@@ -119,7 +120,8 @@ class Ledger:
         self._events.append(TimedEvent(at_ns=time.monotonic_ns() - self.start_ns, kind=kind, detail=detail))
         if self.writer is not None and len(self._events) <= MOST_EVENTS:
             self.writer.manifest = msgspec.structs.replace(self.writer.manifest, events=tuple(self._events))
-            write_manifest(self.writer.folder, self.writer.manifest)
+            with contextlib.suppress(StorageError):
+                write_manifest(self.writer.folder, self.writer.manifest)
 
     async def run(self) -> None:
         while True:
@@ -137,22 +139,25 @@ class Ledger:
             self._meters.count(self.seconds, judged)
 
     def _store(self, ended: Sequence[Flight], decisions: bytes) -> list[Judged]:
+        """Whatever goes wrong here costs rows and not the traffic."""
         rows = [row for flight in ended for row in flight.rows(self.start_ns)]
-        batch = make_batch({name: [row[name] for row in rows] for name in rows[0]}) if rows else None
         self.rows += len(rows)
-        if self.writer is not None:
-            try:
-                if decisions:
-                    with (self.writer.folder / DECISIONS_FILE).open("ab") as file:
-                        file.write(decisions)
-                if batch is not None:
-                    self.writer.append(batch)
+        try:
+            if self.writer is not None:
                 write_now(self.writer.folder, Now(self.seconds, self.due, self.in_flight))
-            except (StorageError, OSError) as error:  # the traffic goes on
-                if not self.lost:
-                    self._tell(f"rows are lost: {error}")
-                self.lost += len(rows)
-        return [] if batch is None else _judged(rows, *self._judge(batch))
+                with (self.writer.folder / DECISIONS_FILE).open("ab") as file:
+                    file.write(decisions)
+            if not rows:
+                return []
+            batch = make_batch({name: [row[name] for row in rows] for name in rows[0]})
+            if self.writer is not None:
+                self.writer.append(batch)
+            return _judged(rows, *self._judge(batch))
+        except (OpenloopError, OSError) as error:
+            if not self.lost:
+                self._tell(f"rows are lost: {error}")
+            self.lost += len(rows)
+            return []
 
     async def finish(self) -> None:
         await self.flush()

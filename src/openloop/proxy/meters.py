@@ -45,7 +45,7 @@ class Meters:
                 recent[*who, "tokens"] += each.tokens * each.accepted
             self.totals["requests", name, each.status] += 1
             self.totals["accepted", name] += each.accepted
-            self.totals["attempts", each.replica or "", each.status] += 1
+            self.totals["replica_requests", each.replica or "", each.status] += 1
 
     def page(self, now: float, fleet: Fleet, in_flight: int, lost: int) -> str:
         recent: Counter[tuple[str, ...]] = sum(
@@ -86,20 +86,19 @@ class Meters:
             )
         gets = [({"replica": r.name}, float(is_open)) for r, is_open in zip(replicas, fleet.open, strict=True)]
         family("replica_open", "gauge", "Whether it gets requests.", gets)
-        for gauge, about in (
-            ("well", "Whether it answers health checks."),
-            ("draining", "Whether it is being drained."),
-            ("requests", "Requests in flight at it."),
-            ("waiting", "Of these, without a token yet."),
+        for name, fact, about in (
+            ("well", "well", "Whether it answers health checks."),
+            ("draining", "draining", "Whether it is being drained."),
+            ("in_flight", "requests", "Requests in flight at it."),
+            ("waiting", "waiting", "Of these, without a token yet."),
         ):
-            family(
-                f"replica_{gauge}", "gauge", about, [({"replica": r.name}, float(getattr(r, gauge))) for r in replicas]
-            )
+            each = [({"replica": r.name}, float(getattr(r, fact))) for r in replicas]
+            family(f"replica_{name}", "gauge", about, each)
         totals = sorted(self.totals.items())
         for kind, labels, about in (
             ("requests", ("class", "status"), "Requests that ended."),
             ("accepted", ("class",), "Requests that were accepted."),
-            ("attempts", ("replica", "status"), "Ended requests by who answered last."),
+            ("replica_requests", ("replica", "status"), "Requests that ended, by who answered last."),
         ):
             mine = [(dict(zip(labels, key[1:], strict=True)), float(v)) for key, v in totals if key[0] == kind]
             family(f"{kind}_total", "counter", about, mine)

@@ -61,6 +61,10 @@ class Proxy:
         self._tasks: list[asyncio.Task[None]] = []
         self._door = Door(self._handle, spec)
 
+    @property
+    def guarded(self) -> bool:
+        return self._door.guarded
+
     async def start(self) -> None:
         raise_file_limit()
         self._session = aiohttp.ClientSession(
@@ -146,7 +150,7 @@ class Proxy:
             self.ledger.begin(),
             arrived_ns,
             _label(headers.get(names.workload_class)),
-            session_name(session) if session else None,
+            session_name(session.encode(errors="replace").decode()) if session else None,
             _label(headers.get(names.tenant)),
             ask.most_tokens,
         )
@@ -176,6 +180,7 @@ class Proxy:
             wait_s = None if attempt.good else self._wait_s(attempt, tries)
             if wait_s is None:
                 return attempt
+            attempt.close(attempt.outcome.status, attempt.outcome.error or "")
             kind = "retry"
             await asyncio.sleep(wait_s)
 
@@ -251,8 +256,12 @@ class Proxy:
         if attempt.replica is not None:
             response.headers["X-Openloop-Replica"] = attempt.replica.name
         await response.prepare(request)
-        async for data in attempt.rest():
-            await response.write(data)
+        try:
+            async with asyncio.timeout_at(attempt.until):  # also for a client that does not read
+                while data := await attempt.more():
+                    await response.write(data)
+        except TimeoutError:
+            attempt.give_up()
         if attempt.whole:
             await response.write_eof()
         elif request.transport is not None:
@@ -312,6 +321,8 @@ async def serve_proxy(path: Path, spec: ProxySpec, judge: Judge, tell: Tell) -> 
         await proxy.start()
         host, _ = spec.address()
         tell(f"listening on http://{f'[{host}]' if ':' in host else host}:{proxy.port}")
+        if not proxy.guarded:
+            tell("note: others can reach it, and it asks for no token (token_env)")
         gc.freeze()
         sys.setswitchinterval(SWITCH_S)
         await asked.wait()
