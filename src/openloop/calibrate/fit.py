@@ -27,6 +27,7 @@ NEEDED = {"max_sequences": GAIN, "memory_tokens": 0.9}  # memory fits too well w
 FULL = 0.05  # of the time at a limit: so much shows that there is one
 BRIEF, LONG = 3, 12  # turns of a fit
 MOST_JITTER = 1.5
+LEAST_FORM, UNHELD = 0.01, 0.03  # of a step: what the form leaves open at least, and where no rate was held out
 DRAWS, BLOCKS = 40, 10
 QUANTILES = (0.5, 0.99)
 
@@ -88,14 +89,15 @@ def calibrate_traces(
     tell(f"fitting {best.limits}")
     replays = [Replay(trace) for trace in traces]
     found = fit(replays, best.limits, search.thetas[best], LONG, _free(best.terms), search.steps)
+    held = _hold_out(replays, found, _free(best.terms), search.steps, tell)
     tried = tuple(sorted(search.losses, key=lambda each: each.loss))
     return Calibration(
         limits=best.limits,
         theta=found.theta,
-        draws=_draws(found, traces),
+        draws=_draws(found, traces, float(np.median([abs(each.tpot[0]) for each in held])) if held else UNHELD),
         loss=found.loss,
         tried=tried,
-        held=_hold_out(replays, found, _free(best.terms), search.steps, tell),
+        held=held,
         traces=tuple(traces),
         jitter=_jitter(replays, found),
         saturated=tuple(name for name in ("max_sequences", "memory_tokens") if getattr(best.limits, name) is not None),
@@ -147,7 +149,7 @@ class _Search:
             [Replay(trace.between(*(ends(half)))) for trace, half in zip(traces, middle, strict=True)]
             for ends in (lambda half: (-np.inf, half), lambda half: (half, np.inf))
         )
-        self.guess = first_guess(traces)
+        self.guess, self.apart = first_guess(traces), first_guess(traces, mixed=False)
         self.steps = TRUST if self.guess.left < CLEAR else 1.0
         self.losses: list[Tried] = []
         self.thetas: dict[Tried, Floats] = {}
@@ -217,7 +219,10 @@ class _Search:
         for policy in ("chunked", "prefill-first", "static"):
             if "policy" in self.given and policy != self.known.policy:
                 continue
-            tried = self._better(best, "policy", [policy], np.inf) if policy != best.limits.policy else best
+            start = self.guess.theta if policy == "chunked" else self.apart.theta
+            tried = best
+            if policy != best.limits.policy:
+                tried = self._better(best, "policy", [policy], np.inf, start)
             tried = self._better(tried, "max_tokens", BUDGETS if policy == "chunked" else BUDGETS[3::2])
             found = tried if tried.loss < GAIN * found.loss else found
         return found
@@ -237,8 +242,9 @@ class _Search:
         return best
 
 
-def _draws(found: Fitted, traces: Sequence[Trace]) -> Floats:
-    """Parameters from blocks of the runs drawn anew: one step of the fit each, around what was found."""
+def _draws(found: Fitted, traces: Sequence[Trace], form: float) -> Floats:
+    """Parameters from blocks of the runs drawn anew: one step of the fit each, around what was found. All steps
+    together are drawn faster or slower as well, by what rates were off that were predicted from others."""
     rng = np.random.default_rng(0)
     rows = []
     for _ in range(DRAWS):
@@ -247,7 +253,9 @@ def _draws(found: Fitted, traces: Sequence[Trace]) -> Floats:
             drawn = np.bincount(rng.integers(0, BLOCKS, BLOCKS), minlength=BLOCKS)
             counts += [drawn[np.arange(size) * BLOCKS // max(size, 1)] for size in sizes(trace)]
         rows.append(solve(found, np.concatenate(counts).astype(np.float64)))
-    return np.maximum(np.array(rows) + found.theta - np.median(rows, axis=0), 0.0)
+    draws = np.maximum(np.array(rows) + found.theta - np.median(rows, axis=0), 0.0)
+    draws[:, 1:] *= np.exp(rng.normal(0.0, max(form, LEAST_FORM), (DRAWS, 1)))
+    return draws
 
 
 def _jitter(replays: Sequence[Replay], found: Fitted) -> float:
@@ -288,11 +296,11 @@ def _hold_out(replays: Sequence[Replay], found: Fitted, free: list[bool], steps:
         others = [replay for replay, each in zip(replays, rates, strict=True) if each != rate]
         mine = [replay for replay, each in zip(replays, rates, strict=True) if each == rate]
         refitted = fit(others, found.limits, found.theta, BRIEF, free, steps)
-        result.append(held_out(mine, found.limits, refitted.theta, rate))
+        result.append(_held_out(mine, found.limits, refitted.theta, rate))
     return tuple(result)
 
 
-def held_out(replays: Sequence[Replay], limits: Limits, theta: Floats, rate: float) -> Held:
+def _held_out(replays: Sequence[Replay], limits: Limits, theta: Floats, rate: float) -> Held:
     """How far quantiles are off where nothing was fitted."""
     kinds: dict[str, tuple[list[Floats], list[Floats]]] = {name: ([], []) for name in ("ttft", "tpot", "e2e")}
     for replay in replays:

@@ -14,7 +14,20 @@ from openloop.sim.steps import StepTime
 from openloop.workload import Demand
 from openloop.workload.demand import Pieces, one_piece
 
-__all__ = ["MANY", "PARAMETERS", "Fitted", "Limits", "Replay", "Seen", "bounded", "fit", "loss", "residuals", "solve"]
+__all__ = [
+    "MANY",
+    "PARAMETERS",
+    "Fitted",
+    "Limits",
+    "Replay",
+    "Seen",
+    "bounded",
+    "fit",
+    "loss",
+    "residuals",
+    "sizes",
+    "solve",
+]
 
 Floats = NDArray[np.float64]
 

@@ -21,7 +21,7 @@ Floats = NDArray[np.float64]
 MOST = 1500  # stretches of a run: more tell no more
 LEAST_STEPS = 4
 LEAST_GAPS = 200
-HIDDEN = (32, 64, 128, 256, 512)
+HIDDEN = (0, 32, 64, 128, 192, 256, 384, 512)
 PADDINGS = (1, *(1 << n for n in range(10, 17)))
 OPTIONAL = ("attention", "packed")  # either: the second has the pairs of the first
 TERMS = (frozenset[str](), frozenset({"attention"}), frozenset({"packed"}))
@@ -36,12 +36,13 @@ class Guess:
     left: float = np.inf  # mean size of what is left unexplained of single steps, relative to them
 
 
-def first_guess(traces: Sequence[Trace]) -> Guess:
+def first_guess(traces: Sequence[Trace], mixed: bool = True) -> Guess:
+    """`mixed`: prompts are read in the steps of those that decode, and not while these stand still."""
     gaps = [trace.amounts() for trace in traces]
     if sum(len(each) for each in gaps) >= LEAST_GAPS:
-        padding, terms, hidden, left = _best_form(gaps)
+        padding, terms, hidden, left = _best_form(gaps, mixed)
         both = np.concatenate(gaps)
-        costs = _costs(_amounts(both, padding, terms, hidden), both[:, 0])
+        costs = _costs(_amounts(both, padding, terms, hidden, mixed), both[:, 0])
         return Guess(_theta(traces, costs, hidden), padding, terms, left)
     rows = [_stretches(trace) for trace in traces]
     amounts, took = np.concatenate([each[0] for each in rows]), np.concatenate([each[1] for each in rows])
@@ -70,25 +71,24 @@ def _theta(traces: Sequence[Trace], costs: Floats, hidden: int = 0) -> Floats:
     return np.array([guess[name] for name in PARAMETERS])
 
 
-def _best_form(gaps: Sequence[Floats]) -> tuple[int, frozenset[str], int, float]:
+def _best_form(gaps: Sequence[Floats], mixed: bool) -> tuple[int, frozenset[str], int, float]:
     """Padding, terms and hidden tokens by what explains the second half of each run, and what they leave of it."""
     early, late = (np.concatenate([each[part(len(each))] for each in gaps]) for part in (_first_half, _second_half))
-    best, least = (1, TERMS[0], 0), np.inf
+    best = (1, TERMS[0], 0)
 
     def left(padding: int, terms: frozenset[str], hidden: int) -> float:
-        costs = _costs(_amounts(early, padding, terms, hidden), early[:, 0])
-        off = np.log(np.maximum(_amounts(late, padding, terms, hidden) @ costs, 1e-12) / late[:, 0])
+        costs = _costs(_amounts(early, padding, terms, hidden, mixed), early[:, 0])
+        off = np.log(np.maximum(_amounts(late, padding, terms, hidden, mixed) @ costs, 1e-12) / late[:, 0])
         return float(np.mean(np.minimum(abs(off), 1.0)))
 
-    forms = [(padding, terms, 0) for padding in PADDINGS for terms in TERMS]
-    for form in forms:
-        reached = left(*form)
-        if reached < (1.0 if least == np.inf else GAIN) * least:
-            best, least = form, reached
-    for hidden in HIDDEN:
-        reached = left(*best[:2], hidden)
-        if reached < GAIN * least:
-            best, least = (*best[:2], hidden), reached
+    least = left(*best)
+    for stage in range(3):  # what is hidden, then the form, then what is hidden in that form
+        hidden = [(*best[:2], each) for each in HIDDEN]
+        others = [(padding, terms, best[2]) for padding in PADDINGS for terms in TERMS]
+        for form in others if stage == 1 else hidden:
+            reached = left(*form)
+            if reached < GAIN * least:
+                best, least = form, reached
     return *best, least
 
 
@@ -100,14 +100,15 @@ def _second_half(count: int) -> slice:
     return slice(count // 2, count)
 
 
-def _amounts(gaps: Floats, padding: int, terms: frozenset[str], hidden: int) -> Floats:
+def _amounts(gaps: Floats, padding: int, terms: frozenset[str], hidden: int, mixed: bool) -> Floats:
     _, several, memory, tokens, pairs = gaps.T
     if padding > 1:
         memory = np.ceil(np.maximum(memory + tokens, 1) / padding) * padding
     both = (several + tokens) * (memory if padding > 1 else memory + tokens)
+    steps = np.ones(len(gaps)) if mixed else 1.0 + (tokens > 0)
     if hidden:
-        tokens = np.maximum(several + tokens - hidden, 0.0)
-    columns = [np.ones(len(gaps)), several, memory, tokens, pairs * ("attention" in terms), both * ("packed" in terms)]
+        tokens = np.maximum((several if mixed else 0.0) + tokens - hidden, 0.0)
+    columns = [steps, several, memory, tokens, pairs * ("attention" in terms), both * ("packed" in terms)]
     return np.column_stack(columns)
 
 
