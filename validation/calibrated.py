@@ -69,7 +69,10 @@ def predict(found: Calibration, name: str, traces: Sequence[Trace], fitted: bool
             for kind, values in (("ttft", times.ttft), ("tpot", times.tpot), ("e2e", whole)):
                 kinds[kind][place].append(values[some])
     quantiles = {
-        kind: [tuple(float(each) for each in np.nanquantile(np.concatenate(side), [0.5, 0.99])) for side in both]
+        kind: [
+            (float(p50), float(p99))
+            for p50, p99 in (np.nanquantile(np.concatenate(side), [0.5, 0.99]) for side in both)
+        ]
         for kind, both in kinds.items()
     }
     rng = np.random.default_rng(0)
@@ -80,8 +83,6 @@ def predict(found: Calibration, name: str, traces: Sequence[Trace], fitted: bool
         low, high = np.quantile(tails, [0.05, 0.95])
         spread[kind] = float((high - low) / 2 / quantiles[kind][0][1])
     count = sum(int(np.count_nonzero(trace.used)) for trace in traces)
-    measured: dict[str, Any]
-    predicted: dict[str, Any]
     measured, predicted = ({kind: pair[n] for kind, pair in quantiles.items()} for n in (0, 1))
     return Line(name, traces[0].offered, fitted, count, measured, predicted, spread)
 
