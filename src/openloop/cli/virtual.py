@@ -172,6 +172,8 @@ def sim(
         given["workload"] = told.workload
     if told and told.rates and not rates and not {"rate", "arrivals"} & given.keys():
         given["rate"] = max(told.rates)
+    if rates and policies:
+        raise click.UsageError("--policies ranks at one rate: give --rate, and not --rates")
     if rates:
         given.setdefault("arrivals", "poisson:rate=1")
         if prompt_mean or output_mean:
