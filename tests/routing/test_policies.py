@@ -165,7 +165,7 @@ def test_dynamo_decides_so() -> None:
 cells = st.integers(0, 40)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.sampled_from(SOME), st.integers(1, 6), st.integers(1, 4000), st.integers(0, 99), st.data())
 def test_alike_compiled_and_as_python_and_never_a_closed_one(
     policy: str, count: int, prompt: int, seed: int, data: st.DataObject

@@ -36,7 +36,7 @@ deeds = st.tuples(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.lists(deeds, max_size=40), st.lists(st.integers(0, 25).map(lambda n: n * 8), max_size=6, unique=True))
 def test_the_index_is_a_dictionary_that_forgets_the_least_recently_used(did: Any, asked: list[int]) -> None:
     index, held = make_index(3, 8)
@@ -112,6 +112,11 @@ def test_a_report_is_believed_and_ages() -> None:
     assert [router.route(4.0, 10).place for _ in range(4)] == [1, 2, 1, 2]  # type: ignore[union-attr]
     assert router.views["age"].tolist() == [3.0, 0.0, 0.0]
     assert router.views["requests"].tolist() == [5, 2, 2]
+    assert router.views["tokens"].tolist() == [0, 20, 20]
+    router.report(1, 5.0, requests=0)
+    router.route(6.0, 10)
+    assert router.views["requests"].tolist() == [5, 0, 2]  # as it said,
+    assert router.views["tokens"].tolist() == [0, 30, 20]  # but of what it does not say, what was sent
     with pytest.raises(OpenloopError, match="'queue'"):
         router.report(0, 1.0, queue=5)
 
@@ -170,7 +175,11 @@ def test_a_log_replays_with_the_same_choices(policy: str, tmp_path: Path) -> Non
 
 def test_a_file_that_is_no_log_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "log"
-    for text, told in (("", "no log of decisions"), ("{}\n", "no log of decisions"), ("what?\n", "line 1")):
+    log = io.BytesIO()
+    Router("random", 2, log=log)
+    broken = log.getvalue().decode() + '{"now": 1.0, "ask": [1], "views": [], "memory": [[], []], "place": 0}\n'
+    texts = {"": "no log of decisions", "{}\n": "no log of decisions", "what?\n": "line 1", broken: "line 2"}
+    for text, told in texts.items():
         path.write_text(text)
         with pytest.raises(OpenloopError, match=told):
             replay(path)

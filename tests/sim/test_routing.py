@@ -31,7 +31,7 @@ def plain(**more: Any) -> Fleet:
     return fleet(**{"client": PATIENT, **more})
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.sampled_from(ALL),
     st.sampled_from([*WORKLOADS[1:], CHATS]),

@@ -135,6 +135,8 @@ def sim(
         click.echo("\n".join(explain_fleet(chosen)))
         return
     given = {name: value for name, value in asked.items() if value is not None}
+    if rates and policies:
+        raise click.UsageError("--policies ranks at one rate: give --rate, and not --rates")
     if rates:
         given.setdefault("arrivals", "poisson:rate=1")
         _sweep(fleet, read_scenario(None, {"for": seconds or "10m", **given}, live=False), rates, out, as_json)

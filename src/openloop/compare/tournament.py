@@ -7,6 +7,7 @@ pairs: chance that is common to both does not count.
 import math
 import os
 import re
+import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
@@ -31,6 +32,7 @@ __all__ = ["Estimate", "Standing", "read_policies", "tournament"]
 
 Floats = NDArray[np.float64]
 
+ALONE_S = 3.0
 _SCORED = ("goodput_rps", "attainment", "cost_per_accepted", "hit_rate", "ttft_mean_s", "ttft_p99_s", "shed")
 
 
@@ -117,14 +119,17 @@ def tournament(
 
 
 def _each(calls: Sequence[Any], processes: int) -> Iterable[tuple[float, ...]]:
-    """In their order. The first alone: what it compiles, the others find on disk."""
+    """In their order. The first alone: what it compiles, others find on disk; more processes only for long work."""
     yield _play(*calls[0])
-    if processes == 1:
-        yield from (_play(*call) for call in calls[1:])
+    began, done = time.monotonic(), 1
+    while done < len(calls) and (processes == 1 or time.monotonic() - began < ALONE_S):
+        yield _play(*calls[done])
+        done += 1
+    if done == len(calls):
         return
-    with ProcessPoolExecutor(min(processes, len(calls) - 1), get_context("spawn")) as pool:
+    with ProcessPoolExecutor(min(processes, len(calls) - done), get_context("spawn")) as pool:
         try:
-            yield from pool.map(_play, *zip(*calls[1:], strict=True))
+            yield from pool.map(_play, *zip(*calls[done:], strict=True))
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise

@@ -146,7 +146,8 @@ def compiled(choose: Any, pointer: bool = False) -> Any:
     keeps it on disk and looks at its own file only; the name says what else it is made of."""
     if numba.config.DISABLE_JIT:  # type: ignore[attr-defined]
         return choose
-    choose.__qualname__ = f"{choose.__name__}-{hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:16]}"
+    sources = b"".join(Path(__file__).with_name(name).read_bytes() for name in ("policy.py", "rows.py"))
+    choose.__qualname__ = f"{choose.__name__}-{hashlib.sha256(sources).hexdigest()[:16]}"
     if not pointer:
         return numba.njit(cache=True, error_model="numpy")(choose)
     return numba.cfunc(signature(), cache=True)(choose)

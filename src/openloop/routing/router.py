@@ -26,6 +26,8 @@ _MASK = (1 << 62) - 1
 _KIND: Any = np.recarray if numba.config.DISABLE_JIT else np.ndarray  # type: ignore[attr-defined]
 _REPORTED = ("requests", "waiting", "prefill", "tokens", "used", "capacity", "memory", "pace", "gap")
 
+_OWN = {"requests": "sent", "prefill": "sent_prefill", "tokens": "sent_tokens", "used": "sent_tokens"}
+
 _look, _learn, _unlearn, _learn_home = (
     numba.njit(cache=True)(each) for each in (prefixes.look, prefixes.learn, prefixes.unlearn, prefixes.learn_home)
 )
@@ -98,7 +100,7 @@ class Router:
         self._sent: dict[int, _Sent] = {}
         self._number = -1
         self._said = np.full(replicas, np.nan)  # when each reported last
-        self._reported = False
+        self._heard: list[set[str]] = [set() for _ in range(replicas)]  # and what it reports
         self._log = log
         if log is not None:
             log.write(msgspec.json.encode(_header(self.policy, replicas, seed)) + b"\n")
@@ -119,16 +121,14 @@ class Router:
         views, who, keys = self.views, session_name(session), np.array(names, np.int64)
         self._number += 1
         self._ask[0] = (self._number, who, prompt, output, keys[0] if len(keys) else -1, deadline)
-        if self._reported:
+        if any(self._heard):
             views["age"] = np.where(np.isnan(self._said), 0.0, now - self._said)
         self._look_up(keys, who, prompt)
         avoided = avoid is not None and views["open"][avoid] and int(views["open"].sum()) > 1
         if avoided:
             views["open"][avoid] = 0
         before = None if self._log is None else self._memory.copy()
-        place = int(self._choose(self._ask, views, self._memory, self._knobs, now))
-        if place >= 0 and not views["open"][place]:
-            place = NOBODY
+        place = _open_place(self._choose(self._ask, views, self._memory, self._knobs, now), views)
         if self._log is not None:
             self._log.write(msgspec.json.encode(_line(now, self._ask, views, before, place)) + b"\n")
         if avoided:
@@ -143,7 +143,7 @@ class Router:
         sent = self._sent.get(number)
         if sent is not None and sent.prefill:
             v, pace = self.views[sent.place], (now - sent.at) / max(sent.work, 1)
-            if math.isnan(self._said[sent.place]) or v["pace"] == 0:
+            if "pace" not in self._heard[sent.place]:
                 v["pace"] = pace if v["pace"] == 0 else 0.9 * v["pace"] + 0.1 * pace
             self._count(sent.place, 0, -sent.prefill, 0)
             sent.prefill = 0
@@ -155,12 +155,14 @@ class Router:
             self._count(sent.place, -1, -sent.prefill, -sent.tokens)
 
     def report(self, place: int, now: float, **figures: float) -> None:
-        """What a replica says of itself: requests, waiting, prefill, tokens, used, capacity, memory, pace, gap."""
+        """What a replica says of itself: requests, waiting, prefill, tokens, used, capacity, memory, pace, gap. Of the
+        rest, what was sent to it is taken."""
         for name, value in figures.items():
             if name not in _REPORTED:
                 raise OpenloopError(f"a replica cannot report {name!r}; it reports {', '.join(_REPORTED)}")
             self.views[name][place] = value
-        self._said[place], self._reported = now, True
+            self._heard[place].add(name)
+        self._said[place] = now
 
     def set_open(self, place: int, is_open: bool) -> None:
         """Whether a replica may be chosen."""
@@ -200,8 +202,14 @@ class Router:
         v = self.views[place]
         for name, more in (("sent", requests), ("sent_prefill", prefill), ("sent_tokens", tokens)):
             v[name] += more
-        if math.isnan(self._said[place]):
-            v["requests"], v["prefill"], v["tokens"], v["used"] = v["sent"], v["sent_prefill"], *2 * [v["sent_tokens"]]
+        for name, own in _OWN.items():
+            if name not in self._heard[place]:
+                v[name] = v[own]
+
+
+def _open_place(place: Any, views: Any) -> int:
+    """Where a policy says, if that is a replica that is open."""
+    return int(place) if 0 <= place < len(views) and views["open"][int(place)] else NOBODY
 
 
 def _header(policy: Policy, replicas: int, seed: int) -> dict[str, Any]:
@@ -246,15 +254,17 @@ def replay(log: str | Path, policy: Policy | str | None = None, *, python: bool 
     ask, views, memory = rows(ASK, 1), rows(VIEW, head["replicas"]), start_memory(head["seed"])
     count, elsewhere = 0, []
     for line in lines:
-        ask[0] = tuple(math.inf if each is None else each for each in line["ask"])
-        views[:] = [tuple(each) for each in line["views"]]
-        if policy is None:
-            memory[:] = 0
-            memory[line["memory"][0]] = line["memory"][1]
-        place = int(choose(ask, views, memory, knobs, line["now"]))
-        place = place if place >= 0 and views["open"][place] else NOBODY
+        try:
+            ask[0] = tuple(math.inf if each is None else each for each in line["ask"])
+            views[:] = [tuple(each) for each in line["views"]]
+            if policy is None:
+                memory[:] = 0
+                memory[line["memory"][0]] = line["memory"][1]
+            line["now"], line["place"]
+        except (KeyError, IndexError, TypeError, ValueError):
+            raise OpenloopError(f"line {count + 2} of {log} is no decision among {head['replicas']} replicas") from None
         count += 1
-        if place != line["place"]:
+        if _open_place(choose(ask, views, memory, knobs, line["now"]), views) != line["place"]:
             elsewhere.append(int(ask[0].number))
     return Replayed(str(chosen), count, elsewhere)
 
