@@ -486,7 +486,10 @@ def test_an_interrupt_after_the_last_arrival_leaves_the_window_as_it_was(server:
     command = [sys.executable, "-m", "openloop", "run", "--target", server.url, "--rate", "50", "--for", "1s"]
     command += ["--slo", "ttft<=1s", "--tokens-per-word", "1", "--no-metrics", "-o", str(tmp_path / "run")]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    time.sleep(5.0)
+    until = time.monotonic() + 30
+    while time.monotonic() < until and not (tmp_path / "run" / "now.json").exists():
+        time.sleep(0.1)
+    time.sleep(2.5)
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=20)
     server.behave()
