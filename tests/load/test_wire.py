@@ -1,12 +1,18 @@
 """Where a response ends, however it is cut into reads; and when each of its events was complete."""
 
+import contextlib
 import itertools
+import socket
+import threading
+import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from openloop.load import wire
+from openloop.load.address import Address, Place
+from openloop.load.exchange import exchange
 from openloop.load.wire import Framing, Reply, WireError, encode_head
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
@@ -177,3 +183,24 @@ def test_a_response_has_a_size_that_it_may_not_exceed(monkeypatch: pytest.Monkey
         framing.feed(b"HTTP/1.1 200 OK\r\n\r\n" if not framing.size else 100 * b"x")
     with pytest.raises(WireError, match="the response is larger than"):
         framing.feed(300 * b"x")
+
+
+def test_a_question_before_a_run_ends_though_its_answer_does_not() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def drip() -> None:
+            sock = listener.accept()[0]
+            with contextlib.suppress(OSError), sock:
+                sock.sendall(HEAD + b"\r\n")
+                while True:
+                    sock.sendall(EVENTS[0])
+                    time.sleep(0.05)
+
+        place = Place("", "", Address(socket.AF_INET, *listener.getsockname()))
+        thread = threading.Thread(target=drip)
+        thread.start()
+        began = time.monotonic()
+        with pytest.raises(WireError, match=r"no end after 0\.5 s"):
+            exchange(place, b"GET / HTTP/1.1\r\n\r\n", 0.5)
+        thread.join()
+    assert time.monotonic() - began < 20

@@ -1,6 +1,7 @@
 """One machine's part of a run, hosted there: the same conductor and workers that drive a run from one machine."""
 
 import math
+import shutil
 import threading
 import time
 from collections import Counter
@@ -56,6 +57,7 @@ class Part:
             self._ready.set()
             if is_url(out):
                 copy_run(self._folder, locate(out), MANIFEST_FILE)
+                self.forget()
         facts: dict[str, Any] = msgspec.to_builtins(self._conductor.writer.manifest)
         return not there and not is_url(out), facts
 
@@ -95,6 +97,10 @@ class Part:
         with (self._folder / name).open("rb") as file:
             file.seek(start)
             return file.read(size)
+
+    def forget(self) -> None:
+        """What was written beside, and is elsewhere now."""
+        shutil.rmtree(self._folder.parent)
 
     def _begin(self) -> int:
         self._ready.set()

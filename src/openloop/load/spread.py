@@ -299,6 +299,7 @@ class _Spread:
                 with (folder / name).open("wb") as file:
                     while piece := node.host.ask("read", name, file.tell(), CHUNK).result(LOST_S):
                         file.write(piece)
+            node.host.ask("forget").result(LOST_S)
         except Exception as error:
             node.lost = f"its rows did not arrive: {_line(error)}"
 
