@@ -68,7 +68,7 @@ def predict(found: Calibration, name: str, traces: Sequence[Trace], fitted: bool
             whole = times.ttft + np.nan_to_num(times.tpot) * (trace.came - 1)
             for kind, values in (("ttft", times.ttft), ("tpot", times.tpot), ("e2e", whole)):
                 kinds[kind][place].append(values[some])
-    quantiles = {
+    quantiles: dict[str, list[Any]] = {
         kind: [tuple(float(each) for each in np.nanquantile(np.concatenate(side), [0.5, 0.99])) for side in both]
         for kind, both in kinds.items()
     }
