@@ -124,11 +124,11 @@ def main() -> None:
     for name, column in zip(head[3:], np.abs(np.column_stack([np.array(steps), np.array(offs)])).T, strict=True):
         print(f"{name}: median |off| {np.median(column):.1%}, largest {column.max():.1%}")
     print(f"90% intervals of decode steps hold the truth in {np.mean(inside):.0%} of {len(inside)}")
-    chart = Chart("Recovery of known systems", "True decode step of 8 (ms)", "Off (%)")
-    truth = [
-        1e3 * read_fleet(system(np.random.default_rng(n))).step_time().decode(8, 400) for n in range(given.systems)
-    ]
-    chart.points(truth, 100 * np.array(steps)[:, 1], ["" for _ in truth], color="blue")
+    chart = Chart("Recovery of known systems", "True decode step of 8 sequences (ms)", "Found (ms)")
+    truth = [1e3 * read_fleet(system(np.random.default_rng(n))).step_time().decode(8, 400) for n in range(len(steps))]
+    pairs = sorted((each, each * (1 + off[1])) for each, off in zip(truth, steps, strict=True))
+    chart.line([one for one, _ in pairs], [other for _, other in pairs], "found", color="blue")
+    chart.line([one for one, _ in pairs], [one for one, _ in pairs], "true", color="orange", dashed=True)
     chart.save(given.out / "calibrate-recovery.svg")
     chart.save(given.out / "calibrate-recovery.png")
 

@@ -24,6 +24,7 @@ GAIN = 0.98  # a further limit or term must lower the loss on what it was not fi
 # requests: a stall that everybody waits for is one slow step among thousands, and a hundred slow requests.
 CLEAR, TRUST = 0.1, 30.0
 NEEDED = {"max_sequences": GAIN, "memory_tokens": 0.9}  # memory fits too well whatever it is put to
+ALMOST = 0.9  # of the KV cache: what servers fill at most before they put requests back
 FULL = 0.05  # of the time at a limit: so much shows that there is one
 BRIEF, LONG = 3, 12  # turns of a fit
 MOST_JITTER = 1.5
@@ -196,8 +197,9 @@ class _Search:
         if _reached(several, 0.95 * peak - 1, waiting):
             values["max_sequences"] = sorted({peak - 1, peak, peak + 1, *map(int, told)} - {0})
         told = [trace.memory_tokens for trace in self.traces if trace.memory_tokens == trace.memory_tokens]
-        if told:  # by the server's own account
-            values["memory_tokens"] = [int(np.median(told))]
+        use = [trace.kv_peak for trace in self.traces if trace.kv_peak == trace.kv_peak]
+        if use:  # by the server's own account
+            values["memory_tokens"] = [int(np.median(told))] if told and max(use) > ALMOST else []
         elif _reached(memory, 0.7 * room, waiting):  # who was put back for want of memory seems to hold some, too
             full = np.quantile(memory[waiting > 0], [0.5, 0.75, 0.9])
             values["memory_tokens"] = [int(each) for each in (*full, room)]

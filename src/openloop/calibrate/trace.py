@@ -44,6 +44,7 @@ class Trace:
     asked: float | None = None  # rate
     running_peak: float = np.nan  # by the server's own account
     memory_tokens: float = np.nan  # by the share of it that the server says is taken
+    kv_peak: float = np.nan  # the largest such share
     preemptions: float = 0.0
 
     def __len__(self) -> int:
@@ -272,6 +273,7 @@ def _told(trace: Trace, figures: dict[str, tuple[Floats, Floats]]) -> dict[str, 
         found["preemptions"] = float(counter[-1] - counter[0])
     if "kv_use" in figures:
         at, share = figures["kv_use"]
+        found["kv_peak"] = float(share.max(initial=0.0))
         busy = share > 0.02
         if np.count_nonzero(busy) >= 5:
             found["memory_tokens"] = float(np.median(held(trace, at[busy]) / share[busy]))
