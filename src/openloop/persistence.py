@@ -101,9 +101,8 @@ class Hedge(Term):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not (self.after.seconds or self.after.percentile):
-            raise SpecError(
-                f"hedge: after is {_write_after(self.after)}; a copy is sent late, such as after 20ms or p95"
-            )
+            zero = "0s" if self.after.percentile is None else "p0"
+            raise SpecError(f"hedge: after is {zero}; a copy is sent when an answer is late, such as after 20ms or p95")
 
 
 @dataclass(frozen=True)
