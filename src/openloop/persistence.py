@@ -100,8 +100,9 @@ class Hedge(Term):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.after.seconds == 0:
-            raise SpecError("hedge: after is 0s; a copy is sent when an answer is late, such as after 20ms")
+        if not (self.after.seconds or self.after.percentile):
+            zero = "0s" if self.after.percentile is None else "p0"
+            raise SpecError(f"hedge: after is {zero}; a copy is sent when an answer is late, such as after 20ms or p95")
 
 
 @dataclass(frozen=True)

@@ -124,6 +124,7 @@ workload:
         (MINE + "workers: 3\nconnections: 2", "connections is 2, which 3 workers cannot share"),
         (MINE + "timeout: 0s", "timeout is 0s"),
         (MINE + "hedge: 0s", "after is 0s"),
+        (MINE + "hedge: p0", "after is p0"),
         (MINE.replace('"ttft<=1s"', "5"), "the SLO is 5; write gates"),
         (MINE.replace('"ttft<=1s"', "{classes: [a]}")
          + "workload: [{class: a, share: 1, source: synthetic, slo: 'ttft<=2s'}]", "Expected `object.*got `array`"),

@@ -198,6 +198,8 @@ def test_a_row_is_not_used_again_while_a_replica_has_its_blocks(path: Path) -> N
     found.submit(3, 160, 5, began + 5_000_000_000, said)
     tokens(found, 1e6)
     assert [found.cached(key) for key in (2, 3)] == [0, 144]
+    reps = found._sim.replicas
+    assert reps.free[0] + reps.unused[0] == reps.blocks[0]
 
 
 def test_a_step_without_memory_is_not_served_with_a_cache(tmp_path: Path) -> None:
