@@ -124,6 +124,10 @@ def test_the_tutorial_works(tmp_path: Path) -> None:
     lines = "\n".join(re.findall(r"```sh\n(.*?)```", page, flags=re.DOTALL)).splitlines()
     (tmp_path / "openloop").write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m openloop "$@"\n')
     (tmp_path / "openloop").chmod(0o755)
+    (tmp_path / "curl").write_text(
+        f"#!{sys.executable}\nimport sys, urllib.request\nurllib.request.urlopen(sys.argv[2])\n"
+    )
+    (tmp_path / "curl").chmod(0o755)
     script = ["export PATH=$PWD:$PATH", "trap 'kill $(jobs -p)' EXIT"]
     for line in lines:
         if "venv" not in line:

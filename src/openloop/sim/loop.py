@@ -578,6 +578,8 @@ def _happen(
             m.up_since = now if m.up == 0 else m.up_since
             m.up, m.draining, m.crashed = 1, 0, 0
             forget_all(m, blocks, head)
+            if held is not None:
+                forget(held, m.number)
     elif e.kind == DRAIN and m.up == 1:
         m.draining = max(m.draining, 2 if e.value > 0 else 1)
         if m.draining == 2 and m.phase == IDLE:
