@@ -66,7 +66,7 @@ def test_without_prices_goodput_decides_and_what_is_missing_is_said() -> None:
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("decide")
-    write_frontier(folder / "sweep", (2, 5, 6, 7, 9), 120.0)
+    write_frontier(folder / "sweep", (2, 5, 6, 7, 9, 30), 120.0)
     return folder
 
 
@@ -96,6 +96,8 @@ def test_two_frontiers_are_compared_for_the_demand(measured: Path) -> None:
     found = decide(choice({**option, "price": "3/h"}, {**option, "price": "1.5/h"}, demand="100/s"))
     assert found.choose == "B"
     assert found.saves is not None
+    for case in found.cases:  # an answer has 64 tokens; those that came after the window are no throughput
+        assert case.tokens_per_s == pytest.approx(64 * (case.throughput_each or 0.0), rel=0.02)
     same = decide(choice({**option, "price": "3/h"}, {**option, "price": "3/h"}, demand="100/s"))
     assert same.choose is None
 

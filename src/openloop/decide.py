@@ -172,7 +172,10 @@ def _case(name: str, option: _Option, asked: _Question, needs: Needs | None, fol
     path = folder / option.source
     if (path / FRONTIER_FILE).exists():
         found = open_frontier(path, asked.slo)
-        tokens = max(point.output_tokens_per_s for point in found.points) if found.points else None
+        tokens = max(
+            (_in_time(point.output_tokens_per_s, point.throughput_rps, point.served_rps) for point in found.points),
+            default=None,
+        )
         return _planned(name, option.source, frontier_system(found), price, quality, needs, tokens)
     return _scored(name, option, path, price, quality, asked, needs)
 
@@ -267,8 +270,8 @@ def _scored(
         name=name,
         source=str(option.source),
         goodput_each=goodput,
-        throughput_each=found.throughput_rps / count,
-        tokens_per_s=found.output_tokens_per_s,
+        throughput_each=found.completed_in_window_rps / count,
+        tokens_per_s=_in_time(found.output_tokens_per_s, found.throughput_rps, found.completed_in_window_rps),
         accepted=accepted,
         cost_per_accepted=cost,
         replicas=None,
@@ -444,6 +447,11 @@ def _saved(worse: Case, better: Case) -> Estimate | None:
         for each in (worse.monthly, better.monthly)
     ]
     return Estimate(value, (value - math.hypot(*halves), value + math.hypot(*halves)))
+
+
+def _in_time(tokens_per_s: float, completed_rps: float, served_rps: float) -> float:
+    """Without the tokens of answers that came only after the window, as most do in overload."""
+    return tokens_per_s * min(served_rps / completed_rps, 1.0) if completed_rps else 0.0
 
 
 def _by_throughput(a: Case, b: Case) -> str | None:
