@@ -108,6 +108,17 @@ def test_no_fleet_of_the_front_is_beaten(tmp_path: Path) -> None:
     assert {t.place for t in found.front} <= {t.place for t in found.trials}
 
 
+def test_fleets_that_accept_all_are_alike(tmp_path: Path) -> None:
+    """They are held to the same requests: one that seems to settle later is not measured in other seconds."""
+    fleet = {"model": "8b", "gpu": "h100", "price_per_hour": 3.0}
+    asked = scenario(**{"rate": 30.0, "for": "60s", "prompt": "500", "output": "100", "slo": "ttft<=1s, tpot<=40ms"})
+    found = tune(read_space(fleet, {"policy": ["chunked", "prefill-first"]}), asked, "goodput", processes=1)
+    assert len(found.confirmed) == 2
+    for trials in (found.trials, found.confirmed):
+        assert {trial.attainment for trial in trials} == {1.0}
+        assert len({trial.goodput_rps for trial in trials}) == 1
+
+
 def test_an_interrupt_keeps_what_was_found(tmp_path: Path) -> None:
     def stop(done: int, *_: Any) -> None:
         if done >= 6:

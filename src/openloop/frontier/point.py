@@ -101,12 +101,13 @@ class Point:
     scores: tuple[Score, ...] = field(repr=False)  # by run
 
 
-def read_trial(run: Run, objectives: Objectives, target: float) -> Trial:
-    """Score what came after the warm-up of a run; `target` is the share that its slack is about."""
+def read_trial(run: Run, objectives: Objectives, target: float, warm_up_s: float | None = None) -> Trial:
+    """Score what came after the warm-up of a run, by default as long as it seems to be; `target` is the share that its
+    slack is about."""
     flow = flow_of(run)
     window = run.manifest.window_ns or (0, to_ns(float(flow.due_s[-1])) + 1 if len(flow.due_s) else 1)
     end_s = window[1] / NS_PER_S
-    warm_s = settled_from(run, flow, end_s)
+    warm_s = settled_from(run, flow, end_s) if warm_up_s is None else warm_up_s
     late = replace(run, manifest=msgspec.structs.replace(run.manifest, window_ns=(to_ns(warm_s), window[1])))
     judged = judge_run(late, objectives)
     scope = judged.whole

@@ -28,6 +28,7 @@ __all__ = ["OBJECTIVES", "Trial", "Tuning", "simulate_one", "trial_of", "tune"]
 ASKED, TRIALS, BEST_FLEET = "tune.json", "trials.jsonl", "best.yaml"
 ROUND = 4  # tried at a time, whatever the number of cores: the same seed finds the same
 FIRST_SHARE = 0.35  # of the trials, spread out before any is chosen
+WARM_UP = 0.2  # of the time
 CONFIRM, FRESH = 3, 2  # best ones, each simulated with so many fresh seeds
 TARGET = 0.99
 
@@ -311,7 +312,8 @@ def simulate_one(call: Call) -> tuple[Point, float | None] | str:
         return str(error)
     prices = [run.manifest.prices for run in runs]
     hourly = float(np.mean([each.hourly for each in prices if each])) if all(prices) else None
-    return make_point(1.0, [read_trial(run, objectives, TARGET) for run in runs]), hourly
+    warm_up_s = WARM_UP * scenario.horizon_s  # the same for all: other seconds would be other requests
+    return make_point(1.0, [read_trial(run, objectives, TARGET, warm_up_s) for run in runs]), hourly
 
 
 @contextmanager
