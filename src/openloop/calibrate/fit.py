@@ -22,7 +22,7 @@ BUDGETS = tuple(1 << n for n in range(7, 15))  # tokens of a step
 GAIN = 0.98  # a further limit or term must lower the loss on what it was not fitted to at least to this share
 # Where single steps are seen so clearly (what is left unexplained of them), they count so many times as much as whole
 # requests: a stall that everybody waits for is one slow step among thousands, and a hundred slow requests.
-CLEAR, TRUST = 0.1, 30.0
+CLEAR, TRUST = 0.15, 30.0
 NEEDED = {"max_sequences": GAIN, "memory_tokens": 0.9}  # memory fits too well whatever it is put to
 ALMOST = 0.9  # of the KV cache: what servers fill at most before they put requests back
 FULL = 0.05  # of the time at a limit: so much shows that there is one

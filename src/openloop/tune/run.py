@@ -27,7 +27,7 @@ __all__ = ["OBJECTIVES", "Trial", "Tuning", "simulate_one", "trial_of", "tune"]
 
 ASKED, TRIALS, BEST_FLEET = "tune.json", "trials.jsonl", "best.yaml"
 ROUND = 4  # tried at a time, whatever the number of cores: the same seed finds the same
-FIRST_SHARE = 0.35  # of the trials, spread out before any is chosen
+FIRST_SHARE, LAST_SHARE = 0.35, 0.4  # of the trials: spread out before any is chosen; near the best
 WARM_UP = 0.2  # of the time
 CONFIRM, FRESH = 3, 2  # best ones, each simulated with so many fresh seeds
 TARGET = 0.99
@@ -192,9 +192,10 @@ class _Search:
         first = first_places(shape, max(int(FIRST_SHARE * self.budget), min(2 * len(shape), self.budget)), seed)
         yield from (first[i : i + ROUND] for i in range(0, len(first), ROUND))
         while len(searched) < self.budget:
-            seen = {each.place: self._score(each) for each in searched}
-            count = min(ROUND, self.budget - len(searched))
-            places = next_places(shape, self.space.ordered, seen, count, seed)
+            seen = {each.place: (self._score(each), self._better(each)[1]) for each in searched}
+            left = self.budget - len(searched)
+            around = max(seen, key=seen.__getitem__) if left <= LAST_SHARE * self.budget else None
+            places = next_places(shape, self.space.ordered, seen, min(ROUND, left), seed, around)
             if not places:
                 return
             yield places

@@ -1,13 +1,16 @@
 """Where to look next. Pure: what was found in, places to try out; so a search can be resumed, and repeated.
 
 A Gaussian process over the grid: places are alike that differ in few keys and by little. What was found is ranked
-first, because goodput has cliffs, which no smooth function follows. Of places not tried yet those are next whose
-expected improvement is largest; those of a round are chosen one by one, as if the others had come out as expected.
+first, because goodput has cliffs, which no smooth function follows; where there is none at all, by how late it was. Of
+places not tried yet those are next whose expected improvement is largest; those of a round are chosen one by one, as if
+the others had come out as expected. Towards the end only those that differ from the best in one key are looked at.
 """
 
 import itertools
 import math
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
+from operator import ne
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +21,7 @@ __all__ = ["first_places", "next_places"]
 
 Floats = NDArray[np.float64]
 Place = tuple[int, ...]
+Worth = tuple[float, ...]  # what a place brings; what comes later in it decides between equals
 
 ALL = 20_000  # places that are weighed; of more, so many drawn ones and the neighbours of the best
 SHARPNESS = (0.05, 20.0)  # of each key: how quickly places that differ in it stop being alike
@@ -41,14 +45,21 @@ def first_places(shape: Sequence[int], count: int, seed: int) -> list[Place]:
 
 
 def next_places(
-    shape: Sequence[int], ordered: Sequence[bool], seen: Mapping[Place, float], count: int, seed: int
+    shape: Sequence[int],
+    ordered: Sequence[bool],
+    seen: Mapping[Place, Worth],
+    count: int,
+    seed: int,
+    around: Place | None = None,
 ) -> list[Place]:
-    """The most promising places that were not tried."""
+    """The most promising places that were not tried; of those near one, while there are any."""
     rng = stream(seed, f"places after {len(seen)}")
     rest = _candidates(shape, seen, rng)
+    if around is not None:
+        rest = [place for place in rest if sum(map(ne, place, around)) == 1] or rest
     if not rest:
         return []
-    tried, values = list(seen), _ranked(np.array(list(seen.values())))
+    tried, values = list(seen), _ranked(list(seen.values()))
     sharp = _fit(_apart(tried, tried, shape, ordered), values, rng)
     found: list[Place] = []
     for _ in range(min(count, len(rest))):
@@ -64,11 +75,11 @@ def next_places(
     return found
 
 
-def _candidates(shape: Sequence[int], seen: Mapping[Place, float], rng: np.random.Generator) -> list[Place]:
+def _candidates(shape: Sequence[int], seen: Mapping[Place, Worth], rng: np.random.Generator) -> list[Place]:
     if math.prod(shape) <= ALL:
         return [place for place in itertools.product(*map(range, shape)) if place not in seen]
     drawn = [tuple(row) for row in np.column_stack([rng.integers(size, size=ALL // 10) for size in shape]).tolist()]
-    best = sorted(seen, key=lambda place: -seen[place])[:BEST]
+    best = sorted(seen, key=lambda place: seen[place], reverse=True)[:BEST]
     near = [
         (*place[:key], other, *place[key + 1 :])
         for place in best
@@ -78,12 +89,10 @@ def _candidates(shape: Sequence[int], seen: Mapping[Place, float], rng: np.rando
     return [place for place in dict.fromkeys([*near, *drawn]) if place not in seen]
 
 
-def _ranked(values: Floats) -> Floats:
+def _ranked(values: Sequence[Worth]) -> Floats:
     """As if they were normal: their order is kept, cliffs are not."""
-    order = np.argsort(np.argsort(values, kind="stable"), kind="stable")
-    shares = (order + 0.5) / len(values)
-    _, first, same = np.unique(values, return_index=True, return_inverse=True)
-    return np.array([_normal_quantile(share) for share in shares])[first][same]
+    ordered = sorted(values)
+    return np.array([_normal_quantile((bisect_left(ordered, each) + 0.5) / len(values)) for each in values])
 
 
 def _normal_quantile(share: float) -> float:
