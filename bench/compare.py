@@ -4,7 +4,8 @@
 
 Pairs of queues, of which theory tells the true change of goodput. The gate is put just at it: a failure is a false
 alarm, and may happen one time in twenty. Then it is put 10% above: a failure is right, and how often it comes is the
-power. Runs of one minute and of five; schedules of their own, and the same one.
+power. Runs of one minute and of five; schedules of their own, and the same one. Last, percentiles: pairs of runs of the
+same system, short and busy; how often is a difference shown that is not there?
 """
 
 import argparse
@@ -17,6 +18,16 @@ from openloop.compare import Gate, compare
 from openloop.records import Run
 from openloop.sim import simulate
 
+REPLICA = "replica:prompt=lognormal(median=500,sigma=0.8),output=16,prefill=0.1ms,gap=exponential(20ms)"
+# Model, rate and seconds.
+SYSTEMS = {
+    "queue at 70%": ("fcfs:service=exponential(50ms)", 14, 60.0),
+    "queue at 70%, longer": ("fcfs:service=exponential(50ms)", 14, 300.0),
+    "queue at 90%": ("fcfs:service=exponential(50ms)", 18, 60.0),
+    "replica at 80%": (REPLICA, 12, 60.0),
+    "replica at 40%": (REPLICA, 6, 60.0),
+}
+PERCENTILES = ("ttft_p50", "ttft_p95", "ttft_p99", "e2e_p99")
 LEVEL = 0.05
 SLO = "e2e<=150ms"
 RATE = 36.0
@@ -45,6 +56,13 @@ def trial(seed: int, seconds: float, slower: float, paired: bool) -> tuple[bool,
     return str(gates[0]) in found.failed, str(gates[1]) in found.failed, bool(low <= limits[0] <= high)
 
 
+def differ(seed: int, name: str) -> list[bool]:
+    model, rate, seconds = SYSTEMS[name]
+    runs = (simulate(model, f"poisson:rate={rate}", seconds, each, slo=SLO) for each in (2 * seed, 2 * seed + 1))
+    found = compare(*runs).changes
+    return [each in found and found[each].winner is not None for each in PERCENTILES]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--pairs", type=int, default=1000)
@@ -67,6 +85,16 @@ def main() -> None:
                         f"{seconds:>8.0f}{change_of(slower):>+13.1%}{'same' if paired else 'own':>10}{alarms:>14.1%}"
                         f"{held:>16.1%}{seen:>12.1%}"
                     )
+        print(f"{'differences that are not there':32}" + "".join(f"{each:>10}" for each in PERCENTILES))
+        most = 0.0
+        for name in SYSTEMS:
+            shares = np.mean(list(pool.map(partial(differ, name=name), range(asked.pairs), chunksize=20)), axis=0)
+            most = max(most, float(shares.max()))
+            print(f"{name:32}" + "".join(f"{each:>10.1%}" for each in shares))
+    print(
+        f"=> differences in percentiles of the same system | {most:.1%} at most | its level: {LEVEL:.0%}"
+        f" | {most / LEVEL:.2f}x | about {LEVEL:.0%}"
+    )
     print(
         f"=> false alarms of a gate | {worst:.1%} | its level: {LEVEL:.0%} | {worst / LEVEL:.2f}x | at most {LEVEL:.0%}"
     )

@@ -14,7 +14,9 @@ import openloop as ol
 from openloop.compare import read_gate
 from openloop.errors import RunError, SpecError
 from openloop.records import Prices, Run
+from openloop.score.judged import judge_run
 from openloop.sim import simulate
+from openloop.slo import read_slo
 from tests.frontier.test_sweep import ASKED, FLEET
 
 SLO = "e2e<=150ms"
@@ -46,10 +48,24 @@ def test_a_change_is_what_theory_says_and_pairs_are_sharper() -> None:
 
 
 def test_who_is_better_depends_on_the_metric_and_order_does_not_matter() -> None:
-    found, turned = (ol.compare(*pair) for pair in ((queue(), queue(24.0)), (queue(24.0), queue())))
+    fast, slow = queue(rate=20.0, seconds=900.0), queue(24.0, rate=20.0, seconds=900.0)
+    found, turned = ol.compare(fast, slow), ol.compare(slow, fast)
     assert found.changes["e2e_p99"].winner == "A"
     assert turned.winner == "B"
     assert turned.changes["goodput"].change == pytest.approx(1 / (1 + (found.changes["goodput"].change or 0)) - 1)
+
+
+@pytest.mark.parametrize(("accepted", "winner"), [(0, None), (3, None), (300, "B")])
+def test_a_handful_against_nothing_shows_nothing_and_hundreds_do(accepted: int, winner: str | None) -> None:
+    """Where no request of one is accepted its blocks do not vary, and yet it could as well have been one or two."""
+    run = queue()
+    stays = np.sort(judge_run(run, read_slo(SLO)).whole.answers.e2e_s)
+    slo = f"e2e<={1e6 * (stays[accepted - 1] + stays[accepted]) / 2 if accepted else 1e-3:.6f}us"
+    found = ol.compare(queue(1e6), run, slo=slo).changes["goodput"]
+    assert round(found.b * 120) == accepted
+    assert found.a == 0
+    assert (found.interval is None) == (not accepted)
+    assert found.winner == winner
 
 
 def test_throughput_and_goodput_may_have_different_winners() -> None:

@@ -2,7 +2,9 @@
 
 Runs are cut into blocks by schedule time. A jackknife leaves one block out at a time, of both runs together where their
 schedules match, so that what both had to bear cancels; blocks are also left out in pairs, and the wider answer counts.
-A percentile hangs on a few busy stretches, so for it blocks are left out in fours and in fives as well.
+A percentile hangs on a few busy stretches: for it blocks are left out in fours and in fives as well, and it has no more
+degrees of freedom than there are stretches (bench/compare.py shows how often that is enough). A handful of requests, or
+none, vary as counts do, whatever the blocks show.
 """
 
 import itertools
@@ -12,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from openloop.score.quantiles import SLICES
+from openloop.score.quantiles import SLICES, T
 from openloop.score.scope import Scope
 
 __all__ = ["METRICS", "Change", "Metric", "change_of", "changes", "same_schedule", "together"]
@@ -20,9 +22,13 @@ __all__ = ["METRICS", "Change", "Metric", "change_of", "changes", "same_schedule
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
-# By number of blocks, of Student's t with one degree of freedom less: 97.5% and 95%.
-T_TWO_SIDED = {20: 2.093, 10: 2.262, 5: 2.776, 4: 3.182}
-T_ONE_SIDED = {20: 1.729, 10: 1.833, 5: 2.132, 4: 2.353}
+# 95% quantiles of Student's t with 1, 2, ... degrees of freedom; T has those of 97.5%.
+ONE_SIDED = (
+    *(6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.895, 1.860, 1.833, 1.812),
+    *(1.796, 1.782, 1.771, 1.761, 1.753, 1.746, 1.740, 1.734, 1.729),
+)
+LEAST_FREE = 2  # degrees of freedom
+FEW, NONE = 10, 0.5  # requests
 
 
 @dataclass(frozen=True)
@@ -32,46 +38,60 @@ class Metric:
     words: str
     better: int  # 1: more of it is better; -1: less
     of: Callable[[Scope, Bools, float], float]
+    count: Callable[[Scope], Bools] | None = None  # the requests that it counts
+    beyond: Callable[[Scope, float], Bools] | None = None  # of a percentile: the requests above it
 
     @property
     def blocks(self) -> tuple[int, ...]:
         """By how many it is divided."""
-        return (20, 10, 5, 4) if self.words[-3:] in ("p50", "p95", "p99") else (20, 10)
+        return (20, 10, 5, 4) if self.beyond else (20, 10)
 
 
-def _quantile(name: str, share: float) -> Callable[[Scope, Bools, float], float]:
+def _percentile(words: str, name: str, share: float) -> Metric:
     def of(scope: Scope, kept: Bools, _: float) -> float:
         values = getattr(scope.answers, name)[kept & scope.deliveries.ok]
         values = values[~np.isnan(values)]
         return float(np.quantile(values, share)) if len(values) else np.nan
 
-    return of
+    def beyond(scope: Scope, value: float) -> Bools:
+        return np.asarray(scope.deliveries.ok & (getattr(scope.answers, name) > value))
+
+    return Metric(words, -1, of, beyond=beyond)
 
 
 def _cost(scope: Scope, kept: Bools, seconds: float) -> float:
     run = scope.run
     if run.attempt_cost is None and not run.per_hour:
         return np.nan
-    accepted = int(scope.judgement.accepted[kept].sum())
+    accepted = int(_accepted(scope)[kept].sum())
     spent = float(scope.deliveries.spending.spent[kept].sum()) + run.per_hour * seconds / 3600
     return spent / accepted if accepted else np.inf
 
 
+def _accepted(scope: Scope) -> Bools:
+    return scope.judgement.accepted
+
+
+def _answered(scope: Scope) -> Bools:
+    return scope.deliveries.ok
+
+
 METRICS = {
-    "goodput": Metric("goodput", 1, lambda scope, kept, s: float(scope.judgement.accepted[kept].sum()) / s),
-    "attainment": Metric("attainment", 1, lambda scope, kept, _: float(scope.judgement.accepted[kept].mean())),
-    "throughput": Metric("throughput", 1, lambda scope, kept, s: float(scope.deliveries.ok[kept].sum()) / s),
+    "goodput": Metric("goodput", 1, lambda scope, kept, s: float(_accepted(scope)[kept].sum()) / s, _accepted),
+    "attainment": Metric("attainment", 1, lambda scope, kept, _: float(_accepted(scope)[kept].mean()), _accepted),
+    "throughput": Metric("throughput", 1, lambda scope, kept, s: float(_answered(scope)[kept].sum()) / s, _answered),
     "tokens": Metric(
         "output tokens/s",
         1,
-        lambda scope, kept, s: float(scope.deliveries.tokens[kept & scope.deliveries.ok].sum()) / s,
+        lambda scope, kept, s: float(scope.deliveries.tokens[kept & _answered(scope)].sum()) / s,
+        _answered,
     ),
-    "ttft_p50": Metric("TTFT p50", -1, _quantile("ttft_s", 0.5)),
-    "ttft_p95": Metric("TTFT p95", -1, _quantile("ttft_s", 0.95)),
-    "ttft_p99": Metric("TTFT p99", -1, _quantile("ttft_s", 0.99)),
-    "tpot_p99": Metric("TPOT p99", -1, _quantile("tpot_s", 0.99)),
-    "e2e_p99": Metric("E2E p99", -1, _quantile("e2e_s", 0.99)),
-    "cost": Metric("cost per accepted", -1, _cost),
+    "ttft_p50": _percentile("TTFT p50", "ttft_s", 0.5),
+    "ttft_p95": _percentile("TTFT p95", "ttft_s", 0.95),
+    "ttft_p99": _percentile("TTFT p99", "ttft_s", 0.99),
+    "tpot_p99": _percentile("TPOT p99", "tpot_s", 0.99),
+    "e2e_p99": _percentile("E2E p99", "e2e_s", 0.99),
+    "cost": Metric("cost per accepted", -1, _cost, _accepted),
     "knee": Metric("knee", 1, lambda *_: np.nan),  # of frontiers
 }
 
@@ -108,10 +128,7 @@ def same_schedule(a: Scope, b: Scope) -> bool:
 def changes(a: Scope, b: Scope) -> dict[str, Change]:
     """Every metric that both runs tell."""
     paired = same_schedule(a, b)
-    least = 0.5 / max(a.n, b.n, 1)  # half a request, where there is none
-    found = {
-        name: _change(name, _left_out(a, each), _left_out(b, each), paired, least) for name, each in METRICS.items()
-    }
+    found = {name: _change(name, each, (a, b), paired) for name, each in METRICS.items()}
     return {name: each for name, each in found.items() if not np.isnan([each.a, each.b]).any()}
 
 
@@ -149,20 +166,33 @@ def _left_out(scope: Scope, metric: Metric) -> dict[int, Floats]:
     return found
 
 
-def _change(name: str, a: dict[int, Floats], b: dict[int, Floats], paired: bool, least: float) -> Change:
-    first, second = float(next(iter(a.values()))[0]), float(next(iter(b.values()))[0])
+def _change(name: str, metric: Metric, runs: tuple[Scope, Scope], paired: bool) -> Change:
+    a, b = (_left_out(run, metric) for run in runs)
+    first, second = float(a[20][0]), float(b[20][0])
     everything = np.concatenate([*a.values(), *b.values()])
-    floor = least * everything.max()
-    if not (np.isfinite(everything).all() and floor > 0):
+    counts = [int(metric.count(run).sum()) for run in runs] if metric.count else []
+    if not np.isfinite(everything).all() or everything.max() <= 0 or (counts and not any(counts)):
         return Change(name, first, second, None, None, None, None)
+    floor, least, free = 1e-12 * everything.max(), 0.0, len(ONE_SIDED)
+    if counts:
+        floor = NONE * max(value / count for value, count in zip((first, second), counts, strict=True) if count)
+        least = float(np.sqrt(sum(1 / max(each, NONE) for each in counts))) if min(counts) < FEW else 0.0
+    if metric.beyond:
+        free = min(_stretches(run, metric.beyond(run, at)) for run, at in zip(runs, (first, second), strict=True)) - 2
     margins = []
     for blocks in a:
         logs = [np.log(np.maximum(each[blocks][1:], floor)) for each in (a, b)]
         spread = np.var(logs[1] - logs[0]) if paired else np.var(logs[0]) + np.var(logs[1])
-        error = float(np.sqrt((blocks - 1) * spread))
-        margins.append((T_TWO_SIDED[blocks] * error, T_ONE_SIDED[blocks] * error))
+        error = max(float(np.sqrt((blocks - 1) * spread)), least)
+        degree = max(min(blocks - 1, free), LEAST_FREE) - 1
+        margins.append((T[degree] * error, ONE_SIDED[degree] * error))
     two, one = max(margins)
     return change_of(name, first, second, float(np.log(max(second, floor) / max(first, floor))), two, one)
+
+
+def _stretches(scope: Scope, those: Bools) -> int:
+    """In how many of the blocks there are any."""
+    return sum(bool(those[start:end].any()) for start, end in itertools.pairwise(scope.bounds[:: SLICES // 20]))
 
 
 def change_of(name: str, a: float, b: float, middle: float, two: float, one: float) -> Change:
