@@ -1,10 +1,10 @@
 """Whatever happens to a run: nothing that was flushed is lost, what is there can be read, and nothing hangs.
 
-    python -m validation.robust [coordinator] [worker] [server] [hostile] [disk] [files] [memory] [network] [secrets]
-        [clock] [--times 50]
+    python -m validation.robust [coordinator] [worker] [server] [proxy] [hostile] [disk] [files] [memory] [network]
+        [secrets] [streams] [soak] [clock] [--times 50] [--minutes 60]
 
-Without a name, all but `clock`, one after the other; lines say what was tried and found, and a failure ends the
-script. `disk`, `network` and `clock` need root, and `clock` sets the clock of the whole machine. The results are in
+Without a name, all but `clock` and `soak`, one after the other; lines say what was tried and found, and a failure ends
+the script. `disk`, `network` and `clock` need root, and `clock` sets the clock of the whole machine. The results are in
 docs/reliability.md.
 """
 
@@ -23,10 +23,13 @@ import sys
 import tempfile
 import threading
 import time
+import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
+from itertools import accumulate
 from pathlib import Path
+from urllib.parse import quote
 
 import openloop as ol
 from openloop.arrivals import Poisson
@@ -41,12 +44,22 @@ PATIENCE_S = 300.0
 
 
 @contextlib.contextmanager
-def served(*prefix: str, host: str = "127.0.0.1") -> Iterator[tuple[str, "subprocess.Popen[str]"]]:
-    call = [*prefix, *OPENLOOP, "serve", "--host", host, "--port", "0", "--engine", ENGINE]
+def served(
+    *prefix: str, host: str = "127.0.0.1", engine: str = ENGINE
+) -> Iterator[tuple[str, "subprocess.Popen[str]"]]:
+    call = [*prefix, *OPENLOOP, "serve", "--host", host, "--port", "0", "--engine", engine]
+    with listening(call) as found:
+        yield found
+
+
+@contextlib.contextmanager
+def listening(call: Sequence[str]) -> Iterator[tuple[str, "subprocess.Popen[str]"]]:
+    """A command that serves, and the address in its first line."""
     process = subprocess.Popen(call, stdout=subprocess.PIPE, text=True, start_new_session=True)
     try:
         assert process.stdout is not None
-        yield process.stdout.readline().split()[2], process
+        line = process.stdout.readline()
+        yield next(word.rstrip(",;") for word in line.split() if word.startswith("http")), process
     finally:
         process.kill()
         process.wait()
@@ -130,6 +143,38 @@ def _kill_one(what: str, out: Path, after_s: float) -> Counter[str]:
     fates = whole(out, len(DUE))
     shutil.rmtree(out)
     return Counter({"whole runs": 1, "too late": int(late)}) + fates
+
+
+@contextlib.contextmanager
+def proxied(folder: Path, out: Path, *urls: str) -> Iterator[tuple[str, "subprocess.Popen[str]"]]:
+    (folder / "proxy.yaml").write_text(json.dumps({"replicas": list(urls), "listen": "127.0.0.1:0", "slo": "ttft<=1s"}))
+    with listening([*OPENLOOP, "proxy", str(folder / "proxy.yaml"), "-o", str(out)]) as found:
+        yield found
+
+
+def proxy(folder: Path, times: int) -> None:
+    """kill -9 of a proxy at a moment of chance: what it had flushed stays, and so does all that the client has."""
+    chance, found = random.Random("proxy"), Counter[str]()
+    with served() as (server, _):
+        for number in range(times):
+            client, record = folder / f"client{number}", folder / f"proxy{number}"
+            with proxied(folder, record, server) as (url, process):
+                run = start(command(url, client))
+                until = time.monotonic() + PATIENCE_S
+                while not (client / "now.json").exists() and run.poll() is None and time.monotonic() < until:
+                    time.sleep(0.02)
+                time.sleep(chance.uniform(0.0, SECONDS))
+                flushed = rows_in(record)
+                os.kill(process.pid, signal.SIGKILL)
+                told = run.communicate(timeout=PATIENCE_S)[1]
+            assert "Traceback" not in told, told
+            kept = rows_in(record)
+            assert kept >= flushed, f"{kept} rows are left of {flushed} that were flushed"
+            if kept:
+                ol.open_run(record).validate()
+            found += Counter({"runs that open": int(kept > 0), "rows of the proxy": kept}) + whole(client, len(DUE))
+            shutil.rmtree(client)
+    print(f"proxy: killed {times} times: {dict(found)}", flush=True)
 
 
 # Servers that mean no good. Each gets the socket, after the request was read.
@@ -420,20 +465,82 @@ def secrets(folder: Path, _: int) -> None:
     print(f"secrets: none in {len(files)} files, the outputs of four commands and the list of processes", flush=True)
 
 
+def streams(folder: Path, _: int) -> None:
+    """10,000 answers at once, each of them slow."""
+    rate, seconds, tokens, gap = 500.0, 40.0, 40, 0.6
+    with served(engine=f"slots:count=20000,prefill=0s,overhead=20ms,gap={gap}s") as (url, _process):
+        call = command(url, folder / "run", rate=rate, seconds=seconds)
+        for name, value in (("--output", str(tokens)), ("--timeout", "60s"), ("--drain", "60s")):
+            call[call.index(name) + 1] = value
+        most = _watch(start(call))
+    run = ol.open_run(folder / "run")
+    run.validate()
+    rows = run.head(run.num_rows)
+    begun = [(row["sent_ns"], 1) for row in rows if row["sent_ns"]]
+    over = [(row["event_ns"][-1], -1) for row in rows if row["event_ns"]]
+    peak = max(accumulate(change for _, change in sorted(begun + over)))
+    fates = Counter(row["status"] for row in rows)
+    assert fates["ok"] == len(rows), fates
+    assert peak >= 10_000, peak
+    print(f"streams: {len(rows):,} requests, {peak:,} at once, all ok; {most >> 20} MB", flush=True)
+
+
+def soak(folder: Path, minutes: int) -> None:
+    """Load, proxy and view for an hour: after a tenth of it, none of them grows."""
+    slos = [f"ttft<={200 + 10 * each}ms" for each in range(20)]
+    with served() as (first, one), served() as (second, other):
+        with proxied(folder, folder / "record", first, second) as (url, door):
+            run = start(command(url, folder / "run", rate=10.0, seconds=60.0 * minutes))
+            while not (folder / "run" / "now.json").exists() and run.poll() is None:
+                time.sleep(0.1)
+            seen = folder / "shelf" / "seen"
+            subprocess.run(command(first, seen, seconds=10.0), check=False, capture_output=True)
+            with listening([*OPENLOOP, "view", str(seen.parent), "--port", "0"]) as (page, viewer):
+                processes = {"server": one, "other server": other, "proxy": door, "view": viewer, "client": run}
+                sizes: list[dict[str, int]] = []
+                asked = 0
+                while run.poll() is None:
+                    with urllib.request.urlopen(f"{page}api/score?what=seen&slo={quote(slos[asked % 20])}") as answer:
+                        json.load(answer)
+                    asked += 1
+                    now = {name: _memory(each.pid) for name, each in processes.items()}
+                    sizes.append(now | {"worker": sum(map(_memory, below(run.pid)))})
+                    time.sleep(10.0)
+        told = run.communicate()[1]
+        assert "Traceback" not in told, told
+    fates = Counter(row["status"] for row in ol.open_run(folder / "run").head(1 << 30))
+    recorded = ol.open_run(folder / "record").num_rows
+    print(
+        f"soak: {minutes} minutes, {dict(fates)}; the proxy recorded {recorded:,}; {asked} scores by view", flush=True
+    )
+    begin, end = len(sizes) // 10, -max(len(sizes) // 10, 1)
+    for name in sizes[0]:
+        early, late = (
+            sorted(each[name] for each in part) for part in (sizes[begin : begin - end], sizes[end - 1 : -1])
+        )
+        before, after = early[len(early) // 2] / 2**20, late[len(late) // 2] / 2**20
+        print(f"  {name}: {before:.0f} MB after a tenth, {after:.0f} MB at the end", flush=True)
+        assert after <= 1.1 * before + 5, f"{name} grows"
+    assert fates["ok"] == sum(fates.values())
+    assert recorded == fates["ok"]
+
+
 ALL: dict[str, Callable[[Path, int], None]] = {
     **{what: partial(_kill, what) for what in ("coordinator", "worker", "server")},
-    **{each.__name__: each for each in (hostile, disk, files, memory, network, secrets, clock)},
+    **{each.__name__: each for each in (proxy, hostile, disk, files, memory, network, secrets, streams, soak, clock)},
 }
+APART = ("clock", "soak")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", nargs="*", choices=list(ALL), metavar="what", help=", ".join(ALL))
     parser.add_argument("--times", type=int, default=50, help="Kills of each.")
+    parser.add_argument("--minutes", type=int, default=60, help="Of the soak.")
     given = parser.parse_args()
-    for what in given.what or [each for each in ALL if each != "clock"]:
+    for what in given.what or [each for each in ALL if each not in APART]:
         with tempfile.TemporaryDirectory(prefix="openloop-robust-") as folder:
-            ALL[what](Path(folder), given.times)
+            ALL[what](Path(folder), given.minutes if what == "soak" else given.times)
 
 
 if __name__ == "__main__":
