@@ -121,7 +121,8 @@ async def world(folder: Path, *handlers: Handler, **keys: Any) -> AsyncIterator[
         await site.start()
         fake.port = site.port
         runners.append(runner)
-    members = [{"url": fake.url, "name": name} for fake, name in zip(fakes, "abcdef", strict=False)]
+    told = keys.pop("replica_keys", [{}] * len(fakes))
+    members = [{"url": fake.url, "name": name, **more} for fake, name, more in zip(fakes, "abcdef", told, strict=False)]
     more = keys.pop("extra_replicas", [])
     spec = read_proxy({"replicas": [*members, *more], "listen": "127.0.0.1:0", "run": str(folder / "run"), **keys})
     proxy = Proxy(spec, partial(judge_batch, objectives=spec.objectives()))

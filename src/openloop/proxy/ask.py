@@ -20,6 +20,7 @@ class Ask(msgspec.Struct):
     messages: msgspec.Raw = msgspec.Raw(b"")
     prompt: msgspec.Raw = msgspec.Raw(b"")
     input: msgspec.Raw = msgspec.Raw(b"")
+    cache_salt: msgspec.Raw = msgspec.Raw(b"")  # nobody else's blocks are its own
 
     @property
     def text(self) -> bytes:

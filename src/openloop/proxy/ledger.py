@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from openloop.errors import OpenloopError, StorageError
 from openloop.proxy.attempt import Attempt
+from openloop.proxy.fleet import Named
 from openloop.proxy.meters import Judged, Meters
 from openloop.records import Now, RunWriter, TimedEvent, forget_now, make_batch, write_now
 from openloop.records.manifest import write_manifest
@@ -55,6 +56,7 @@ class Flight:
     session: int | None = None
     tenant: str | None = None
     requested_tokens: int | None = None
+    named: Named | None = None  # its prompt, by blocks
     attempts: list[Attempt] = field(default_factory=list)
 
     def rows(self, start_ns: int) -> list[dict[str, Any]]:

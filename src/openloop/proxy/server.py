@@ -18,6 +18,7 @@ from openloop.clock import raise_file_limit
 from openloop.errors import OpenloopError
 from openloop.proxy.ask import PATHS, Ask, read_ask
 from openloop.proxy.attempt import Attempt, Post
+from openloop.proxy.caches import Caches
 from openloop.proxy.config import ProxySpec, read_proxy
 from openloop.proxy.door import Door, Refusal, said
 from openloop.proxy.fleet import Fleet
@@ -53,6 +54,7 @@ class Proxy:
         writer = RunWriter(spec.run, _manifest(spec)) if spec.run else None
         self.ledger = Ledger(writer, self.meters, judge, tell)
         self.fleet = Fleet(spec, self.ledger.start_ns, self.ledger.log, self.ledger.event)
+        self.caches = Caches(self.fleet, tell)
         self.draining = False
         self.port = 0
         self._retry, self._hedge = spec.retries(), spec.hedges()
@@ -74,7 +76,7 @@ class Proxy:
             cookie_jar=aiohttp.DummyCookieJar(),
         )
         self.port = await self._door.open()
-        self._tasks.append(asyncio.create_task(self.ledger.run()))
+        self._tasks += [asyncio.create_task(each) for each in (self.ledger.run(), self.caches.listen())]
         if self.spec.health is not None:
             checks = self.fleet.check_health(self._session, self.spec.health, parse_seconds(self.spec.health_every))
             self._tasks.append(asyncio.create_task(checks))
@@ -164,6 +166,7 @@ class Proxy:
             error_texts=self.spec.error_texts,
         )
         try:
+            flight.named = await self.caches.name(self._session, ask, post)
             return await self._relay(request, await self._attempt(flight, ask, post))
         finally:
             gone = ("error", "the proxy was stopped") if self._door.closing else ("cancelled", "the client went away")
@@ -238,7 +241,7 @@ class Proxy:
         routed, why = None, "the proxy is draining"
         if not self.draining:
             deadline = (flight.due_ns - self.ledger.start_ns) / 1e9 + within
-            routed, why = self.fleet.send(ask, flight.session, deadline, before.place if before else None)
+            routed, why = self.fleet.send(ask, flight.named, flight.session, deadline, before.place if before else None)
         attempt = Attempt(len(flight.attempts), kind, self.fleet, routed)
         flight.attempts.append(attempt)
         if routed is None:

@@ -97,9 +97,10 @@ class Sglang(Balanced):
 
 @dataclass(frozen=True)
 class LlmD(Balanced):
-    """Filter, score, pick, as llm-d does by default (llm-d 0.8, whose router is 0.9.0): who is ready; the sum of how short its queue is among all (`queue`), how much memory is free (`free`)
-    and which share of the prompt it was sent before (`prefix`), by these weights; the highest, of equals by chance.
-    Queues and memory are as replicas report them."""
+    """Filter, score, pick, as llm-d does by default (llm-d 0.8, whose router is 0.9.0): who is ready; the sum of how
+    short its queue is among all (`queue`), how much memory is free (`free`) and which share of the prompt it was sent
+    before (`prefix`), by these weights; the highest, of equals by chance. Queues and memory are as replicas report
+    them."""
 
     name = "llm-d"
     queue: float = param(NUMBER, 2.0)
@@ -111,9 +112,10 @@ class LlmD(Balanced):
 
 @dataclass(frozen=True)
 class Dynamo(Balanced):
-    """The cost function of Dynamo's KV router (Dynamo 0.9): `weight` times the blocks that are to be prefilled, its own
-    uncached ones among them, and the blocks that are in use; to the lowest, of equals to whose cache holds least and
-    then by chance; or with a `temperature` by chance among all, softmax of costs brought to 0 to 1. Caches are known from events, loads are the router's own counts."""
+    """The cost function of Dynamo's KV router (Dynamo 0.9): `weight` times the blocks that are to be prefilled, its
+    own uncached ones among them, and the blocks that are in use; to the lowest, of equals to whose cache holds least
+    and then by chance; or with a `temperature` by chance among all, softmax of costs brought to 0 to 1. Caches are
+    known from events, loads are the router's own counts."""
 
     name = "dynamo"
     weight: float = param(NUMBER, 1.0)
