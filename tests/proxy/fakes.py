@@ -86,6 +86,13 @@ async def breaks(fake: Fake, request: web.BaseRequest) -> web.StreamResponse:
     return response
 
 
+async def fails_and_hangs(fake: Fake, request: web.BaseRequest) -> web.StreamResponse:
+    response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+    await response.prepare(request)
+    await response.write(b'data: {"error": {"message": "out of memory"}}\n\n')
+    return await hangs(fake, request)
+
+
 class World:
     def __init__(self, proxy: Proxy, fakes: list[Fake], session: aiohttp.ClientSession, run: Path) -> None:
         self.proxy, self.fakes, self.session, self.folder = proxy, fakes, session, run

@@ -77,7 +77,7 @@ class Attempt:
                 self._hearing = Hearing("event-stream" in kind, self.outcome)
                 if post.streamed and not self._hearing.streamed:
                     fail(self.outcome, "a streaming request was answered with no stream")
-                while post.hold and not self._hearing.spoken and sum(map(len, self._held)) < MOST_HELD:
+                while post.hold and self.good and not self._hearing.spoken and sum(map(len, self._held)) < MOST_HELD:
                     data = await self._read()
                     if not data:
                         break
@@ -117,7 +117,9 @@ class Attempt:
 
     async def _read_refusal(self, error_texts: bool) -> None:
         assert self.reply is not None
-        body = await self.reply.content.read(LARGEST_REFUSAL)
+        body = b""
+        while len(body) < LARGEST_REFUSAL and (more := await self.reply.content.read(LARGEST_REFUSAL - len(body))):
+            body += more
         status, told = self.reply.status, f": {message(body)}" if error_texts else ""
         fail(self.outcome, f"status {status}{told}", "shed" if status in SHED else "error")
         self._held, self.whole = [body], self.reply.content.at_eof()

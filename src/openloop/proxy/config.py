@@ -125,6 +125,8 @@ def _check(found: ProxySpec) -> None:
         for place in (each.kv_events, each.kv_replay):
             if place is not None and not re.fullmatch(r"tcp://[^*]+:\d+|ipc://.+", place):
                 raise SpecError(f"{place!r} is nowhere to listen to events; write it as tcp://127.0.0.1:5557")
+        if not each.called().isascii() or not each.called().isprintable():
+            raise SpecError(f"a replica is called {each.called()!r}; take plain letters, for it is also in a header")
         if names.count(each.called()) > 1:
             raise SpecError(f"two replicas are called {each.called()!r}; give each a name of its own")
         each.key()

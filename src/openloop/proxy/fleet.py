@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import BinaryIO, NamedTuple
 
@@ -11,6 +11,7 @@ import aiohttp
 import numpy as np
 
 from openloop.admission import Admission, Bucket, InFlight, Queue
+from openloop.errors import SpecError
 from openloop.persistence import Hedge
 from openloop.proxy.ask import Ask
 from openloop.proxy.config import ProxySpec, ReplicaSpec
@@ -141,12 +142,15 @@ class Fleet:
         if replica.well != before:
             self._tell("recovery" if replica.well else "failure", replica.name)
 
-    def drain(self, name: str, drains: bool) -> None:
-        """A replica that drains finishes what it has, and gets nothing new."""
-        replica = next(each for each in self.replicas if each.name == name)
-        if replica.draining != drains:
-            replica.draining = drains
-            self._tell("drain" if drains else "undrain", name)
+    def drain(self, told: Mapping[str, bool]) -> None:
+        """By name, whether a replica is to drain: it finishes what it has, and gets nothing new."""
+        known = {each.name: each for each in self.replicas}
+        if told.keys() != known.keys():
+            raise SpecError("replicas are added and removed by a new start")
+        for name, drains in told.items():
+            if known[name].draining != drains:
+                known[name].draining = drains
+                self._tell("drain" if drains else "undrain", name)
 
     async def check_health(self, session: aiohttp.ClientSession, path: str, every_s: float) -> None:
         """Ask each whether it is well, for as long as this runs; one that hangs holds up no other."""

@@ -6,6 +6,7 @@ import io
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -147,8 +148,7 @@ class Ledger:
         try:
             if self.writer is not None:
                 write_now(self.writer.folder, Now(self.seconds, self.due, self.in_flight))
-                with (self.writer.folder / DECISIONS_FILE).open("ab") as file:
-                    file.write(decisions)
+                _append(self.writer.folder / DECISIONS_FILE, decisions)
             if not rows:
                 return []
             batch = make_batch({name: [row[name] for row in rows] for name in rows[0]})
@@ -167,6 +167,18 @@ class Ledger:
             stopped = max(time.monotonic_ns() - self.start_ns, 1)
             self.writer.finish(stopped_ns=stopped, window_ns=(0, stopped))
             forget_now(self.writer.folder)
+
+
+def _append(path: Path, data: bytes) -> None:
+    """All of it or nothing: a line that is torn in the middle would be no decision."""
+    with path.open("ab", buffering=0) as file:
+        before, rest = file.tell(), memoryview(data)
+        try:
+            while rest:
+                rest = rest[file.write(rest) :]
+        except OSError:
+            file.truncate(before)
+            raise
 
 
 def _judged(rows: list[dict[str, Any]], places: NDArray[np.int64], accepted: NDArray[np.bool_]) -> list[Judged]:

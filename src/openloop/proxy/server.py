@@ -50,6 +50,7 @@ class Proxy:
     def __init__(self, spec: ProxySpec, judge: Judge, tell: Tell = lambda _: None) -> None:
         self.spec = spec
         self.objectives = spec.objectives()
+        self._door = Door(self._handle, spec)
         self.meters = Meters(self.objectives.classes)
         writer = RunWriter(spec.run, _manifest(spec)) if spec.run else None
         self.ledger = Ledger(writer, self.meters, judge, tell)
@@ -61,7 +62,6 @@ class Proxy:
         self._random = stream(0, "retries")
         self._retried = self._copied = 0
         self._tasks: list[asyncio.Task[None]] = []
-        self._door = Door(self._handle, spec)
 
     @property
     def guarded(self) -> bool:
@@ -157,7 +157,7 @@ class Proxy:
             ask.most_tokens,
         )
         post = Post(
-            request.path,
+            f"{request.path}?{request.query_string}" if request.query_string else request.path,
             body,
             self._headers(request),
             bool(ask.stream),
@@ -224,9 +224,10 @@ class Proxy:
                         return attempt
             return attempt
         finally:
+            answered = attempt.good and attempt not in running.values()
             for task, other in running.items():
                 task.cancel()
-                if attempt.good:
+                if answered:
                     other.close("cancelled", "a copy of it was answered first")
 
     def _affords_copy(self) -> bool:
@@ -313,10 +314,9 @@ async def serve_proxy(path: Path, spec: ProxySpec, judge: Judge, tell: Tell) -> 
 
     def reread() -> None:
         try:
-            for each in read_proxy(path).members():
-                proxy.fleet.drain(each.called(), each.drain)
-        except (OpenloopError, StopIteration) as error:
-            tell(f"nothing is changed: {error or 'replicas are added and removed by a new start'}")
+            proxy.fleet.drain({each.called(): each.drain for each in read_proxy(path).members()})
+        except OpenloopError as error:
+            tell(f"nothing is changed: {error}")
 
     for number, act in ((signal.SIGTERM, end), (signal.SIGINT, end), (signal.SIGHUP, reread)):
         loop.add_signal_handler(number, act)

@@ -294,6 +294,7 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
                 raise OpenloopError(f"line {number + 1} of {path} is no decision: {error}") from None
             if number == 0:
                 known = _header(read_routing("round-robin"), 0, 0)
-                if any(row.get(name) != known[name] for name in ("ask", "view")):
+                kinds = [type(row.get(name)) for name in ("decisions_of", "replicas", "seed")]
+                if kinds != [str, int, int] or any(row.get(name) != known[name] for name in ("ask", "view")):
                     raise OpenloopError(f"{path} is no log of decisions that this version writes")
             yield row
