@@ -55,8 +55,9 @@ ASKED = ("llamacpp:prompt_tokens_cached_total", "llamacpp:prompt_tokens_total", 
 class Measured:
     score: ol.Score
     hit_rate: float  # by the servers
-    split: str  # requests by replica, where the one in front tells
+    split: str  # share of prompt tokens at the busier replica
     noise: Noise
+    knew: tuple[int, int] | None = None  # requests whose cached tokens the policy knew exactly, and all
 
 
 @contextmanager
@@ -120,17 +121,13 @@ def behind(way: str, replicas: list[Replica], out: Path, python: str | None) -> 
         file = out / f"proxy-{port}.yaml"
         known = [{"url": each.engine.url, **each.publishes} for each in replicas]
         file.write_text(json.dumps({"replicas": known, "listen": f"127.0.0.1:{port}", "routing": policy, "slo": SLO}))
-        command = [sys.executable, "-m", "openloop", "proxy", str(file), "-o", str(fresh(_proxied(out, way)))]
+        command = [sys.executable, "-m", "openloop", "proxy", str(file), "-o", str(out / f"proxied-{port}")]
     else:
         command = [str(python), "-m", "sglang_router.launch_router", "--host", "127.0.0.1", "--port", str(port)]
         command += ["--worker-urls", *urls, "--policy", policy, "--prometheus-port", str(free_port())]
     with front(command, address, out / f"{who}.log") as found:
-        time.sleep(1.0)  # a router asks its workers who they are before it uses them
+        time.sleep(1.0 if who == "openloop" else 5.0)  # a router asks its workers who they are before it uses them
         yield found
-
-
-def _proxied(out: Path, way: str) -> Path:
-    return out / "runs" / f"proxied-{way.replace(' ', '-')}"
 
 
 def measure(given: Any, way: str, kept: list[Replica] | None) -> Measured:
@@ -154,7 +151,10 @@ def measure(given: Any, way: str, kept: list[Replica] | None) -> Measured:
         run = drive(server, fresh(given.out / "runs" / way.replace(" ", "-")), **scenario)
         counts = np.array([each.counted() for each in replicas]) - before
     cached, asked = counts.sum(axis=0)
-    return Measured(ol.score(run), cached / max(asked, 1.0), f"{counts[:, 1].max() / max(asked, 1.0):.0%}", around)
+    folder = given.out / f"proxied-{server.url.rpartition(':')[2]}"
+    knew = expected(folder) if kept and folder.exists() else None
+    split = f"{counts[:, 1].max() / max(asked, 1.0):.0%}"
+    return Measured(ol.score(run), cached / max(asked, 1.0), split, around, knew)
 
 
 def expected(folder: Path) -> tuple[int, int]:
@@ -227,11 +227,10 @@ def main() -> None:
     blind, aware = ways[:2]
     checks.that(hits[aware] > hits[blind] + 0.2, f"prefix-aware finds {hits[aware]:.0%}, round-robin {hits[blind]:.0%}")
     checks.that(p50[aware] < p50[blind], f"its TTFT p50 is {ms(p50[aware])} ms, round-robin's {ms(p50[blind])} ms")
-    if given.vllm:
-        right, of = expected(_proxied(given.out, ways[2]))
-        checks.that(
-            right > 0.9 * of, f"kv-aware knew exactly what vLLM found in its cache for {right} of {of} requests"
-        )
+    for way in ways:
+        for right, of in [each.knew for each in found[way] if each.knew]:
+            told = f"{way} knew exactly what vLLM found in its cache for {right} of {of} requests"
+            checks.that(way != "openloop kv-aware" or right > 0.9 * of, told)
     chart = Chart(f"Two {name}, by who sends requests where", "Percent of requests", "TTFT at most (ms)")
     for way, several in found.items():
         values = [wait for each in several for wait in _first_ms(each.score)]

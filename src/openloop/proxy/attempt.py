@@ -78,7 +78,7 @@ class Attempt:
                 if post.streamed and not self._hearing.streamed:
                     fail(self.outcome, "a streaming request was answered with no stream")
                 while post.hold and self.good and not self._hearing.spoken and sum(map(len, self._held)) < MOST_HELD:
-                    data = await self._read()
+                    data = self._took(await self.reply.content.readany())
                     if not data:
                         break
                     self._held.append(data)
@@ -93,17 +93,17 @@ class Attempt:
         """What is held, and then what comes; nothing: it is over."""
         if self._held:
             return self._held.pop(0)
+        if self.reply is None or self.ended_ns is not None:
+            return b""
         try:
-            return await self._read() if self.ended_ns is None else b""
+            return self._took(await self.reply.content.readany())
         except TROUBLE as error:
             self._fail(error)
             return b""
 
-    async def _read(self) -> bytes:
+    def _took(self, data: bytes) -> bytes:
         """What has come since; nothing: that was all."""
-        assert self.reply is not None
         assert self._hearing is not None
-        data = await self.reply.content.readany()
         now = time.monotonic_ns()
         if data:
             self._hearing.feed(data, now)

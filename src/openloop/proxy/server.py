@@ -259,11 +259,12 @@ class Proxy:
         response = web.StreamResponse(status=reply.status, headers=headers)
         if attempt.replica is not None:
             response.headers["X-Openloop-Replica"] = attempt.replica.name
-        await response.prepare(request)
+        writer = await response.prepare(request)
+        assert writer is not None
         try:
             async with asyncio.timeout_at(attempt.until):  # also for a client that does not read
                 while data := await attempt.more():
-                    await response.write(data)
+                    await writer.write(data)
         except TimeoutError:
             attempt.give_up()
         if attempt.whole:
