@@ -204,9 +204,12 @@ def alone(python: str | None, rounds: int = 5) -> None:
         for _ in range(rounds):
             for name, (at, who) in ways.items():
                 found[name] = min(found.get(name, np.inf), replica.cost_us(at, who))
-        ours, other = found["the proxy"], found.get("sglang router")
-        against = f"sglang router {other:.0f} us | {ours / other:.1f}x" if other else "not installed | "
-        print(f"=> proxy: processor time per token, one at a time | {ours:.0f} us | {against} | twice a compiled one")
+        headline("processor time per token, one at a time", "us", found["the proxy"], found.get("sglang router"))
+
+
+def headline(what: str, unit: str, ours: float, other: float | None) -> None:
+    against = f"sglang router {other:.3g} {unit} | {ours / other:.1f}x" if other else "no router | "
+    print(f"=> proxy: {what} | {ours:.3g} {unit} | {against} | 2x of a compiled one", flush=True)
 
 
 def compare(rates: list[float], seconds: float, python: str | None) -> None:
@@ -227,6 +230,7 @@ def compare(rates: list[float], seconds: float, python: str | None) -> None:
         for urls, _ in ways.values():
             drive(urls, folder / f"warm-{free_port()}", 20.0, 1.0)
         for rate in rates:
+            typical: dict[str, float] = {}
             for name, (urls, who) in ways.items():
                 for each in replicas:
                     each.truth()
@@ -241,6 +245,9 @@ def compare(rates: list[float], seconds: float, python: str | None) -> None:
                     f"   {q[0]:>9.2f} / {q[1]:>7.2f}   {1e6 * used / count:>12.1f}  {taken:>6.1%}",
                     flush=True,
                 )
+                typical[name] = q[0]
+            streams = f"{rate * TOKENS * GAP_S:.0f} streams"
+            headline(f"added to a token, p50, {streams}", "ms", typical["openloop proxy"], typical.get("sglang router"))
 
 
 def endure(streams: int, minutes: float, folder: Path) -> int:
@@ -291,7 +298,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rates", default="20,100")
     parser.add_argument("--for", dest="seconds", type=float, default=10.0)
-    parser.add_argument("--sglang", help="a Python that can import sglang_router")
+    parser.add_argument(
+        "--sglang", default=os.environ.get("OPENLOOP_SGLANG"), help="a Python that can import sglang_router"
+    )
     parser.add_argument("--alone", action="store_true")
     parser.add_argument("--endure", action="store_true")
     parser.add_argument("--streams", type=int, default=1000)

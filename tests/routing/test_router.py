@@ -161,6 +161,10 @@ def test_a_log_replays_with_the_same_choices(policy: str, tmp_path: Path) -> Non
         found = router.route(now, len(text) // 4, session=f"user {number % 5}", deadline=now + 0.3,
                              names=prefix_names(text), avoid=number % 4 if number % 7 == 0 else None)  # fmt: skip
         under_way += [found.number] if found else []
+        if number % 11 == 0:
+            router.cache_event(1, prefix_names(text), prefix_names("1" * 800))
+        if number % 29 == 0:
+            router.forget(number % 4)
         if number % 3 == 0 and under_way:
             router.answered(under_way[0], now)
             router.ended(under_way.pop(0))
