@@ -3,7 +3,8 @@
     python bench/all.py [--quick] [NAME...]
 
 A bench prints its headline as `=> what | ours | against what | ratio | aim`. Peers that are not installed are left out;
-`bench/load.py --help` says how to name them, and what OPENLOOP_PEERS holds is handed to it.
+`bench/load.py --help` says how to name them, and what OPENLOOP_PEERS holds is handed to it; OPENLOOP_SGLANG is a Python
+that has the sglang router.
 """
 
 import argparse
@@ -24,6 +25,7 @@ BENCHES = {  # slow ones last, and what makes them quick
     "fleet": "",
     "view": "",
     "score": "--large 0",
+    "proxy": "--alone",
     "load": "--rates 100",
     "compare": "--pairs 200",
     "knee": "--systems 40",

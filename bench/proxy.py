@@ -1,12 +1,16 @@
 """What the proxy adds: latency and processor time, beside a direct connection and beside the sglang router.
 
-    python bench/proxy.py [--rates 20,100] [--for 10] [--sglang PYTHON]
+    python bench/proxy.py [--rates 20,100] [--for 10] [--sglang PYTHON] [--alone]
     python bench/proxy.py --endure [--streams 1000] [--minutes 10] [-o FOLDER]
 
 Two built-in endpoints serve streams of 50 tokens, one each 20 ms, and note when each request arrived and each token was
 written. They are driven directly, through the proxy and through the router (PYTHON can import sglang_router). Added
 latency is (received - sent) - (written - arrived), for first tokens and for later ones; processor time is that of the
 proxy or router. It has the last core, everything else the first.
+
+How many tokens it reads at once depends on how busy the machine is, and so does what one costs it. So there is also one
+stream whose next token is written when the last has arrived: each is read and passed on by itself. The least of several
+rounds is what that costs. With --alone it is the only thing that is measured.
 
 With --endure, as many streams as are asked for are kept open for so long, and the memory and files of the proxy are
 read every ten seconds; it fails if a stream is lost, if rows are missing, or if memory grows.
@@ -15,11 +19,14 @@ read every ten seconds; it fails if a stream is lost, if rows are missing, or if
 import argparse
 import json
 import os
+import queue
+import re
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -125,6 +132,86 @@ def added(run: ol.Run, replicas: list[Served]) -> tuple[np.ndarray, np.ndarray, 
     return np.array(first), np.concatenate(later), count
 
 
+class Lockstep:
+    """A replica that writes the next token when the client has the last."""
+
+    REQUEST = b'{"model":"openloop","stream":true,"messages":[{"role":"user","content":"hello"}]}'
+    HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+    def __init__(self) -> None:
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self.listener.getsockname()[1]}"
+        threading.Thread(target=self._accept, daemon=True).start()
+        self.asked: queue.Queue[socket.socket] = queue.Queue()
+
+    def _accept(self) -> None:
+        while True:
+            threading.Thread(target=self._answer, args=[self.listener.accept()[0]], daemon=True).start()
+
+    def _answer(self, connection: socket.socket) -> None:
+        """Whatever a router wants to know of its workers; a completion is handed over."""
+        told = b'{"data":[{"id":"openloop"}],"model_path":"openloop","status":"ok"}'
+        seen = b""
+        while data := connection.recv(65536):
+            seen += data
+            head, _, body = seen.partition(b"\r\n\r\n")
+            length = re.search(rb"(?i)content-length: *(\d+)", head)
+            if len(body) < int(length[1] if length else 0) or head == seen:
+                continue
+            if head.startswith(b"POST /v1/chat"):
+                self.asked.put(connection)
+                return
+            head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(told)
+            connection.sendall(head + told)
+            seen = b""
+
+    def cost_us(self, url: str, pid: int, tokens: int = 3000) -> float:
+        """Processor time of whoever stands between, for each token."""
+        with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2]))) as client:
+            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            head = "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            client.sendall(f"{head}Content-Length: {len(self.REQUEST)}\r\n\r\n".encode() + self.REQUEST)
+            replica = self.asked.get(timeout=30)
+            replica.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            replica.sendall(self.HEAD)
+            began = 0.0
+            for number in range(tokens + 200):
+                began = cpu_s(pid) if number == 200 else began
+                word = b"w%d;" % number
+                event = b'data: {"choices":[{"index":0,"delta":{"content":"%b"},"finish_reason":null}]}\n\n' % word
+                replica.sendall(b"%x\r\n%b\r\n" % (len(event), event))
+                seen = b""
+                while word not in seen:
+                    seen += client.recv(65536)
+            used = cpu_s(pid) - began
+            last = b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
+            replica.sendall(b"%x\r\n%b\r\n0\r\n\r\n" % (len(last), last))
+            replica.close()
+        return 1e6 * used / tokens
+
+
+def alone(python: str | None, rounds: int = 5) -> None:
+    with tempfile.TemporaryDirectory() as scratch, ExitStack() as stack:
+        replica = Lockstep()
+        url, pid = stack.enter_context(proxy([Served(replica.url)], Path(scratch), CORES[-1], health=None))
+        ways = {"the proxy": (url, pid)}
+        if python:
+            url, pid = stack.enter_context(sglang(python, [Served(replica.url)], CORES[-1]))
+            ways["sglang router"] = (url, pid)
+            time.sleep(3.0)  # it asks its workers who they are before it uses them
+        os.sched_setaffinity(0, {CORES[0]})
+        found: dict[str, float] = {}
+        for _ in range(rounds):
+            for name, (at, who) in ways.items():
+                found[name] = min(found.get(name, np.inf), replica.cost_us(at, who))
+        headline("processor time per token, one at a time", "us", found["the proxy"], found.get("sglang router"))
+
+
+def headline(what: str, unit: str, ours: float, other: float | None) -> None:
+    against = f"sglang router {other:.3g} {unit} | {ours / other:.1f}x" if other else "no router | "
+    print(f"=> proxy: {what} | {ours:.3g} {unit} | {against} | 2x of a compiled one", flush=True)
+
+
 def compare(rates: list[float], seconds: float, python: str | None) -> None:
     print("through          offered  streams  first token +ms p50 / p99   later +ms p50 / p99   cpu us/token  stolen")
     with tempfile.TemporaryDirectory() as scratch, ExitStack() as stack:
@@ -143,6 +230,7 @@ def compare(rates: list[float], seconds: float, python: str | None) -> None:
         for urls, _ in ways.values():
             drive(urls, folder / f"warm-{free_port()}", 20.0, 1.0)
         for rate in rates:
+            typical: dict[str, float] = {}
             for name, (urls, who) in ways.items():
                 for each in replicas:
                     each.truth()
@@ -157,6 +245,9 @@ def compare(rates: list[float], seconds: float, python: str | None) -> None:
                     f"   {q[0]:>9.2f} / {q[1]:>7.2f}   {1e6 * used / count:>12.1f}  {taken:>6.1%}",
                     flush=True,
                 )
+                typical[name] = q[0]
+            streams = f"{rate * TOKENS * GAP_S:.0f} streams"
+            headline(f"added to a token, p50, {streams}", "ms", typical["openloop proxy"], typical.get("sglang router"))
 
 
 def endure(streams: int, minutes: float, folder: Path) -> int:
@@ -207,13 +298,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rates", default="20,100")
     parser.add_argument("--for", dest="seconds", type=float, default=10.0)
-    parser.add_argument("--sglang", help="a Python that can import sglang_router")
+    parser.add_argument(
+        "--sglang", default=os.environ.get("OPENLOOP_SGLANG"), help="a Python that can import sglang_router"
+    )
+    parser.add_argument("--alone", action="store_true")
     parser.add_argument("--endure", action="store_true")
     parser.add_argument("--streams", type=int, default=1000)
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("-o", "--out", type=Path, help="a folder for the runs of --endure")
     given = parser.parse_args()
     if not given.endure:
+        alone(given.sglang)
+        if given.alone:
+            return
         compare([float(each) for each in given.rates.split(",")], given.seconds, given.sglang)
         return
     with tempfile.TemporaryDirectory() as scratch:

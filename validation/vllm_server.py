@@ -15,6 +15,7 @@ ENVIRONMENT = {
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "OMP_NUM_THREADS": "1",
     "HF_HUB_OFFLINE": "1",
+    "VLLM_SERVER_DEV_MODE": "1",  # its cache can be emptied
 }
 
 

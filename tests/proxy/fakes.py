@@ -86,6 +86,13 @@ async def breaks(fake: Fake, request: web.BaseRequest) -> web.StreamResponse:
     return response
 
 
+async def fails_and_hangs(fake: Fake, request: web.BaseRequest) -> web.StreamResponse:
+    response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+    await response.prepare(request)
+    await response.write(b'data: {"error": {"message": "out of memory"}}\n\n')
+    return await hangs(fake, request)
+
+
 class World:
     def __init__(self, proxy: Proxy, fakes: list[Fake], session: aiohttp.ClientSession, run: Path) -> None:
         self.proxy, self.fakes, self.session, self.folder = proxy, fakes, session, run
@@ -121,7 +128,8 @@ async def world(folder: Path, *handlers: Handler, **keys: Any) -> AsyncIterator[
         await site.start()
         fake.port = site.port
         runners.append(runner)
-    members = [{"url": fake.url, "name": name} for fake, name in zip(fakes, "abcdef", strict=False)]
+    told = keys.pop("replica_keys", [{}] * len(fakes))
+    members = [{"url": fake.url, "name": name, **more} for fake, name, more in zip(fakes, "abcdef", told, strict=False)]
     more = keys.pop("extra_replicas", [])
     spec = read_proxy({"replicas": [*members, *more], "listen": "127.0.0.1:0", "run": str(folder / "run"), **keys})
     proxy = Proxy(spec, partial(judge_batch, objectives=spec.objectives()))

@@ -28,6 +28,7 @@ ONE = ["http://127.0.0.1:8001"]
         ({"replicas": ONE, "routing": "round-robbin"}, "did you mean 'round-robin'?"),
         ({"replicas": ["ftp://a"]}, "'ftp://a' is no address of a replica"),
         ({"replicas": ["http://u:secret@a"]}, "holds a password"),
+        ({"replicas": [{"url": "http://a", "name": "b\nX-C: d"}]}, "it is also in a header"),
         ({"replicas": [*ONE, *ONE]}, "two replicas are called '127.0.0.1:8001'"),
         ({"replicas": ONE, "listen": "8000"}, "listen is '8000'"),
         ({"replicas": ONE, "admission": "in-flite:most=3"}, "did you mean 'in-flight'?"),

@@ -3,12 +3,15 @@
 import asyncio
 import contextlib
 import os
+import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import aiohttp
 import pytest
 
+from openloop.errors import SpecError
+from openloop.proxy import Proxy, door, read_proxy
 from tests.proxy.fakes import DONE, World, last, three_tokens, token, until, world
 
 WHOLE = token("one") + token("two") + token("three") + last(3) + DONE
@@ -59,6 +62,26 @@ def test_bad_requests_get_a_status_while_other_traffic_goes_on(tmp_path: Path) -
             assert len(w.fakes[0].asked) == 2
 
     asyncio.run(main())
+
+
+def test_who_says_nothing_is_sent_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(door, "IDLE_S", 0.1)
+
+    async def main() -> None:
+        async with world(tmp_path, three_tokens) as w:
+            w.fakes[0].go.set()
+            assert await raw(w) == b""
+            assert await w.ask() == (200, WHOLE)
+
+    asyncio.run(main())
+
+
+def test_an_address_that_is_taken_leaves_no_run_behind(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        spec = {"replicas": ["http://127.0.0.1:9"], "listen": f"127.0.0.1:{taken.getsockname()[1]}"}
+        with pytest.raises(SpecError, match="already in use; choose another address"):
+            Proxy(read_proxy({**spec, "run": str(tmp_path / "run")}), lambda _: ([], []))  # type: ignore[arg-type,return-value]
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_request_that_comes_in_pieces_but_in_time_is_served(tmp_path: Path) -> None:

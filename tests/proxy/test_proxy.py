@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import resource
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,10 @@ import aiohttp
 import pytest
 from aiohttp import web
 
+from openloop.errors import SpecError
 from openloop.proxy.attempt import Attempt
 from openloop.proxy.hearing import Hearing
-from openloop.proxy.ledger import Flight
+from openloop.proxy.ledger import Flight, _append
 from openloop.records import Run
 from openloop.routing import replay
 from openloop.score import score
@@ -21,6 +23,7 @@ from tests.proxy.fakes import (
     DONE,
     Fake,
     breaks,
+    fails_and_hangs,
     hangs,
     last,
     refuses,
@@ -94,7 +97,7 @@ def test_the_log_of_decisions_replays_with_identical_choices(policy: str, tmp_pa
                 fake.go.set()
             asks = [w.ask(f"{'abc'[n % 3] * 600} {n}", x_session_id=f"s{n % 5}") for n in range(24)]
             await asyncio.gather(*asks[:16])
-            w.proxy.fleet.drain("b", True)
+            w.proxy.fleet.drain({"a": False, "b": True, "c": False})
             await asyncio.gather(*asks[16:])
             return [row["replica"] for row in sorted(rows(await w.run()), key=lambda row: int(row["request_id"]))]
 
@@ -133,6 +136,34 @@ def test_admission_sheds_what_is_too_much(admission: str, passed: int, tmp_path:
 
     found = [row["status"] for row in rows(asyncio.run(main()))]
     assert found.count("shed") == 5 - passed
+
+
+def test_a_stream_that_begins_with_an_error_is_not_waited_for(tmp_path: Path) -> None:
+    async def main() -> Run:
+        how = {"routing": "round-robin", "retry": "retry:most=1,base=1ms", "timeout": "60s"}
+        async with world(tmp_path, fails_and_hangs, three_tokens, **how) as w:
+            w.fakes[1].go.set()
+            assert await w.ask() == (200, WHOLE)
+            await until(lambda: w.fakes[0].left == 1)
+            return await w.run()
+
+    assert [row["status"] for row in rows(asyncio.run(main()))] == ["error", "ok"]
+
+
+def test_a_refusal_in_pieces_is_passed_on_whole(tmp_path: Path) -> None:
+    async def in_pieces(fake: Fake, request: web.BaseRequest) -> web.StreamResponse:
+        response = web.StreamResponse(status=400)
+        await response.prepare(request)
+        await response.write(b"too ")
+        await asyncio.sleep(0.05)
+        await response.write(b"long")
+        return response
+
+    async def main() -> tuple[int, bytes]:
+        async with world(tmp_path, in_pieces) as w:
+            return await w.ask()
+
+    assert asyncio.run(main()) == (400, b"too long")
 
 
 def test_a_retry_goes_elsewhere_and_the_client_sees_one_answer(tmp_path: Path) -> None:
@@ -249,9 +280,12 @@ def test_who_cannot_be_reached_is_passed_over_and_then_left_out(tmp_path: Path) 
         async with world(tmp_path, three_tokens, extra_replicas=nobody, routing="round-robin", health=None) as w:
             w.fakes[0].go.set()
             assert [(await w.ask())[0] for _ in range(8)] == [200] * 8
-            w.proxy.fleet.drain("a", True)
+            with pytest.raises(SpecError, match="by a new start"):
+                w.proxy.fleet.drain({"a": True})
+            assert not w.proxy.fleet.replicas[0].draining
+            w.proxy.fleet.drain({"a": True, "nobody": False})
             assert (await w.ask())[0] == 502
-            w.proxy.fleet.drain("nobody", True)
+            w.proxy.fleet.drain({"a": True, "nobody": True})
             assert (await w.ask())[0] == 503
             return await w.run()
 
@@ -276,6 +310,19 @@ def test_what_is_kept_of_requests_does_not_grow_with_them(tmp_path: Path) -> Non
             assert not w.proxy.fleet._router._sent
 
     asyncio.run(main())
+
+
+def test_a_log_that_does_not_fit_ends_with_a_whole_line(tmp_path: Path) -> None:
+    path, limits = tmp_path / "log", resource.getrlimit(resource.RLIMIT_FSIZE)
+    _append(path, b"first\n")
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, limits[1]))
+    try:
+        with pytest.raises(OSError, match="large"):
+            _append(path, b"second\n" * 5)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    _append(path, b"third\n")
+    assert path.read_bytes() == b"first\nthird\n"
 
 
 def test_attainment_and_goodput_come_first_and_are_the_scorers(tmp_path: Path) -> None:

@@ -128,13 +128,15 @@ def test_where_the_deadline_holds_or_nowhere() -> None:
 
 def test_the_sglang_router_decides_so() -> None:
     """cache_aware of sglang-router 0.3.2: unbalanced if max - min > 64 and max > 1.5 min, then the shortest queue;
-    otherwise the highest match, if over 0.3 of the prompt, else the smallest tree."""
+    otherwise the highest match, if over 0.3 of the prompt, else the shortest queue. Its comments still say the
+    smallest tree, which it took before."""
     holds = {"cached": [0, 301, 0], "known": [50, 900, 20]}
     assert chosen("sglang", views(3, sent=[10, 74, 12], **holds)) == 1  # 64 apart is not more than 64
     assert chosen("sglang", views(3, sent=[10, 75, 12], **holds)) == 0
     assert chosen("sglang", views(3, sent=[140, 205, 150], **holds)) == 1  # 65 apart, but not 1.5 times
-    assert chosen("sglang", views(3, sent=[10, 20, 30], cached=[0, 300, 0], known=[50, 900, 20])) == 2
+    assert chosen("sglang", views(3, sent=[12, 20, 10], cached=[0, 300, 0], known=[5, 900, 20])) == 2
     assert chosen("sglang:match=20%", views(3, cached=[0, 300, 0], known=[50, 900, 20])) == 1
+    assert chosen("sglang", views(3, sent=[10, 70, 0], open=[1, 1, 0], **holds)) == 0  # who is down counts as idle
 
 
 def test_llm_d_decides_so() -> None:
@@ -160,6 +162,9 @@ def test_dynamo_decides_so() -> None:
     counts = np.bincount([chosen("dynamo:temperature=1", seen, ask(160), memory) for _ in range(900)])
     shares = np.exp(-np.array([1, 1 / 7, 0]))
     assert np.all(np.abs(counts - 900 * shares / shares.sum()) < 60)
+    assert chosen("dynamo", views(3, known=[64, 32, 96])) == 1  # equals: the smallest tree,
+    counts = np.bincount([chosen("dynamo", views(3), memory=start_memory(seed)) for seed in range(300)])
+    assert np.all(np.abs(counts - 100) < 40)  # and then by chance
 
 
 cells = st.integers(0, 40)

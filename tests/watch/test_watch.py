@@ -287,6 +287,43 @@ def test_spans_are_followed_as_they_are_written_and_say_what_they_cannot_show(tm
     assert "2 lines or spans could not be used" in feed.notes
 
 
+def test_a_file_of_spans_may_be_empty_torn_or_begun_anew(tmp_path: Path, call: Callable[..., Any]) -> None:
+    path = tmp_path / "spans.jsonl"
+    path.touch()
+    feed = open_feed(path, "ttft<=500ms", None, Settings())
+    feed.read()
+    assert feed.clock() == 0.0
+    path.write_text(spans([(0.0, 0.2, 1.0)]) + '{"resourceSpans": [{"scopeSpans": [{"spans": [{"name": "chat"}]}]}]}\n')
+    feed.read()
+    path.rename(tmp_path / "spans.1")
+    path.write_text(spans([(n / 2, 0.2, n / 2 + 1.0) for n in range(4, 40)]))  # longer than what was read of the first
+    feed.read()
+    assert feed.ledger.total("ended", 0, 1e9) == 37
+    assert feed.notes == ("1 lines or spans could not be used",)
+    whole = (tmp_path / "spans.1").read_text() + path.read_text()
+    path.write_text(whole + whole.splitlines()[0][:80])
+    frame = json.loads(call("watch", path, "--slo", "ttft<=500ms", "--once", "--window", "1h", "--json").out)
+    assert (frame["ended"], frame["attainment"], frame["at_s"]) == (37, 1.0, 21)
+    assert frame["notes"] == ["2 lines or spans could not be used"]
+
+
+def test_a_clock_that_is_set_does_not_move_what_is_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = RunWriter(tmp_path / "run", Manifest(source="proxy", slo="ttft<=1s"))
+    write_now(tmp_path / "run", Now(50.0, 40, 1))
+    path = tmp_path / "spans.jsonl"
+    path.write_text(spans([(0.0, 0.2, 1.0)]))
+    feeds = [open_feed(each, "ttft<=1s", None, Settings()) for each in (tmp_path / "run", path)]
+    for feed in feeds:
+        feed.read()
+    before, real = [feed.clock() for feed in feeds], time.time
+    for step in (3600.0, -3600.0):
+        monkeypatch.setattr(time, "time", lambda by=step: real() + by)
+        for feed, was in zip(feeds, before, strict=True):
+            feed.read()
+            assert was <= feed.clock() < was + 60
+    writer.finish()
+
+
 @contextmanager
 def site(answer: Callable[[str, bytes], tuple[int, str]]) -> Iterator[str]:
     class Handler(BaseHTTPRequestHandler):
@@ -333,7 +370,8 @@ def test_histograms_bound_attainment_and_a_restart_is_marked() -> None:
     pages = [
         exposition([0, 10, 10, 10], [0, 0, 10, 10], 10, 0),
         exposition([20, 90, 100, 110], [0, 40, 100, 110], 105, 5),  # 80 of 100 within 0.5 s; 30 to 90 within 0.7 s
-        exposition([1, 2, 2, 2], [0, 0, 2, 2], 2, 0),
+        exposition([1, 2, 2, 2], [0, 0, 2, 2], 2, 0) + "process_start_time_seconds 100\n",
+        exposition([1, 5, 5, 5], [0, 0, 5, 5], 5, 0) + "process_start_time_seconds 200\n",
         "up 1\n",
     ]
     asked: list[str] = []
@@ -365,6 +403,10 @@ def test_histograms_bound_attainment_and_a_restart_is_marked() -> None:
         third, _ = next(moments)
         assert [mark.kind for mark in third.events] == ["restart"]
         assert third.ended == 102
+        assert third.tails["ttft"].requests == 2
+        fourth, _ = next(moments)  # it was started again, and has counted more than before
+        assert [mark.kind for mark in fourth.events] == ["restart"] * 2
+        assert fourth.ended == 107
         assert "no latency histogram" in next(moments)[0].notes[0]  # it is starting, maybe
         assert "status 503" in next(moments)[0].notes[0]
     assert set(asked) == {"/metrics"}

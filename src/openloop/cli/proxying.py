@@ -38,8 +38,6 @@ def proxy(file: Path, out: Path | None, listen: str | None, as_json: bool) -> No
         import aiohttp  # noqa: F401
     except ImportError:
         raise SpecError("the proxy needs the package aiohttp: pip install 'openloop[proxy]'") from None
-    import asyncio
-
     import msgspec
 
     from openloop.proxy import read_proxy, serve_proxy
@@ -54,7 +52,11 @@ def proxy(file: Path, out: Path | None, listen: str | None, as_json: bool) -> No
         click.echo(json.dumps({"event": sentence}) if as_json else sentence)
         sys.stdout.flush()
 
-    done = asyncio.run(serve_proxy(file, spec, partial(judge_batch, objectives=spec.objectives()), tell))
+    try:
+        from uvloop import run  # it takes a fifth less processor time
+    except ImportError:
+        from asyncio import run  # type: ignore[assignment]
+    done = run(serve_proxy(file, spec, partial(judge_batch, objectives=spec.objectives()), tell))
     kept = {"requests": done.ledger.due, "rows": done.ledger.rows, "lost": done.ledger.lost, "run": spec.run}
     where = f"in {spec.run}" if spec.run else "and no records, for want of a folder (-o)"
     click.echo(json.dumps(kept) if as_json else f"{done.ledger.due:,} requests, {done.ledger.rows:,} attempts, {where}")

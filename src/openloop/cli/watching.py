@@ -1,6 +1,5 @@
 """The command that watches what goes on."""
 
-import json
 import sys
 from pathlib import Path
 
@@ -63,74 +62,29 @@ def watch(
       openloop watch http://localhost:8000/metrics --slo "ttft<=500ms, e2e<=10s" --listen 9464
     """
     import math
-    from contextlib import ExitStack, suppress
-
-    from rich.console import Console
-    from rich.live import Live
+    from contextlib import nullcontext, suppress
 
     from openloop.records import read_prices
-    from openloop.spec import plain
     from openloop.watch import RULES, Settings, open_feed, parse_rules
     from openloop.watch import watch as moments
-    from openloop.watch.outlets import MetricsServer, Webhook, metrics_page
-    from openloop.watch.show import history, line, picture
+    from openloop.watch.audience import Audience
+    from openloop.watch.outlets import MetricsServer
 
     if once and speed is not None:
         raise click.UsageError("--once goes through it at once: leave out --speed")
-    settings = Settings(
-        objective,
-        parse_rules(burn) if burn else RULES,
-        window,
-        every,
-        disruption,
-        math.inf if once else speed,
-    )
+    rules = parse_rules(burn) if burn else RULES
+    settings = Settings(objective, rules, window, every, disruption, math.inf if once else speed)
     feed = open_feed(what, slo, read_prices(prices) if prices else None, settings)
-    shown = feed.source
-    frame, told, noted = None, [], set()
-    with ExitStack() as stack:
-        hook = Webhook(webhook) if webhook else None
-        page = stack.enter_context(MetricsServer(listen, token)) if listen else None
+    with MetricsServer(listen, token) if listen else nullcontext() as page:
         if page:
             click.echo(f"metrics at {page.url}", err=True)
-        screen = sys.stdout.isatty() and not as_json and not once
-        live = stack.enter_context(Live(console=Console(), auto_refresh=False)) if screen else None
-        with suppress(KeyboardInterrupt):
+        audience = Audience(feed, window, as_json=as_json, quiet=once, webhook=webhook, page=page)
+        with audience, suppress(KeyboardInterrupt):
             for frame, changed in moments(feed, settings):
-                told += changed
-                for alert in changed:
-                    if hook:
-                        hook.send(alert, shown)
-                    if as_json:
-                        click.echo(json.dumps({"type": "alert", **plain(alert)}, allow_nan=False))
-                    elif not live and not once:
-                        click.echo(str(alert))
-                if page:
-                    page.text = metrics_page(frame)
-                if live:
-                    past = history(feed.ledger, feed.signals, frame.at_s, window)
-                    live.update(picture(frame, past, told, shown), refresh=True)
-                elif not once:
-                    for note in () if as_json else [each for each in frame.notes if each not in noted]:
-                        click.echo(f"note: {note}", err=True)
-                        noted.add(note)
-                    click.echo(
-                        json.dumps({"type": "frame", **plain(frame)}, allow_nan=False) if as_json else line(frame)
-                    )
-                    sys.stdout.flush()
+                audience.tell(frame, changed)
                 if fail_on_alert and any(alert.until_s is None for alert in changed):
                     break
-        if hook:
-            hook.close()
-    if frame is None:
-        return
-    if once and as_json:
-        click.echo(json.dumps({"type": "frame", **plain(frame)}, allow_nan=False))
-    elif once:
-        past = history(feed.ledger, feed.signals, frame.at_s, window)
-        Console(soft_wrap=not sys.stdout.isatty()).print(picture(frame, past, told, shown))
-    if hook and hook.note:
-        click.echo(hook.note, err=True)
-    began = [alert for alert in told if alert.until_s is None]
-    if (fail_on_alert and began) or (once and frame.alerts):
-        sys.exit(say(f"{len(began)} alerts began, {len(frame.alerts)} are on", 1))
+        audience.sum_up()
+    on = len(audience.frame.alerts) if audience.frame else 0
+    if (fail_on_alert and audience.began) or (once and on):
+        sys.exit(say(f"{audience.began} alerts began, {on} are on", 1))

@@ -1,5 +1,7 @@
 """What a client asks, as far as a proxy must know it."""
 
+from typing import Any
+
 import msgspec
 
 from openloop.said import NO_SENSE
@@ -11,15 +13,15 @@ LETTERS_PER_TOKEN = 4  # a guess, to weigh requests by
 
 
 class Ask(msgspec.Struct):
-    """The prompt stays as it came: equal beginnings are equal bytes."""
+    """The prompt stays as it came: equal beginnings are equal bytes. What makes no sense is the replica's to refuse."""
 
-    model: str = ""
-    stream: bool | None = False
-    max_tokens: int | None = None
-    max_completion_tokens: int | None = None
+    stream: Any = None
+    max_tokens: Any = None
+    max_completion_tokens: Any = None
     messages: msgspec.Raw = msgspec.Raw(b"")
     prompt: msgspec.Raw = msgspec.Raw(b"")
     input: msgspec.Raw = msgspec.Raw(b"")
+    cache_salt: msgspec.Raw = msgspec.Raw(b"")  # nobody else's blocks are its own
 
     @property
     def text(self) -> bytes:
@@ -32,7 +34,7 @@ class Ask(msgspec.Struct):
     @property
     def most_tokens(self) -> int | None:
         found = self.max_completion_tokens or self.max_tokens
-        return found if found is not None and 0 < found < 2**31 else None
+        return found if isinstance(found, int) and 0 < found < 2**31 else None
 
 
 _DECODER: "msgspec.json.Decoder[Ask]" = msgspec.json.Decoder(Ask)

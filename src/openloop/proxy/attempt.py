@@ -77,8 +77,8 @@ class Attempt:
                 self._hearing = Hearing("event-stream" in kind, self.outcome)
                 if post.streamed and not self._hearing.streamed:
                     fail(self.outcome, "a streaming request was answered with no stream")
-                while post.hold and not self._hearing.spoken and sum(map(len, self._held)) < MOST_HELD:
-                    data = await self._read()
+                while post.hold and self.good and not self._hearing.spoken and sum(map(len, self._held)) < MOST_HELD:
+                    data = self._took(await self.reply.content.readany())
                     if not data:
                         break
                     self._held.append(data)
@@ -93,17 +93,17 @@ class Attempt:
         """What is held, and then what comes; nothing: it is over."""
         if self._held:
             return self._held.pop(0)
+        if self.reply is None or self.ended_ns is not None:
+            return b""
         try:
-            return await self._read() if self.ended_ns is None else b""
+            return self._took(await self.reply.content.readany())
         except TROUBLE as error:
             self._fail(error)
             return b""
 
-    async def _read(self) -> bytes:
+    def _took(self, data: bytes) -> bytes:
         """What has come since; nothing: that was all."""
-        assert self.reply is not None
         assert self._hearing is not None
-        data = await self.reply.content.readany()
         now = time.monotonic_ns()
         if data:
             self._hearing.feed(data, now)
@@ -117,7 +117,9 @@ class Attempt:
 
     async def _read_refusal(self, error_texts: bool) -> None:
         assert self.reply is not None
-        body = await self.reply.content.read(LARGEST_REFUSAL)
+        body = b""
+        while len(body) < LARGEST_REFUSAL and (more := await self.reply.content.read(LARGEST_REFUSAL - len(body))):
+            body += more
         status, told = self.reply.status, f": {message(body)}" if error_texts else ""
         fail(self.outcome, f"status {status}{told}", "shed" if status in SHED else "error")
         self._held, self.whole = [body], self.reply.content.at_eof()

@@ -1,6 +1,8 @@
 """proxy.yaml: who stands behind the proxy, and what it does with requests."""
 
+import importlib.util
 import os
+import re
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -24,6 +26,8 @@ class ReplicaSpec(Strict, frozen=True):
     name: str | None = None  # null: its host and port
     drain: bool = False  # it finishes what it has, and gets nothing new
     key_env: str | None = None  # the variable that holds its key; null: what the client shows is passed on
+    kv_events: str | None = None  # where it publishes what its cache holds; null: it is guessed from what was sent
+    kv_replay: str | None = None  # where it tells again what was missed
 
     def called(self) -> str:
         return self.name or urlsplit(self.url).netloc
@@ -118,6 +122,11 @@ def _check(found: ProxySpec) -> None:
             raise SpecError(f"{each.url!r} is no address of a replica; write it as http://host:8001")
         if "@" in parts.netloc:
             raise SpecError("the address of a replica holds a password; give it by key_env, the name of a variable")
+        for place in (each.kv_events, each.kv_replay):
+            if place is not None and not re.fullmatch(r"tcp://[^*]+:\d+|ipc://.+", place):
+                raise SpecError(f"{place!r} is nowhere to listen to events; write it as tcp://127.0.0.1:5557")
+        if not each.called().isascii() or not each.called().isprintable():
+            raise SpecError(f"a replica is called {each.called()!r}; take plain letters, for it is also in a header")
         if names.count(each.called()) > 1:
             raise SpecError(f"two replicas are called {each.called()!r}; give each a name of its own")
         each.key()
@@ -130,7 +139,10 @@ def _check(found: ProxySpec) -> None:
         if not parse_seconds(getattr(found, name)) > 0:
             raise SpecError(f"{name} is {getattr(found, name)}; it is more than nothing, such as 10s")
     parse_seconds(found.drain)
-    for read in (found.address, found.policy, found.admits, found.retries, found.hedges, found.objectives, found.token):
+    listens = "cache" in found.policy().sees and any(each.kv_events for each in found.members())
+    if listens and importlib.util.find_spec("zmq") is None:
+        raise SpecError("kv_events needs the package pyzmq: pip install 'openloop[kv]'")
+    for read in (found.address, found.admits, found.retries, found.hedges, found.objectives, found.token):
         read()
 
 

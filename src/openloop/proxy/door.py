@@ -3,6 +3,8 @@
 import asyncio
 import hmac
 import ipaddress
+import os
+import socket
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -43,22 +45,31 @@ def said(status: int, message: str, *, wrong: bool = True) -> web.Response:
 class _Visitor(web.RequestHandler):
     """A connection whose requests must be here in time, from their first byte to the end of their head."""
 
-    __slots__ = ("asking", "late", "slowest_s")
+    __slots__ = ("asking", "begun", "late", "slowest_s")
 
     def __init__(self, manager: web.Server, slowest_s: float, **how: Any) -> None:
         super().__init__(manager, loop=asyncio.get_running_loop(), **how)
         self.slowest_s = slowest_s
         self.late: asyncio.TimerHandle | None = None
-        self.asking = False  # the head is here
+        self.begun = self.asking = False  # a head has begun; it is here
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._wait(IDLE_S, transport.close)
 
     def data_received(self, data: bytes) -> None:
-        if self.late is None and not self.asking:
-            self.late = asyncio.get_running_loop().call_later(self.slowest_s, self._give_up)
+        if not self.begun and not self.asking:
+            self.begun = True
+            self._wait(self.slowest_s, self._give_up)
         super().data_received(data)
 
     def head_came(self) -> None:
-        self.asking = True
+        self.begun, self.asking = False, True
         self._forget()
+
+    def _wait(self, seconds: float, then: Callable[[], object]) -> None:
+        self._forget()
+        self.late = asyncio.get_running_loop().call_later(seconds, then)
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self._forget()
@@ -118,6 +129,7 @@ class Door:
         self._host, self._port = spec.address()
         self._slowest_s = parse_seconds(spec.slowest)
         self._handler = handler
+        self._socket = _listen(self._host, self._port, spec.listen)
         self.closing = False
 
     @property
@@ -129,13 +141,8 @@ class Door:
         """The port."""
         self._runner = web.ServerRunner(_Hall(self._handler, self._spec), shutdown_timeout=1.0)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, self._host, self._port, backlog=BACKLOG)
-        try:
-            await site.start()
-        except OSError as error:
-            why = error.strerror or str(error)
-            raise SpecError(f"cannot listen on {self._spec.listen}: {why}; choose another address") from None
-        return site.port
+        await web.SockSite(self._runner, self._socket, backlog=BACKLOG).start()
+        return int(self._socket.getsockname()[1])
 
     async def close(self) -> None:
         self.closing = True
@@ -167,6 +174,16 @@ class Door:
             raise Refusal(413, "too large", told) from None
         except TimeoutError:
             raise Refusal(408, "too slow", TOO_SLOW) from None
+
+
+def _listen(host: str, port: int, told: str) -> socket.socket:
+    """Before anything else is begun: it may be taken."""
+    try:
+        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        return socket.create_server(address, family=family, backlog=BACKLOG)
+    except OSError as error:
+        why = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or str(error)
+        raise SpecError(f"cannot listen on {told}: {why.lower()}; choose another address") from None
 
 
 def _name(host: str) -> str:

@@ -3,24 +3,25 @@
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 import aiohttp
 import numpy as np
 
 from openloop.admission import Admission, Bucket, InFlight, Queue
+from openloop.errors import SpecError
 from openloop.persistence import Hedge
 from openloop.proxy.ask import Ask
 from openloop.proxy.config import ProxySpec, ReplicaSpec
-from openloop.routing import Routed, Router, prefix_names
+from openloop.routing import CHUNK_TOKENS, ENTRIES, Routed, Router, prefix_names
 
-__all__ = ["Fleet", "Gatekeeper", "Replica"]
+__all__ = ["Fleet", "Gatekeeper", "Named", "Replica"]
 
 FALLS = 2  # failures in a row after which a replica is left out
 ENOUGH = 20  # first tokens before a percentile of them means something
-SPARE = 10  # copies that a budget allows in any case
+MOST_BLOCKS = 1 << 20  # of all caches together that are known
 
 
 @dataclass(eq=False)
@@ -33,6 +34,7 @@ class Replica:
     waiting: int = 0  # of these, without a token
     draining: bool = False
     failures: int = 0  # in a row
+    blocks: int = 0  # in its cache, by its own events
 
     def __post_init__(self) -> None:
         self.name, self.key, self.draining = self.spec.called(), self.spec.key(), self.spec.drain
@@ -43,16 +45,30 @@ class Replica:
         return self.failures < FALLS
 
 
+class Named(NamedTuple):
+    """The blocks of a prompt, of so many tokens each, and how many tokens it has; 0: nobody has counted."""
+
+    names: Sequence[int]
+    each: int = CHUNK_TOKENS
+    tokens: int = 0
+
+
 class Fleet:
     """`tell` hears what happens to replicas; `log` gets every decision."""
 
     def __init__(self, spec: ProxySpec, start_ns: int, log: BinaryIO | None, tell: Callable[[str, str], None]) -> None:
         self.replicas = [Replica(each) for each in spec.members()]
         Router(spec.policy(), len(self.replicas)).route(0.0, 1, session=0, names=[0])  # compiled before anybody waits
-        self._router = Router(spec.policy(), len(self.replicas), log=log)
+        entries = MOST_BLOCKS if any(each.spec.kv_events for each in self.replicas) else ENTRIES
+        self._router = Router(spec.policy(), len(self.replicas), log=log, entries=entries)
         self._keeper = Gatekeeper(spec.admits())
         self._start_ns, self._tell = start_ns, tell
         self._begun: deque[float] = deque(maxlen=1000)  # seconds until first tokens, of late
+
+    @property
+    def looks(self) -> bool:
+        """Whether the policy wants to know what caches hold."""
+        return "cache" in self._router.policy.sees
 
     def now(self) -> float:
         return (time.monotonic_ns() - self._start_ns) / 1e9
@@ -63,19 +79,24 @@ class Fleet:
         some_well = any(each.well and not each.draining for each in self.replicas)
         return [not each.draining and (each.well or not some_well) for each in self.replicas]
 
-    def send(self, ask: Ask, session: int | None, deadline: float, avoid: int | None) -> tuple[Routed | None, str]:
-        """Who gets a request, which counts there from now on; or why nobody does."""
+    def send(
+        self, ask: Ask, named: Named | None, session: int | None, deadline: float, avoid: int | None
+    ) -> tuple[Routed | None, str]:
+        """Who gets a request, which counts there from now on; or why nobody does. Where nobody has named the blocks of
+        its prompt, they are pieces of its text."""
         now = self.now()
         open_now = self.open
         for place, gets in enumerate(open_now):
             self._router.set_open(place, gets)
+        blocks = named or Named(prefix_names(ask.text))
         routed = self._router.route(
             now,
-            ask.prompt_tokens,
+            blocks.tokens or ask.prompt_tokens,
             output=ask.most_tokens or 0,
             session=session,
             deadline=deadline,
-            names=prefix_names(ask.text),
+            names=blocks.names,
+            each=blocks.each,
             avoid=avoid,
         )
         if routed is None:
@@ -87,6 +108,12 @@ class Fleet:
         replica.requests += 1
         replica.waiting += 1
         return routed, ""
+
+    def cache_event(self, replica: Replica, stored: Sequence[int], removed: Sequence[int]) -> None:
+        self._router.cache_event(self.replicas.index(replica), stored, removed)
+
+    def forget_cache(self, replica: Replica) -> None:
+        self._router.forget_cache(self.replicas.index(replica))
 
     def answered(self, routed: Routed, seconds: float) -> None:
         """Its first token has come, after so long."""
@@ -115,12 +142,15 @@ class Fleet:
         if replica.well != before:
             self._tell("recovery" if replica.well else "failure", replica.name)
 
-    def drain(self, name: str, drains: bool) -> None:
-        """A replica that drains finishes what it has, and gets nothing new."""
-        replica = next(each for each in self.replicas if each.name == name)
-        if replica.draining != drains:
-            replica.draining = drains
-            self._tell("drain" if drains else "undrain", name)
+    def drain(self, told: Mapping[str, bool]) -> None:
+        """By name, whether a replica is to drain: it finishes what it has, and gets nothing new."""
+        known = {each.name: each for each in self.replicas}
+        if told.keys() != known.keys():
+            raise SpecError("replicas are added and removed by a new start")
+        for name, drains in told.items():
+            if known[name].draining != drains:
+                known[name].draining = drains
+                self._tell("drain" if drains else "undrain", name)
 
     async def check_health(self, session: aiohttp.ClientSession, path: str, every_s: float) -> None:
         """Ask each whether it is well, for as long as this runs; one that hangs holds up no other."""

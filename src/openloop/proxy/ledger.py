@@ -6,6 +6,7 @@ import io
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 
 from openloop.errors import OpenloopError, StorageError
 from openloop.proxy.attempt import Attempt
+from openloop.proxy.fleet import Named
 from openloop.proxy.meters import Judged, Meters
 from openloop.records import Now, RunWriter, TimedEvent, forget_now, make_batch, write_now
 from openloop.records.manifest import write_manifest
@@ -55,6 +57,7 @@ class Flight:
     session: int | None = None
     tenant: str | None = None
     requested_tokens: int | None = None
+    named: Named | None = None  # its prompt, by blocks
     attempts: list[Attempt] = field(default_factory=list)
 
     def rows(self, start_ns: int) -> list[dict[str, Any]]:
@@ -145,8 +148,7 @@ class Ledger:
         try:
             if self.writer is not None:
                 write_now(self.writer.folder, Now(self.seconds, self.due, self.in_flight))
-                with (self.writer.folder / DECISIONS_FILE).open("ab") as file:
-                    file.write(decisions)
+                _append(self.writer.folder / DECISIONS_FILE, decisions)
             if not rows:
                 return []
             batch = make_batch({name: [row[name] for row in rows] for name in rows[0]})
@@ -165,6 +167,18 @@ class Ledger:
             stopped = max(time.monotonic_ns() - self.start_ns, 1)
             self.writer.finish(stopped_ns=stopped, window_ns=(0, stopped))
             forget_now(self.writer.folder)
+
+
+def _append(path: Path, data: bytes) -> None:
+    """All of it or nothing: a line that is torn in the middle would be no decision."""
+    with path.open("ab", buffering=0) as file:
+        before, rest = file.tell(), memoryview(data)
+        try:
+            while rest:
+                rest = rest[file.write(rest) :]
+        except OSError:
+            file.truncate(before)
+            raise
 
 
 def _judged(rows: list[dict[str, Any]], places: NDArray[np.int64], accepted: NDArray[np.bool_]) -> list[Judged]:

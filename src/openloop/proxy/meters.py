@@ -91,6 +91,7 @@ class Meters:
             ("draining", "draining", "Whether it is being drained."),
             ("in_flight", "requests", "Requests in flight at it."),
             ("waiting", "waiting", "Of these, without a token yet."),
+            ("cached_blocks", "blocks", "Blocks that its cache holds, by its own events; 0 where it sends none."),
         ):
             each = [({"replica": r.name}, float(getattr(r, fact))) for r in replicas]
             family(f"replica_{name}", "gauge", about, each)

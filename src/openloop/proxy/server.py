@@ -18,6 +18,7 @@ from openloop.clock import raise_file_limit
 from openloop.errors import OpenloopError
 from openloop.proxy.ask import PATHS, Ask, read_ask
 from openloop.proxy.attempt import Attempt, Post
+from openloop.proxy.caches import Caches
 from openloop.proxy.config import ProxySpec, read_proxy
 from openloop.proxy.door import Door, Refusal, said
 from openloop.proxy.fleet import Fleet
@@ -49,17 +50,18 @@ class Proxy:
     def __init__(self, spec: ProxySpec, judge: Judge, tell: Tell = lambda _: None) -> None:
         self.spec = spec
         self.objectives = spec.objectives()
+        self._door = Door(self._handle, spec)
         self.meters = Meters(self.objectives.classes)
         writer = RunWriter(spec.run, _manifest(spec)) if spec.run else None
         self.ledger = Ledger(writer, self.meters, judge, tell)
         self.fleet = Fleet(spec, self.ledger.start_ns, self.ledger.log, self.ledger.event)
+        self.caches = Caches(self.fleet, tell)
         self.draining = False
         self.port = 0
         self._retry, self._hedge = spec.retries(), spec.hedges()
         self._random = stream(0, "retries")
         self._retried = self._copied = 0
         self._tasks: list[asyncio.Task[None]] = []
-        self._door = Door(self._handle, spec)
 
     @property
     def guarded(self) -> bool:
@@ -74,7 +76,7 @@ class Proxy:
             cookie_jar=aiohttp.DummyCookieJar(),
         )
         self.port = await self._door.open()
-        self._tasks.append(asyncio.create_task(self.ledger.run()))
+        self._tasks += [asyncio.create_task(each) for each in (self.ledger.run(), self.caches.listen())]
         if self.spec.health is not None:
             checks = self.fleet.check_health(self._session, self.spec.health, parse_seconds(self.spec.health_every))
             self._tasks.append(asyncio.create_task(checks))
@@ -155,7 +157,7 @@ class Proxy:
             ask.most_tokens,
         )
         post = Post(
-            request.path,
+            f"{request.path}?{request.query_string}" if request.query_string else request.path,
             body,
             self._headers(request),
             bool(ask.stream),
@@ -164,6 +166,7 @@ class Proxy:
             error_texts=self.spec.error_texts,
         )
         try:
+            flight.named = await self.caches.name(self._session, ask, post)
             return await self._relay(request, await self._attempt(flight, ask, post))
         finally:
             gone = ("error", "the proxy was stopped") if self._door.closing else ("cancelled", "the client went away")
@@ -221,9 +224,10 @@ class Proxy:
                         return attempt
             return attempt
         finally:
+            answered = attempt.good and attempt not in running.values()
             for task, other in running.items():
                 task.cancel()
-                if attempt.good:
+                if answered:
                     other.close("cancelled", "a copy of it was answered first")
 
     def _affords_copy(self) -> bool:
@@ -238,7 +242,7 @@ class Proxy:
         routed, why = None, "the proxy is draining"
         if not self.draining:
             deadline = (flight.due_ns - self.ledger.start_ns) / 1e9 + within
-            routed, why = self.fleet.send(ask, flight.session, deadline, before.place if before else None)
+            routed, why = self.fleet.send(ask, flight.named, flight.session, deadline, before.place if before else None)
         attempt = Attempt(len(flight.attempts), kind, self.fleet, routed)
         flight.attempts.append(attempt)
         if routed is None:
@@ -255,11 +259,12 @@ class Proxy:
         response = web.StreamResponse(status=reply.status, headers=headers)
         if attempt.replica is not None:
             response.headers["X-Openloop-Replica"] = attempt.replica.name
-        await response.prepare(request)
+        writer = await response.prepare(request)
+        assert writer is not None
         try:
             async with asyncio.timeout_at(attempt.until):  # also for a client that does not read
                 while data := await attempt.more():
-                    await response.write(data)
+                    await writer.write(data)
         except TimeoutError:
             attempt.give_up()
         if attempt.whole:
@@ -310,10 +315,9 @@ async def serve_proxy(path: Path, spec: ProxySpec, judge: Judge, tell: Tell) -> 
 
     def reread() -> None:
         try:
-            for each in read_proxy(path).members():
-                proxy.fleet.drain(each.called(), each.drain)
-        except (OpenloopError, StopIteration) as error:
-            tell(f"nothing is changed: {error or 'replicas are added and removed by a new start'}")
+            proxy.fleet.drain({each.called(): each.drain for each in read_proxy(path).members()})
+        except OpenloopError as error:
+            tell(f"nothing is changed: {error}")
 
     for number, act in ((signal.SIGTERM, end), (signal.SIGINT, end), (signal.SIGHUP, reread)):
         loop.add_signal_handler(number, act)

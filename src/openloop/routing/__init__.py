@@ -1,5 +1,6 @@
 """Where a request goes: pure policies over what is known of the replicas."""
 
+from openloop.routing.blocks import Blocks, read_events, token_names
 from openloop.routing.index import ENTRIES, find, find_home, forget, learn, learn_home, look, make_index, unlearn
 from openloop.routing.others import Dynamo, LlmD, Sglang
 from openloop.routing.own import Own
@@ -30,11 +31,21 @@ from openloop.routing.policy import (
     settle,
     signature,
 )
-from openloop.routing.router import Replayed, Routed, Router, prefix_names, replay, session_name, start_memory
+from openloop.routing.router import (
+    CHUNK_TOKENS,
+    Replayed,
+    Routed,
+    Router,
+    prefix_names,
+    replay,
+    session_name,
+    start_memory,
+)
 from openloop.routing.rows import ASK, MEMORY, NOBODY, SEED, VIEW, rows
 
 __all__ = [
     "ASK",
+    "CHUNK_TOKENS",
     "ENTRIES",
     "FALLBACK",
     "FULL",
@@ -46,6 +57,7 @@ __all__ = [
     "SEED",
     "VIEW",
     "Balanced",
+    "Blocks",
     "Dynamo",
     "KvAware",
     "LeastRequests",
@@ -75,6 +87,7 @@ __all__ = [
     "look",
     "make_index",
     "prefix_names",
+    "read_events",
     "read_routing",
     "replay",
     "rows",
@@ -82,5 +95,6 @@ __all__ = [
     "settle",
     "signature",
     "start_memory",
+    "token_names",
     "unlearn",
 ]

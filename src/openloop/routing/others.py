@@ -1,8 +1,10 @@
-"""The deciding rules of routers that others run, written from their documentation; each says of which version."""
+"""The deciding rules of routers that others run; each says of which version. docs/routing.md: what was checked."""
 
 import math
 from dataclasses import dataclass
 from typing import Any
+
+from numba.extending import register_jitable
 
 from openloop.routing.policy import Balanced, chance, settle
 from openloop.routing.rows import NOBODY
@@ -12,21 +14,18 @@ __all__ = ["Dynamo", "LlmD", "Sglang"]
 
 
 def _sglang(ask: Any, views: Any, memory: Any, knobs: Any, now: float) -> int:
-    idlest, busiest, best, smallest = NOBODY, NOBODY, NOBODY, NOBODY
+    idlest, best, low, high = NOBODY, NOBODY, views[0].sent, views[0].sent
     for place in range(len(views)):
         v = views[place]
+        low, high = min(low, v.sent), max(high, v.sent)  # of all, whether they are well or not
         if v.open:
             idlest = place if idlest < 0 or v.sent < views[idlest].sent else idlest
-            busiest = place if busiest < 0 or v.sent > views[busiest].sent else busiest
             best = place if best < 0 or v.cached > views[best].cached else best
-            smallest = place if smallest < 0 or v.known < views[smallest].known else smallest
     if best < 0:
         return NOBODY
-    low, high = views[idlest].sent, views[busiest].sent
-    if high - low > knobs[3] and high > knobs[4] * low:
-        return settle(views, idlest, knobs)
+    unbalanced = high - low > knobs[3] and high > knobs[4] * low
     matched = views[best].cached > knobs[5] * ask[0].prompt
-    return settle(views, best if matched else smallest, knobs)
+    return settle(views, best if matched and not unbalanced else idlest, knobs)
 
 
 def _llm_d(ask: Any, views: Any, memory: Any, knobs: Any, now: float) -> int:
@@ -51,24 +50,30 @@ def _llm_d(ask: Any, views: Any, memory: Any, knobs: Any, now: float) -> int:
     return settle(views, best, knobs)
 
 
+@register_jitable
+def _cost(ask: Any, v: Any, knobs: Any) -> float:
+    return float((knobs[3] * (v.sent_prefill + ask[0].prompt - v.cached) + v.sent_tokens) / knobs[5])
+
+
 def _dynamo(ask: Any, views: Any, memory: Any, knobs: Any, now: float) -> int:
-    weight, heat, block = knobs[3], knobs[4], knobs[5]
-    best, low, high = NOBODY, math.inf, -math.inf
+    heat, best, low, high, equals = knobs[4], NOBODY, math.inf, -math.inf, 0
     for place in range(len(views)):
         v = views[place]
         if v.open:
-            cost = (weight * (v.sent_prefill + ask[0].prompt - v.cached) + v.sent_tokens) / block
-            if cost < low:
-                best, low = place, cost
+            cost = _cost(ask, v, knobs)
             high = max(high, cost)
-    if heat == 0 or best < 0 or high == low:
+            if best < 0 or cost < low or (cost == low and v.known < views[best].known):
+                best, low, equals = place, cost, 1
+            elif cost == low and v.known == views[best].known:
+                equals += 1
+                if chance(memory) * equals < 1:
+                    best = place
+    if heat == 0 or best < 0:
         return settle(views, best, knobs)
     total, drawn = 0.0, NOBODY
     for place in range(len(views)):
-        v = views[place]
-        if v.open:
-            cost = (weight * (v.sent_prefill + ask[0].prompt - v.cached) + v.sent_tokens) / block
-            share = math.exp(-(cost - low) / (high - low) / heat)
+        if views[place].open:
+            share = math.exp((low - _cost(ask, views[place], knobs)) / max(high - low, 1e-300) / heat)
             total += share
             if chance(memory) * total < share:
                 drawn = place
@@ -77,10 +82,10 @@ def _dynamo(ask: Any, views: Any, memory: Any, knobs: Any, now: float) -> int:
 
 @dataclass(frozen=True)
 class Sglang(Balanced):
-    """The cache-aware rule of the sglang router (sglang-router 0.3.2). Where the busiest has more than `apart` requests
-    more than the idlest and more than `times` as many, to the idlest. Otherwise to whom was sent the longest beginning
-    of this prompt, if that is more than the share `match` of it, and else to whom was sent the least. Loads are the
-    router's own counts, and so are not stale."""
+    """The cache-aware rule of the sglang router (sglang-router 0.3.2): to whom was sent the longest beginning of this
+    prompt, if that is more than the share `match` of it, and else to the idlest; also to the idlest where the busiest
+    has more than `apart` requests more than the idlest and more than `times` as many. Loads are the router's own
+    counts, and so are not stale."""
 
     name = "sglang"
     apart: float = param(NUMBER, 64.0)
@@ -92,10 +97,10 @@ class Sglang(Balanced):
 
 @dataclass(frozen=True)
 class LlmD(Balanced):
-    """Filter, score, pick, as llm-d does by default (llm-d 0.8, with the scorers of the Gateway API inference
-    extension): who is ready; the sum of how short its queue is among all (`queue`), how much memory is free (`free`)
-    and which share of the prompt it was sent before (`prefix`), by these weights; the highest, of equals by chance.
-    Queues and memory are as replicas report them."""
+    """Filter, score, pick, as llm-d does by default (llm-d 0.8, whose router is 0.9.0): who is ready; the sum of how
+    short its queue is among all (`queue`), how much memory is free (`free`) and which share of the prompt it was sent
+    before (`prefix`), by these weights; the highest, of equals by chance. Queues and memory are as replicas report
+    them."""
 
     name = "llm-d"
     queue: float = param(NUMBER, 2.0)
@@ -107,9 +112,10 @@ class LlmD(Balanced):
 
 @dataclass(frozen=True)
 class Dynamo(Balanced):
-    """The cost function of Dynamo's KV router (Dynamo 0.9): `weight` times the blocks that are to be prefilled, its own
-    uncached ones among them, and the blocks that are in use; to the lowest, or with a `temperature` by chance, softmax
-    of costs brought to 0 to 1. Caches are known from events, loads are the router's own counts."""
+    """The cost function of Dynamo's KV router (Dynamo 0.9): `weight` times the blocks that are to be prefilled, its
+    own uncached ones among them, and the blocks that are in use; to the lowest, of equals to whose cache holds least
+    and then by chance; or with a `temperature` by chance among all, softmax of costs brought to 0 to 1. Caches are
+    known from events, loads are the router's own counts."""
 
     name = "dynamo"
     weight: float = param(NUMBER, 1.0)

@@ -17,7 +17,7 @@ from openloop.routing.policies import read_routing
 from openloop.routing.policy import Policy
 from openloop.routing.rows import ASK, MEMORY, NOBODY, SEED, VIEW, rows
 
-__all__ = ["Replayed", "Routed", "Router", "prefix_names", "replay", "session_name", "start_memory"]
+__all__ = ["CHUNK_TOKENS", "Replayed", "Routed", "Router", "prefix_names", "replay", "session_name", "start_memory"]
 
 CHUNK = 256  # characters of a prompt behind one name
 CHUNK_TOKENS = 64
@@ -101,6 +101,7 @@ class Router:
         self._number = -1
         self._said = np.full(replicas, np.nan)  # when each reported last
         self._heard: list[set[str]] = [set() for _ in range(replicas)]  # and what it reports
+        self._exact: set[int] = set()  # who says what its cache holds
         self._log = log
         if log is not None:
             log.write(msgspec.json.encode(_header(self.policy, replicas, seed)) + b"\n")
@@ -114,16 +115,18 @@ class Router:
         session: str | int | None = None,
         deadline: float = math.inf,
         names: Sequence[int] = (),
+        each: int = CHUNK_TOKENS,
         avoid: int | None = None,
     ) -> Routed | None:
         """To whom a request goes, which then counts as sent; None: nobody should get it. `names` are of the beginnings
-        of its prompt (`prefix_names`), `avoid` is who has a copy of it already."""
+        of its prompt (`prefix_names`, or `token_names`), one further with `each` tokens; `avoid` is who has a copy of
+        it already."""
         views, who, keys = self.views, session_name(session), np.array(names, np.int64)
         self._number += 1
         self._ask[0] = (self._number, who, prompt, output, keys[0] if len(keys) else -1, deadline)
         if any(self._heard):
             views["age"] = np.where(np.isnan(self._said), 0.0, now - self._said)
-        self._look_up(keys, who, prompt)
+        self._look_up(keys, each, who, prompt)
         avoided = avoid is not None and views["open"][avoid] and int(views["open"].sum()) > 1
         if avoided:
             views["open"][avoid] = 0
@@ -169,20 +172,30 @@ class Router:
         self.views["open"][place] = int(is_open)
 
     def cache_event(self, place: int, stored: Iterable[int] = (), removed: Iterable[int] = ()) -> None:
-        """A replica says by name what it has, and what it has no more."""
+        """A replica says by name what it has, and what it has no more. From its first event on that is believed, in
+        place of what was sent there."""
+        if place not in self._exact:
+            self._exact.add(place)
+            self.forget_cache(place)
         _learn(self.index, self.held, np.fromiter(stored, np.int64), place)
         _unlearn(self.index, self.held, np.fromiter(removed, np.int64), place)
 
     def forget(self, place: int) -> None:
-        """A replica has started anew: its caches are empty, and what was under way there is lost."""
-        prefixes.forget(self.held, place)
+        """A replica has started anew: what was under way there is lost, and its caches are empty, unless it says what
+        they hold."""
+        if place not in self._exact:
+            self.held[:, place] = 0
         for number in [number for number, sent in self._sent.items() if sent.place == place]:
             self.ended(number)
 
-    def _look_up(self, keys: Any, who: int, prompt: int) -> None:
+    def forget_cache(self, place: int) -> None:
+        """What a replica has in its cache is not known any more; what was sent there is."""
+        self.held[self.index["name"] >= 0, place] = 0
+
+    def _look_up(self, keys: Any, each: int, who: int, prompt: int) -> None:
         sees = self.policy.sees
         if sees & {"prefix", "cache"}:
-            _look(self.index, self.held, keys, self.views, CHUNK_TOKENS)
+            _look(self.index, self.held, keys, self.views, each)
             np.minimum(self.views["cached"], prompt, out=self.views["cached"])
         if "session" in sees:
             home = prefixes.find_home(self.index, who)
@@ -193,7 +206,7 @@ class Router:
         uncached = prompt - int(v["cached"])
         self._sent[self._number] = _Sent(place, now, int(v["sent_prefill"]) + uncached, uncached, prompt + output)
         self._count(place, 1, uncached, prompt + output)
-        if self.policy.sees & {"prefix", "cache"}:
+        if self.policy.sees & {"prefix", "cache"} and place not in self._exact:
             _learn(self.index, self.held, keys, place)
         if "session" in self.policy.sees:
             _learn_home(self.index, self.held, who, place)
@@ -281,6 +294,7 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
                 raise OpenloopError(f"line {number + 1} of {path} is no decision: {error}") from None
             if number == 0:
                 known = _header(read_routing("round-robin"), 0, 0)
-                if any(row.get(name) != known[name] for name in ("ask", "view")):
+                kinds = [type(row.get(name)) for name in ("decisions_of", "replicas", "seed")]
+                if kinds != [str, int, int] or any(row.get(name) != known[name] for name in ("ask", "view")):
                     raise OpenloopError(f"{path} is no log of decisions that this version writes")
             yield row

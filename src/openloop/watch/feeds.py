@@ -1,6 +1,7 @@
 """Where records come from: a run in progress, one that is over, and spans of calls as they are written."""
 
 import json
+import os
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from openloop.errors import OpenloopError
 from openloop.importers.foreign import Call
 from openloop.importers.otel import calls, run_of
-from openloop.records import Manifest, Prices, Run
+from openloop.records import Manifest, Now, Prices, Run
 from openloop.records.tail import Tail
 from openloop.score.attempts import CENSORED
 from openloop.score.judged import judge_run
@@ -33,6 +34,7 @@ Bools = NDArray[np.bool_]
 AT_ONCE = 20_000  # rows that are judged together while catching up
 SETTLE_S = 1.0  # what ended just now is not written yet
 OPEN_SPAN_S = 3600.0  # a span is written when it ends: this long ago the first may have begun
+UNUSED = "lines or spans could not be used"
 METRICS = {"ttft": "ttft_s", "tpot": "tpot_s", "e2e": "e2e_s"}
 
 
@@ -219,6 +221,8 @@ class RunFeed(_Records):
         self.limits = ("rows are written when requests end: what is in flight is counted, and judged later",)
         self.tail = Tail(folder, held_s)
         self.manifest = self.tail.manifest
+        self._look: Now | None = None  # the last, and by this machine's steady clock, when it was
+        self._looked_s = 0.0
 
     def read(self) -> None:
         while new := self.tail.read_on(AT_ONCE):
@@ -228,12 +232,15 @@ class RunFeed(_Records):
         self.manifest, self.over = self.tail.manifest, self.tail.over
 
     def clock(self) -> float:
+        """Wall clocks are compared once for each look of the writer: one that is set does not move it."""
         latest, now = self.tail.latest_ns / 1e9, self.tail.looks[-1] if self.tail.looks else None
         if self.over:
             return float(self.ledger.end)
-        if now:
-            return max(now.seconds + time.time() - now.at, latest) - SETTLE_S
-        return max(latest, time.time() - self.started_s if self.started_s else 0.0) - SETTLE_S
+        if now is None:
+            return max(latest, time.time() - self.started_s if self.started_s else 0.0) - SETTLE_S
+        if now != self._look:
+            self._look, self._looked_s = now, time.monotonic() - max(time.time() - now.at, 0.0)
+        return max(now.seconds + time.monotonic() - self._looked_s, latest) - SETTLE_S
 
     def traffic(self, start_s: float, end_s: float) -> tuple[float | None, int | None]:
         looks = [look for look in self.tail.looks if start_s <= look.seconds <= end_s + 2 * SETTLE_S]
@@ -244,12 +251,17 @@ class RunFeed(_Records):
 
 
 class SpanFeed(_Records):
-    """OpenTelemetry spans of calls to models, one JSON object a line, as they are appended to a file."""
+    """OpenTelemetry spans of calls to models, one JSON object a line, as they are appended to a file; or, if it is
+    `over`, all that is there."""
 
-    def __init__(self, path: Path, objectives: Objectives, prices: Prices | None, keep_s: int, held_s: float) -> None:
-        super().__init__(path.name, objectives, prices, keep_s)
-        self.path, self._held_s = path, held_s
+    def __init__(
+        self, path: Path, objectives: Objectives, prices: Prices | None, keep_s: int, held_s: float, *, over: bool
+    ) -> None:
+        super().__init__(path.name, objectives, prices, 1 << 40 if over else keep_s)
+        self.path, self._held_s, self.over = path, 1e9 if over else held_s, over
+        self._file = -1  # which one that path was
         self._read = self._refused = 0
+        self._clock_s = time.time() - time.monotonic()  # a clock that is set later does not move this one
         self._calls: list[Call] = []
         self._asked = False  # somebody tells as a client: then those who answer are not counted as well
         self._origin_ns: int | None = None
@@ -257,10 +269,15 @@ class SpanFeed(_Records):
 
     def read(self) -> None:
         new = self._new_calls()
-        if not new:
-            return
+        if new:
+            self._keep(new)
+        if self._refused:
+            others = (note for note in self.notes if not note.endswith(UNUSED))
+            self.notes = (*others, f"{self._refused:,} {UNUSED}")
+
+    def _keep(self, new: Sequence[Call]) -> None:
         if self._origin_ns is None:
-            self._origin_ns = min(call.sent_ns or 0 for call in new) - int(OPEN_SPAN_S * 1e9)
+            self._origin_ns = min(call.sent_ns or 0 for call in new) - int(0 if self.over else OPEN_SPAN_S * 1e9)
         kept = [call for call in new if (call.sent_ns or 0) >= self._origin_ns]
         self._refused += len(new) - len(kept)
         self._calls += kept
@@ -273,19 +290,19 @@ class SpanFeed(_Records):
             self.limits = run.manifest.notes
             self.take(run, self._covered_ns if self._covered_ns >= 0 else -1)
         self._calls = [call for call in self._calls if (call.ended_ns or 0) >= old]
-        if self._refused:
-            self.notes = (*self.notes, f"{self._refused:,} lines or spans could not be used")
 
     def _new_calls(self) -> Sequence[Call]:
         try:
-            if self.path.stat().st_size < self._read:
-                self._read = 0  # somebody began the file anew
             with self.path.open("rb") as file:
+                facts = os.fstat(file.fileno())
+                if facts.st_ino != self._file or facts.st_size < self._read:
+                    self._read = 0  # somebody began the file anew
+                self._file = facts.st_ino
                 file.seek(self._read)
                 text = file.read()
         except OSError:
             return []
-        whole = text[: text.rfind(b"\n") + 1]
+        whole = text if self.over else text[: text.rfind(b"\n") + 1]
         self._read += len(whole)
         found: list[tuple[bool, Call]] = []
         for line in whole.splitlines():
@@ -300,7 +317,10 @@ class SpanFeed(_Records):
     def clock(self) -> float:
         if self._origin_ns is None:
             return 0.0
-        return max(time.time() - self._origin_ns / 1e9 - SETTLE_S, float(self.ledger.end) - SETTLE_S)
+        if self.over:
+            return float(self.ledger.end)
+        now = self._clock_s + time.monotonic()
+        return max(now - self._origin_ns / 1e9, float(self.ledger.end)) - SETTLE_S
 
     def traffic(self, *_: float) -> tuple[float | None, int | None]:
         return None, None  # a span is seen when it ends

@@ -3,7 +3,7 @@
 import math
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from openloop.errors import SpecError
@@ -72,7 +72,9 @@ class PageFeed:
         self._window_s, self._since_start = window_s, since_start
         self._seen: deque[tuple[float, dict[str, Buckets]]] = deque()
         self._figures: dict[str, float] = {}
+        self._born: Sequence[tuple[dict[str, str], float]] = []  # when its processes began
         self._at_s = 0.0
+        self._clock_s = time.time() - time.monotonic()  # a clock that is set later does not move this one
 
     def read(self) -> None:
         try:
@@ -85,7 +87,7 @@ class PageFeed:
             if self._since_start:
                 raise SpecError(self.notes[0]) from None
             return
-        now = time.time()
+        now = self._clock_s + time.monotonic()
         self.notes, self._figures = (), read_figures(text)
         found = {key: buckets for key in HISTOGRAMS if (buckets := _buckets(page, key))}
         if not found:
@@ -97,17 +99,20 @@ class PageFeed:
         found["ended"], found["ok"] = _finished(page, found)
         found["tokens"] = {math.inf: self._figures.get("output_tokens", 0.0)}
         if self.started_s is None:
-            born = page.get("process_start_time_seconds")
-            self.started_s = born[0][1] if born and self._since_start else now
+            self._born = page.get("process_start_time_seconds", [])
+            self.started_s = self._born[0][1] if self._born and self._since_start else now
             before = {} if self._since_start else found
         else:
             before = self._seen[-1][1]
         self._at_s = max(now - self.started_s, 0.0)
         if self._since_start:
             self.ledger.first = int(self._at_s)  # all of it is counted now
-        if any(_total(buckets) < _total(before.get(key, {})) for key, buckets in found.items()):
+        born, self._born = self._born, page.get("process_start_time_seconds", self._born)
+        anew = born and born != self._born
+        if anew or any(_total(buckets) < _total(before.get(key, {})) for key, buckets in found.items()):
             self.marks.append(Mark(self._at_s, "restart", "the server's counters began anew"))
             before = {}
+            self._seen = deque([(self._at_s, {})])
         self._count({key: _less(buckets, before.get(key, {})) for key, buckets in found.items()})
         if not self._seen and self._since_start:
             self._seen.append((-math.inf, {}))
@@ -146,7 +151,7 @@ class PageFeed:
     def clock(self) -> float:
         if self.over or self.started_s is None:
             return self._at_s + 1
-        return time.time() - self.started_s + 1  # also while nothing can be read
+        return self._clock_s + time.monotonic() - self.started_s + 1  # also while nothing can be read
 
     def tails(self, *_: float) -> tuple[dict[str, Ladder], list[ReplicaTails]]:
         if len(self._seen) < 2:

@@ -55,8 +55,8 @@ def open_feed(what: str | Path, slo: str | None, prices: Prices | None, settings
     place = locate(what)
     if settings.speed is None and (place / MANIFEST_FILE).exists() and not (tail := Tail(place)).manifest.finished:
         return RunFeed(place, objectives_of(tail.run, slo), prices, keep_s, held_s)
-    if settings.speed is None and place.is_file() and _spans(place):
-        return SpanFeed(place, _given(slo), prices, keep_s, held_s)
+    if place.is_file() and (_spans(place) or (settings.speed is None and not place.stat().st_size)):
+        return SpanFeed(place, _given(slo), prices, keep_s, held_s, over=settings.speed is not None)
     run = open_any(what)
     return Replay(place.name, run, objectives_of(run, slo), prices)
 
