@@ -190,7 +190,7 @@ def _typed(name: str, option: _Option, price: float | None, quality: Estimate, n
             f"{name}: say what is known of it: from (a run or a frontier), knee, or accepted, such as 58% of 100"
         )
     accepted = _times(_counted(option.accepted, f"{name}: accepted"), quality)
-    goodput = None if raw is None else _times(accepted, Estimate(raw))
+    goodput = None if raw is None else accepted.times(raw)
     cost = _over(option.cost_per_request, accepted)
     if cost is None and price is not None and goodput is not None:
         cost = _over(price / 3600, goodput)
@@ -234,15 +234,15 @@ def _planned(
         count = naive.raw.value if naive.raw else 1.0
         rate = plan.peak_rate / count
         plan = replace(plan, raw=naive.raw, raw_rate_each=rate, raw_cost_per_hour=naive.raw_cost_per_hour)
-    ends = _ends(quality), _ends(Estimate(system.knee, system.knee_interval))
+    ends = quality.ends, Estimate(system.knee, system.knee_interval).ends
     corners = [planned(ends[0][end], ends[1][end]) for end in (2, 1, 0)]  # best, middle, worst
     measured = quality.interval is not None or system.knee_interval is not None
     cost, bill = None, None
     if price is not None:
         each_cost = [found.replicas * price / 3600 / needs.demand for found in (corners[0], plan, corners[2])]
-        cost = _spanned(each_cost, measured)
-        bill = _spanned([value * needs.demand * 3600 * HOURS for value in each_cost], measured)
-    size = _spanned([float(found.replicas) for found in (corners[0], plan, corners[2])], measured)
+        cost = Estimate.spanning(each_cost, measured)
+        bill = Estimate.spanning([value * needs.demand * 3600 * HOURS for value in each_cost], measured)
+    size = Estimate.spanning([float(found.replicas) for found in (corners[0], plan, corners[2])], measured)
     known = (name, source, each, system.capacity, tokens, accepted, cost, size, bill)
     return Case(*known, valid=True, reasons=(), plan=plan)
 
@@ -264,7 +264,8 @@ def _scored(
         prices = msgspec.structs.replace(prices or run.manifest.prices or Prices(), per_hour=price * count)
     found: Score = score_run(run, asked.slo, prices=prices)
     accepted = _times(Estimate(found.attainment, found.attainment_interval), quality)
-    goodput = _times(Estimate(found.goodput_rps / count, _scaled(found.goodput_rps_interval, count)), quality)
+    low, high = found.goodput_rps_interval
+    goodput = _times(Estimate(found.goodput_rps, (max(low, 0.0), high)).times(1 / count), quality)
     cost = _over(found.cost.per_request, accepted) if found.cost and found.accepted else None
     return Case(
         name=name,
@@ -282,20 +283,7 @@ def _scored(
 
 
 def _monthly(cost: Estimate | None, needs: Needs | None) -> Estimate | None:
-    return None if cost is None or needs is None else _times(cost, Estimate(needs.demand * 3600 * HOURS))
-
-
-def _scaled(interval: tuple[float, float], by: float) -> tuple[float, float]:
-    return max(interval[0], 0.0) / by, interval[1] / by
-
-
-def _ends(found: Estimate) -> tuple[float, float, float]:
-    low, high = found.interval or (found.value, found.value)
-    return low, found.value, high
-
-
-def _spanned(values: list[float], measured: bool) -> Estimate:
-    return Estimate(values[1], (min(values), max(values)) if measured else None)
+    return None if cost is None or needs is None else cost.times(needs.demand * 3600 * HOURS)
 
 
 def _times(a: Estimate, b: Estimate) -> Estimate:

@@ -6,12 +6,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from openloop.errors import SpecError, StorageError
-from openloop.export.hdr import write_hdr
-from openloop.export.mlflow import write_mlflow
-from openloop.export.otel import write_otel
-from openloop.export.prometheus import write_prometheus
-from openloop.export.rows import write_arrow, write_csv, write_jsonl
+from openloop.export.rows import write_arrow, write_csv, write_hdr, write_jsonl
+from openloop.export.scores import write_mlflow, write_otel, write_prometheus
 from openloop.records import Run
+from openloop.report.files import writing
 from openloop.score import Score, score
 from openloop.spec import suggest
 
@@ -52,9 +50,6 @@ def export(run: Run, to: str, path: str | Path, slo: Any = None) -> Score | None
         raise StorageError(f"{path} exists already: choose another name or remove it")
     exporter = EXPORTERS[to]
     result = score(run, slo) if exporter.scored else None
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+    with writing(path):
         exporter.write(*((run, path) if result is None else (run, result, path)))
-    except OSError as error:
-        raise StorageError(f"{path} cannot be written: {error.strerror}") from None
     return result

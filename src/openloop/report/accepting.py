@@ -6,6 +6,7 @@ from pathlib import Path
 
 from openloop.audit import Audit
 from openloop.quality.grading import Grading
+from openloop.report.page import Columns, texts
 from openloop.report.terminal import Page, show_quality
 from openloop.score import Blend, CostScore, Leak, Score, blended, blends, score
 from openloop.slo import SLO
@@ -26,6 +27,24 @@ def show_grading(run: Path, found: Grading) -> None:
     if found.agreement is not None:
         page.line(f"the judge's replies agree with their majority in {format_share(found.agreement)}")
     show_quality(page, score(run, SLO(())).quality)
+
+
+COST: Columns = {
+    "hourly": ("by the hour", "money"),
+    "serving": ("by request and token", "money"),
+    "judging": ("judging", "money"),
+    "human_review": ("human review", "money"),
+    "per_request": ("per request", "money"),
+    "per_accepted": ("per accepted result", "money"),
+    "per_million_output_tokens": ("per million output tokens", "money"),
+    "per_million_accepted_output_tokens": ("per million accepted output tokens", "money"),
+}
+CLASS: Columns = {
+    "requests": ("requests", "count"),
+    "accepted": ("accepted", "count"),
+    "total": ("cost", "money"),
+    "per_accepted": ("per accepted", "money"),
+}
 
 
 @dataclass(frozen=True)
@@ -79,8 +98,7 @@ def cost_report(
 
 def show_cost(found: CostReport) -> None:
     page = Page(found.valid)
-    for reason in found.reasons:
-        page.line(f"INVALID: {reason}", style="bold red")
+    page.verdict(False, found.reasons)
     if found.run is not None:
         _show_run_cost(page, found)
     if found.blends:
@@ -89,7 +107,7 @@ def show_cost(found: CostReport) -> None:
         page.table(
             "disturbed every",
             ("share of time", "cost per accepted", "more than steady"),
-            (
+            [
                 (
                     format_seconds(each.every_s),
                     format_share(each.disrupted_share),
@@ -97,7 +115,7 @@ def show_cost(found: CostReport) -> None:
                     f"{each.extra:+.2%}",
                 )
                 for each in found.blends
-            ),
+            ],
         )
 
 
@@ -107,31 +125,8 @@ def _show_run_cost(page: Page, found: CostReport) -> None:
         page.line(f"{found.run}: nothing is known of what it cost; give --prices, a YAML file")
         return
     page.line(f"{found.run}: {format_count(found.accepted)} accepted results for {format_money(cost.total)}")
-    parts = {
-        "by the hour": cost.hourly,
-        "by request and token": cost.serving,
-        "judging": cost.judging,
-        "human review": cost.human_review,
-        "per request": cost.per_request,
-        "per accepted result": cost.per_accepted,
-        "per million output tokens": cost.per_million_output_tokens,
-        "per million accepted output tokens": cost.per_million_accepted_output_tokens,
-    }
-    page.table("cost", ("",), ((name, format_money(value)) for name, value in parts.items()))
-    page.table(
-        "class",
-        ("requests", "accepted", "cost", "per accepted"),
-        (
-            (
-                name,
-                format_count(each.requests),
-                format_count(each.accepted),
-                format_money(each.total),
-                format_money(each.per_accepted),
-            )
-            for name, each in found.classes.items()
-        ),
-    )
+    page.table("cost", ("",), zip((words for words, _ in COST.values()), texts(cost, COST), strict=True))
+    page.things("class", found.classes, CLASS)
     page.table(
         "spent on",
         ("cost", "share"),
@@ -147,34 +142,17 @@ def show_audit(found: Audit) -> None:
     page = Page(valid=True)
     count = f", {found.runs} runs" if found.kind == "sweep" else ""
     page.line(f"{found.subject}{count}: {len(found.missing)} of {len(found.facts)} facts are missing")
-    for reason in found.reasons:
-        page.line(f"INVALID: {reason}", style="bold red")
-    page.table(
-        "known",
-        ("",),
-        ((fact.name.replace("_", " "), fact.found[:100]) for fact in found.facts if fact.found is not None),
-        words=True,
-    )
-    page.table(
-        "missing",
-        ("",),
-        ((fact.name.replace("_", " "), fact.why) for fact in found.facts if fact.found is None),
-        words=True,
-    )
-    page.table(
-        "could these data support it?",
-        ("", ""),
-        (
-            (
-                each.claim,
-                "yes" if each.supported else "no",
-                f"lacks {', '.join(each.lacks).replace('_', ' ')}"
-                if each.lacks
-                else ""
-                if each.supported
-                else "the run is not valid",
-            )
-            for each in found.claims
-        ),
-        words=True,
-    )
+    page.verdict(False, found.reasons)
+    known = [(_spaced(fact.name), fact.found[:100]) for fact in found.facts if fact.found is not None]
+    missing = [(_spaced(fact.name), fact.why) for fact in found.facts if fact.found is None]
+    page.table("known", ("",), known, words=True)
+    page.table("missing", ("",), missing, words=True)
+    claims = []
+    for each in found.claims:
+        lacks = f"lacks {_spaced(', '.join(each.lacks))}" if each.lacks else "the run is not valid"
+        claims.append((each.claim, "yes" if each.supported else "no", "" if each.supported else lacks))
+    page.table("could these data support it?", ("", ""), claims, words=True)
+
+
+def _spaced(name: str) -> str:
+    return name.replace("_", " ")

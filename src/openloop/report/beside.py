@@ -9,9 +9,10 @@ import numpy as np
 
 from openloop.compare.change import METRICS
 from openloop.compare.decide import Comparison
-from openloop.report.curve import TAILS, FrontierSubject
-from openloop.report.figures import tail_places
-from openloop.report.page import Axis, Curve, Figure, Number, Panel, Report, Rule, Section, Stretch, Table, Unit
+from openloop.report.curve import TAILS, FrontierSubject, point_curve
+from openloop.report.figures import tail_curve
+from openloop.report.marks import Axis, Curve, Figure, Mark, Panel, Rule, Stretch, Unit, names_figure
+from openloop.report.page import Cell, Number, Report, Section, Table, capital, span
 from openloop.report.run import RunSubject
 from openloop.units import format_seconds
 
@@ -56,12 +57,8 @@ class Pair:
 
     @property
     def data(self) -> dict[str, Any]:
-        both = {which: _data(each) for which, each in zip("ab", self.subjects, strict=True)}
-        return {**both, "comparison": self.decision.to_dict()}
-
-
-def _data(subject: Subject) -> dict[str, Any]:
-    return (subject.score if isinstance(subject, RunSubject) else subject.frontier).to_dict()
+        a, b = (each.score if isinstance(each, RunSubject) else each.frontier for each in self.subjects)
+        return {"a": a.to_dict(), "b": b.to_dict(), "comparison": self.decision.to_dict()}
 
 
 def pair_report(pair: Pair) -> Report:
@@ -81,7 +78,7 @@ def pair_report(pair: Pair) -> Report:
         title=f"{first} and {second}",
         subtitle="compared",
         verdict="good" if valid else "invalid",
-        headline=f"{decision.sentence[:1].upper()}{decision.sentence[1:]}",
+        headline=capital(decision.sentence),
         sentences=sentences,
         numbers=[
             (f"{words} of {name}", _number(data, which, field, unit), _interval(data, which, field))
@@ -106,8 +103,7 @@ def _number(data: dict[str, Any], which: str, field: str, unit: Unit) -> Number:
 
 def _interval(data: dict[str, Any], which: str, field: str) -> str:
     found = _at(data, f"{which}.{INTERVALS[field]}") if field in INTERVALS else None
-    unit: Unit = "share" if field == "attainment" else "rate"
-    return " to ".join(str(Number(each, unit)) for each in found) if found else ""
+    return span(found, "share" if field == "attainment" else "rate")
 
 
 def decided(pair: Pair) -> Section | None:
@@ -133,11 +129,12 @@ def decided(pair: Pair) -> Section | None:
         )
         for i, each in enumerate(known.values())
     ]
-    figure = Figure(
+    figure = names_figure(
         "changes",
         "B against A",
         Axis("change, as a share of A", "share"),
-        [Panel(Axis("", "count", "names", names=names), [*spans, dots, Rule(0.0, "", "x", "ink")])],
+        names,
+        [*spans, dots, Rule(0.0, "", "x", "ink")],
         "Hollow: the interval holds no change at all, so no difference is shown.",
     )
     lead = "Right of the line B has more of it, left of it less: more goodput is better, more latency or cost is worse."
@@ -149,7 +146,7 @@ def decided(pair: Pair) -> Section | None:
 def numbers(pair: Pair) -> Section | None:
     data = pair.data
     wanted = RUN_NUMBERS if isinstance(pair.subjects[0], RunSubject) else FRONTIER_NUMBERS
-    rows: list[list[str | Number]] = []
+    rows: list[list[Cell]] = []
     for field, (words, unit) in wanted.items():
         a, b = (_number(data, which, field, unit) for which in "ab")
         if a.value is not None or b.value is not None:
@@ -162,9 +159,7 @@ def numbers(pair: Pair) -> Section | None:
 def curves(pair: Pair) -> Section | None:
     a, b = pair.subjects
     if isinstance(a, RunSubject) and isinstance(b, RunSubject):
-        panels = [
-            panel for field, (words, _) in TAILS.items() if (panel := _tail_panel(field, words, (a, b), pair.names))
-        ]
+        panels = [panel for field in TAILS if (panel := _tail_panel(field, (a, b), pair.names))]
         figure = Figure(
             "pair",
             "Latency by percentile",
@@ -181,34 +176,25 @@ def curves(pair: Pair) -> Section | None:
     return Section("curves", "The frontiers", lead, [_frontier_figure((a, b), pair.names)])
 
 
-def _tail_panel(field: str, words: str, subjects: Sequence[RunSubject], names: Sequence[str]) -> Panel | None:
-    marks = []
-    for subject, name, color in zip(subjects, names, COLORS, strict=True):
-        scope = subject.judged.whole
-        values = getattr(scope.answers, field)
-        values = np.sort(values[scope.deliveries.ok & ~np.isnan(values)])
-        if len(values):
-            places = tail_places(len(values))
-            shares = np.minimum(places / max(len(values) - 1, 1), 1 - 0.5 / len(values))
-            marks.append(Curve(name, shares, values[places], color))
-    return Panel(Axis(f"{words}, logarithmic", "seconds", "log"), marks, 170) if marks else None
+def _tail_panel(field: str, subjects: Sequence[RunSubject], names: Sequence[str]) -> Panel | None:
+    lines = [
+        tail_curve(subject.judged.whole, field, name, color)
+        for subject, name, color in zip(subjects, names, COLORS, strict=True)
+    ]
+    marks = [line for line in lines if len(line.x)]
+    return Panel(Axis(f"{TAILS[field][0]}, logarithmic", "seconds", "log"), marks, 170) if marks else None
 
 
 def _frontier_figure(subjects: Sequence[FrontierSubject], names: Sequence[str]) -> Figure:
-    rates: list[Curve | Stretch | Rule] = []
-    shares: list[Curve | Stretch | Rule] = []
+    rates: list[Mark] = []
+    shares: list[Mark] = []
     for which, subject, name, color in zip("ab", subjects, names, COLORS, strict=True):
-        points = subject.frontier.points
-        x = np.array([point.rate for point in points])
-        for field, into in (("goodput_rps", rates), ("attainment", shares)):
-            edges = np.array([getattr(point, f"{field}_interval") for point in points]).reshape(-1, 2)
-            y = np.array([getattr(point, field) for point in points])
-            keys = [f"{which}.points.{i}.{field}" for i in range(len(points))]
-            words = f"{name}: {'goodput' if into is rates else 'accepted'}"
-            into.append(Curve(words, x, y, color, "line", edges[:, 0], edges[:, 1], keys=keys))
-        rates.append(Curve(f"{name}: throughput", x, np.array([point.served_rps for point in points]), color, "dashed"))
-        if subject.frontier.knee.interval:
-            rates.append(Stretch(*subject.frontier.knee.interval, f"knee of {name}", color))
+        points, knee = subject.frontier.points, subject.frontier.knee
+        rates.append(point_curve(points, "goodput_rps", f"{name}: goodput", color, f"{which}."))
+        rates.append(point_curve(points, "served_rps", f"{name}: throughput", color, None, style="dashed"))
+        shares.append(point_curve(points, "attainment", f"{name}: accepted", color, f"{which}."))
+        if knee.interval:
+            rates.append(Stretch(*knee.interval, f"knee of {name}", color))
     shares.append(Rule(subjects[0].frontier.knee.target, "target", "y"))
     return Figure(
         "pair",

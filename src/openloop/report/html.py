@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from openloop import __version__
-from openloop.report.page import Bars, Curve, Figure, Number, Report, Section, Table
+from openloop.report.marks import Bars, Curve, Figure
+from openloop.report.page import Number, Report, Section, Table
 from openloop.report.scales import x_scale
 from openloop.report.svg import NARROW, WIDE, svg
 

@@ -13,7 +13,8 @@ from openloop.plan import read_plan
 from openloop.records import open_run
 from openloop.report.beside import Pair, names_of, pair_report
 from openloop.report.curve import FrontierSubject, frontier_report, read_frontier_subject
-from openloop.report.page import Number, Report, Section, Table, Unit
+from openloop.report.marks import Unit
+from openloop.report.page import Cell, Number, Report, Section, Table, capital
 from openloop.report.plan import plan_report
 from openloop.report.run import RunSubject, read_run_subject, run_report
 from openloop.score.streams import Progress
@@ -55,7 +56,7 @@ def _states_report(path: Path, slo: str | None) -> Report:
         report,
         title=path.resolve().name,
         subtitle=f"{len(states)} states of the caches",
-        headline=f"{widest.comparison.sentence[:1].upper()}{widest.comparison.sentence[1:]}",
+        headline=capital(widest.comparison.sentence),
         sentences=[f"A is {widest.a}, B is {widest.b}.", *report.sentences[1:]],
         sections=[_states_section(found), *report.sections],
         data=report.data | {"gaps": [gap.to_dict() for gap in found]},
@@ -68,12 +69,12 @@ def _states_section(found: Sequence[StateGap]) -> Section:
         "goodput": ("highest goodput", "rate"),
         "cost_per_accepted": ("cost per accepted", "money"),
     }
-    rows: list[list[str | Number]] = []
+    rows: list[list[Cell]] = []
     for name, (words, unit) in figures.items():
         base: Gap = getattr(found[0], name)
         if base.a is None and all(getattr(gap, name).b is None for gap in found):
             continue
-        row: list[str | Number] = [words, Number(base.a, unit, f"gaps.0.{name}.a")]
+        row: list[Cell] = [words, Number(base.a, unit, f"gaps.0.{name}.a")]
         for place, each in enumerate(found):
             gap: Gap = getattr(each, name)
             row.append(Number(gap.b, unit, f"gaps.{place}.{name}.b"))

@@ -4,9 +4,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from openloop.report.page import Axis, Curve, Figure, Number, Panel, Report, Section, Table, Unit, show
+from openloop.report.marks import Axis, Curve, Figure, Panel, Unit
+from openloop.report.page import Cell, Number, Report, Section, Table, capital, show, span
 from openloop.tune import OBJECTIVES, Trial, Tuning
-from openloop.units import format_money, format_rate, format_seconds, format_share
+from openloop.units import format_seconds, format_share
 
 __all__ = ["tuning_report"]
 
@@ -63,10 +64,9 @@ def _sentences(found: Tuning, best: Trial | None) -> list[str]:
     lines = []
     words, unit = UNITS[found.objective]
     if found.best and found.best_value is not None and found.best_interval is not None:
-        low, high = (show(end, unit) for end in found.best_interval)
         lines.append(
-            f"It makes {show(found.best_value, unit)} {words} ({low} to {high}) on seeds that the search had not seen; "
-            f"{format_share(found.best.attainment)} of requests are accepted."
+            f"It makes {show(found.best_value, unit)} {words} ({span(found.best_interval, unit)}) on seeds that the "
+            f"search had not seen; {format_share(found.best.attainment)} of requests are accepted."
         )
     elif best is not None:
         lines.append(
@@ -82,7 +82,7 @@ def _sentences(found: Tuning, best: Trial | None) -> list[str]:
     if refused:
         lines.append(f"{len(refused)} fleets could not be simulated: {refused[0].refused}.")
     if found.stopped != "done":
-        lines.append(f"{found.stopped[:1].upper()}{found.stopped[1:]}.")
+        lines.append(f"{capital(found.stopped)}.")
     return lines
 
 
@@ -91,24 +91,17 @@ def _numbers(found: Tuning) -> list[tuple[str, Number, str]]:
     if best is None or found.best_interval is None:
         return []
     words, unit = UNITS[found.objective]
-    span = " to ".join(show(end, unit) for end in found.best_interval)
-    lines = [(words, Number(found.best_value, unit, "best_value"), span)]
+    lines = [(words, Number(found.best_value, unit, "best_value"), span(found.best_interval, unit))]
     if found.objective != "goodput":
-        span = " to ".join(map(format_rate, best.goodput_interval))
-        lines.append(("goodput", Number(best.goodput_rps, "rate", "best.goodput_rps"), span))
+        about = span(best.goodput_interval, "rate")
+        lines.append(("goodput", Number(best.goodput_rps, "rate", "best.goodput_rps"), about))
     lines.append(("accepted", Number(best.attainment, "share", "best.attainment"), "of requests"))
     if best.cost_per_hour is not None:
         lines.append(("cost per hour", Number(best.cost_per_hour, "money", "best.cost_per_hour"), ""))
     if best.tail_s is not None:
-        lines.append((TAILS[found.tail], Number(best.tail_s, "seconds", "best.tail_s"), _tail_span(best)))
+        about = span(best.tail_interval, "seconds")
+        lines.append((TAILS[found.tail], Number(best.tail_s, "seconds", "best.tail_s"), about))
     return lines
-
-
-def _tail_span(trial: Trial) -> str:
-    if trial.tail_interval is None:
-        return ""
-    low, high = trial.tail_interval
-    return f"{format_seconds(low)} to {'?' if high is None else format_seconds(high)}"
 
 
 def _front(found: Tuning) -> Section:
@@ -126,14 +119,14 @@ def _front(found: Tuning) -> Section:
         [Panel(Axis("accepted per second", "rate", low=0.0), marks, 240), *_tails(found, priced)],
         "Whiskers are 95% intervals. Fleets of the front are beaten by no other in goodput, cost and tail at once.",
     )
-    rows: list[list[str | Number]] = [
+    rows: list[list[Cell]] = [
         [
             _told(trial.chosen),
             Number(trial.goodput_rps, "rate", f"front.{place}.goodput_rps"),
-            " to ".join(map(format_rate, trial.goodput_interval)),
-            "-" if trial.cost_per_hour is None else format_money(trial.cost_per_hour),
-            "-" if trial.tail_s is None else format_seconds(trial.tail_s),
-            _tail_span(trial),
+            span(trial.goodput_interval, "rate"),
+            show(trial.cost_per_hour, "money"),
+            show(trial.tail_s, "seconds"),
+            span(trial.tail_interval, "seconds"),
             format_share(trial.attainment),
         ]
         for place, trial in enumerate(found.front[:MOST_ROWS])
@@ -187,7 +180,7 @@ def _search(found: Tuning) -> Section:
         Axis("simulation", "count", low=0.0),
         [Panel(Axis(words, unit, low=0.0), marks)],
     )
-    rows: list[list[str | Number]] = [
+    rows: list[list[Cell]] = [
         [_told(trial.chosen), Number(value(trial), unit), format_share(trial.attainment)] for trial in found.confirmed
     ]
     table = Table(("confirmed on fresh seeds", words, "accepted"), rows)

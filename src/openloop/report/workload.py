@@ -9,8 +9,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from openloop.errors import SpecError, StorageError
+from openloop.errors import SpecError
 from openloop.report.chart import COLORS, STYLE
+from openloop.report.files import save_picture
 from openloop.units import format_rate, format_seconds
 from openloop.workload import Demand, Description, known_tokens
 
@@ -86,12 +87,7 @@ def draw_workload(name: str, demand: Demand, horizon_s: float, path: Path) -> No
         _draw_reuse(reuse, demand)
         title = name if len(name) <= LETTERS else f"{name[:LETTERS]}…"
         figure.suptitle(f"{title}\n{len(demand):,} requests", x=0.01, ha="left", fontsize=10, fontweight="bold")
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            stamp = {"Date": None} if path.suffix.lower() == ".svg" else None
-            figure.savefig(path, dpi=150, metadata=stamp)
-        except OSError as error:
-            raise StorageError(f"{path} cannot be written: {error.strerror}") from None
+        save_picture(figure, path)
 
 
 def _draw_lengths(axes: Axes, tokens: NDArray[np.int64], label: str, color: str) -> None:

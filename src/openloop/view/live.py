@@ -7,7 +7,8 @@ from numpy.typing import NDArray
 
 from openloop.records import MISSING
 from openloop.records.tail import MOST_ROWS, Tail
-from openloop.report.page import Axis, Curve, Figure, Number, Panel, Report, Rule, Section
+from openloop.report.marks import Axis, Curve, Figure, Panel, Rule
+from openloop.report.page import Number, Report, Section
 from openloop.score.judged import judge_run
 from openloop.score.scope import Scope
 from openloop.score.scorer import objectives_of
