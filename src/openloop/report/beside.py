@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 
 from openloop.compare.change import METRICS
-from openloop.compare.decide import Comparison
+from openloop.compare.decide import Comparison, compare
+from openloop.errors import RunError
+from openloop.records import Run
 from openloop.report.curve import TAILS, FrontierSubject, point_curve
 from openloop.report.figures import tail_curve
 from openloop.report.marks import Axis, Curve, Figure, Mark, Panel, Rule, Stretch, Unit, names_figure
@@ -16,7 +18,7 @@ from openloop.report.page import Cell, Number, Report, Section, Table, capital, 
 from openloop.report.run import RunSubject
 from openloop.units import format_seconds
 
-__all__ = ["PAIR_SECTIONS", "Pair", "names_of", "pair_report"]
+__all__ = ["PAIR_SECTIONS", "Pair", "Subject", "names_of", "pair_of", "pair_report"]
 
 Subject = RunSubject | FrontierSubject
 
@@ -59,6 +61,14 @@ class Pair:
     def data(self) -> dict[str, Any]:
         a, b = (each.score if isinstance(each, RunSubject) else each.frontier for each in self.subjects)
         return {"a": a.to_dict(), "b": b.to_dict(), "comparison": self.decision.to_dict()}
+
+
+def pair_of(subjects: Sequence[Subject], names: tuple[str, str], sources: "Sequence[Run | Path]") -> Pair:
+    """Two of a kind, decided by the objectives of the first."""
+    a, b = subjects
+    if type(a) is not type(b):
+        raise RunError(f"{names[0]} and {names[1]} are a run and a frontier: compare two of one kind")
+    return Pair((a, b), names, compare(sources[0], sources[1], a.objectives))
 
 
 def pair_report(pair: Pair) -> Report:

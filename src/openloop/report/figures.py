@@ -207,12 +207,12 @@ def timeline_figure(run: Run, judged: JudgedRun) -> Figure:
     events: list[Mark] = [Rule(e.at_ns / 1e9, n, "x", "purple") for e, n in zip(told, names, strict=True)]
     if (window[1] - window[0]) < 0.99 * (end - start):
         events.append(Stretch(window[0] / 1e9, window[1] / 1e9, "measured", "grey"))
-    most = _most_under_way(everyone, edges)
+    most = _most_in_flight(everyone, edges)
     asked = Curve("arrivals", edges / 1e9, np.append(arrivals, arrivals[-1]), "blue", "steps")
-    under_way = Curve("under way", edges / 1e9, np.append(most, most[-1]), "purple", "steps")
+    in_flight = Curve("in flight", edges / 1e9, np.append(most, most[-1]), "purple", "steps")
     panels = [
         Panel(Axis("requests due per second", "rate", low=0.0), [*events, asked], 90),
-        Panel(Axis("under way, most in each slot", "count", low=0.0), [under_way], 90),
+        Panel(Axis("in flight, most in each slot", "count", low=0.0), [in_flight], 90),
         _latency_panel(everyone, edges),
         *_server_panels(run.server(), start, end),
     ]
@@ -229,7 +229,7 @@ def timeline_figure(run: Run, judged: JudgedRun) -> Figure:
     )
 
 
-def _most_under_way(scope: Scope, edges: Floats) -> Floats:
+def _most_in_flight(scope: Scope, edges: Floats) -> Floats:
     """The largest number of requests in the system in each slot."""
     came, left = np.sort(scope.due_ns), np.sort(scope.left_ns)
     level = np.arange(1, len(came) + 1) - np.searchsorted(left, came, side="right")

@@ -1,8 +1,6 @@
 """A frontier for people: a table with bars, the knee in a sentence, and a view of a sweep while it goes on."""
 
-import sys
 from collections.abc import Sequence
-from types import TracebackType
 
 import click
 from rich.console import Console, Group
@@ -12,7 +10,7 @@ from rich.text import Text
 
 from openloop.frontier import Frontier, Point
 from openloop.load.conductor import Snapshot
-from openloop.report.live import LiveView
+from openloop.report.live import LiveView, in_place
 from openloop.report.page import Columns, texts
 from openloop.report.terminal import WIDTH
 from openloop.slo import Objectives
@@ -102,19 +100,16 @@ class SweepView:
 
     def __init__(self, objectives: Objectives | None, *, quiet: bool = False) -> None:
         self._objectives, self._quiet = objectives, quiet
-        self._terminal = sys.stderr.isatty() and not quiet
         self._live: Live | None = None
         self._found: Frontier | None = None
         self._next = ""
         self._run = LiveView(1.0, None, quiet=True)
 
     def __enter__(self) -> "SweepView":
-        if self._terminal:
-            self._live = Live(console=Console(stderr=True), refresh_per_second=4, transient=True)
-            self._live.start()
+        self._live = in_place(self._quiet)
         return self
 
-    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._live:
             self._live.stop()
 

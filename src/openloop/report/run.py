@@ -210,10 +210,10 @@ def timeline(subject: RunSubject) -> Section | None:
     return Section(
         "timeline",
         "The run as it went",
-        "From top to bottom: what was asked, what was under way, how long the first token (or the answer) took, and "
+        "From top to bottom: what was asked, what was in flight, how long the first token (or the answer) took, and "
         "what the server said of itself.",
         [timeline_figure(subject.run, subject.judged)],
-        "Rates are counts per slot over its length. A request is under way from when it was due until it left. Server "
+        "Rates are counts per slot over its length. A request is in flight from when it was due until it left. Server "
         "figures are its own, as read during the run: gauges are summed over replicas, shares averaged.",
     )
 
@@ -317,7 +317,7 @@ def disruptions(subject: RunSubject) -> Section | None:
     if score.steady:
         rows.append(["outside of these", "", *numbers(score.steady, ACCEPTED, "steady.")])
     lead = "What was done to the system during the run, and what users got just after."
-    return Section("disruptions", "Disturbances", lead, [Table(("event", "", "requests", "goodput", "accepted"), rows)])
+    return Section("disruptions", "Disruptions", lead, [Table(("event", "", "requests", "goodput", "accepted"), rows)])
 
 
 def money(subject: RunSubject) -> Section | None:
@@ -382,8 +382,8 @@ def validity(subject: RunSubject) -> Section | None:
     if score.notes:
         parts.append(Table(("what makes it weaker evidence",), [(note,) for note in score.notes]))
     checks: dict[str, tuple[str, Unit]] = {
-        "little.L_measured": ("under way, measured", "number"),
-        "little.L_law": ("under way, by Little's law", "number"),
+        "little.L_measured": ("in flight, measured", "number"),
+        "little.L_law": ("in flight, by Little's law", "number"),
         "completed_in_window_rps": ("completed inside the window", "rate"),
         "goodput_rps_from_sent": ("goodput if the clock started at sending", "rate"),
         "utilisation": ("busy (which is not productive)", "share"),

@@ -7,20 +7,20 @@ from numpy.typing import NDArray
 
 from openloop.records import MISSING
 from openloop.records.tail import MOST_ROWS, Tail
-from openloop.report.marks import Axis, Curve, Figure, Panel, Rule
+from openloop.report.figures import gate_rules
+from openloop.report.marks import Axis, Curve, Figure, Floats, Panel, Unit
 from openloop.report.page import Number, Report, Section
 from openloop.score.judged import judge_run
 from openloop.score.scope import Scope
 from openloop.score.scorer import objectives_of
-from openloop.slo import SLO, Objectives, parse_slo
+from openloop.slo import E2E, SLO, TTFT, Objectives, parse_slo
 from openloop.units import format_seconds
 
 __all__ = ["live_report"]
 
-Floats = NDArray[np.float64]
-
 RECENT_S = 10.0
 SHOWN_S = 120
+ENOUGH = 100  # requests, for a p99
 
 
 def live_report(tail: Tail, slo: str | None = None) -> Report:
@@ -54,15 +54,19 @@ def live_report(tail: Tail, slo: str | None = None) -> Report:
         "recent": int(recent.sum()),
     }
     what = "TTFT" if _streamed(scope) else "E2E"
-    few = "" if data["recent"] >= 100 else "*"
+    lately = f"over the last {RECENT_S:g} s"
+    told: list[tuple[str, str, Unit, str]] = [
+        ("goodput", "goodput_rps", "rate", lately),
+        ("ended", "ended_rps", "rate", lately),
+        ("offered", "offered_rps", "rate", "since it began"),
+        ("in flight", "in_flight", "count", "now"),
+        ("accepted", "attainment", "share", f"of {data['recent']:,} that ended lately"),
+        (f"p50 {what}", "p50_s", "seconds", lately),
+        (f"p99 {what}", "p99_s", "seconds", lately),
+    ]
+    few = "p99_s" if data["recent"] < ENOUGH else ""
     numbers = [
-        ("goodput", Number(data["goodput_rps"], "rate", "goodput_rps"), "over the last 10 s"),
-        ("ended", Number(data["ended_rps"], "rate", "ended_rps"), "over the last 10 s"),
-        ("offered", Number(data["offered_rps"], "rate", "offered_rps"), "since it began"),
-        ("in flight", Number(data["in_flight"], "count", "in_flight"), "now"),
-        ("accepted", Number(data["attainment"], "share", "attainment"), f"of {data['recent']:,} that ended lately"),
-        (f"p50 {what}", Number(data["p50_s"], "seconds", "p50_s"), "over the last 10 s"),
-        (f"p99 {what}", Number(data["p99_s"], "seconds", "p99_s", few), "over the last 10 s"),
+        (name, Number(data[key], unit, key, "*" if key == few else ""), about) for name, key, unit, about in told
     ]
     total = f" of {format_seconds(facts.window_ns[1] / 1e9)}" if facts.window_ns else ""
     return Report(
@@ -110,12 +114,6 @@ def _figure(scope: Scope, ended: Floats, until: float, flights: list[tuple[float
     each = [waits[ok & (slot == place)] for place in range(slots)]
     p50, p99 = (np.array([np.quantile(x, q) if len(x) else np.nan for x in each]) for q in (0.5, 0.99))
     shown = [(at, count) for at, count in flights if at >= first]
-    gates = {
-        g.within_s: str(g)
-        for slo in scope.run.slos
-        for g in slo.gates
-        if g.name == what.lower() and hasattr(g, "within_s")
-    }
     panels = [
         Panel(
             Axis("requests per second", "rate", low=0.0),
@@ -129,8 +127,8 @@ def _figure(scope: Scope, ended: Floats, until: float, flights: list[tuple[float
             Axis(f"{what} of those that ended (logarithmic)", "seconds", "log"),
             [
                 Curve("p50", edges[:-1], p50, "blue"),
-                Curve("p99", edges[:-1], p99, "red", few=np.array([len(x) < 100 for x in each], np.bool_)),
-                *(Rule(at, f"SLO: {text}", "y") for at, text in gates.items()),
+                Curve("p99", edges[:-1], p99, "red", few=np.array([len(x) < ENOUGH for x in each], np.bool_)),
+                *gate_rules(scope.run.slos, TTFT if what == "TTFT" else E2E),
             ],
             140,
         ),
