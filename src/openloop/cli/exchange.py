@@ -10,7 +10,16 @@ from openloop.cli.common import JSON, PATH, PLACE, cli, say, tell
 from openloop.cli.options import RUN
 
 IMPORT = "import"  # a word that Python keeps for itself
-FORMS = ("csv", "jsonl", "arrow", "hdr", "otel", "mlflow", "prometheus")
+FORMS = {
+    "csv": "every attempt as a row; lists joined by spaces",
+    "jsonl": "every attempt as an object on a line, without what is null",
+    "arrow": "every attempt, as an Arrow file (Feather)",
+    "hdr": "TTFT, TPOT and E2E of completed requests from schedule, as an HdrHistogram log",
+    "otel": "figures and latency histograms, as OTLP JSON for a collector",
+    "mlflow": "figures as metrics and the manifest as parameters, as MLflow's log-batch takes them",
+    "prometheus": "figures as a page for a Pushgateway or textfile collector",
+}
+WRITTEN = "\n".join(f"  {name:<11} {what}" for name, what in FORMS.items())
 
 
 @cli.command(IMPORT)
@@ -43,29 +52,23 @@ def import_file(file: Path, out: Path, tool: str | None, part: int | None, as_js
         click.echo("\n".join([f"{out}: {run.num_rows:,} rows from {stamps}", *(f"note: {note}" for note in notes)]))
 
 
-@cli.command()
+@cli.command(
+    help=f"""Write RUN for another tool.
+
+\b
+{WRITTEN}
+
+\b
+Examples:
+  openloop export run/ --to csv -o rows.csv
+  openloop export run/ --to prometheus --slo "ttft<=500ms" -o goodput.prom"""
+)
 @RUN
 @click.option("--to", type=click.Choice(FORMS), required=True, help="In which form.")
 @click.option("-o", "--out", type=PATH, required=True, help="File to write.")
 @click.option("--slo", help="For otel, mlflow and prometheus; by default the SLO in the run's manifest.")
 @JSON
 def export(run: Path, to: str, out: Path, slo: str | None, as_json: bool) -> None:
-    """Write RUN for another tool.
-
-    \b
-      csv         every attempt as a row; lists joined by spaces
-      jsonl       every attempt as an object on a line, without what is null
-      arrow       every attempt, as an Arrow file (Feather)
-      hdr         TTFT, TPOT and E2E of completed requests from schedule, as an HdrHistogram log
-      otel        figures and latency histograms, as OTLP JSON for a collector
-      mlflow      figures as metrics and the manifest as parameters, as MLflow's log-batch takes them
-      prometheus  figures as a page for a Pushgateway or textfile collector
-
-    \b
-    Examples:
-      openloop export run/ --to csv -o rows.csv
-      openloop export run/ --to prometheus --slo "ttft<=500ms" -o goodput.prom
-    """
     from openloop.export import export as write
     from openloop.importers import open_any
 

@@ -80,7 +80,7 @@ def queue(flags: dict[str, Any], model: str, out: Path | None, as_json: bool) ->
 @click.option("--repair", help="Ask again where an answer fails its quality: how many times, or repair:most=2.")
 @click.option("--replicas", type=click.IntRange(1), help="What if: so many replicas.")
 @click.option("--policy", help="What if: chunked, prefill-first, static or prepone:steps=4.")
-@click.option("--set", "changes", multiple=True, help="What if: other keys of the fleet, as 'max_tokens: 512'.")
+@click.option("--change", "changes", multiple=True, help="What if: other keys of the fleet, as 'max_tokens: 512'.")
 @click.option(
     "--prompt-mean", type=AMOUNT, help="What if: prompts twice as long (2x), or of 800 tokens on average (800)."
 )

@@ -21,20 +21,17 @@ class Exporter:
     """`write(run, path)`, or with `scored` also the score: `write(run, score, path)`."""
 
     write: Callable[..., None]
-    scored: bool
-    what: str
+    scored: bool = False
 
 
 EXPORTERS: Final[Mapping[str, Exporter]] = {
-    "csv": Exporter(write_csv, False, "every attempt as a row; lists joined by spaces"),
-    "jsonl": Exporter(write_jsonl, False, "every attempt as an object on a line, without what is null"),
-    "arrow": Exporter(write_arrow, False, "every attempt, as an Arrow file (Feather)"),
-    "hdr": Exporter(write_hdr, False, "TTFT, TPOT and E2E of completed requests from schedule, as an HdrHistogram log"),
-    "otel": Exporter(write_otel, True, "figures and latency histograms, as OTLP JSON for a collector"),
-    "mlflow": Exporter(
-        write_mlflow, True, "figures as metrics and the manifest as parameters, as MLflow's log-batch takes them"
-    ),
-    "prometheus": Exporter(write_prometheus, True, "figures as a page for a Pushgateway or textfile collector"),
+    "csv": Exporter(write_csv),
+    "jsonl": Exporter(write_jsonl),
+    "arrow": Exporter(write_arrow),
+    "hdr": Exporter(write_hdr),
+    "otel": Exporter(write_otel, scored=True),
+    "mlflow": Exporter(write_mlflow, scored=True),
+    "prometheus": Exporter(write_prometheus, scored=True),
 }
 
 
