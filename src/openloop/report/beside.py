@@ -1,6 +1,6 @@
 """Two runs or two frontiers beside each other, held against one SLO."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from openloop.records import Run
 from openloop.report.curve import TAILS, FrontierSubject, point_curve
 from openloop.report.figures import tail_curve
 from openloop.report.marks import Axis, Curve, Figure, Mark, Panel, Rule, Stretch, Unit, names_figure
-from openloop.report.page import Cell, Number, Report, Section, Table, capital, span
+from openloop.report.page import Cell, Columns, Number, Report, Section, Table, capital, field_of, span
 from openloop.report.run import RunSubject
 from openloop.units import format_seconds
 
@@ -23,7 +23,7 @@ __all__ = ["PAIR_SECTIONS", "Pair", "Subject", "names_of", "pair_of", "pair_repo
 Subject = RunSubject | FrontierSubject
 
 COLORS = ("blue", "orange")
-RUN_NUMBERS: dict[str, tuple[str, Unit]] = {
+RUN_NUMBERS: Columns = {
     "offered_rps": ("offered", "rate"),
     "throughput_rps": ("throughput", "rate"),
     "goodput_rps": ("goodput", "rate"),
@@ -39,14 +39,19 @@ RUN_NUMBERS: dict[str, tuple[str, Unit]] = {
     "cost_per_accepted": ("cost per accepted", "money"),
     "requests": ("requests", "count"),
 }
-FRONTIER_NUMBERS: dict[str, tuple[str, Unit]] = {
+FRONTIER_NUMBERS: Columns = {
     "knee.rate": ("knee", "rate"),
     "peak.goodput_rps": ("peak goodput", "rate"),
     "peak.rate": ("at offered", "rate"),
     "half_rate": ("half is wasted from", "rate"),
     "took_s": ("measured", "seconds"),
 }
-INTERVALS = {"goodput_rps": "goodput_rps_interval", "attainment": "attainment_interval", "knee.rate": "knee.interval"}
+INTERVALS = {  # of numbers that stand above all others
+    "goodput_rps": "goodput_rps_interval",
+    "attainment": "attainment_interval",
+    "knee.rate": "knee.interval",
+    "peak.goodput_rps": "",
+}
 
 
 @dataclass(frozen=True)
@@ -90,30 +95,25 @@ def pair_report(pair: Pair) -> Report:
         verdict="good" if valid else "invalid",
         headline=capital(decision.sentence),
         sentences=sentences,
-        numbers=[
-            (f"{words} of {name}", _number(data, which, field, unit), _interval(data, which, field))
-            for field, (words, unit) in (RUN_NUMBERS if isinstance(a, RunSubject) else FRONTIER_NUMBERS).items()
-            if field in ("goodput_rps", "attainment", "knee.rate", "peak.goodput_rps")
-            for which, name in zip("ab", pair.names, strict=True)
-        ],
+        numbers=list(_headline_numbers(pair, data)),
         sections=[section for make in PAIR_SECTIONS if (section := make(pair))],
         data=data,
     )
 
 
-def _at(data: Any, key: str) -> Any:
-    for step in key.split("."):
-        data = data.get(step) if isinstance(data, dict) else None
-    return data
+def _columns(pair: Pair) -> Columns:
+    return RUN_NUMBERS if isinstance(pair.subjects[0], RunSubject) else FRONTIER_NUMBERS
+
+
+def _headline_numbers(pair: Pair, data: dict[str, Any]) -> Iterator[tuple[str, Number, str]]:
+    for field, (words, unit) in _columns(pair).items():
+        for which, name in zip("ab", pair.names, strict=True) if field in INTERVALS else ():
+            interval = span(field_of(data[which], INTERVALS[field]), unit)
+            yield f"{words} of {name}", _number(data, which, field, unit), interval
 
 
 def _number(data: dict[str, Any], which: str, field: str, unit: Unit) -> Number:
-    return Number(_at(data[which], field), unit, f"{which}.{field}", sound=data[which].get("valid", True))
-
-
-def _interval(data: dict[str, Any], which: str, field: str) -> str:
-    found = _at(data, f"{which}.{INTERVALS[field]}") if field in INTERVALS else None
-    return span(found, "share" if field == "attainment" else "rate")
+    return Number(field_of(data[which], field), unit, f"{which}.{field}", sound=data[which].get("valid", True))
 
 
 def decided(pair: Pair) -> Section | None:
@@ -155,9 +155,8 @@ def decided(pair: Pair) -> Section | None:
 
 def numbers(pair: Pair) -> Section | None:
     data = pair.data
-    wanted = RUN_NUMBERS if isinstance(pair.subjects[0], RunSubject) else FRONTIER_NUMBERS
     rows: list[list[Cell]] = []
-    for field, (words, unit) in wanted.items():
+    for field, (words, unit) in _columns(pair).items():
         a, b = (_number(data, which, field, unit) for which in "ab")
         if a.value is not None or b.value is not None:
             change = f"{100 * (b.value / a.value - 1):+,.1f}%" if a.value and b.value is not None else "-"

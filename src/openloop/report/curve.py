@@ -13,8 +13,21 @@ from openloop.frontier import Frontier, Point, open_frontier
 from openloop.frontier.folder import read_asked
 from openloop.records import open_run
 from openloop.report.figures import gate_rules, slos_of
-from openloop.report.marks import Axis, Curve, Figure, Floats, Mark, Panel, Rule, Stretch, Unit
-from openloop.report.page import LEAST, Number, Part, Report, Section, Table, below, capital, numbers, span, written
+from openloop.report.marks import Axis, Curve, Figure, Floats, Mark, Panel, Rule, Stretch
+from openloop.report.page import (
+    LEAST,
+    Columns,
+    Number,
+    Part,
+    Report,
+    Section,
+    Table,
+    below,
+    capital,
+    numbers,
+    span,
+    written,
+)
 from openloop.report.run import RUN_SECTIONS, RunSubject, read_run_subject
 from openloop.slo import E2E, TPOT, TTFT, Objectives, read_slo
 from openloop.units import format_money, format_rate, format_seconds, format_share, to_ns
@@ -32,7 +45,7 @@ TAILS = {
     "e2e_s": ("whole answer (E2E)", E2E),
 }
 STEPS = {"p50": "grey", "p95": "blue", "p99": "red"}
-COLUMNS: dict[str, tuple[str, Unit]] = {
+COLUMNS: Columns = {
     "rate": ("offered", "rate"),
     "requests": ("n", "count"),
     "served_rps": ("throughput", "rate"),

@@ -4,13 +4,13 @@ import numpy as np
 
 from openloop.decide import Case, Decision
 from openloop.plan.make import Estimate
-from openloop.report.marks import Axis, Curve, Figure, Unit, names_figure
-from openloop.report.page import Cell, Number, Part, Report, Section, Table, below, span
+from openloop.report.marks import Axis, Curve, Figure, names_figure
+from openloop.report.page import Cell, Columns, Number, Part, Report, Section, Table, below, span
 from openloop.report.plan import PLAN_SECTIONS
 
 __all__ = ["decision_report"]
 
-ROWS: dict[str, tuple[str, Unit]] = {
+ROWS: Columns = {
     "cost_per_accepted": ("cost per accepted result", "money"),
     "monthly": ("cost per month", "money"),
     "replicas": ("replicas for the demand", "count"),

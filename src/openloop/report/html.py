@@ -15,7 +15,7 @@ import numpy as np
 
 from openloop import __version__
 from openloop.report.marks import Bars, Curve, Figure
-from openloop.report.page import Number, Report, Section, Table
+from openloop.report.page import Cell, Number, Report, Section, Table
 from openloop.report.scales import x_scale
 from openloop.report.svg import NARROW, WIDE, svg
 
@@ -116,7 +116,7 @@ def _table(table: Table) -> Iterator[str]:
     yield "<tbody>"
     for row in table.rows:
         cells_of = zip(row, numeric, strict=True)
-        yield f"<tr>{''.join(f'<td{_right(num)}>{_cell(cell)}</td>' for cell, num in cells_of)}</tr>"
+        yield f"<tr>{''.join(f'<td{_right(num)}>{_number(cell)}</td>' for cell, num in cells_of)}</tr>"
     yield "</tbody></table></div>"
     if table.note:
         yield f'<p class="note">{escape(table.note)}</p>'
@@ -126,11 +126,9 @@ def _right(numeric: bool) -> str:
     return ' class="n"' if numeric else ""
 
 
-def _cell(cell: str | Number) -> str:
-    return _number(cell) if isinstance(cell, Number) else escape(cell)
-
-
-def _number(number: Number) -> str:
+def _number(number: Cell) -> str:
+    if isinstance(number, str):
+        return escape(number)
     key = f' data-key="{escape(number.key)}"' if number.key else ""
     value = "" if number.value is None or not np.isfinite(number.value) else repr(float(number.value))
     sound = ' class="sound"' if number.sound else ""

@@ -21,7 +21,7 @@ from openloop.report.figures import (
     token_figures,
 )
 from openloop.report.marks import MOST_NAMES, Unit
-from openloop.report.page import LEAST, Cell, Number, Report, Section, Table, numbers, span, written
+from openloop.report.page import LEAST, Cell, Columns, Number, Report, Section, Table, numbers, span, written
 from openloop.score import Score, Summary
 from openloop.score.judged import judge_run
 from openloop.score.scope import JudgedRun
@@ -324,7 +324,7 @@ def money(subject: RunSubject) -> Section | None:
     cost = subject.score.cost
     if cost is None:
         return None
-    names: dict[str, tuple[str, Unit]] = {
+    names: Columns = {
         "total": ("all of it", "money"),
         "per_request": ("per request", "money"),
         "per_accepted": ("per accepted request", "money"),
@@ -381,7 +381,7 @@ def validity(subject: RunSubject) -> Section | None:
     parts: list[str | Table] = [*score.reasons]
     if score.notes:
         parts.append(Table(("what makes it weaker evidence",), [(note,) for note in score.notes]))
-    checks: dict[str, tuple[str, Unit]] = {
+    checks: Columns = {
         "little.L_measured": ("in flight, measured", "number"),
         "little.L_law": ("in flight, by Little's law", "number"),
         "completed_in_window_rps": ("completed inside the window", "rate"),

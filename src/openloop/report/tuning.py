@@ -21,7 +21,8 @@ MOST_ROWS = 30
 
 
 def tuning_report(found: Tuning) -> Report:
-    best = found.best or _so_far(found)
+    known = [trial for trial in found.trials if trial.refused is None]
+    best = found.best or max(known, key=OBJECTIVES[found.objective], default=None)
     return Report(
         title="Tuning",
         subtitle=f"{len(found.trials)} of {found.size:,} fleets tried · {found.slo} · {found.rate}",
@@ -33,11 +34,6 @@ def tuning_report(found: Tuning) -> Report:
         data=found.to_dict(),
         badge="Confirmed" if found.best else "Not confirmed",
     )
-
-
-def _so_far(found: Tuning) -> Trial | None:
-    known = [trial for trial in found.trials if trial.refused is None]
-    return max(known, key=OBJECTIVES[found.objective], default=None)
 
 
 def _told(chosen: dict[str, object]) -> str:

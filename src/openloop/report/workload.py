@@ -26,9 +26,10 @@ def show_workload(name: str, found: Description, demand: Demand) -> None:
     click.echo(name)
     click.echo()
     follow = found.requests - found.scheduled
+    over = f"{format_rate(found.rate)} over {format_seconds(found.span_s)}"
     rows = [
         ("requests", f"{found.requests:,}" + (f", of which {follow:,} follow from answers" if follow else "")),
-        ("arrivals", _arrivals(found)),
+        ("arrivals", f"{over}, gaps vary by {found.gaps_cv:.2f}, busiest second {found.busiest_second:,}"),
         ("reuse", f"{found.reuse:.1%} of prompt tokens were seen before, by a cache without limits"),
     ]
     if found.sessions:
@@ -52,11 +53,6 @@ def show_workload(name: str, found: Description, demand: Demand) -> None:
     counts, _ = np.histogram(due, WIDTH, (0.0, found.span_s))
     most = counts.max() * WIDTH / found.span_s
     click.echo(f"{'arrivals':<10}|{_bars(counts)}| 0 to {format_seconds(found.span_s)}, most {most:.3g}/s")
-
-
-def _arrivals(found: Description) -> str:
-    over = f"{format_rate(found.rate)} over {format_seconds(found.span_s)}"
-    return f"{over}, gaps vary by {found.gaps_cv:.2f}, busiest second {found.busiest_second:,}"
 
 
 def _picture(label: str, tokens: NDArray[np.int64]) -> str:
