@@ -107,7 +107,7 @@ def plan(
     typed = {name: given.pop(name) for name in ("knee", "in_flight", "latency", "capacity", "tokens")}
     if (given["demand"] is None) == (given["day"] is None):
         raise click.UsageError("say what to serve: --demand 9000/s, or --day 'sine:rate=6000,swing=50%'")
-    given |= {"scale_delay_s": given.pop("scale_delay"), "demand": 1.0 if given["day"] else given["demand"]}
+    given |= {"scale_delay_s": given.pop("scale_delay"), "demand": given["demand"] if given["day"] is None else 1.0}
     needs = Needs(**given)
     if what is not None and what.is_file():
         for name, value in typed.items():

@@ -134,7 +134,8 @@ def sim(
         raise click.UsageError("--policies ranks at one rate: give --rate, and not --rates")
     if rates and (prompt_mean or output_mean):
         raise click.UsageError("--prompt-mean and --output-mean are for one rate; write the workload for several")
-    if policies and (out or quality):
+    labels = None if whatif["repair"] is not None else quality  # with repairs, the fleet has them
+    if policies and (out or labels):
         raise click.UsageError("--policies ranks and keeps nothing: leave out --out and --quality")
     told = chosen.calibration
     if told and told.rates and not rates and not {"rate", "arrivals"} & flags.keys():
@@ -147,7 +148,6 @@ def sim(
     elif policies:
         _tournament(chosen, scenario, policies, seeds, as_json)
     else:
-        labels = None if whatif["repair"] is not None else quality
         _simulate(chosen, scenario, (prompt_mean, output_mean), labels, out, as_json)
 
 
