@@ -16,7 +16,6 @@ from openloop.report.figures import tail_curve
 from openloop.report.marks import Axis, Curve, Figure, Mark, Panel, Rule, Stretch, Unit, names_figure
 from openloop.report.page import Cell, Columns, Number, Report, Section, Table, capital, field_of, span
 from openloop.report.run import RunSubject
-from openloop.units import format_seconds
 
 __all__ = ["PAIR_SECTIONS", "Pair", "Subject", "names_of", "pair_of", "pair_report"]
 
@@ -84,11 +83,8 @@ def pair_report(pair: Pair) -> Report:
     sentences = [f"A is {first}, B is {second}. Both are held against {decision.slo}."]
     for which, name in zip("ab", pair.names, strict=True):
         sentences += [f"{name} is not valid: {reason}." for reason in data[which].get("reasons", ())[:1]]
-    if decision.more_minutes is not None:
-        more = format_seconds(60 * decision.more_minutes)
-        sentences.append(f"A difference of 5% would be found with {more} more of each.")
     if decision.warnings:
-        sentences.append(f"{len(decision.warnings)} differences between them could explain it; they are listed below.")
+        sentences.append("What else differs between them could explain it, and is listed below.")
     return Report(
         title=f"{first} and {second}",
         subtitle="compared",

@@ -1,6 +1,7 @@
 """The report of a search over fleets: the one to use, what the others trade, and how the search went."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -17,6 +18,8 @@ UNITS: dict[str, tuple[str, Unit]] = {
     "token_goodput_per_dollar": ("accepted tokens per unit of money", "count"),
     "goodput": ("accepted results per second", "rate"),
 }
+INTERVALS = {"goodput_rps": "goodput_interval", "tail_s": "tail_interval"}
+CHOSEN = "chosen, on fresh seeds"
 MOST_ROWS = 30
 
 
@@ -104,15 +107,28 @@ def _front(found: Tuning) -> Section:
     known = [trial for trial in found.trials if trial.refused is None]
     on_front = {trial.place for trial in found.front}
     others = [trial for trial in known if trial.place not in on_front]
+    best = [found.best] if found.best else []
     priced = any(trial.cost_per_hour for trial in known)
-    marks = [_dots("tried", others, "grey", priced), _dots("front", found.front, "blue", priced, spans=True)]
-    if found.best:
-        marks.append(_dots("chosen, on fresh seeds", [found.best], "red", priced, spans=True))
+    x = "cost_per_hour" if priced else "tail_s"
+    marks = [
+        replace(_dots("tried", others, "grey", x, "goodput_rps"), low=None, high=None),
+        _dots("front", found.front, "blue", x, "goodput_rps"),
+    ]
+    if best:
+        marks.append(_dots(CHOSEN, best, "red", x, "goodput_rps"))
+    panels = [Panel(Axis("accepted per second", "rate", low=0.0), marks, 240)]
+    tails = [
+        _dots(name, [trial for trial in trials if trial.tail_s is not None], color, x, "tail_s")
+        for name, trials, color in (("front", found.front, "blue"), (CHOSEN, best, "red"))
+    ]
+    tails = [each for each in tails if len(each.x)]
+    if priced and tails:  # over the same cost
+        panels.append(Panel(Axis(f"{TAILS[found.tail]}, logarithmic", "seconds", "log"), tails, 150))
     figure = Figure(
         "front",
         "Goodput against cost" if priced else "Goodput against the tail",
         Axis("cost per hour", "money", low=0.0) if priced else Axis(TAILS[found.tail], "seconds", low=0.0),
-        [Panel(Axis("accepted per second", "rate", low=0.0), marks, 240), *_tails(found, priced)],
+        panels,
         "Whiskers are 95% intervals. Fleets of the front are beaten by no other in goodput, cost and tail at once.",
     )
     rows: list[list[Cell]] = [
@@ -135,32 +151,15 @@ def _front(found: Tuning) -> Section:
     return Section("front", "What can be traded", lead, [figure, Table(header, rows, more)])
 
 
-def _tails(found: Tuning, priced: bool) -> list[Panel]:
-    """The tail of the front, over the same cost."""
-    known = [trial for trial in (*found.front, *([found.best] if found.best else [])) if trial.tail_s is not None]
-    if not priced or not known:
-        return []
-    marks = []
-    for name, trials, color in (
-        ("front", [trial for trial in known if not trial.fresh], "blue"),
-        ("chosen, on fresh seeds", [trial for trial in known if trial.fresh], "red"),
-    ):
-        x, y = (np.array([getattr(t, key) for t in trials], float) for key in ("cost_per_hour", "tail_s"))
-        spans = [t.tail_interval or (t.tail_s, t.tail_s) for t in trials]
-        low = np.array([span[0] for span in spans], float)
-        high = np.array(
-            [t.tail_s if span[1] is None else span[1] for t, span in zip(trials, spans, strict=True)], float
-        )
-        if trials:
-            marks.append(Curve(name, x, y, color, "dots", low, high))
-    return [Panel(Axis(f"{TAILS[found.tail]}, logarithmic", "seconds", "log"), marks, 150)]
-
-
-def _dots(name: str, trials: Sequence[Trial], color: str, priced: bool, *, spans: bool = False) -> Curve:
-    x = np.array([(t.cost_per_hour if priced else t.tail_s) or np.nan for t in trials], float)
-    low, high = (np.array([t.goodput_interval[end] for t in trials], float) for end in (0, 1))
-    y = np.array([t.goodput_rps for t in trials], float)
-    return Curve(name, x, y, color, "dots", low if spans else None, high if spans else None)
+def _dots(name: str, trials: Sequence[Trial], color: str, x: str, y: str) -> Curve:
+    """One figure over another, with the interval of y; where nothing bounds it from above, up to itself."""
+    xs, ys = (np.array([getattr(trial, key) for trial in trials], float) for key in (x, y))  # None becomes NaN
+    intervals = [getattr(trial, INTERVALS[y]) or (None, None) for trial in trials]
+    low, high = (
+        np.array([each if end is None else end for each, end in zip(ys, ends, strict=True)], float)
+        for ends in (zip(*intervals, strict=True) if trials else ((), ()))
+    )
+    return Curve(name, xs, ys, color, "dots", low, high)
 
 
 def _search(found: Tuning) -> Section:
