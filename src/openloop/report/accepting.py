@@ -1,18 +1,18 @@
 """Grades, costs and audits, for the terminal."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from openloop.audit import Audit
 from openloop.quality.grading import Grading
 from openloop.report.page import Columns, texts
 from openloop.report.terminal import Page, show_quality
-from openloop.score import Blend, CostScore, Leak, Score, blended, blends, score
+from openloop.score import CostScore, Score, blended, blends, score
 from openloop.slo import SLO
 from openloop.units import format_count, format_money, format_seconds, format_share
 
-__all__ = ["ClassCost", "CostReport", "cost_report", "show_audit", "show_cost", "show_grading"]
+__all__ = ["cost_report", "show_audit", "show_cost", "show_grading"]
 
 
 def show_grading(run: Path, found: Grading) -> None:
@@ -47,92 +47,71 @@ CLASS: Columns = {
 }
 
 
-@dataclass(frozen=True)
-class ClassCost:
-    requests: int
-    accepted: int
-    total: float
-    per_accepted: float
-
-
-@dataclass(frozen=True)
-class CostReport:
-    run: str | None
-    valid: bool
-    reasons: tuple[str, ...]
-    accepted: int
-    cost: CostScore | None
-    classes: dict[str, ClassCost]
-    leaks: list[Leak]
-    steady: float | None  # per accepted result, outside disruptions
-    blends: list[Blend]
-
-
 def cost_report(
     found: Score | None, steady: float | None, disrupted: float | None, disruption_s: float, every_s: Sequence[float]
-) -> CostReport:
-    """Of a run, or of two costs."""
+) -> dict[str, Any]:
+    """Of a run, or of two costs; `steady` is per accepted result, outside disruptions."""
+    names = ("run", "valid", "reasons", "accepted", "cost")
     if found is None:
         assert steady is not None
         assert disrupted is not None
-        given = [blended(steady, disrupted, disruption_s, every) for every in every_s]
-        return CostReport(None, True, (), 0, None, {}, [], steady, given)
+        blend = [blended(steady, disrupted, disruption_s, every) for every in every_s]
+        nothing = dict(zip(names, (None, True, (), 0, None), strict=True))
+        return {**nothing, "classes": {}, "leaks": [], "steady": steady, "blends": blend}
+    by = found.by["class"] if len(found.by["class"]) > 1 else {}
     classes = {
-        name: ClassCost(each.requests, each.accepted, each.cost.total, each.cost.per_accepted)
-        for name, each in found.by["class"].items()
-        if each.cost and len(found.by["class"]) > 1
+        name: {
+            "requests": each.requests,
+            "accepted": each.accepted,
+            "total": each.cost.total,
+            "per_accepted": each.cost.per_accepted,
+        }
+        for name, each in by.items()
+        if each.cost
     }
-    calm = found.steady.cost_per_accepted if found.steady else None
-    return CostReport(
-        found.run,
-        found.valid,
-        found.reasons,
-        found.accepted,
-        found.cost,
-        classes,
-        found.leaks,
-        calm,
-        blends(found, every_s),
-    )
+    return {
+        **{name: getattr(found, name) for name in names},
+        "classes": classes,
+        "leaks": found.leaks,
+        "steady": found.steady.cost_per_accepted if found.steady else None,
+        "blends": blends(found, every_s),
+    }
 
 
-def show_cost(found: CostReport) -> None:
-    page = Page(found.valid)
-    page.verdict(False, found.reasons)
-    if found.run is not None:
+def show_cost(found: dict[str, Any]) -> None:
+    page = Page(found["valid"])
+    page.verdict(False, found["reasons"])
+    if found["run"] is not None:
         _show_run_cost(page, found)
-    if found.blends:
+    if found["blends"]:
         page.line("")
-        page.line(f"steady, an accepted result costs {format_money(found.steady or 0.0)}")
-        page.table(
-            "disturbed every",
-            ("share of time", "cost per accepted", "more than steady"),
-            [
-                (
-                    format_seconds(each.every_s),
-                    format_share(each.disrupted_share),
-                    f"{each.cost_per_accepted:.5g}",
-                    f"{each.extra:+.2%}",
-                )
-                for each in found.blends
-            ],
-        )
+        page.line(f"steady, an accepted result costs {format_money(found['steady'] or 0.0)}")
+        rows = [
+            (
+                format_seconds(each.every_s),
+                format_share(each.disrupted_share),
+                f"{each.cost_per_accepted:.5g}",
+                f"{each.extra:+.2%}",
+            )
+            for each in found["blends"]
+        ]
+        page.table("disturbed every", ("share of time", "cost per accepted", "more than steady"), rows)
 
 
-def _show_run_cost(page: Page, found: CostReport) -> None:
-    cost = found.cost
+def _show_run_cost(page: Page, found: dict[str, Any]) -> None:
+    cost: CostScore | None = found["cost"]
     if cost is None:
-        page.line(f"{found.run}: nothing is known of what it cost; give --prices, a YAML file")
+        page.line(f"{found['run']}: nothing is known of what it cost; give --prices, a YAML file")
         return
-    page.line(f"{found.run}: {format_count(found.accepted)} accepted results for {format_money(cost.total)}")
+    page.line(f"{found['run']}: {format_count(found['accepted'])} accepted results for {format_money(cost.total)}")
     page.table("cost", ("",), zip((words for words, _ in COST.values()), texts(cost, COST), strict=True))
-    page.things("class", found.classes, CLASS)
+    page.things("class", found["classes"], CLASS)
     page.table(
         "spent on",
         ("cost", "share"),
         (
             (leak.name.replace("_", " "), format_money(leak.cost), format_share(leak.cost / cost.total))
-            for leak in found.leaks
+            for leak in found["leaks"]
             if leak.cost is not None and cost.total
         ),
     )

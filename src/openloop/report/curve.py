@@ -33,7 +33,7 @@ from openloop.slo import E2E, TPOT, TTFT, Objectives, read_slo
 from openloop.units import format_money, format_rate, format_seconds, format_share, to_ns
 
 __all__ = [
-    *("FRONTIER_SECTIONS", "TAILS", "FrontierSubject", "frontier_figure", "frontier_headline", "frontier_report"),
+    *("FRONTIER_SECTIONS", "TAILS", "FrontierSubject", "frontier_headline", "frontier_report"),
     *("frontier_subject", "point_curve", "read_frontier_subject"),
 ]
 
@@ -198,7 +198,7 @@ def _knee_marks(frontier: Frontier, *, named: bool = True) -> list[Mark]:
     return marks
 
 
-def frontier_figure(frontier: Frontier) -> Figure:
+def _frontier_figure(frontier: Frontier) -> Figure:
     points, weak = frontier.points, _weak(frontier.points)
     rates = [
         *_knee_marks(frontier),
@@ -240,7 +240,7 @@ def curve(subject: FrontierSubject) -> Section | None:
         "The frontier",
         "Throughput counts what was answered, goodput what was accepted. Up to the knee they are the same; beyond it "
         "the system keeps busy and users go without.",
-        [frontier_figure(frontier), Table(header, rows, note=note)],
+        [_frontier_figure(frontier), Table(header, rows, note=note)],
         "The knee is the largest offered rate at which attainment meets its target; its band is the 95% interval that "
         "the points allow, each with the uncertainty that batch means show (docs/frontier.md). Throughput is what "
         "completed inside the window: in a short run, whose last answers come after its end, it may lie below goodput.",

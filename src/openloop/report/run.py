@@ -30,7 +30,7 @@ from openloop.score.streams import Progress
 from openloop.slo import Objectives
 from openloop.units import format_count, format_money, format_rate, format_seconds, format_share
 
-__all__ = ["RUN_SECTIONS", "RunSubject", "latency_table", "read_run_subject", "run_headline", "run_report"]
+__all__ = ["RUN_SECTIONS", "RunSubject", "read_run_subject", "run_headline", "run_report"]
 
 LATENCIES = {
     "ttft_s": ("first token", "TTFT"),
@@ -156,14 +156,14 @@ def distribution(subject: RunSubject) -> Section | None:
         "How long users waited",
         "Each line reads: this share of requests waited no longer than this. The axis is stretched "
         "towards the slowest few, which decide what people think of a service.",
-        [distribution_figure(subject.judged.whole, subject.score, subject.objectives), latency_table(subject.score)],
+        [distribution_figure(subject.judged.whole, subject.score, subject.objectives), _latency_table(subject.score)],
         "From when a request was due, over completed requests; failed ones are counted in the gates below. Dots are "
         "exact percentiles, whiskers their 95% intervals from batch means over 20 slices of the window. "
         "Nothing is smoothed: a line joins order statistics.",
     )
 
 
-def latency_table(score: Score) -> Table:
+def _latency_table(score: Score) -> Table:
     rows = [
         [
             f"{words} ({name})",
