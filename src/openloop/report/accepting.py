@@ -105,7 +105,7 @@ def _show_run_cost(page: Page, found: dict[str, Any]) -> None:
         return
     page.line(f"{found['run']}: {format_count(found['accepted'])} accepted results for {format_money(cost.total)}")
     page.table("cost", ("",), zip((words for words, _ in COST.values()), texts(cost, COST), strict=True))
-    page.things("class", found["classes"], CLASS)
+    page.things("class", found["classes"].items(), CLASS)
     page.table(
         "spent on",
         ("cost", "share"),

@@ -40,16 +40,10 @@ def page(report: Report) -> str:
 def document(title: str, inside: str, scripts: Iterable[str], *, connect: bool = False) -> str:
     """A whole page; `connect` lets it ask the server that it came from."""
     style, scripts = asset("page.css"), list(scripts)
-    policy = "; ".join(
-        [
-            "default-src 'none'",
-            f"style-src {_hash(style)}",
-            f"script-src {' '.join(map(_hash, scripts))}",
-            "img-src data:",
-            f"connect-src {chr(39)}{'self' if connect else 'none'}{chr(39)}",
-            "base-uri 'none'",
-            f"form-action {chr(39)}{'self' if connect else 'none'}{chr(39)}",
-        ]
+    own = "'self'" if connect else "'none'"
+    policy = (
+        f"default-src 'none'; style-src {_hash(style)}; script-src {' '.join(map(_hash, scripts))}; img-src data:; "
+        f"connect-src {own}; base-uri 'none'; form-action {own}"
     )
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'

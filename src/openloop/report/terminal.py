@@ -1,7 +1,7 @@
 """Tables for the terminal. A run that is not valid has its numbers struck out."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -109,10 +109,10 @@ class Page:
         self.console.print()
         self.console.print(grid)
 
-    def things(self, title: str, things: Mapping[str, Any], columns: Columns) -> None:
-        """A row of its fields for each."""
+    def things(self, title: str, things: Iterable[tuple[str, Any]], columns: Columns) -> None:
+        """A row of its fields for each, by name."""
         header = [words for words, _ in columns.values()]
-        self.table(title, header, ((name, *texts(each, columns)) for name, each in things.items()))
+        self.table(title, header, ((name, *texts(each, columns)) for name, each in things))
 
     def number(self, text: str) -> Text:
         if self.valid or not text or text == "-":
@@ -139,12 +139,11 @@ def show_score(score: Score, console: Console | None = None) -> None:
     _show_failures(page, score)
     _show_more(page, score)
     for key, groups in score.by.items():
-        page.things(f"by {key}", groups, GROUP)
-    page.things("by time", {f"{w.start_s:.6g} s to {w.end_s:.6g} s": w.summary for w in score.windows}, GROUP)
-    header = [words for words, _ in GROUP.values()]
+        page.things(f"by {key}", groups.items(), GROUP)
+    page.things("by time", ((f"{w.start_s:.6g} s to {w.end_s:.6g} s", w.summary) for w in score.windows), GROUP)
     disruptions = [(f"{d.kind}, {d.start_s:.6g} s to {d.end_s:.6g} s", d.summary) for d in score.disruptions]
     steady = [("outside of these", score.steady)] if score.steady else []
-    page.table("disruption", header, ((name, *texts(each, GROUP)) for name, each in [*disruptions, *steady]))
+    page.things("disruption", [*disruptions, *steady], GROUP)
     for note in score.notes:
         page.line(f"note: {note}", style="dim")
 
@@ -221,11 +220,11 @@ def _show_latencies(page: Page, score: Score) -> None:
         page.line("? the run is too short, or varies too much, to bound it from above", style="dim")
     other = {name: values for name, values in found.items() if name in ("ttft", "tpot", "e2e")}
     both = {name: values for name, values in other.items() if values.from_sent and values.failures_as_inf}
-    page.things("latency seen otherwise", both, OTHERWISE)
+    page.things("latency seen otherwise", both.items(), OTHERWISE)
 
 
 def _show_failures(page: Page, score: Score) -> None:
-    page.things("gate", score.gates, GATE)
+    page.things("gate", score.gates.items(), GATE)
     joint = [joint for joint in score.joint_failures if len(joint.gates) > 1]
     page.table("failed together", ("requests",), ((" + ".join(j.gates), format_count(j.requests)) for j in joint[:5]))
     failed = {name: count for name, count in score.statuses.items() if count and name != "ok"}
@@ -252,9 +251,8 @@ def _show_more(page: Page, score: Score) -> None:
     if score.output_tokens_per_s:
         page.table("where the work went", ("attempts/s", "tokens/s", "share", "cost", ""), map(_leak_row, score.leaks))
     show_quality(page, score.quality)
-    page.things("turn", {str(each.turn + 1): each for each in score.sessions.by_turn}, TURN)
-    header = [words for words, _ in STRAGGLER.values()]
-    page.table("straggler", header, ((each.replica, *texts(each, STRAGGLER)) for each in score.stragglers))
+    page.things("turn", ((str(each.turn + 1), each) for each in score.sessions.by_turn), TURN)
+    page.things("straggler", ((each.replica, each) for each in score.stragglers), STRAGGLER)
 
 
 def _server_rows(server: ServerScore) -> list[tuple[str, str]]:
