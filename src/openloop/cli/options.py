@@ -130,6 +130,6 @@ def scenario_flags(
 def _set(key: str) -> Callable[[click.Context, click.Parameter, Any], None]:
     def take(ctx: click.Context, _: click.Parameter, value: Any) -> None:
         if value is not None and value != ():
-            ctx.obj[key] = value
+            ctx.ensure_object(dict)[key] = value
 
     return take
