@@ -103,7 +103,7 @@ def _standing(each: Standing) -> tuple[str, ...]:
         f"{each.rank}. {each.policy}",
         format_rate(each.goodput_rps.mean),
         span((max(each.goodput_rps.low, 0.0), each.goodput_rps.high), "rate"),
-        "" if each.rank == 1 else f"{format_rate(-each.behind_rps.mean)}{' (tied)' if each.tied else ''}",
+        "" if each.rank == 1 else f"{format_rate(0.0 - each.behind_rps.mean)}{' (tied)' if each.tied else ''}",
         format_share(each.attainment.mean),
         _mean(each.cost_per_accepted, "money"),
         _mean(each.hit_rate, "share"),
