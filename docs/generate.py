@@ -23,8 +23,8 @@ from openloop.admission import ADMISSION
 from openloop.arrivals import ARRIVALS
 from openloop.audit import CLAIMS, FACTS
 from openloop.cli import cli
+from openloop.cli.exchange import FORMS
 from openloop.distributions import DISTRIBUTIONS
-from openloop.export import EXPORTERS
 from openloop.importers import IMPORTERS
 from openloop.load.prometheus import FIGURES
 from openloop.load.targets import TARGETS
@@ -106,8 +106,8 @@ def importers() -> Iterator[str]:
 
 def exporters() -> Iterator[str]:
     yield from ("| `--to` | what is written |", "|---|---|")
-    for name, exporter in EXPORTERS.items():
-        yield f"| `{name}` | {exporter.what} |"
+    for name, what in FORMS.items():
+        yield f"| `{name}` | {what} |"
 
 
 def metric_map() -> Iterator[str]:

@@ -3,7 +3,7 @@
 The claims are those that "Goodput or it didn't happen" warns of, each with what it takes.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -121,7 +121,7 @@ def audit(what: "str | Path | Run", slo: Any = None) -> Audit:
 def _of_runs(subject: str, kind: Literal["run", "sweep"], runs: list[Run], slo: Any) -> Audit:
     told, reasons = [], []
     for run in runs:
-        score = _score(run, slo)
+        score = None if slo is None and run.manifest.slo is None else score_run(run, slo)
         verdict = score or check(run)
         reasons += [f"{run.path}: {reason}" if len(runs) > 1 else reason for reason in verdict.reasons]
         told.append(_told(run, score))
@@ -164,75 +164,48 @@ def _in_all(values: list[str | None]) -> str | None:
     return values[0] if len(set(values)) == 1 else f"{len(set(values))} values, as {values[0]}"
 
 
-def _score(run: Run, slo: Any) -> Score | None:
-    if slo is None and run.manifest.slo is None:
-        return None
-    return score_run(run, slo)
-
-
 def _told(run: Run, score: Score | None) -> dict[str, str | None]:
     """What a run tells, in words."""
     manifest = run.manifest
-    found: dict[str, str | None] = {
-        name: getattr(manifest, name)
-        for name in ("lengths", "cache_warmth", "model_revision", "quantization", "hardware", "engine_flags")
-    }
-    arrivals = manifest.arrivals
-    found["arrivals"] = None if arrivals is None or arrivals.startswith("closed") else arrivals
-    found["engine"] = (
-        f"{manifest.engine} {manifest.engine_version}" if manifest.engine and manifest.engine_version else None
-    )
+    names = ("lengths", "cache_warmth", "model_revision", "quantization", "hardware", "engine_flags")
+    found: dict[str, str | None] = {name: getattr(manifest, name) for name in names}
+    if manifest.arrivals and not manifest.arrivals.startswith("closed"):
+        found["arrivals"] = manifest.arrivals
+    if manifest.engine and manifest.engine_version:
+        found["engine"] = f"{manifest.engine} {manifest.engine_version}"
+    workload = manifest.workload or ""
+    recorded = manifest.source == "proxy" or "trace:" in workload or "servegen:" in workload
+    if recorded:  # requests come as they came somewhere
+        found["lifetime"] = str(manifest.workload)
+    if recorded or any(each in workload for each in ("prefix=", "sessions", "corpus")):
+        found["cacheable_share"] = str(manifest.workload)  # it says what prompts have in common
     return found | (_scored(run, score) if score else {})
 
 
 def _scored(run: Run, score: Score) -> dict[str, str | None]:
-    low, high = score.attainment_interval
-    lag, quality, server = score.client_lag_s, score.quality, score.server
-    labelled = quality is not None and quality.judged > 0
-    acceptance = any(leak.name == "rejected_drafts" and leak.told_by in ("rows", "server") for leak in score.leaks)
-    replicas = run.manifest.replicas or 1
-    columns = _present(run)
-    checks: dict[str, tuple[bool, Callable[[], str]]] = {
-        "slo": (True, lambda: score.slo),
-        "quality_gate": (
-            labelled and "quality" in score.gates,
-            lambda: run.manifest.quality_gate or f"{quality.judged:,} labels" if quality else "",
-        ),
-        "cost": (score.cost is not None, lambda: f"{score.cost_per_accepted:.3g} per accepted result"),
-        "interval": (score.valid, lambda: f"attainment {format_share(low)} to {format_share(high)}"),
-        "client_lag": (lag is not None, lambda: f"p99 {format_seconds(lag.p99)}" if lag else ""),
-        "tail": (score.completed >= ENOUGH, lambda: f"{score.completed:,} requests"),
-        "retries": (True, lambda: f"{score.retries.amplification:.2f} attempts per request"),
-        "hit_rate": (score.cache_hit_rate >= 0, lambda: format_share(score.cache_hit_rate)),
-        "cacheable_share": (_reuses(run), lambda: str(run.manifest.workload)),
-        "lifetime": (_recorded(run), lambda: str(run.manifest.workload)),
-        "tenants": ("tenant" in columns, lambda: "rows name them"),
-        "completion_window": (any(name == Completion.name for name in score.gates), lambda: score.slo),
-        "failed_rows": (True, lambda: "every row that was due is counted"),
-        "delay": (score.e2e_s is not None, lambda: f"p99 {format_seconds(score.e2e_s.p99)}" if score.e2e_s else ""),
-        "acceptance": (acceptance, lambda: "drafts are told"),
-        "batch_size": (
-            (server is not None and server.running_mean >= 0) or run.manifest.source == "sim",
-            lambda: f"{score.little.L_measured / replicas:.3g} in flight per replica",
-        ),
-        "goodput": (labelled and "quality" in score.gates, lambda: f"{score.goodput_rps:.3g}/s"),
-        "utilisation": (score.utilisation >= 0, lambda: format_share(score.utilisation)),
+    manifest, lag, quality, server = run.manifest, score.client_lag_s, score.quality, score.server
+    labelled = quality is not None and quality.judged > 0 and "quality" in score.gates
+    drafts = any(leak.name == "rejected_drafts" and leak.told_by in ("rows", "server") for leak in score.leaks)
+    batches = manifest.source == "sim" or (server is not None and server.running_mean >= 0)
+    in_flight = score.little.L_measured / (manifest.replicas or 1)
+    low, high = map(format_share, score.attainment_interval)
+    first = next(iter(run.batches(["tenant"])), None)
+    tenants = first is not None and first.column("tenant").null_count < first.num_rows
+    return {
+        "slo": score.slo,
+        "quality_gate": (manifest.quality_gate or f"{quality.judged:,} labels") if quality and labelled else None,
+        "cost": f"{score.cost_per_accepted:.3g} per accepted result" if score.cost else None,
+        "interval": f"attainment {low} to {high}" if score.valid else None,
+        "client_lag": f"p99 {format_seconds(lag.p99)}" if lag else None,
+        "tail": f"{score.completed:,} requests" if score.completed >= ENOUGH else None,
+        "retries": f"{score.retries.amplification:.2f} attempts per request",
+        "hit_rate": format_share(score.cache_hit_rate) if score.cache_hit_rate >= 0 else None,
+        "tenants": "rows name them" if tenants else None,
+        "completion_window": score.slo if Completion.name in score.gates else None,
+        "failed_rows": "every row that was due is counted",
+        "delay": f"p99 {format_seconds(score.e2e_s.p99)}" if score.e2e_s else None,
+        "acceptance": "drafts are told" if drafts else None,
+        "batch_size": f"{in_flight:.3g} in flight per replica" if batches else None,
+        "goodput": f"{score.goodput_rps:.3g}/s" if labelled else None,
+        "utilisation": format_share(score.utilisation) if score.utilisation >= 0 else None,
     }
-    return {name: say() if known else None for name, (known, say) in checks.items()}
-
-
-def _present(run: Run) -> set[str]:
-    batch = next(iter(run.batches(["tenant"])), None)
-    return {"tenant"} if batch is not None and batch.column("tenant").null_count < batch.num_rows else set()
-
-
-def _recorded(run: Run) -> bool:
-    """Whether requests came as they were recorded somewhere."""
-    return (
-        any(name in (run.manifest.workload or "") for name in ("trace:", "servegen:")) or run.manifest.source == "proxy"
-    )
-
-
-def _reuses(run: Run) -> bool:
-    """Whether the workload says what prompts have in common."""
-    return _recorded(run) or any(each in (run.manifest.workload or "") for each in ("prefix=", "sessions", "corpus"))

@@ -78,15 +78,15 @@ class Case:
 
     name: str
     source: str
-    goodput_each: Estimate | None  # accepted per second and replica
-    throughput_each: float | None  # answers, accepted or not
-    tokens_per_s: float | None  # throughput in tokens, of what was measured
-    accepted: Estimate | None  # share of requests
-    cost_per_accepted: Estimate | None
-    replicas: Estimate | None  # for the demand
-    monthly: Estimate | None
-    valid: bool
-    reasons: tuple[str, ...]
+    goodput_each: Estimate | None = None  # accepted per second and replica
+    throughput_each: float | None = None  # answers, accepted or not
+    tokens_per_s: float | None = None  # throughput in tokens, of what was measured
+    accepted: Estimate | None = None  # share of requests
+    cost_per_accepted: Estimate | None = None
+    replicas: Estimate | None = None  # for the demand
+    monthly: Estimate | None = None
+    valid: bool = True
+    reasons: tuple[str, ...] = ()
     plan: Plan | None = None
 
 
@@ -181,7 +181,8 @@ def _case(name: str, option: _Option, asked: _Question, needs: Needs | None, fol
 
 
 def _typed(name: str, option: _Option, price: float | None, quality: Estimate, needs: Needs | None) -> Case:
-    raw, tokens = _throughput(option.throughput)
+    told = option.throughput or ""
+    raw, tokens = (None, parse_token_rate(told)) if "tok" in told else (parse_rate(told) if told else None, None)
     if option.knee is not None:
         system = typed_system([parse_rate(option.knee)], capacity=raw)
         return _planned(name, "typed", system, price, quality, needs, tokens)
@@ -190,20 +191,11 @@ def _typed(name: str, option: _Option, price: float | None, quality: Estimate, n
             f"{name}: say what is known of it: from (a run or a frontier), knee, or accepted, such as 58% of 100"
         )
     accepted = _times(_counted(option.accepted, f"{name}: accepted"), quality)
-    goodput = None if raw is None else _times(accepted, Estimate(raw))
+    goodput = None if raw is None else accepted.times(raw)
     cost = _over(option.cost_per_request, accepted)
     if cost is None and price is not None and goodput is not None:
         cost = _over(price / 3600, goodput)
-    return Case(
-        name, "typed", goodput, raw, tokens, accepted, cost, None, _monthly(cost, needs), valid=True, reasons=()
-    )
-
-
-def _throughput(text: str | None) -> tuple[float | None, float | None]:
-    """In requests, or in tokens."""
-    if text is None:
-        return None, None
-    return (None, parse_token_rate(text)) if "tok" in text else (parse_rate(text), None)
+    return Case(name, "typed", goodput, raw, tokens, accepted, cost, monthly=_monthly(cost, needs))
 
 
 def _planned(
@@ -222,7 +214,7 @@ def _planned(
     price = system.price if price is None else price
     if needs is None:
         cost = None if price is None else _over(price / 3600, each)
-        return Case(name, source, each, system.capacity, tokens, accepted, cost, None, None, valid=True, reasons=())
+        return Case(name, source, each, system.capacity, tokens, accepted, cost)
 
     def planned(good: float, knee: float) -> Plan:
         asked = replace(needs, demand=needs.demand / good, quality=good, price=price, by="middle")
@@ -234,17 +226,13 @@ def _planned(
         count = naive.raw.value if naive.raw else 1.0
         rate = plan.peak_rate / count
         plan = replace(plan, raw=naive.raw, raw_rate_each=rate, raw_cost_per_hour=naive.raw_cost_per_hour)
-    ends = _ends(quality), _ends(Estimate(system.knee, system.knee_interval))
-    corners = [planned(ends[0][end], ends[1][end]) for end in (2, 1, 0)]  # best, middle, worst
+    ends = quality.ends, Estimate(system.knee, system.knee_interval).ends
+    best, worst = (planned(ends[0][end], ends[1][end]) for end in (2, 0))
     measured = quality.interval is not None or system.knee_interval is not None
-    cost, bill = None, None
-    if price is not None:
-        each_cost = [found.replicas * price / 3600 / needs.demand for found in (corners[0], plan, corners[2])]
-        cost = _spanned(each_cost, measured)
-        bill = _spanned([value * needs.demand * 3600 * HOURS for value in each_cost], measured)
-    size = _spanned([float(found.replicas) for found in (corners[0], plan, corners[2])], measured)
-    known = (name, source, each, system.capacity, tokens, accepted, cost, size, bill)
-    return Case(*known, valid=True, reasons=(), plan=plan)
+    size = Estimate.spanning([float(found.replicas) for found in (best, plan, worst)], measured)
+    bill = None if price is None else size.times(price * HOURS)
+    cost = None if price is None else size.times(price / 3600 / needs.demand)
+    return Case(name, source, each, system.capacity, tokens, accepted, cost, size, bill, plan=plan)
 
 
 def _scored(
@@ -264,7 +252,8 @@ def _scored(
         prices = msgspec.structs.replace(prices or run.manifest.prices or Prices(), per_hour=price * count)
     found: Score = score_run(run, asked.slo, prices=prices)
     accepted = _times(Estimate(found.attainment, found.attainment_interval), quality)
-    goodput = _times(Estimate(found.goodput_rps / count, _scaled(found.goodput_rps_interval, count)), quality)
+    low, high = found.goodput_rps_interval
+    goodput = _times(Estimate(found.goodput_rps, (max(low, 0.0), high)).times(1 / count), quality)
     cost = _over(found.cost.per_request, accepted) if found.cost and found.accepted else None
     return Case(
         name=name,
@@ -274,7 +263,6 @@ def _scored(
         tokens_per_s=_in_time(found.output_tokens_per_s, found.throughput_rps, found.completed_in_window_rps),
         accepted=accepted,
         cost_per_accepted=cost,
-        replicas=None,
         monthly=_monthly(cost, needs),
         valid=found.valid,
         reasons=found.reasons,
@@ -282,20 +270,7 @@ def _scored(
 
 
 def _monthly(cost: Estimate | None, needs: Needs | None) -> Estimate | None:
-    return None if cost is None or needs is None else _times(cost, Estimate(needs.demand * 3600 * HOURS))
-
-
-def _scaled(interval: tuple[float, float], by: float) -> tuple[float, float]:
-    return max(interval[0], 0.0) / by, interval[1] / by
-
-
-def _ends(found: Estimate) -> tuple[float, float, float]:
-    low, high = found.interval or (found.value, found.value)
-    return low, found.value, high
-
-
-def _spanned(values: list[float], measured: bool) -> Estimate:
-    return Estimate(values[1], (min(values), max(values)) if measured else None)
+    return None if cost is None or needs is None else cost.times(needs.demand * 3600 * HOURS)
 
 
 def _times(a: Estimate, b: Estimate) -> Estimate:

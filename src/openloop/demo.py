@@ -1,5 +1,6 @@
 """Goodput collapses while throughput holds: real HTTP load on the built-in endpoint, in under a minute."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -13,6 +14,7 @@ from openloop.load.conductor import Load, drive
 from openloop.load.targets import Chat
 from openloop.report.chart import Chart
 from openloop.report.curve import frontier_report, frontier_subject
+from openloop.report.files import write_text
 from openloop.report.html import page
 from openloop.score import Score, score
 from openloop.serve.process import endpoint_process
@@ -47,15 +49,9 @@ def demo(out: Path, seconds: float = SECONDS) -> None:
     with endpoint_process(str(out / "fleet.yaml")) as server:
         place = find(server.url)
         target, workload = Chat(place.host, "openloop", place.base), Workload.of(read_source(ASKED))
+        facts = {"slo": SLO, "target": server.url, "model": "7b", "hardware": "1 x a100, simulated"}
+        facts |= {"engine": "openloop serve", "engine_flags": FLEET}
         for seed, (name, rate) in enumerate(RATES.items()):
-            facts = {
-                "slo": SLO,
-                "target": server.url,
-                "model": "7b",
-                "engine": "openloop serve",
-                "engine_flags": FLEET,
-                "hardware": "1 x a100, simulated",
-            }
             load = Load([(place, target)], workload, Poisson(rate), seconds, seed, drain_s=4.0, facts=facts)
             run = drive(load, out / name)
             found = score(run)
@@ -67,8 +63,9 @@ def demo(out: Path, seconds: float = SECONDS) -> None:
                 f"{name:<12} {found.offered_rps:>6.1f}/s {found.completed_in_window_rps:>9.1f}/s"
                 f" {found.goodput_rps:>7.1f}/s {found.attainment:>9.1%} {p50} {p99}"
             )
-    _draw(scores).save(out / "collapse.png")
-    _draw(scores).save(out / "collapse.svg")
+    chart = _draw(scores)
+    for kind in ("png", "svg"):
+        chart.save(out / f"collapse.{kind}")
     asked = Asked(
         source="load",
         slo=SLO,
@@ -80,8 +77,10 @@ def demo(out: Path, seconds: float = SECONDS) -> None:
         scenario={"engine": FLEET},
         stopped="all five rates were measured",
     )
-    subject = frontier_subject(make_frontier(asked, SLO, trials), objectives)
-    (out / "report.html").write_text(page(frontier_report(subject)), encoding="utf-8")
+    frontier = make_frontier(asked, SLO, trials)
+    names = {rate: name for name, rate in RATES.items()}  # as in the table above, and not by where the knee is
+    frontier = replace(frontier, points=tuple(replace(each, name=names[each.rate]) for each in frontier.points))
+    write_text(out / "report.html", page(frontier_report(frontier_subject(frontier, objectives))))
     click.echo(f"the picture: {out / 'collapse.png'}; any of the runs: openloop score {out / 'busy'}")
     click.echo(f"the report: {out / 'report.html'}; all of it in a browser: openloop view {out}")
 

@@ -188,7 +188,7 @@ def test_what_cannot_be_concluded_from_a_frontier_is_said(sweeps: tuple[Path, Pa
 def test_the_command_gates_and_writes_what_builds_read(sweeps: tuple[Path, Path], tmp_path: Path) -> None:
     a, b = (each / "points" / "30-1" for each in sweeps)
     command = [sys.executable, "-m", "openloop", "compare", str(b), str(a), "--fail-if", "e2e_p99 > 10%"]
-    command += ["--fail-if", "goodput < -90%", "--junit", str(tmp_path / "x.xml"), "--markdown", str(tmp_path / "x.md")]
+    command += ["--fail-if", "goodput < -90%", "--junit", str(tmp_path / "x.xml"), "--md", str(tmp_path / "x.md")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1, done.stderr
     assert "FAILED: e2e_p99 > 10%" in done.stdout

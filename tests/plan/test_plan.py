@@ -14,7 +14,7 @@ from openloop.load.scenario import read_scenario
 from openloop.plan import Needs, Plan, frontier_system, make_plan, read_plan, typed_system
 from openloop.plan.formulas import some_up
 from openloop.plan.simulated import model_error, plan_fleet, widened
-from openloop.report.page import Figure
+from openloop.report.marks import Figure
 from openloop.report.plan import plan_report
 from openloop.report.read import read_report
 from openloop.sim.fleet import read_fleet

@@ -20,7 +20,8 @@ from openloop.report.curve import frontier_report, read_frontier_subject
 from openloop.report.figures import DRAWN, LARGEST, tail_places, token_times
 from openloop.report.html import page
 from openloop.report.markdown import markdown
-from openloop.report.page import Axis, Curve, Figure, Number, Panel, Report, Table, show
+from openloop.report.marks import Axis, Curve, Figure, Panel
+from openloop.report.page import Number, Report, Table, show
 from openloop.report.picture import draw_figure
 from openloop.report.plot import show_report, text_plot
 from openloop.report.read import read_pair, read_report

@@ -3,33 +3,21 @@
 import io
 import os
 import sys
+from importlib import import_module
 
 import click
 
-from openloop.cli import (
-    accepting,
-    calibrating,
-    curve,
-    exchange,
-    live,
-    looking,
-    planning,
-    proxying,
-    reading,
-    routes,
-    virtual,
-    watching,
-)
 from openloop.cli.common import cli, say
 from openloop.errors import OpenloopError
 
 __all__ = ["cli", "main"]
 
-# Each joins the group as it is imported.
-COMMANDS = (
-    *(reading, virtual, live, curve, calibrating, planning),
-    *(looking, accepting, exchange, routes, proxying, watching),
-)
+# The commands of each file join the group as it is imported.
+for _name in (
+    *("accepting", "calibrating", "curve", "exchange", "live", "planning"),
+    *("proxying", "reading", "routes", "virtual", "watching"),
+):
+    import_module(f"openloop.cli.{_name}")
 
 
 def main() -> None:

@@ -1,12 +1,12 @@
 """Commands about accepted results: their quality, their cost, and what is missing before a number is evidence."""
 
-import json
 import sys
 from pathlib import Path
 
 import click
 
-from openloop.cli.common import DURATION, JSON, RUN, cli
+from openloop.cli.common import DURATION, JSON, PATH, cli, progress_bar, tell
+from openloop.cli.options import PRICES, RUN, SLO
 
 
 @cli.command()
@@ -40,32 +40,18 @@ def grade(run: Path, gates: tuple[str, ...], jobs: int | None, again: bool, as_j
       openloop grade run/ --gate json --gate "length:most=200"
       openloop grade run/ --gate gates.yaml --jobs 8
     """
-    from rich.console import Console
-    from rich.progress import Progress
-
     from openloop.quality.grading import grade_run
     from openloop.report.accepting import show_grading
-    from openloop.spec import plain
 
-    with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
-        task = bar.add_task("judging", total=None)
-        found = grade_run(
-            run,
-            list(gates),
-            jobs=jobs,
-            again=again,
-            progress=lambda done, total: bar.update(task, completed=done, total=total),
-        )
-    if as_json:
-        click.echo(json.dumps(plain(found), indent=2, allow_nan=False))
-    else:
-        show_grading(run, found)
+    with progress_bar("judging") as progress:
+        found = grade_run(run, list(gates), jobs=jobs, again=again, progress=progress)
+    tell(found, as_json, lambda grading: show_grading(run, grading))
 
 
 @cli.command()
-@click.argument("run", required=False, type=click.Path(path_type=Path))
-@click.option("--slo", help="Gates, a preset or a YAML file; by default the SLO in the run's manifest.")
-@click.option("--prices", type=click.Path(path_type=Path), help="YAML file of prices, in place of the manifest's.")
+@click.argument("run", required=False, type=PATH)
+@SLO
+@PRICES
 @click.option("--disruption", type=DURATION, default="20m", show_default=True, help="How long an event disturbs.")
 @click.option(
     "--every", default="12h,7d", show_default=True, help="How often something is deployed; several with commas."
@@ -103,7 +89,6 @@ def cost(
     from openloop.records import read_prices
     from openloop.report.accepting import cost_report, show_cost
     from openloop.score import score as score_run
-    from openloop.spec import plain
     from openloop.units import parse_seconds
 
     stretches = [parse_seconds(each) for each in every.split(",")]
@@ -113,18 +98,14 @@ def cost(
         raise click.UsageError("a RUN has costs of its own: leave out --steady and --disrupted")
     chosen = read_prices(prices) if prices else None
     score = score_run(run, slo, by=["class"], disruption_s=disruption, prices=chosen) if run else None
-    found = cost_report(score, steady, disrupted, disruption, stretches)
-    if as_json:
-        click.echo(json.dumps(plain(found), indent=2, allow_nan=False))
-    else:
-        show_cost(found)
+    tell(cost_report(score, steady, disrupted, disruption, stretches), as_json, show_cost)
     if score and not score.valid:
         sys.exit(1)
 
 
 @cli.command()
-@click.argument("what", type=click.Path(path_type=Path))
-@click.option("--slo", help="Gates, a preset or a YAML file; by default the SLO in the run's manifest.")
+@click.argument("what", type=PATH)
+@SLO
 @click.option("--strict", is_flag=True, help="Exit with 1 if anything is missing.")
 @JSON
 def audit(what: Path, slo: str | None, strict: bool, as_json: bool) -> None:
@@ -141,12 +122,8 @@ def audit(what: Path, slo: str | None, strict: bool, as_json: bool) -> None:
     """
     from openloop.audit import audit as audit_it
     from openloop.report.accepting import show_audit
-    from openloop.spec import plain
 
     found = audit_it(what, slo)
-    if as_json:
-        click.echo(json.dumps(plain(found), indent=2, allow_nan=False))
-    else:
-        show_audit(found)
+    tell(found, as_json, show_audit)
     if strict and found.missing:
         sys.exit(1)

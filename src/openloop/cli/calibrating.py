@@ -1,18 +1,22 @@
 """Commands that fit a model to what was measured, and ask it what would be."""
 
-import json
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import click
 
-from openloop.cli.common import JSON, PLACE, RATE, SHARE, cli, status_line
+from openloop.cli.common import JSON, PATH, PLACE, SHARE, cli, tell
+from openloop.cli.options import scenario_flags
+
+ENDLESS = 1e200  # a cost beyond it is that of nothing
 
 
 @cli.command()
 @click.argument("runs", nargs=-1, required=True, type=PLACE)
-@click.option("-o", "--out", type=click.Path(path_type=Path), help="File to write the model to, such as model.yaml.")
+@click.option("-o", "--out", type=PATH, help="File to write the model to, such as model.yaml.")
 @click.option("--known", default="", help="Limits that need not be found, as policy=chunked,max_sequences=256.")
 @click.option("--suggest", is_flag=True, help="Also say which measurement would tell what these runs do not.")
 @JSON
@@ -40,86 +44,79 @@ def calibrate(runs: tuple[Path, ...], out: Path | None, known: str, suggest: boo
     from openloop.calibrate.read import measured_facts
     from openloop.report.terminal import show_table
 
-    with status_line(as_json) as tell:
-        found = fit(runs, known, tell)
+    with _status(quiet=as_json) as update:
+        found = fit(runs, known, update)
     facts = measured_facts(runs)
     fleet = write_model(found, out, **facts) if out else fleet_of(found, **facts)
     told = fleet.calibration
     assert told is not None
-    assert fleet.step is not None
     values = {name: str(getattr(fleet.step, name, fleet.overhead)) for name in told.names}
     more = list(suggestions(found)) if suggest else []
     if as_json:
-        limits = {name: getattr(fleet, name) for name in ("policy", "max_tokens", "max_sequences", "memory_tokens")}
-        click.echo(
-            json.dumps(
-                {
-                    "times": {name: {"value": values[name], "interval": told.intervals[name]} for name in values},
-                    **limits,
-                    "padding": fleet.padding,
-                    "loss": found.loss,
-                    "held_out": [_plain(each) for each in found.held],
-                    "evidence": told.evidence,
-                    "unknown": told.unknown,
-                    "suggestions": more,
-                },
-                indent=2,
-            )
+        times = {name: {"value": values[name], "interval": told.intervals[name]} for name in values}
+        limits = ("policy", "max_tokens", "max_sequences", "memory_tokens", "padding")
+        evidence = {"loss": found.loss, "held_out": found.held, "evidence": told.evidence, "unknown": told.unknown}
+        tell(
+            {"times": times, **{name: getattr(fleet, name) for name in limits}, **evidence, "suggestions": more},
+            as_json,
         )
         return
     rows = [(name, value, *told.intervals[name]) for name, value in values.items() if value != "0ns"]
-    show_table("time", ("fitted", "at least", "at most (90%)"), [(name, *rest) for name, *rest in rows])
-    click.echo(f"limits: {found.limits}")
-    for line in told.evidence:
-        click.echo(f"  {line}")
-    if found.held:
-        show_table(
-            "each rate predicted from the others: modelled over measured",
-            ("requests", "TTFT p50", "p99", "TPOT p50", "p99", "E2E p50", "p99"),
-            [
-                (f"{each.rate:g}/s", str(each.requests), *(f"{x:+.1%}" for x in (*each.ttft, *each.tpot, *each.e2e)))
-                for each in found.held
-            ],
-        )
-    for line in told.unknown:
-        click.echo(f"not told: {line}")
-    for line in more:
-        click.echo(f"to measure: {line}")
+    show_table("time", ("fitted", "at least", "at most (90%)"), rows)
+    click.echo("\n".join([f"limits: {found.limits}", *(f"  {line}" for line in told.evidence)]))
+    show_table(
+        "each rate predicted from the others: modelled over measured",
+        ("requests", "TTFT p50", "p99", "TPOT p50", "p99", "E2E p50", "p99"),
+        [
+            (f"{each.rate:g}/s", str(each.requests), *(f"{x:+.1%}" for x in (*each.ttft, *each.tpot, *each.e2e)))
+            for each in found.held
+        ],
+    )
+    for line in (*(f"not told: {each}" for each in told.unknown), *(f"to measure: {each}" for each in more)):
+        click.echo(line)
     if out:
         click.echo(f"written: {out}")
 
 
-def _plain(each: Any) -> dict[str, Any]:
-    from dataclasses import asdict
+@contextmanager
+def _status(quiet: bool) -> Iterator[Callable[[str], None]]:
+    """What goes on, in one line on standard error that changes; nothing when it is no terminal."""
+    if quiet or not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    from rich.console import Console
 
-    return asdict(each)
+    with Console(stderr=True).status("reading") as status:
+        yield status.update
 
 
 @cli.command()
-@click.argument("fleet", type=click.Path(path_type=Path))
+@click.argument("fleet", type=PATH)
 @click.option("--change", "changes", multiple=True, help="Keys of the fleet, as 'replicas: 6'; may be given again.")
-@click.option("--rate", type=RATE, help="Requests per second.  [default: the highest that was measured]")
-@click.option("--workload", help="What is asked.  [default: what was measured]")
-@click.option("--slo", help="What is accepted.  [default: as in the measured runs]")
-@click.option("--for", "seconds", default="5m", show_default=True, help="How long requests arrive, in each simulation.")
+@scenario_flags(
+    *("--rate", "--workload", "--slo", "--for", "--seed"),
+    other={
+        "--rate": "Requests per second.  [default: the highest that was measured]",
+        "--workload": "What is asked.  [default: what was measured]",
+        "--slo": "What is accepted.  [default: as in the measured runs]",
+        "--for": "How long requests arrive, in each simulation.  [default: 5m]",
+        "--seed": "The same seed, the same load.  [default: 0]",
+    },
+)
 @click.option("--draws", type=click.IntRange(1, 1000), default=10, show_default=True, help="Simulations of each.")
 @click.option("--acceptance", type=SHARE, default="70%", show_default=True, help="Of drafted tokens.")
 @click.option(
     "--price", type=click.FloatRange(0), help="Of a replica, per hour; without one cost is in replica seconds."
 )
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="The same seed, the same load.")
 @JSON
+@click.pass_obj
 def whatif(
+    flags: dict[str, Any],
     fleet: Path,
     changes: tuple[str, ...],
-    rate: float | None,
-    workload: str | None,
-    slo: str | None,
-    seconds: str,
     draws: int,
     acceptance: float,
     price: float | None,
-    seed: int,
     as_json: bool,
 ) -> None:
     """Compare changes of FLEET side by side: goodput, and what an accepted result takes.
@@ -141,16 +138,18 @@ def whatif(
     from openloop.calibrate.whatif import common_changes
     from openloop.report.terminal import show_table
     from openloop.sim.fleet import read_fleet
+    from openloop.spec import plain
     from openloop.units import parse_seconds
 
     model = read_fleet(fleet)
     if price is not None:
         model = msgspec.structs.replace(model, price_per_hour=price)
     chosen = [read_change(text) for text in changes] or common_changes(model, acceptance)
-    load, arrivals, objectives, told = wanted(model, rate, workload, slo)
-    found = compare_changes(model, chosen, load, arrivals, parse_seconds(seconds), objectives, draws, seed)
+    load, arrivals, objectives, told = wanted(model, flags.get("rate"), flags.get("workload"), flags.get("slo"))
+    seconds, seed = parse_seconds(flags.get("for", "5m")), flags.get("seed", 0)
+    found = compare_changes(model, chosen, load, arrivals, seconds, objectives, draws, seed)
     if as_json:
-        click.echo(json.dumps([_finite(_plain(each)) for each in found], indent=2, allow_nan=False))
+        tell([_finite(plain(each)) for each in found], as_json)
         return
     click.echo(told)
     unit = "replica s" if model.price_per_hour is None else "cost"
@@ -159,32 +158,39 @@ def whatif(
         ("replicas", "goodput", "90%", "gain", "90%", f"{unit} / accepted", "90%", "accepted", "TTFT p99", "TPOT p99"),
         [
             (
-                each.name, str(each.replicas), f"{each.goodput_rps:.2f}/s", _ends(each.goodput_rps_interval, "{:.2f}"),
-                f"{each.gain:+.0%}", _ends(each.gain_interval, "{:+.0%}"), _money(each.cost_per_accepted),
-                f"{_money(each.cost_interval[0])} to {_money(each.cost_interval[1])}", f"{each.attainment:.1%}",
-                f"{each.ttft_p99_s:.3g} s", f"{1e3 * each.tpot_p99_s:.3g} ms",
+                each.name,
+                str(each.replicas),
+                f"{each.goodput_rps:.2f}/s",
+                _ends(each.goodput_rps_interval, "{:.2f}"),
+                f"{each.gain:+.0%}",
+                _ends(each.gain_interval, "{:+.0%}"),
+                _money(each.cost_per_accepted),
+                " to ".join(map(_money, each.cost_interval)),
+                f"{each.attainment:.1%}",
+                f"{each.ttft_p99_s:.3g} s",
+                f"{1e3 * each.tpot_p99_s:.3g} ms",
             )
             for each in found
         ],
-    )  # fmt: skip
+    )
     if model.calibration is None:
         click.echo("the fleet is not calibrated: intervals hold only what the load's chance does", err=True)
-    if any(each.goodput_rps == 0 for each in found[:1]):
+    if found and found[0].goodput_rps == 0:
         sys.exit(1)
 
 
 def _ends(ends: tuple[float, float], form: str) -> str:
-    return f"{form.format(ends[0])} to {form.format(ends[1])}"
+    return " to ".join(map(form.format, ends))
 
 
 def _money(value: float) -> str:
-    return "nothing accepted" if value > 1e200 else f"{value:.3g}"
+    return "nothing accepted" if value > ENDLESS else f"{value:.3g}"
 
 
-def _finite(row: dict[str, Any]) -> dict[str, Any]:
-    def clean(value: Any) -> Any:
-        if isinstance(value, float):
-            return value if abs(value) < 1e200 else None
-        return [clean(each) for each in value] if isinstance(value, tuple) else value
-
-    return {key: clean(value) for key, value in row.items()}
+def _finite(value: Any) -> Any:
+    """Without costs of what accepts nothing."""
+    if isinstance(value, dict):
+        return {key: _finite(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_finite(each) for each in value]
+    return None if isinstance(value, float) and abs(value) > ENDLESS else value

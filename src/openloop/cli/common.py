@@ -16,24 +16,10 @@ from openloop.units import parse_rate, parse_rates, parse_seconds, parse_share
 if TYPE_CHECKING:
     from openloop.records import Run
     from openloop.score import Score
-    from openloop.score.streams import Progress
 
 __all__ = [
-    "DURATION",
-    "JSON",
-    "PLACE",
-    "RATE",
-    "RATES",
-    "RAY",
-    "RUN",
-    "SHARE",
-    "Quantity",
-    "cli",
-    "progress_bar",
-    "say",
-    "status_line",
-    "tell_run",
-    "tell_score",
+    *("DURATION", "JSON", "PATH", "PLACE", "RATE", "RATES", "SHARE", "Quantity"),
+    *("cli", "command_line", "progress_bar", "say", "tell", "tell_made", "tell_run", "tell_score"),
 ]
 
 
@@ -45,18 +31,6 @@ class Place(click.Path):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         return value if "://" in str(value) else super().convert(value, param, ctx)
-
-
-PLACE = Place()
-RUN = click.argument("run", type=PLACE)
-RAY = click.option(
-    "--ray",
-    is_flag=False,
-    flag_value="auto",
-    metavar="[ADDRESS]",
-    help="On all machines of the Ray cluster at this address, or that this machine belongs to (docs/scale.md).",
-)
-JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON for machines instead of a table for people.")
 
 
 class Quantity(click.ParamType[Any]):
@@ -79,11 +53,16 @@ DURATION = Quantity("duration", parse_seconds)
 RATE = Quantity("rate", parse_rate)
 SHARE = Quantity("share", parse_share)
 RATES = Quantity("rates", parse_rates)
+PATH = click.Path(path_type=Path)
+PLACE = Place()
+
+JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON for machines instead of a table for people.")
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="openloop")
-def cli() -> None:
+@click.pass_context
+def cli(ctx: click.Context) -> None:
     """Goodput for people who serve language models.
 
     How much work does this system do that users accept, and what does each accepted result cost?
@@ -91,16 +70,33 @@ def cli() -> None:
     Exit codes: 0 all is well; 1 the run is not valid or a requirement is not met; 2 the input cannot be used;
     3 a defect of openloop.
     """
+    ctx.obj = {}  # what flags say of a scenario
 
 
-def tell_run(run: "Run", rows: int, as_json: bool) -> None:
+def command_line() -> list[str]:
+    """What was typed, for the manifest."""
+    return ["openloop", *sys.argv[1:]]
+
+
+def tell(found: Any, as_json: bool, show: Callable[[Any], None] | None = None) -> None:
+    """For machines as JSON, or shown to people."""
+    if show is not None and not as_json:
+        show(found)
+        return
+    from openloop.spec import plain
+
+    data = found.to_dict() if hasattr(found, "to_dict") else plain(found)
+    click.echo(json.dumps(data, indent=2, allow_nan=False))
+
+
+def tell_run(run: "Run", as_json: bool, rows: int = 5) -> None:
     """What a run is; exit with 1 if it is not valid."""
     from openloop.report.terminal import inspection, show_inspection
     from openloop.score import check
 
     verdict = check(run)
     if as_json:
-        click.echo(json.dumps(inspection(run, verdict, rows), indent=2, allow_nan=False))
+        tell(inspection(run, verdict, rows), as_json)
     else:
         show_inspection(run, verdict, rows)
     if not verdict.valid:
@@ -111,10 +107,7 @@ def tell_score(result: "Score", as_json: bool, require: float | None = None) -> 
     """A score; exit with 1 if the run is not valid, or attainment is not what is required."""
     from openloop.report.terminal import show_score
 
-    if as_json:
-        click.echo(json.dumps(result.to_dict(), indent=2, allow_nan=False))
-    else:
-        show_score(result)
+    tell(result, as_json, show_score)
     if require is not None and not result.attainment >= require:
         reached = f"{100 * result.attainment:.8g}%" if result.requests else "nothing, for nothing was due"
         click.echo(f"required attainment {100 * require:.8g}%, reached {reached}", err=True)
@@ -123,30 +116,28 @@ def tell_score(result: "Score", as_json: bool, require: float | None = None) -> 
         sys.exit(1)
 
 
+def tell_made(run: "Run", slo: Any, as_json: bool, require: float | None = None) -> None:
+    """A run that was just made: its score, or what it is where nothing says what is accepted."""
+    from openloop.score import score
+
+    if slo is None:
+        tell_run(run, as_json)
+    else:
+        tell_score(score(run, slo), as_json, require)
+
+
 @contextmanager
-def progress_bar(what: str, total: int) -> "Iterator[Progress | None]":
-    """A bar on standard error for people who wait; nothing when it is no terminal or the work is small."""
-    if not sys.stderr.isatty() or total < 50_000:
+def progress_bar(what: str, *, quiet: bool = False) -> Iterator[Any]:
+    """A bar on standard error for people who wait, told how much is done of how much; None where nobody looks."""
+    if quiet or not sys.stderr.isatty():
         yield None
         return
     from rich.console import Console
-    from rich.progress import Progress as Bar
+    from rich.progress import Progress
 
-    with Bar(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(what, total=total)
-        yield lambda done, _: bar.update(task, completed=done)
-
-
-@contextmanager
-def status_line(quiet: bool) -> "Iterator[Callable[[str], None]]":
-    """What goes on, in one line on standard error that changes; nothing when it is no terminal."""
-    if quiet or not sys.stderr.isatty():
-        yield lambda _: None
-        return
-    from rich.console import Console
-
-    with Console(stderr=True).status("reading") as status:
-        yield status.update
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, total, now=what: bar.update(task, completed=done, total=total, description=now)
 
 
 def say(sentence: str, exit_code: int) -> int:

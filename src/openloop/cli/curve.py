@@ -1,26 +1,22 @@
 """Commands over many rates and over two systems."""
 
-import json
 import sys
 from pathlib import Path
 from typing import Any
 
 import click
 
-from openloop.cli.common import DURATION, JSON, RATE, RAY, SHARE, Quantity, cli, say
-from openloop.cli.live import scenario_options
+from openloop.cli.common import DURATION, JSON, PATH, RATE, SHARE, Quantity, cli, command_line, say, tell
+from openloop.cli.options import RAY, scenario_flags
+from openloop.cli.virtual import as_calibrated
 from openloop.units import parse_rates
 
 AUTO_OR_RATES = Quantity("rates", lambda text: None if text == "auto" else parse_rates(text))
 
 
-def _sweep_options(command: Any) -> Any:
-    return scenario_options(command, without=("--rate", "--closed"))
-
-
 @cli.command()
-@click.argument("scenario", required=False, type=click.Path(path_type=Path))
-@click.option("--sim", "fleet", type=click.Path(path_type=Path), help="Simulate this fleet instead of asking a target.")
+@click.argument("scenario", required=False, type=PATH)
+@click.option("--sim", "fleet", type=PATH, help="Simulate this fleet instead of asking a target.")
 @click.option(
     "--rates", type=AUTO_OR_RATES, default="auto", show_default=True, help="5:50:5, or 5,10,20, or auto: find the knee."
 )
@@ -35,18 +31,14 @@ def _sweep_options(command: Any) -> Any:
 @click.option("--current", type=RATE, help="Rate of today: how much headroom is there?")
 @click.option("--budget", type=DURATION, help="Stop when runs have taken this long together, for example 30m.")
 @click.option("--require", type=RATE, help="Exit with 1 if the knee is not shown to be at least this rate.")
-@click.option(
-    "--beside",
-    type=click.Path(path_type=Path),
-    help="A measured sweep: the same rates and SLO, and both in OUT/beside.html.",
-)
-@_sweep_options
-@click.option("-o", "--out", type=click.Path(path_type=Path), required=True, help="Folder of the sweep.")
+@click.option("--beside", type=PATH, help="A measured sweep: the same rates and SLO, and both in OUT/beside.html.")
+@scenario_flags(without=("--rate", "--closed"))
+@click.option("-o", "--out", type=PATH, required=True, help="Folder of the sweep.")
 @RAY
 @JSON
-@click.pass_context
+@click.pass_obj
 def sweep(
-    ctx: click.Context,
+    flags: dict[str, Any],
     /,
     scenario: Path | None,
     fleet: Path | None,
@@ -80,34 +72,33 @@ def sweep(
     from openloop.frontier.measure import INTERRUPTED
     from openloop.frontier.states import sweep_states
     from openloop.load.scenario import read_scenario
-    from openloop.report.frontier import SweepView
+    from openloop.report.frontier import SweepView, show_frontier
     from openloop.spec import read_yaml
     from openloop.workload.warmth import split_states
 
-    flags = dict(ctx.obj or {})
     if beside is not None:
         rates = _as_measured(beside, fleet, flags, rates)
     written = read_yaml(scenario) if scenario else None
-    if not (isinstance(written, dict) and written.get("arrivals")):
+    written = written if isinstance(written, dict) else {}
+    if not written.get("arrivals"):
         flags.setdefault("arrivals", "poisson:rate=1")
-    warmth = flags.get("warmth") or (written.get("warmth") if isinstance(written, dict) else None)
+    warmth = flags.get("warmth") or written.get("warmth")
     states = split_states(str(warmth)) if warmth else []
-    if len(states) > 1:
-        flags["warmth"] = states[0]
-    given = read_scenario(scenario, flags, live=fleet is None)
-    how |= {"rates": rates, "target": attain, "budget_s": budget, "command": ["openloop", *sys.argv[1:]]}
+    several = len(states) > 1
+    changes = [{"warmth": each} for each in states] if several else [{}]
+    all_given = [read_scenario(scenario, {**flags, **each}, live=fleet is None) for each in changes]
+    given = all_given[0]
+    how |= {"rates": rates, "target": attain, "budget_s": budget, "command": command_line()}
     with SweepView(given.objectives(), quiet=as_json) as view:
-        if len(states) > 1:
-            for each in states[1:]:
-                read_scenario(scenario, {**flags, "warmth": each}, live=fleet is None)  # refused before anything is run
+        if several:
             of_states = sweep_states(out, given, fleet, states, view=view, **how)
             all_found = [each.frontier for each in of_states]
         else:
-            of_states, all_found = [], [measure(out, given, fleet, view=view, **how)]
-    if of_states:
-        tell_states(of_states, as_json)
+            all_found = [measure(out, given, fleet, view=view, **how)]
+    if several:
+        _tell_states(of_states, as_json)
     else:
-        tell_frontier(all_found[0], as_json)
+        tell(all_found[0], as_json, show_frontier)
     if beside is not None:
         _draw_beside(beside, out, as_json)
     if all_found[-1].stopped == INTERRUPTED:
@@ -120,18 +111,19 @@ def sweep(
             sys.exit(1)
 
 
-def tell_states(states: Any, as_json: bool) -> None:
+def _tell_states(states: Any, as_json: bool) -> None:
     """A frontier per state, and what lies between them."""
     from openloop.compare.states import gap_lines, gaps
+    from openloop.report.frontier import show_frontier
 
     between = gaps({each.warmth: each.path for each in states if each.frontier.points})
     if as_json:
-        told = {"states": {each.warmth: each.frontier.to_dict() for each in states}}
-        click.echo(json.dumps({**told, "gaps": [gap.to_dict() for gap in between]}, indent=2, allow_nan=False))
+        told = {each.warmth: each.frontier.to_dict() for each in states}
+        tell({"states": told, "gaps": [gap.to_dict() for gap in between]}, as_json)
         return
     for each in states:
         click.echo(f"\n{each.warmth} ({each.path})")
-        tell_frontier(each.frontier, as_json=False)
+        show_frontier(each.frontier)
     for gap in between:
         click.echo("\n" + "\n".join(gap_lines(gap)))
 
@@ -151,44 +143,22 @@ def _as_measured(beside: Path, fleet: Path | None, flags: dict[str, Any], rates:
     from openloop.frontier.folder import read_asked
     from openloop.sim.fleet import read_fleet
 
-    measured = open_frontier(beside)
     flags.setdefault("slo", read_asked(beside).slo)
-    told = None if fleet is None else read_fleet(fleet).calibration
-    if told and told.workload and not {"workload", "prompt", "output"} & flags.keys():
-        flags["workload"] = told.workload
-    return rates or [point.rate for point in measured.points]
-
-
-def tell_frontier(found: Any, as_json: bool) -> None:
-    from rich.console import Console
-
-    from openloop.report.frontier import frontier_lines, frontier_table
-
-    if as_json:
-        click.echo(json.dumps(found.to_dict(), indent=2, allow_nan=False))
-        return
-    if found.points:
-        Console(highlight=False, soft_wrap=True, width=10_000).print(frontier_table(found.points))
-    for line in frontier_lines(found):
-        click.echo(line)
+    if fleet is not None:
+        flags |= as_calibrated(read_fleet(fleet), flags)
+    return rates or [point.rate for point in open_frontier(beside).points]
 
 
 @cli.command()
-@click.argument("a", type=click.Path(path_type=Path))
-@click.argument("b", type=click.Path(path_type=Path))
+@click.argument("a", type=PATH)
+@click.argument("b", type=PATH)
 @click.option("--slo", help="One SLO for both; by default their own, if it is the same.")
 @click.option("--fail-if", multiple=True, help="A change that must not be, as 'goodput < -5%'; may be given again.")
-@click.option("--junit", type=click.Path(path_type=Path), help="Also write a JUnit file, a case for each --fail-if.")
-@click.option("--markdown", type=click.Path(path_type=Path), help="Also write a Markdown file.")
+@click.option("--junit", type=PATH, help="Also write a JUnit file, a case for each --fail-if.")
+@click.option("--md", type=PATH, help="Also write Markdown.")
 @JSON
 def compare(
-    a: Path,
-    b: Path,
-    slo: str | None,
-    fail_if: tuple[str, ...],
-    junit: Path | None,
-    markdown: Path | None,
-    as_json: bool,
+    a: Path, b: Path, slo: str | None, fail_if: tuple[str, ...], junit: Path | None, md: Path | None, as_json: bool
 ) -> None:
     """Decide between A and B, two runs or two sweeps: which one, by how much, how sure, and what else could explain it.
 
@@ -206,22 +176,14 @@ def compare(
     """
     from openloop.compare import compare as decide
     from openloop.compare import read_gate
-    from openloop.report.compare import as_junit, as_markdown, comparison_lines, rows
-    from openloop.report.terminal import show_table
+    from openloop.report.compare import as_junit, as_markdown, show_comparison
 
     gates = tuple(str(read_gate(each)) for each in fail_if)
     found = decide(a, b, slo, fail_if)
     if junit:
         junit.write_text(as_junit(found, gates), encoding="utf-8")
-    if markdown:
-        markdown.write_text(as_markdown(found), encoding="utf-8")
-    if as_json:
-        click.echo(json.dumps(found.to_dict(), indent=2, allow_nan=False))
-    else:
-        for line in comparison_lines(found):
-            click.echo(line)
-        show_table("", ("A", "B", "change", "95% interval", "better"), rows(found.changes))
-        for rate, changes in found.by_rate.items():
-            show_table(f"offered {rate:g}/s", ("A", "B", "change", "95% interval", "better"), rows(changes))
+    if md:
+        md.write_text(as_markdown(found), encoding="utf-8")
+    tell(found, as_json, show_comparison)
     if found.failed:
         sys.exit(1)

@@ -1,24 +1,34 @@
 """Commands that read other tools' files and write for other tools."""
 
-import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import click
 
-from openloop.cli.common import JSON, PLACE, RUN, cli, say
+from openloop.cli.common import JSON, PATH, PLACE, cli, say, tell
+from openloop.cli.options import RUN
 
 IMPORT = "import"  # a word that Python keeps for itself
-FORMS = ("csv", "jsonl", "arrow", "hdr", "otel", "mlflow", "prometheus")
+FORMS = {
+    "csv": "every attempt as a row; lists joined by spaces",
+    "jsonl": "every attempt as an object on a line, without what is null",
+    "arrow": "every attempt, as an Arrow file (Feather)",
+    "hdr": "TTFT, TPOT and E2E of completed requests from schedule, as an HdrHistogram log",
+    "otel": "figures and latency histograms, as OTLP JSON for a collector",
+    "mlflow": "figures as metrics and the manifest as parameters, as MLflow's log-batch takes them",
+    "prometheus": "figures as a page for a Pushgateway or textfile collector",
+}
+WRITTEN = "\n".join(f"  {name:<11} {what}" for name, what in FORMS.items())
 
 
 @cli.command(IMPORT)
 @click.argument("file", type=PLACE)
-@click.option("-o", "--output", type=PLACE, required=True, help="Folder for the run.")
+@click.option("-o", "--out", type=PLACE, required=True, help="Folder for the run.")
 @click.option("--tool", help="Which tool wrote it; by default its content tells.")
 @click.option("--part", type=click.IntRange(1), help="Which run, if the file holds several.")
 @JSON
-def import_file(file: Path, output: Path, tool: str | None, part: int | None, as_json: bool) -> None:
+def import_file(file: Path, out: Path, tool: str | None, part: int | None, as_json: bool) -> None:
     """Make a run of another tool's FILE, so that everything that reads runs reads it.
 
     It knows vllm bench, sglang bench_serving, aiperf, guidellm, inference-perf, genai-bench, veeksha, etalon, llmperf,
@@ -34,52 +44,43 @@ def import_file(file: Path, output: Path, tool: str | None, part: int | None, as
     from openloop.importers import open_any
 
     run = open_any(file, tool=tool, part=part)
-    run.save(output)
-    notes = run.manifest.notes
+    run.save(out)
+    stamps, notes = run.manifest.stamps, run.manifest.notes
     if as_json:
-        told = {"run": str(output), "tool": run.manifest.stamps, "rows": run.num_rows, "notes": list(notes)}
-        click.echo(json.dumps(told, indent=2))
-        return
-    click.echo(f"{output}: {run.num_rows:,} rows from {run.manifest.stamps}")
-    for note in notes:
-        click.echo(f"note: {note}")
+        tell({"run": str(out), "tool": stamps, "rows": run.num_rows, "notes": notes}, as_json)
+    else:
+        click.echo("\n".join([f"{out}: {run.num_rows:,} rows from {stamps}", *(f"note: {note}" for note in notes)]))
 
 
-@cli.command()
+@cli.command(
+    help=f"""Write RUN for another tool.
+
+\b
+{WRITTEN}
+
+\b
+Examples:
+  openloop export run/ --to csv -o rows.csv
+  openloop export run/ --to prometheus --slo "ttft<=500ms" -o goodput.prom"""
+)
 @RUN
 @click.option("--to", type=click.Choice(FORMS), required=True, help="In which form.")
-@click.option("-o", "--output", type=click.Path(path_type=Path), required=True, help="File to write.")
+@click.option("-o", "--out", type=PATH, required=True, help="File to write.")
 @click.option("--slo", help="For otel, mlflow and prometheus; by default the SLO in the run's manifest.")
 @JSON
-def export(run: Path, to: str, output: Path, slo: str | None, as_json: bool) -> None:
-    """Write RUN for another tool.
-
-    \b
-      csv         every attempt as a row; lists joined by spaces
-      jsonl       every attempt as an object on a line, without what is null
-      arrow       every attempt, as an Arrow file (Feather)
-      hdr         TTFT, TPOT and E2E of completed requests from schedule, as an HdrHistogram log
-      otel        figures and latency histograms, as OTLP JSON for a collector
-      mlflow      figures as metrics and the manifest as parameters, as MLflow's log-batch takes them
-      prometheus  figures as a page for a Pushgateway or textfile collector
-
-    \b
-    Examples:
-      openloop export run/ --to csv -o rows.csv
-      openloop export run/ --to prometheus --slo "ttft<=500ms" -o goodput.prom
-    """
+def export(run: Path, to: str, out: Path, slo: str | None, as_json: bool) -> None:
     from openloop.export import export as write
     from openloop.importers import open_any
 
-    result = write(open_any(run), to, output, slo)
+    result = write(open_any(run), to, out, slo)
     if as_json:
-        click.echo(json.dumps({"file": str(output), "form": to, "valid": result.valid if result else None}, indent=2))
+        tell({"file": str(out), "form": to, "valid": result.valid if result else None}, as_json)
     else:
-        click.echo(f"wrote {output}")
+        click.echo(f"wrote {out}")
     for reason in result.reasons if result else ():
         say(f"the run is not valid: {reason}", 1)
     if result and not result.valid:
-        raise SystemExit(1)
+        sys.exit(1)
 
 
 @cli.command()
@@ -97,7 +98,7 @@ def metrics(names: tuple[str, ...], tool: tuple[str, ...], as_json: bool) -> Non
     """
     from openloop.report.metric_map import METRICS, TOOLS
     from openloop.report.terminal import show_metrics
-    from openloop.spec import plain, suggest
+    from openloop.spec import suggest
 
     known = {metric.key.removesuffix("_s"): metric.key for metric in METRICS}
     wanted = {known.get(name, name) for name in names}
@@ -111,7 +112,4 @@ def metrics(names: tuple[str, ...], tool: tuple[str, ...], as_json: bool) -> Non
         if not names or metric.key in wanted
     ]
     chosen = [metric for metric in chosen if metric.theirs or not tool]
-    if as_json:
-        click.echo(json.dumps(plain(chosen), indent=2))
-    else:
-        show_metrics(chosen)
+    tell(chosen, as_json, show_metrics)

@@ -1,146 +1,30 @@
 """Commands around live endpoints: what to ask, asking it, and an endpoint to ask."""
 
-import json
 import sys
 from pathlib import Path
 from typing import Any
 
 import click
 
-from openloop.cli.common import DURATION, JSON, PLACE, RATE, RAY, SHARE, cli, say, tell_run, tell_score
-from openloop.units import parse_rate
-
-
-def _keyed(key: str) -> Any:
-    """A flag that sets a key of the scenario; one that is not given leaves it as it is."""
-
-    def take(ctx: click.Context, _: click.Parameter, value: Any) -> None:
-        if value is not None and value != ():
-            ctx.ensure_object(dict)[key] = value
-
-    return take
-
-
-def scenario_option(flag: str, key: str, *names: str, **how: Any) -> tuple[str, Any]:
-    return flag, click.option(flag, *names, callback=_keyed(key), expose_value=False, default=None, **how)
-
-
-SCENARIO = [
-    scenario_option(
-        "--target",
-        "target.url",
-        multiple=True,
-        help="The server, for example http://localhost:8000; /v1 may follow. Given again: asked in turn.",
-    ),
-    scenario_option("--model", "target.model", help="Name of the model; by default the one that the server has."),
-    scenario_option("--slo", "slo", help="Gates, a preset or a YAML file; the run is scored against it at the end."),
-    scenario_option("--rate", "rate", type=RATE, help="Short for --arrivals poisson:rate=RATE."),
-    scenario_option("--arrivals", "arrivals", help="When users come, for example gamma:rate=12,cv=2."),
-    scenario_option("--for", "for", help="How long they come.  [default: 60s]"),
-    scenario_option("--workload", "workload", help="What is asked, for example sessions:turns=5,think=8s."),
-    scenario_option("--prompt", "prompt", help="Tokens in a prompt: a number or a distribution.  [default: 128]"),
-    scenario_option("--output", "output", help="Tokens to ask for: a number or a distribution.  [default: 64]"),
-    scenario_option("--tokenizer", "tokenizer", help="Folder with tokenizer.json: prompts of exactly so many tokens."),
-    scenario_option("--tokens-per-word", "tokens_per_word", type=float, help="Instead of asking the server."),
-    scenario_option(
-        "--api",
-        "target.api",
-        help="chat, completions, responses, messages, embeddings, http or python.  [default: chat]",
-    ),
-    scenario_option(
-        "--stream/--no-stream", "target.stream", help="Ask for tokens as they come, or all at once.  [default: stream]"
-    ),
-    scenario_option("--extra", "extra", help="JSON to add to every request, for example '{\"ignore_eos\": true}'."),
-    scenario_option("--template", "target.template", help="File of the body, with --api http."),
-    scenario_option("--method", "target.method", help="Of HTTP, with --api http.  [default: POST]"),
-    scenario_option(
-        "--header", "header", multiple=True, help="A header for every request, as 'Name: value'; may be given again."
-    ),
-    scenario_option(
-        "--key-env", "target.key_env", help="Variable that holds the key.  [default: the API's, as OPENAI_API_KEY]"
-    ),
-    scenario_option("--ca", "target.ca", help="File of certificates to trust besides the system's."),
-    scenario_option("--insecure", "target.insecure", is_flag=True, flag_value=True, help="Check no certificate."),
-    scenario_option("--replica-header", "target.replica_header", help="Response header that says who served."),
-    scenario_option(
-        "--metrics/--no-metrics", "target.metrics", help="Scrape /metrics of the servers meanwhile.  [default: metrics]"
-    ),
-    scenario_option("--timeout", "timeout", help="Give up on a request after this.  [default: 120s]"),
-    scenario_option("--drain", "drain", help="Wait so long for what is in flight.  [default: 30s]"),
-    scenario_option(
-        "--gate",
-        "gates",
-        multiple=True,
-        help="Grade outputs meanwhile: a quality gate such as json, or a YAML file of them; may be given again.",
-    ),
-    scenario_option(
-        "--repair", "repair", help="Ask again, with a correction, where a gate fails: how many times, or repair:most=2."
-    ),
-    scenario_option("--keep-texts", "keep_texts", is_flag=True, flag_value=True, help="Keep prompts and outputs."),
-    scenario_option(
-        "--warmth",
-        "warmth",
-        help="Bring caches into a state: cold-cache, warm-cache, hot, disrupted (or disrupted:at=30s), cold.",
-    ),
-    scenario_option(
-        "--restart-command",
-        "restart",
-        help="Ends the server and starts it anew, before the run; --warmth cold needs it.",
-    ),
-    scenario_option(
-        "--event",
-        "events",
-        multiple=True,
-        help="Mark what you will do to the system, as 30s=deploy; may be given again.",
-    ),
-    scenario_option(
-        "--cache-salt",
-        "target.cache_salt",
-        is_flag=True,
-        flag_value=True,
-        help="The API takes cache_salt, as vLLM's does: --warmth then changes no prompt.",
-    ),
-    scenario_option("--retry", "retry", help="Ask again: how many times, or retry:most=2,on=429+503,budget=20%."),
-    scenario_option(
-        "--hedge", "hedge", help="Send a copy to whoever is next: after 500ms, after p95, or hedge:after=p95."
-    ),
-    scenario_option("--workers", "workers", type=click.IntRange(1, 64), help="Processes that send.  [default: 1]"),
-    scenario_option(
-        "--connections",
-        "connections",
-        type=click.IntRange(1),
-        help="At most so many, as an experiment: what waits for one counts as late.",
-    ),
-    scenario_option(
-        "--closed",
-        "closed",
-        type=click.IntRange(1),
-        help="A closed loop of so many users instead of a schedule, to show what it hides.",
-    ),
-    scenario_option("--max-requests", "limits.requests", type=click.IntRange(1), help="Stop after so many."),
-    scenario_option("--max-spend", "limits.spend", type=click.FloatRange(0), help="Stop when this is spent."),
-    scenario_option("--seed", "seed", type=click.IntRange(0), help="The same seed, the same requests.  [default: 0]"),
-    scenario_option("--prices", "prices", help="YAML file of prices: of GPUs, tokens, requests, human reviews."),
-    scenario_option("--price", "prices.per_hour", type=click.FloatRange(0), help="Cost of all that serves, per hour."),
-]
-
-
-def scenario_options(command: Any, without: tuple[str, ...] = ()) -> Any:
-    for flag, option in reversed(SCENARIO):
-        command = command if flag in without else option(command)
-    return command
+from openloop.cli.common import DURATION, JSON, PATH, PLACE, RATE, RATES, cli, command_line, say, tell, tell_made
+from openloop.cli.options import RAY, REQUIRE, scenario_flags
 
 
 @cli.command()
-@click.argument("scenario", required=False, type=click.Path(path_type=Path))
-@scenario_options
-@click.option("--require", type=SHARE, help="Exit with 1 if attainment is below this share, for example 99%.")
+@click.argument("scenario", required=False, type=PATH)
+@scenario_flags()
+@REQUIRE
 @click.option("-o", "--out", type=PLACE, help="Folder for the run; by default one named by the time.")
 @RAY
 @JSON
-@click.pass_context
+@click.pass_obj
 def run(
-    ctx: click.Context, scenario: Path | None, out: Path | None, require: float | None, ray: str | None, as_json: bool
+    flags: dict[str, Any],
+    scenario: Path | None,
+    out: Path | None,
+    require: float | None,
+    ray: str | None,
+    as_json: bool,
 ) -> None:
     """Drive a live server open-loop, record every token, and score what its users would have got.
 
@@ -157,24 +41,20 @@ def run(
     """
     from openloop.load.scenario import default_folder, read_scenario, run_scenario
     from openloop.report.live import LiveView
-    from openloop.score import score as score_run
 
     if "://" in str(out or "") and ray is None:
         raise click.UsageError(f"{out} is a URL, and a live run is written here as it goes: copy it when it is over")
-    given = read_scenario(scenario, ctx.obj)
+    given = read_scenario(scenario, flags)
     objectives = given.objectives()
     with LiveView(given.horizon_s, objectives, quiet=as_json) as view:
-        done = run_scenario(given, out or default_folder(), view, ["openloop", *sys.argv[1:]], ray)
+        done = run_scenario(given, out or default_folder(), view, command_line(), ray)
     if not as_json:
         click.echo(f"the run is in {done.path}")
-    if objectives is None:
-        tell_run(done, 5, as_json)
-    else:
-        tell_score(score_run(done, objectives), as_json, require)
+    tell_made(done, objectives, as_json, require)
 
 
 @cli.command()
-@click.argument("scenario", default="openloop.yaml", type=click.Path(path_type=Path))
+@click.argument("scenario", default="openloop.yaml", type=PATH)
 def init(scenario: Path) -> None:
     """Write a scenario to start from, with comments, to SCENARIO (by default openloop.yaml).
 
@@ -191,10 +71,10 @@ def init(scenario: Path) -> None:
 
 
 @cli.command()
-@click.argument("scenario", type=click.Path(path_type=Path))
-@scenario_options
-@click.pass_context
-def validate(ctx: click.Context, scenario: Path) -> None:
+@click.argument("scenario", type=PATH)
+@scenario_flags()
+@click.pass_obj
+def validate(flags: dict[str, Any], scenario: Path) -> None:
     """Check SCENARIO without asking anybody: its keys, its terms, its files, and what would be sent.
 
     \b
@@ -205,7 +85,7 @@ def validate(ctx: click.Context, scenario: Path) -> None:
     from openloop.report.workload import show_workload
     from openloop.workload import describe as describe_demand
 
-    given = read_scenario(scenario, ctx.obj)
+    given = read_scenario(scenario, flags)
     check_files(given)
     if given.closed is None:  # else nobody knows how many there will be
         demand = given.read_workload().demand(given.read_arrivals(), given.horizon_s, given.seed)
@@ -220,21 +100,14 @@ def workload() -> None:
 
 @workload.command()
 @click.argument("spec")
-@click.option("--arrivals", help="When users come, for example gamma:rate=12,cv=2.")
-@click.option("--rate", type=RATE, help="Short for --arrivals poisson:rate=RATE.")
-@click.option("--for", "seconds", help="How long they come.  [default: 10m, or as the file says]")
-@click.option("--seed", type=click.IntRange(0), help="The same seed, the same requests.  [default: 0]")
-@click.option("-o", "--out", type=click.Path(path_type=Path), help="Also draw it, into this file (.svg or .png).")
+@scenario_flags(
+    *("--arrivals", "--rate", "--for", "--seed"),
+    other={"--for": "How long they come.  [default: 10m, or as the file says]"},
+)
+@click.option("-o", "--out", type=PATH, help="Also draw it, into this file (.svg or .png).")
 @JSON
-def describe(
-    spec: str,
-    arrivals: str | None,
-    rate: float | None,
-    seconds: str | None,
-    seed: int | None,
-    out: Path | None,
-    as_json: bool,
-) -> None:
+@click.pass_obj
+def describe(flags: dict[str, Any], spec: str, out: Path | None, as_json: bool) -> None:
     """Show the lengths, the reuse and the arrivals of SPEC before anything is sent.
 
     SPEC is a workload (`synthetic:prompt=500,output=64`) or a scenario file. Reuse is the share of prompt tokens that
@@ -248,22 +121,14 @@ def describe(
     """
     from openloop.load.scenario import read_scenario
     from openloop.report.workload import draw_workload, show_workload
-    from openloop.spec import plain
     from openloop.workload import describe as describe_demand
 
-    flags = {"rate": rate, "arrivals": arrivals, "for": seconds, "seed": seed}
-    given = {name: value for name, value in flags.items() if value is not None}
-    if spec.endswith((".yaml", ".yml")):
-        scenario = read_scenario(Path(spec), given, live=False)
-    else:
-        scenario = read_scenario(None, {"for": "10m", "workload": spec, **given}, live=False)
+    written = spec.endswith((".yaml", ".yml"))
+    flags = flags if written else {"for": "10m", "workload": spec, **flags}
+    scenario = read_scenario(Path(spec) if written else None, flags, live=False)
     asked, horizon = scenario.read_workload(), scenario.horizon_s
     demand = asked.demand(scenario.read_arrivals(), horizon, scenario.seed)
-    found = describe_demand(demand, horizon)
-    if as_json:
-        click.echo(json.dumps(plain(found), indent=2, allow_nan=False))
-    else:
-        show_workload(str(asked), found, demand)
+    tell(describe_demand(demand, horizon), as_json, lambda found: show_workload(str(asked), found, demand))
     if out:
         draw_workload(str(asked), demand, horizon, out)
 
@@ -308,12 +173,14 @@ def serve(engine: str, model: str, host: str, port: int, seed: int) -> None:
 
 
 @cli.command()
-@click.option("--rates", default="50,200,500,1000,2000,3000", show_default=True, help="Requests per second to try.")
+@click.option(
+    "--rates", type=RATES, default="50,200,500,1000,2000,3000", show_default=True, help="Requests per second to try."
+)
 @click.option("--for", "seconds", type=DURATION, default="5s", show_default=True, help="How long, at each rate.")
 @click.option("--workers", type=click.IntRange(1, 64), default=1, show_default=True, help="Processes that send.")
 @click.option("--require", type=RATE, help="Exit with 1 if this rate cannot be trusted, for example 1000.")
 @JSON
-def selftest(rates: str, seconds: float, workers: int, require: float | None, as_json: bool) -> None:
+def selftest(rates: list[float], seconds: float, workers: int, require: float | None, as_json: bool) -> None:
     """How wrong is this machine as a load generator? Drives an endpoint that knows the truth, and compares.
 
     A rate can be trusted when every request completes, p99 of the error of TTFT and p99 of sending behind schedule are
@@ -327,14 +194,12 @@ def selftest(rates: str, seconds: float, workers: int, require: float | None, as
     from openloop.report.live import show_trial, show_trials_header
     from openloop.spec import plain
 
-    chosen = [parse_rate(rate) for rate in rates.split(",")]
     if not as_json:
         show_trials_header()
-    trials = test(chosen, seconds, workers, None if as_json else show_trial)
+    trials = test(rates, seconds, workers, None if as_json else show_trial)
     best = max((trial.offered_rps for trial in trials if trial.trusted), default=0.0)
     if as_json:
-        found = {"trials": [plain(trial) | {"trusted": trial.trusted} for trial in trials], "trusted_rps": best}
-        click.echo(json.dumps(found, indent=2, allow_nan=False))
+        tell({"trials": [plain(trial) | {"trusted": trial.trusted} for trial in trials], "trusted_rps": best}, as_json)
     else:
         click.echo(f"trusted up to {best:g} requests per second of 20 tokens, with {workers} sending")
     if require is not None and best < require:
@@ -342,9 +207,7 @@ def selftest(rates: str, seconds: float, workers: int, require: float | None, as
 
 
 @cli.command()
-@click.option(
-    "-o", "--out", type=click.Path(path_type=Path), default="openloop-demo", show_default=True, help="Folder."
-)
+@click.option("-o", "--out", type=PATH, default="openloop-demo", show_default=True, help="Folder.")
 def demo(out: Path) -> None:
     """See goodput collapse in under a minute: real HTTP load on the built-in endpoint, no GPU and no key.
 

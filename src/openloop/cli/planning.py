@@ -2,24 +2,26 @@
 
 import json
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
-from openloop.cli.common import DURATION, JSON, RATE, RATES, SHARE, Quantity, cli
+from openloop.cli.common import DURATION, JSON, PATH, RATE, RATES, SHARE, Quantity, cli, progress_bar, tell
+from openloop.cli.options import scenario_flags
 from openloop.units import parse_price, parse_share, parse_times
 
 PRICE = Quantity("price", parse_price)
 TIMES = Quantity("factor", parse_times)
-PLOT = click.option("--plot", type=click.Path(path_type=Path), help="Draw it into this .svg or .png file.")
+THREE_FORMS = (".html", ".md", ".json")
+PLOT = click.option("--plot", type=PATH, help="Draw it into this .svg or .png file.")
 
 
-def tell_report(found: Any, outs: tuple[Path, ...], as_json: bool) -> None:
+def _tell_report(found: Any, outs: Sequence[Path], as_json: bool) -> None:
     """Write a report by the names of files, and tell it: as JSON, in short, or in full where nothing was written."""
-    from openloop.errors import SpecError, StorageError
+    from openloop.errors import SpecError
+    from openloop.report.files import write_text
     from openloop.report.html import page
     from openloop.report.markdown import markdown
     from openloop.report.plot import show_report
@@ -30,11 +32,7 @@ def tell_report(found: Any, outs: tuple[Path, ...], as_json: bool) -> None:
         if out.suffix not in forms:
             raise SpecError(f"{out}: write a .json, a .html or a .md file")
     for out in outs:
-        try:
-            out.parent.mkdir(parents=True, exist_ok=True)
-            out.write_text(forms[out.suffix](found), encoding="utf-8")
-        except OSError as error:
-            raise StorageError(f"{out} cannot be written: {error.strerror}") from None
+        write_text(out, forms[out.suffix](found))
     if as_json:
         click.echo(data)
     else:
@@ -45,13 +43,8 @@ def tell_report(found: Any, outs: tuple[Path, ...], as_json: bool) -> None:
         sys.exit(1)
 
 
-OUT = click.option(
-    "-o", "--out", "outs", multiple=True, type=click.Path(path_type=Path), help="Write .json, .html or .md; may repeat."
-)
-
-
 @cli.command()
-@click.argument("what", required=False, type=click.Path(path_type=Path))
+@click.argument("what", required=False, type=PATH)
 @click.option("--demand", type=RATE, help="Requests to serve on average, for example 9000/s or 10000/d.")
 @click.option("--peak", type=TIMES, default="1x", show_default=True, help="The peak, in times of the average.")
 @click.option("--day", help="Demand over 24 hours in place of both, as 'sine:rate=6000,swing=50%'.")
@@ -76,16 +69,24 @@ OUT = click.option(
     show_default=True,
     help="Part of the knee's interval to trust.",
 )
-@click.option("--slo", help="Another SLO for the frontier; for a fleet, the one to keep.")
-@click.option("--workload", help="Of a fleet: what is asked, as for sim.")
-@click.option("--prompt", help="Of a fleet: tokens in a prompt.")
-@click.option("--output", help="Of a fleet: tokens of an answer.")
-@click.option("--for", "seconds", default="2m", show_default=True, help="Of a fleet: simulated time of a point.")
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of a fleet.")
+@scenario_flags(
+    *("--slo", "--workload", "--prompt", "--output", "--for", "--seed"),
+    other={
+        "--slo": "Another SLO for the frontier; for a fleet, the one to keep.",
+        "--workload": "Of a fleet: what is asked, as for sim.",
+        "--prompt": "Of a fleet: tokens in a prompt.",
+        "--output": "Of a fleet: tokens of an answer.",
+        "--for": "Of a fleet: simulated time of a point.  [default: 2m]",
+        "--seed": "Of a fleet.  [default: 0]",
+    },
+)
 @click.option("--attain", type=SHARE, default="99%", show_default=True, help="Of a fleet: share to accept at the knee.")
-@OUT
+@click.option("-o", "--out", "outs", multiple=True, type=PATH, help="Write .json, .html or .md; may repeat.")
 @JSON
-def plan(what: Path | None, slo: str | None, outs: tuple[Path, ...], as_json: bool, **given: Any) -> None:
+@click.pass_obj
+def plan(
+    flags: dict[str, Any], /, what: Path | None, attain: float, outs: tuple[Path, ...], as_json: bool, **given: Any
+) -> None:
     """How many replicas a demand needs, sized to the goodput knee and not to raw capacity, and what they cost.
 
     WHAT is the folder of a sweep, whose knee and interval are used, or a fleet.yaml (also one that was calibrated):
@@ -100,29 +101,22 @@ def plan(what: Path | None, slo: str | None, outs: tuple[Path, ...], as_json: bo
       openloop plan --in-flight 40 --latency 120ms --demand 8000/s --failures 1 --price 3/h --utilisation 70%
       openloop plan --knee 450/s --day "sine:rate=6000,swing=50%" --headroom 20% --price 3/h
     """
-    from openloop.plan import make_plan
+    from openloop.plan import Needs, make_plan
     from openloop.report.plan import plan_report
 
-    simulated = {name: given.pop(name) for name in ("workload", "prompt", "output", "seconds", "seed", "attain")}
     typed = {name: given.pop(name) for name in ("knee", "in_flight", "latency", "capacity", "tokens")}
-    needs = _needs(given)
+    if (given["demand"] is None) == (given["day"] is None):
+        raise click.UsageError("say what to serve: --demand 9000/s, or --day 'sine:rate=6000,swing=50%'")
+    given |= {"scale_delay_s": given.pop("scale_delay"), "demand": given["demand"] if given["day"] is None else 1.0}
+    needs = Needs(**given)
     if what is not None and what.is_file():
         for name, value in typed.items():
             if value is not None:
                 raise click.UsageError(f"a fleet is simulated: leave out --{name.replace('_', '-')}")
-        made = _plan_fleet(what, slo, needs, simulated, as_json)
+        made = _plan_fleet(what, flags, needs, attain, as_json)
     else:
-        made = make_plan(_system(what, slo, typed), needs)
-    tell_report(plan_report(made), outs, as_json)
-
-
-def _needs(given: dict[str, Any]) -> Any:
-    from openloop.plan import Needs
-
-    if (given["demand"] is None) == (given["day"] is None):
-        raise click.UsageError("say what to serve: --demand 9000/s, or --day 'sine:rate=6000,swing=50%'")
-    given["scale_delay_s"] = given.pop("scale_delay")
-    return Needs(**{**given, "demand": given["demand"] if given["day"] is None else 1.0})
+        made = make_plan(_system(what, flags.get("slo"), typed), needs)
+    _tell_report(plan_report(made), outs, as_json)
 
 
 def _system(what: Path | None, slo: str | None, typed: dict[str, Any]) -> Any:
@@ -132,48 +126,37 @@ def _system(what: Path | None, slo: str | None, typed: dict[str, Any]) -> Any:
     from openloop.plan import frontier_system, typed_system
 
     if what is None:
-        more = {name: typed[name] for name in ("capacity", "tokens")}
-        return typed_system(typed["knee"], typed["in_flight"], typed["latency"], **more)
+        return typed_system(latency_s=typed.pop("latency"), **typed)
     if typed["knee"] is not None or typed["latency"] is not None:
         raise click.UsageError("a frontier has a knee and latencies of its own: leave out --knee and --latency")
-    found = frontier_system(open_frontier(what, slo))
-    return replace(found, **{name: typed[name] for name in ("capacity", "tokens", "in_flight") if typed[name]})
+    return replace(frontier_system(open_frontier(what, slo)), **{name: each for name, each in typed.items() if each})
 
 
-def _plan_fleet(fleet: Path, slo: str | None, needs: Any, simulated: dict[str, Any], quiet: bool) -> Any:
+def _plan_fleet(fleet: Path, flags: dict[str, Any], needs: Any, target: float, quiet: bool) -> Any:
     import tempfile
 
     from openloop.load.scenario import read_scenario
     from openloop.plan.simulated import plan_fleet
     from openloop.report.frontier import SweepView
 
-    flags = {"for" if name == "seconds" else name: simulated[name] for name in simulated if simulated[name] is not None}
-    target = flags.pop("attain")
-    scenario = read_scenario(None, {"arrivals": "poisson:rate=1", **flags, **({"slo": slo} if slo else {})}, live=False)
+    scenario = read_scenario(None, {"arrivals": "poisson:rate=1", "for": "2m", **flags}, live=False)
     with tempfile.TemporaryDirectory(prefix="openloop-") as scratch, SweepView(None, quiet=quiet) as view:
         return plan_fleet(fleet, scenario, needs, Path(scratch) / "sweep", target, view)
 
 
 def _tell_answer(answer: Any, plot: Path | None, as_json: bool) -> None:
     """A calculator's lines and its picture."""
-    from rich.console import Console
-
     from openloop.report.picture import draw_figure
-    from openloop.report.plot import text_plot
+    from openloop.report.plot import show_answer
 
     if plot is not None:
         if plot.suffix not in (".svg", ".png"):
             raise click.UsageError(f"{plot}: a picture is an .svg or a .png file")
         draw_figure(answer.figure, plot)
     if as_json:
-        click.echo(json.dumps(answer.data, indent=2, allow_nan=False))
-        return
-    for line in answer.lines:
-        click.echo(line)
-    console = Console(highlight=False, soft_wrap=True)
-    if console.is_terminal and plot is None:
-        console.print()
-        console.print(text_plot(answer.figure, plain=False))
+        tell(answer.data, as_json)
+    else:
+        show_answer(answer.lines, answer.figure if plot is None else None)
 
 
 @cli.command()
@@ -271,8 +254,8 @@ def batch(
 
 
 @cli.command()
-@click.argument("scenario", type=click.Path(path_type=Path))
-@click.option("-o", "--out", type=click.Path(path_type=Path), help="Folder for decision.html, .md and .json.")
+@click.argument("scenario", type=PATH)
+@click.option("-o", "--out", type=PATH, help="Folder for decision.html, .md and .json.")
 @JSON
 def decide(scenario: Path, out: Path | None, as_json: bool) -> None:
     """Decide what SCENARIO asks, from runs, frontiers, prices and quality, on one page for whoever signs.
@@ -298,42 +281,34 @@ def decide(scenario: Path, out: Path | None, as_json: bool) -> None:
     from openloop.report.decision import decision_report
 
     found = decision_report(answer(scenario))
-    tell_report(found, tuple(out / f"decision{kind}" for kind in (".html", ".md", ".json")) if out else (), as_json)
+    _tell_report(found, [out / f"decision{kind}" for kind in THREE_FORMS] if out else [], as_json)
 
 
 @cli.command()
-@click.argument("fleet", type=click.Path(path_type=Path))
-@click.option("--space", type=click.Path(path_type=Path), required=True, help="YAML: keys of the fleet, values to try.")
-@click.option("--slo", required=True, help="Gates, a preset or a YAML file.")
+@click.argument("fleet", type=PATH)
+@click.option("--space", type=PATH, required=True, help="YAML: keys of the fleet, values to try.")
 @click.option(
     "--maximize",
     default="goodput_per_dollar",
     show_default=True,
     help="goodput_per_dollar, token_goodput_per_dollar or goodput.",
 )
-@click.option("--rate", type=RATE, help="Short for --arrivals poisson:rate=RATE.")
-@click.option("--arrivals", help="When users come, for example gamma:rate=12,cv=2.")
-@click.option("--workload", help="What is asked, for example sessions:turns=5,think=8s.")
-@click.option("--prompt", help="Tokens in a prompt: a number or a distribution.  [default: 128]")
-@click.option("--output", help="Tokens of an answer: a number or a distribution.  [default: 64]")
-@click.option("--for", "seconds", default="2m", show_default=True, help="Simulated time of each.")
+@scenario_flags(
+    *("--slo", "--rate", "--arrivals", "--workload", "--prompt", "--output", "--for", "--seed"),
+    other={
+        "--slo": "Gates, a preset or a YAML file.  [required]",
+        "--for": "Simulated time of each.  [default: 2m]",
+        "--seed": "The same seed, the same search.  [default: 0]",
+    },
+)
 @click.option("--require", type=SHARE, default="0%", show_default=True, help="Share of requests that must be accepted.")
 @click.option("--trials", type=click.IntRange(1), help="Fleets to try.  [default: a tenth of the space, 20 to 200]")
-@click.option("--seed", type=click.IntRange(0), help="The same seed, the same search.  [default: 0]")
 @click.option("--processes", type=click.IntRange(1), help="[default: all cores]")
-@click.option("-o", "--out", type=click.Path(path_type=Path), help="Folder of the search: it can be resumed there.")
+@click.option("-o", "--out", type=PATH, help="Folder of the search: it can be resumed there.")
 @JSON
+@click.pass_obj
 def tune(
-    fleet: Path,
-    space: Path,
-    maximize: str,
-    seconds: str,
-    require: float,
-    trials: int | None,
-    processes: int | None,
-    out: Path | None,
-    as_json: bool,
-    **asked: Any,
+    flags: dict[str, Any], /, fleet: Path, space: Path, maximize: str, out: Path | None, as_json: bool, **how: Any
 ) -> None:
     """Find the best fleet of a space by simulation, and confirm it on fresh seeds before it is named.
 
@@ -360,42 +335,18 @@ def tune(
     from openloop.tune import read_space
     from openloop.tune import tune as search
 
-    given = {name: value for name, value in asked.items() if value is not None}
-    scenario = read_scenario(None, {"for": seconds, **given}, live=False)
-    with _watch(as_json) as watch:
-        found = search(
-            read_space(fleet, space),
-            scenario,
-            maximize,
-            trials=trials,
-            require=require,
-            out=out,
-            processes=processes,
-            watch=watch,
-        )
+    scenario = read_scenario(None, {"for": "2m", **flags}, live=False)
+    with progress_bar("searching", quiet=as_json) as bar:
+
+        def watch(done: int, total: int, trial: Any) -> None:
+            stage = "confirming" if trial.fresh else "searching"
+            bar(done, total, f"{stage}: {trial.goodput_rps:.3g}/s accepted")
+
+        found = search(read_space(fleet, space), scenario, maximize, out=out, watch=watch if bar else None, **how)
     cut = found.stopped != "done"
     try:
-        kinds = (".html", ".md", ".json") if out and not cut else ()
-        tell_report(tuning_report(found), tuple(out / f"tuning{kind}" for kind in kinds if out), as_json)
+        outs = [out / f"tuning{kind}" for kind in THREE_FORMS] if out and not cut else []
+        _tell_report(tuning_report(found), outs, as_json)
     finally:
         if cut:
             sys.exit(130)
-
-
-@contextmanager
-def _watch(quiet: bool) -> Iterator[Any]:
-    """A bar on standard error for people who wait."""
-    if quiet or not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("searching", total=None)
-        yield lambda done, total, trial: bar.update(
-            task,
-            completed=done,
-            total=total,
-            description=f"{'confirming' if trial.fresh else 'searching'}: {trial.goodput_rps:.3g}/s accepted",
-        )

@@ -1,10 +1,15 @@
-"""Commands that read records."""
+"""Commands that read records, and show them to people who would like to look."""
 
+import json
+import sys
 from pathlib import Path
 
 import click
 
-from openloop.cli.common import DURATION, JSON, RUN, SHARE, cli, progress_bar, tell_run, tell_score
+from openloop.cli.common import DURATION, JSON, PATH, RATE, cli, progress_bar, say, tell, tell_run, tell_score
+from openloop.cli.options import PRICES, REQUIRE, RUN, SLO
+
+WORTH_A_BAR = 50_000  # rows
 
 
 @cli.command()
@@ -22,23 +27,19 @@ def inspect(run: Path, rows: int, as_json: bool) -> None:
     """
     from openloop.importers import open_any
 
-    tell_run(open_any(run), rows, as_json)
+    tell_run(open_any(run), as_json, rows)
 
 
 @cli.command()
 @RUN
-@click.option("--slo", help="Gates, a preset or a YAML file; by default the SLO in the run's manifest.")
+@SLO
 @click.option("--by", multiple=True, help="Also score each replica, class, tenant or turn; several with commas.")
 @click.option("--window", type=DURATION, help="Also score each stretch of this length, for example 60s.")
 @click.option(
-    "--disruption",
-    type=DURATION,
-    default="60s",
-    show_default=True,
-    help="How long an event in the run disturbs it.",
+    "--disruption", type=DURATION, default="60s", show_default=True, help="How long an event in the run disturbs it."
 )
-@click.option("--prices", type=click.Path(path_type=Path), help="YAML file of prices, in place of the manifest's.")
-@click.option("--require", type=SHARE, help="Exit with 1 if attainment is below this share, for example 99%.")
+@PRICES
+@REQUIRE
 @JSON
 def score(
     run: Path,
@@ -85,8 +86,122 @@ def score(
     opened = open_any(run)
     chosen = read_prices(prices) if prices else None
     groups = [key.strip() for keys in by for key in keys.split(",")]
-    with progress_bar("scoring", opened.num_rows) as progress:
+    with progress_bar("scoring", quiet=opened.num_rows < WORTH_A_BAR) as progress:
         result = score_run(
             opened, slo, by=groups, window_s=window, disruption_s=disruption, prices=chosen, progress=progress
         )
     tell_score(result, as_json, require)
+
+
+@cli.command()
+@click.argument("what", type=PATH)
+@click.option("-o", "--out", type=PATH, help="Write one self-contained HTML file.")
+@click.option("--slo", help="Gates, a preset or a YAML file; by default the SLO that stands there.")
+@click.option("--against", type=PATH, help="Another of its kind, to be shown beside it.")
+@click.option("--request", type=int, help="Also show the tokens of the request with this number.")
+@click.option(
+    "--point", type=RATE, help="Of a frontier: which rate to show in detail.  [default: the last before the knee]"
+)
+@click.option("--md", type=PATH, help="Write Markdown, for a pull request; -: print it.")
+@click.option("--png", type=PATH, help="Write each figure into this folder, as PNG.")
+@click.option("--svg", type=PATH, help="Write each figure into this folder, as SVG.")
+@click.option("--pdf", type=PATH, help="Print to this file, if Chromium is there.")
+@JSON
+def report(
+    what: Path,
+    out: Path | None,
+    slo: str | None,
+    against: Path | None,
+    request: int | None,
+    point: float | None,
+    md: Path | None,
+    png: Path | None,
+    svg: Path | None,
+    pdf: Path | None,
+    as_json: bool,
+) -> None:
+    """Show WHAT, a run, a frontier or a plan.json, to people: the verdict in plain words first, then the figures.
+
+    Without -o it is told on the terminal. The HTML file needs no network and nothing beside it; a run that is not valid
+    has its numbers struck out, and the exit code is 1.
+
+    \b
+    Examples:
+      openloop report run/
+      openloop report frontier/ -o report.html
+      openloop report run/ --slo "ttft<=1s" --request 1234 -o report.html --png figures/
+      openloop report old/ --against new/ -o report.html
+      openloop report plan.json -o plan.html
+      openloop report run/ --md - >> summary.md
+    """
+    from openloop.records import open_run
+    from openloop.report.files import write_text
+    from openloop.report.html import page
+    from openloop.report.markdown import markdown
+    from openloop.report.paper import print_pdf
+    from openloop.report.picture import draw_figure
+    from openloop.report.plot import show_report
+    from openloop.report.read import read_pair, read_report
+
+    rows = open_run(what).num_rows if (what / "run.json").exists() else 0
+    with progress_bar("scoring", quiet=rows < WORTH_A_BAR) as progress:
+        if against is None:
+            found = read_report(what, slo, request=request, point=point, progress=progress)
+        elif request is None and point is None:
+            found = read_pair(what, against, slo)
+        else:
+            raise click.UsageError("--request and --point show one thing, and --against shows two")
+    for path, form in ((out, page), (md, markdown)):
+        if str(path) == "-":
+            click.echo(form(found), nl=False)
+        elif path is not None:
+            write_text(path, form(found))
+    for folder, kind in ((png, "png"), (svg, "svg")):
+        if folder is not None:
+            for figure in found.figures:
+                draw_figure(figure, folder / f"{figure.key}.{kind}")
+    if pdf:
+        print_pdf(page(found), pdf)
+    written = [str(path) for path in (out, md, png, svg, pdf) if path is not None and str(path) != "-"]
+    if as_json:
+        told = {"verdict": found.verdict, "headline": found.headline, "sentences": found.sentences, "written": written}
+        tell({**told, "data": found.data}, as_json)
+    elif written:
+        click.echo(f"{found.headline} ({', '.join(written)})")
+    elif md is None:
+        show_report(found)
+    if found.verdict == "invalid":
+        sys.exit(1 if as_json or not written else say("it is not valid: the report says why", 1))
+
+
+@cli.command()
+@click.argument("folder", type=PATH, default=".")
+@click.option(
+    "--host", default="127.0.0.1", show_default=True, help="Address to listen on; elsewhere a token is needed."
+)
+@click.option("--port", type=click.IntRange(0, 65535), default=8080, show_default=True, help="0: any that is free.")
+@click.option("--token", envvar="OPENLOOP_VIEW_TOKEN", help="Who has it may look.  [default: made up, beyond loopback]")
+@click.option("--open", "show", is_flag=True, help="Open a browser there.")
+@JSON
+def view(folder: Path, host: str, port: int, token: str | None, show: bool, as_json: bool) -> None:
+    """A local page over all runs and frontiers in FOLDER: list, filter, compare, another SLO, runs in progress.
+
+    Nothing is written, and nothing outside FOLDER is shown. It listens on this machine only, unless --host says
+    otherwise; then only those who have the token are answered. Ctrl-C stops it.
+
+    \b
+    Examples:
+      openloop view runs/
+      openloop view runs/ --host 0.0.0.0 --port 8080
+    """
+    import webbrowser
+
+    from openloop.view import ViewServer
+
+    with ViewServer(folder, host, port, token) as server:
+        told = {"url": server.url, "folder": str(server.shelf.root)}
+        click.echo(json.dumps(told) if as_json else f"{server.shelf.root.name} is shown at {server.url} (Ctrl-C stops)")
+        sys.stdout.flush()
+        if show:
+            webbrowser.open(server.url)
+        server.serve_forever()

@@ -1,12 +1,12 @@
 """Commands in virtual time."""
 
-import sys
 from pathlib import Path
 from typing import Any
 
 import click
 
-from openloop.cli.common import DURATION, JSON, PLACE, RATE, RATES, Quantity, cli, tell_run, tell_score
+from openloop.cli.common import JSON, PATH, PLACE, RATES, Quantity, cli, command_line, progress_bar, tell, tell_made
+from openloop.cli.options import scenario_flags
 from openloop.units import parse_amount
 
 AMOUNT = Quantity("amount", parse_amount)
@@ -14,25 +14,11 @@ AMOUNT = Quantity("amount", parse_amount)
 
 @cli.command()
 @click.argument("model")
-@click.option("--arrivals", help="When requests are due, for example gamma:rate=12,cv=2.")
-@click.option("--rate", type=RATE, help="Short for --arrivals poisson:rate=RATE.")
-@click.option("--for", "seconds", type=DURATION, default="60s", show_default=True, help="How long requests arrive.")
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="The same seed, the same run.")
-@click.option("--slo", help="Score the run against this SLO; without one the run is shown as it is.")
-@click.option("--price", type=click.FloatRange(0), help="Cost of all servers together, per hour.")
+@scenario_flags("--arrivals", "--rate", "--for", "--seed", "--slo", "--price")
 @click.option("-o", "--out", type=PLACE, help="Folder to write the run to.")
 @JSON
-def queue(
-    model: str,
-    arrivals: str | None,
-    rate: float | None,
-    seconds: float,
-    seed: int,
-    slo: str | None,
-    price: float | None,
-    out: Path | None,
-    as_json: bool,
-) -> None:
+@click.pass_obj
+def queue(flags: dict[str, Any], model: str, out: Path | None, as_json: bool) -> None:
     """Send arrivals through MODEL, a queue in virtual time, and score what its users got.
 
     \b
@@ -56,48 +42,45 @@ def queue(
       openloop queue "batch:size=16,fixed=4ms,each=0.9ms" --arrivals gamma:rate=800,cv=2 -o run/
     """
     from openloop.records import Prices, open_run
-    from openloop.score import score as score_run
     from openloop.sim import simulate
+    from openloop.units import parse_seconds
 
-    if (arrivals is None) == (rate is None):
+    if ("arrivals" in flags) == ("rate" in flags):
         raise click.UsageError("say when requests are due: --rate 450 or --arrivals gamma:rate=450,cv=2, and not both")
+    price = flags.get("prices.per_hour")
     run = simulate(
         model,
-        f"poisson:rate={rate!r}" if arrivals is None else arrivals,
-        seconds,
-        seed,
-        slo=slo,
-        command=["openloop", *sys.argv[1:]],
+        flags.get("arrivals") or f"poisson:rate={flags['rate']!r}",
+        parse_seconds(flags.get("for", "60s")),
+        flags.get("seed", 0),
+        slo=flags.get("slo"),
+        command=command_line(),
         prices=None if price is None else Prices(per_hour=price),
     )
     if out:
         run.save(out)
         run = open_run(out)
-    if slo is None:
-        tell_run(run, 5, as_json)
-    else:
-        tell_score(score_run(run, slo), as_json)
+    tell_made(run, flags.get("slo"), as_json)
 
 
 @cli.command()
-@click.argument("fleet", type=click.Path(path_type=Path))
-@click.option("--workload", help="What is asked, for example sessions:turns=5,think=8s.  [default: synthetic]")
-@click.option("--prompt", help="Tokens in a prompt: a number or a distribution.  [default: 128]")
-@click.option("--output", help="Tokens of an answer: a number or a distribution.  [default: 64]")
-@click.option("--arrivals", help="When users come, for example gamma:rate=12,cv=2.")
-@click.option("--rate", type=RATE, help="Short for --arrivals poisson:rate=RATE.")
+@click.argument("fleet", type=PATH)
+@scenario_flags(
+    *("--workload", "--prompt", "--output", "--arrivals", "--rate", "--for", "--seed", "--slo", "--warmth"),
+    other={
+        "--for": "How long they come.  [default: 10m]",
+        "--slo": "Score the run against this SLO; its TTFT is the deadline that orders go by.",
+        "--warmth": "Bring caches into a state: cold-cache, warm-cache, hot, disrupted:at=5m.",
+    },
+)
 @click.option("--rates", type=RATES, help="Several, such as 5:50:5 or 5,10,20: a sweep on all cores; needs --slo.")
-@click.option("--for", "seconds", help="How long they come.  [default: 10m]")
-@click.option("--seed", type=click.IntRange(0), help="The same seed, the same run.  [default: 0]")
-@click.option("--slo", help="Score the run against this SLO; its TTFT is the deadline that orders go by.")
-@click.option("--warmth", help="Bring caches into a state: cold-cache, warm-cache, hot, disrupted:at=5m.")
 @click.option("--quality", help="Label answers by a model of quality, such as quality:fail=2%,tail=4%,factor=1.5.")
 @click.option("--policies", help="Rank routing policies on the same requests: all, or a list; needs --slo.")
 @click.option("--seeds", type=click.IntRange(2), default=5, show_default=True, help="Of --policies: runs of each.")
 @click.option("--repair", help="Ask again where an answer fails its quality: how many times, or repair:most=2.")
 @click.option("--replicas", type=click.IntRange(1), help="What if: so many replicas.")
 @click.option("--policy", help="What if: chunked, prefill-first, static or prepone:steps=4.")
-@click.option("--set", "changes", multiple=True, help="What if: other keys of the fleet, as 'max_tokens: 512'.")
+@click.option("--change", "changes", multiple=True, help="What if: other keys of the fleet, as 'max_tokens: 512'.")
 @click.option(
     "--prompt-mean", type=AMOUNT, help="What if: prompts twice as long (2x), or of 800 tokens on average (800)."
 )
@@ -105,23 +88,21 @@ def queue(
 @click.option("--explain", is_flag=True, help="Print where every number of the replica comes from, and stop.")
 @click.option("-o", "--out", type=PLACE, help="Folder to write the run to.")
 @JSON
+@click.pass_obj
 def sim(
+    flags: dict[str, Any],
+    /,
     fleet: Path,
     rates: list[float] | None,
-    seconds: str | None,
     quality: str | None,
     policies: str | None,
     seeds: int,
-    repair: str | None,
-    replicas: int | None,
-    policy: str | None,
-    changes: tuple[str, ...],
     prompt_mean: Any,
     output_mean: Any,
     explain: bool,
     out: Path | None,
     as_json: bool,
-    **asked: Any,
+    **whatif: Any,
 ) -> None:
     """Simulate FLEET, a YAML file of modelled replicas, in virtual time, and score what its users got.
 
@@ -142,112 +123,124 @@ def sim(
       openloop sim model.yaml --rate 8 --replicas 6 --policy chunked --prompt-mean 2x   # calibrated: what if
       openloop sim fleet.yaml --explain
     """
+    from openloop.load.scenario import read_scenario
+    from openloop.sim.fleet import explain_fleet
+
+    chosen = _changed(fleet, quality, **whatif)
+    if explain:
+        click.echo("\n".join(explain_fleet(chosen)))
+        return
+    if rates and policies:
+        raise click.UsageError("--policies ranks at one rate: give --rate, and not --rates")
+    if rates and (prompt_mean or output_mean):
+        raise click.UsageError("--prompt-mean and --output-mean are for one rate; write the workload for several")
+    labels = None if whatif["repair"] is not None else quality  # with repairs, the fleet has them
+    if policies and (out or labels):
+        raise click.UsageError("--policies ranks and keeps nothing: leave out --out and --quality")
+    told = chosen.calibration
+    if told and told.rates and not rates and not {"rate", "arrivals"} & flags.keys():
+        flags["rate"] = max(told.rates)
+    if rates:
+        flags.setdefault("arrivals", "poisson:rate=1")
+    scenario = read_scenario(None, {"for": "10m", **as_calibrated(chosen, flags)}, live=False)
+    if rates:
+        _sweep(chosen, scenario, rates, out, as_json)
+    elif policies:
+        _tournament(chosen, scenario, policies, seeds, as_json)
+    else:
+        _simulate(chosen, scenario, (prompt_mean, output_mean), labels, out, as_json)
+
+
+def as_calibrated(fleet: Any, flags: dict[str, Any]) -> dict[str, Any]:
+    """What is asked of a fleet that was fitted to runs: what was asked there, where the flags do not say otherwise."""
+    told = fleet.calibration
+    if told and told.workload and not {"workload", "prompt", "output"} & flags.keys():
+        return {**flags, "workload": told.workload}
+    return flags
+
+
+def _changed(
+    path: Path,
+    quality: str | None,
+    repair: str | None,
+    replicas: int | None,
+    policy: str | None,
+    changes: tuple[str, ...],
+) -> Any:
+    """The fleet as it would be."""
     import msgspec
 
-    from openloop.calibrate.read import read_change, resized
+    from openloop.calibrate.read import read_change
     from openloop.calibrate.whatif import changed
-    from openloop.load.scenario import read_scenario
-    from openloop.records import open_run
-    from openloop.score import score as score_run
-    from openloop.sim.fleet import explain_fleet, read_fleet, simulate_fleet
-    from openloop.sim.quality import label, read_quality
-    from openloop.sim.warmth import simulate_warm
+    from openloop.sim.fleet import read_fleet
 
     keys = {"replicas": replicas, "policy": policy}
     several = [{key: value for key, value in keys.items() if value is not None}]
     several += [dict(read_change(text).keys) for text in changes]
-    chosen = read_fleet(fleet)
+    fleet = read_fleet(path)
     for each in several:
-        chosen = changed(chosen, each) if each else chosen
-    if repair is not None:  # it is part of what is simulated, where labels alone may be put on afterwards
-        whole = msgspec.to_builtins(chosen)
-        whole |= {"quality": quality or chosen.quality, "client": {**(whole["client"] or {}), "repair": repair}}
-        chosen, quality = read_fleet(whole), None
-    if explain:
-        click.echo("\n".join(explain_fleet(chosen)))
-        return
-    given = {name: value for name, value in asked.items() if value is not None}
-    told = chosen.calibration
-    if told and told.workload and not {"workload", "prompt", "output"} & given.keys():
-        given["workload"] = told.workload
-    if told and told.rates and not rates and not {"rate", "arrivals"} & given.keys():
-        given["rate"] = max(told.rates)
-    if rates and policies:
-        raise click.UsageError("--policies ranks at one rate: give --rate, and not --rates")
-    if rates:
-        given.setdefault("arrivals", "poisson:rate=1")
-        if prompt_mean or output_mean:
-            raise click.UsageError("--prompt-mean and --output-mean are for one rate; write the workload for several")
-        _sweep(chosen, read_scenario(None, {"for": seconds or "10m", **given}, live=False), rates, out, as_json)
-        return
-    scenario = read_scenario(None, {"for": seconds or "10m", **given}, live=False)
-    if policies:
-        if out or quality:
-            raise click.UsageError("--policies ranks and keeps nothing: leave out --out and --quality")
-        _tournament(chosen, scenario, policies, seeds, as_json)
-        return
-    objectives = scenario.objectives()
-    warming, facts = scenario.read_warming(), {"slo": scenario.slo, "command": ["openloop", *sys.argv[1:]]}
-    arrivals = scenario.read_arrivals()
-    workload = resized(scenario.read_workload(), arrivals, prompt_mean, output_mean)
+        fleet = changed(fleet, each) if each else fleet
+    if repair is None:
+        return fleet
+    whole = msgspec.to_builtins(fleet)  # repairs are simulated, where labels alone may be put on afterwards
+    whole |= {"quality": quality or fleet.quality, "client": {**(whole["client"] or {}), "repair": repair}}
+    return read_fleet(whole)
+
+
+def _simulate(fleet: Any, scenario: Any, means: Any, quality: str | None, out: Path | None, as_json: bool) -> None:
+    from openloop.calibrate.read import resized
+    from openloop.records import open_run
+    from openloop.sim.fleet import simulate_fleet
+    from openloop.sim.quality import label, read_quality
+    from openloop.sim.warmth import simulate_warm
+
+    warming, arrivals, objectives = scenario.read_warming(), scenario.read_arrivals(), scenario.objectives()
+    workload = resized(scenario.read_workload(), arrivals, *means)
     how = workload, arrivals, scenario.horizon_s, scenario.seed, objectives
+    facts = {"slo": scenario.slo, "command": command_line()}
     straight = out if not warming and not quality else None  # as it goes, however long it is
     if warming:
-        run = simulate_warm(chosen, warming, *how, **facts)
+        run = simulate_warm(fleet, warming, *how, **facts)
     else:
-        run = simulate_fleet(chosen, *how, out=straight, **facts)
+        run = simulate_fleet(fleet, *how, out=straight, **facts)
     if quality:
         run = label(run, read_quality(quality), scenario.seed)
     if out and not straight:
         run.save(out)
         run = open_run(out)
-    if objectives is None:
-        tell_run(run, 5, as_json)
-    else:
-        tell_score(score_run(run, objectives), as_json)
+    tell_made(run, objectives, as_json)
 
 
 def _sweep(fleet: Any, scenario: Any, rates: list[float], out: Path | None, as_json: bool) -> None:
     """A rate each, on all cores; without a folder, nothing is kept."""
     import tempfile
 
-    from openloop.cli.curve import tell_frontier
-    from openloop.frontier import sweep as measure
+    from openloop.frontier import sweep
+    from openloop.report.frontier import show_frontier
 
     with tempfile.TemporaryDirectory(prefix="openloop-") as scratch:
-        command = ["openloop", *sys.argv[1:]]
-        tell_frontier(measure(out or Path(scratch) / "sweep", scenario, fleet, rates=rates, command=command), as_json)
+        found = sweep(out or Path(scratch) / "sweep", scenario, fleet, rates=rates, command=command_line())
+        tell(found, as_json, show_frontier)
 
 
 def _tournament(fleet: Any, scenario: Any, policies: str, seeds: int, as_json: bool) -> None:
     """Who gets the most accepted."""
-    import json
-
     from openloop.compare.tournament import read_policies, tournament
-    from openloop.report.standings import show_standings
+    from openloop.report.compare import show_standings
 
     objectives = scenario.objectives()
     if objectives is None:
         raise click.UsageError('say what is accepted: --slo "ttft<=1s, tpot<=40ms"')
-
-    def tell(done: int, total: int) -> None:
-        if sys.stderr.isatty():
-            click.echo(
-                f"\r{done} of {total} runs{'' if done < total else chr(13) + chr(27) + '[K'}", err=True, nl=False
-            )
-
-    found = tournament(
-        fleet,
-        read_policies(policies),
-        scenario.read_workload(),
-        scenario.read_arrivals(),
-        scenario.horizon_s,
-        objectives,
-        seeds=range(scenario.seed, scenario.seed + seeds),
-        warming=scenario.read_warming(),
-        tell=tell,
-    )
-    if as_json:
-        click.echo(json.dumps([each.to_dict() for each in found], indent=2, allow_nan=False))
-    else:
-        show_standings(found, seeds, str(scenario.slo))
+    with progress_bar("simulating", quiet=as_json) as progress:
+        found = tournament(
+            fleet,
+            read_policies(policies),
+            scenario.read_workload(),
+            scenario.read_arrivals(),
+            scenario.horizon_s,
+            objectives,
+            seeds=range(scenario.seed, scenario.seed + seeds),
+            warming=scenario.read_warming(),
+            tell=progress,
+        )
+    tell(found, as_json, lambda standings: show_standings(standings, seeds, str(scenario.slo)))

@@ -6,12 +6,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from openloop.errors import SpecError, StorageError
-from openloop.export.hdr import write_hdr
-from openloop.export.mlflow import write_mlflow
-from openloop.export.otel import write_otel
-from openloop.export.prometheus import write_prometheus
-from openloop.export.rows import write_arrow, write_csv, write_jsonl
+from openloop.export.rows import write_arrow, write_csv, write_hdr, write_jsonl
+from openloop.export.scores import write_mlflow, write_otel, write_prometheus
 from openloop.records import Run
+from openloop.report.files import writing
 from openloop.score import Score, score
 from openloop.spec import suggest
 
@@ -23,20 +21,17 @@ class Exporter:
     """`write(run, path)`, or with `scored` also the score: `write(run, score, path)`."""
 
     write: Callable[..., None]
-    scored: bool
-    what: str
+    scored: bool = False
 
 
 EXPORTERS: Final[Mapping[str, Exporter]] = {
-    "csv": Exporter(write_csv, False, "every attempt as a row; lists joined by spaces"),
-    "jsonl": Exporter(write_jsonl, False, "every attempt as an object on a line, without what is null"),
-    "arrow": Exporter(write_arrow, False, "every attempt, as an Arrow file (Feather)"),
-    "hdr": Exporter(write_hdr, False, "TTFT, TPOT and E2E of completed requests from schedule, as an HdrHistogram log"),
-    "otel": Exporter(write_otel, True, "figures and latency histograms, as OTLP JSON for a collector"),
-    "mlflow": Exporter(
-        write_mlflow, True, "figures as metrics and the manifest as parameters, as MLflow's log-batch takes them"
-    ),
-    "prometheus": Exporter(write_prometheus, True, "figures as a page for a Pushgateway or textfile collector"),
+    "csv": Exporter(write_csv),
+    "jsonl": Exporter(write_jsonl),
+    "arrow": Exporter(write_arrow),
+    "hdr": Exporter(write_hdr),
+    "otel": Exporter(write_otel, scored=True),
+    "mlflow": Exporter(write_mlflow, scored=True),
+    "prometheus": Exporter(write_prometheus, scored=True),
 }
 
 
@@ -52,9 +47,6 @@ def export(run: Run, to: str, path: str | Path, slo: Any = None) -> Score | None
         raise StorageError(f"{path} exists already: choose another name or remove it")
     exporter = EXPORTERS[to]
     result = score(run, slo) if exporter.scored else None
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+    with writing(path):
         exporter.write(*((run, path) if result is None else (run, result, path)))
-    except OSError as error:
-        raise StorageError(f"{path} cannot be written: {error.strerror}") from None
     return result

@@ -1,17 +1,23 @@
-"""The table as it is, a batch at a time."""
+"""The table as it is, a batch at a time; and its latencies, a histogram for each second."""
 
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.ipc
 
+from openloop.export.scores import started_ns
+from openloop.importers.hdr import encode
 from openloop.records import SCHEMA, Run
+from openloop.score.judged import judge_run
+from openloop.slo import SLO, Objectives
 
-__all__ = ["write_arrow", "write_csv", "write_jsonl"]
+__all__ = ["write_arrow", "write_csv", "write_hdr", "write_jsonl"]
 
+HIGHEST = 3600 * 10**9  # nanoseconds of a histogram
 FLAT = pa.schema(
     [pa.field(each.name, pa.string() if pa.types.is_list(each.type) else each.type) for each in SCHEMA],
 )
@@ -42,3 +48,21 @@ def write_arrow(run: Run, path: Path) -> None:
     with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, SCHEMA) as writer:
         for batch in run.batches():
             writer.write_batch(batch.cast(SCHEMA))
+
+
+def write_hdr(run: Run, path: Path) -> None:
+    """An HdrHistogram interval log: a line per second of the schedule and latency, in nanoseconds, tagged."""
+    scope = judge_run(run, Objectives(SLO(()))).whole
+    start, end = scope.window_ns
+    second = (scope.due_ns - start) // 10**9
+    with path.open("w", encoding="utf-8") as file:
+        file.write("#[Histogram log format version 1.3]\n")
+        file.write(f"#[StartTime: {started_ns(run) / 1e9:.3f} (seconds since epoch)]\n")
+        file.write('"StartTimestamp","Interval_Length","Interval_Max","Interval_Compressed_Histogram"\n')
+        for name in ("ttft", "tpot", "e2e"):
+            latency = getattr(scope.answers, f"{name}_s")
+            known = scope.deliveries.ok & ~np.isnan(latency)
+            for each in np.unique(second[known]).tolist():
+                ns = np.rint(latency[known & (second == each)] * 1e9).clip(1, HIGHEST).astype(np.int64)
+                length = min(1.0, (end - start) / 1e9 - each)
+                file.write(f"Tag={name},{each:.3f},{length:.3f},{ns.max() / 1e6:.6f},{encode(ns.tolist(), HIGHEST)}\n")

@@ -1,7 +1,7 @@
 """A deployment from what one replica does and what is needed of all of them. Pure: numbers in, a plan out."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -71,6 +71,21 @@ class Estimate:
 
     value: float
     interval: Interval | None = None
+
+    @staticmethod
+    def spanning(values: Sequence[float], measured: bool, middle: float | None = None) -> "Estimate":
+        """Of what was computed at the low end, the middle and the high end of something measured."""
+        value = float(values[1] if middle is None else middle)
+        return Estimate(value, (float(min(*values, value)), float(max(*values, value))) if measured else None)
+
+    @property
+    def ends(self) -> tuple[float, float, float]:
+        """Low end, value, high end."""
+        low, high = self.interval or (self.value, self.value)
+        return low, self.value, high
+
+    def times(self, by: float) -> "Estimate":
+        return Estimate(self.value * by, self.interval and (self.interval[0] * by, self.interval[1] * by))
 
 
 @dataclass(frozen=True)
@@ -170,18 +185,22 @@ def make_plan(system: System, needs: Needs) -> Plan:
     _check(needs)
     if needs.price is None and system.price is not None:
         needs = replace(needs, price=system.price)
-    knees = _ends(system.knee, system.knee_interval)
+    knees = Estimate(system.knee, system.knee_interval).ends
     trusted = knees[0] if needs.by == "low" else knees[1]
     sizes = [_size(each, needs) for each in knees]
     size = sizes[0] if needs.by == "low" else sizes[1]
-    raw = (
-        None if system.capacity is None else [_size(x, needs) for x in _ends(system.capacity, system.capacity_interval)]
-    )
-    measured = system.knee_interval is not None
+    raw: list[int] = []
+    if system.capacity is not None:
+        raw = [_size(each, needs).replicas for each in Estimate(system.capacity, system.capacity_interval).ends]
+    measured, raw_measured = system.knee_interval is not None, system.capacity_interval is not None
     replicas, rate_each = size.replicas, needs.demand * needs.peak / size.replicas
     accepted = _accepted(system, needs, replicas)
     latency = system.latency_at(rate_each)
     in_flight = None if latency is None else needs.demand * needs.peak * latency
+    in_flight_each = None if in_flight is None else in_flight / replicas
+    fits = None
+    if in_flight_each is not None and system.in_flight is not None:
+        fits = in_flight_each <= system.in_flight * 1.0001
     cache = _cache(needs)
     money = _Money(system, needs)
     full = [each / size.slower for each in knees]
@@ -191,28 +210,24 @@ def make_plan(system: System, needs: Needs) -> Plan:
         peak_rate=needs.demand * needs.peak,
         replicas=replicas,
         replicas_interval=(float(sizes[2].replicas), float(sizes[0].replicas)) if measured else None,
-        carry=_estimate([each.carry for each in sizes], measured, middle=size.carry),
+        carry=Estimate.spanning([each.carry for each in sizes], measured, middle=size.carry),
         sized=size.sized,
         for_failures=size.sized + needs.failures,
         for_availability=size.for_availability,
         knee=full[1],
         rate_each=rate_each,
-        utilisation=_estimate([rate_each / each for each in full], measured),
+        utilisation=Estimate.spanning([rate_each / each for each in full], measured),
         busy=money.busy(replicas),
         available=some_up(size.sized, replicas, needs.machine_up),
         all_up=all_up(needs.machine_up, replicas),
         in_flight=in_flight,
-        in_flight_each=None if in_flight is None else in_flight / replicas,
-        fits=None
-        if in_flight is None or system.in_flight is None
-        else in_flight / replicas <= system.in_flight * 1.0001,
-        raw=None if raw is None else _estimate([x.replicas for x in raw], system.capacity_interval is not None),
-        raw_rate_each=None if raw is None else needs.demand * needs.peak / raw[1].replicas,
+        in_flight_each=in_flight_each,
+        fits=fits,
+        raw=Estimate.spanning(raw, raw_measured) if raw else None,
+        raw_rate_each=needs.demand * needs.peak / raw[1] if raw else None,
         accepted=accepted,
         cost_per_hour=money.hourly(replicas, [each.replicas for each in sizes], measured),
-        raw_cost_per_hour=None
-        if raw is None
-        else money.hourly(raw[1].replicas, [x.replicas for x in raw], system.capacity_interval is not None),
+        raw_cost_per_hour=money.hourly(raw[1], raw, raw_measured) if raw else None,
         cost_per_million=money.per_million(replicas, accepted),
         cost_per_million_tokens=money.per_million_tokens(replicas, accepted),
         hit_rate=cache.hit if cache else system.hit_rate,
@@ -303,22 +318,9 @@ def _diluted(cache: Cache | None, system: System, replicas: int) -> float | None
     return None if system.hit_rate is None else diluted(system.hit_rate, system.measured_replicas, replicas)
 
 
-def _ends(value: float, interval: Interval | None) -> tuple[float, float, float]:
-    low, high = interval or (value, value)
-    return low, value, high
-
-
-def _estimate(values: Any, measured: bool, middle: float | None = None) -> Estimate:
-    """Of what was computed at the low end, the middle and the high end of something measured."""
-    value = float(values[1] if middle is None else middle)
-    return Estimate(value, (float(min(*values, value)), float(max(*values, value))) if measured else None)
-
-
 def _accepted(system: System, needs: Needs, replicas: int) -> Estimate:
     share, (low, high) = system.accepted_at(needs.demand / replicas)
-    measured = low < high
-    low, value, high = (each * needs.quality for each in (low, share, high))
-    return Estimate(value, (low, high) if measured else None)
+    return Estimate(share, (low, high) if low < high else None).times(needs.quality)
 
 
 class _Money:
@@ -326,9 +328,8 @@ class _Money:
 
     def __init__(self, system: System, needs: Needs) -> None:
         self.system, self.needs = system, needs
-        self.most = _ends(
-            system.capacity or system.knee, system.capacity_interval if system.capacity else system.knee_interval
-        )
+        interval = system.capacity_interval if system.capacity else system.knee_interval
+        self.most = Estimate(system.capacity or system.knee, interval).ends
 
     def busy(self, replicas: float) -> Estimate | None:
         if self.needs.utilisation is not None:
@@ -339,10 +340,7 @@ class _Money:
 
     def hourly(self, replicas: int, by_end: list[int], measured: bool) -> Estimate | None:
         price = self.needs.price
-        if price is None:
-            return None
-        ends = [each * price for each in (min(*by_end, replicas), max(*by_end, replicas))]
-        return Estimate(float(replicas * price), (ends[0], ends[1]) if measured else None)
+        return None if price is None else Estimate.spanning(by_end, measured, replicas).times(price)
 
     def served_each(self, replicas: float) -> float:
         """u X: what a replica serves on average."""
@@ -353,17 +351,14 @@ class _Money:
         if self.needs.price is None:
             return None
         each = 1e6 * cost_each(self.needs.price, 1.0, self.served_each(replicas))
-        low, value, high = _ends(accepted.value, accepted.interval)
+        low, value, high = accepted.ends
         if value <= 0:
             return None
         return Estimate(each / value, (each / high, each / max(low, 1e-12)) if accepted.interval else None)
 
     def per_million_tokens(self, replicas: float, accepted: Estimate) -> Estimate | None:
         found, tokens = self.per_million(replicas, accepted), self.system.tokens
-        if found is None or not tokens:
-            return None
-        ends = found.interval and (found.interval[0] / tokens, found.interval[1] / tokens)
-        return Estimate(found.value / tokens, ends)
+        return found.times(1 / tokens) if found and tokens else None
 
 
 def _day(rates: Floats, needs: Needs, knee: float, fixed: int) -> Day:
@@ -402,12 +397,8 @@ def _levers(system: System, needs: Needs) -> Iterator[tuple[str, float, float, C
     if system.source == "by Little's law" and system.latency_s and system.in_flight:
         w, most = system.latency_s, system.in_flight
         yield "latency (s)", w, w * less, lambda s, n: (_scaled(replace(s, latency_s=w * less), 1 / less), n)
-        yield (
-            "in flight per replica",
-            most,
-            most * more,
-            lambda s, n: (_scaled(replace(s, in_flight=most * more), more), n),
-        )
+        held = most * more
+        yield "in flight per replica", most, held, lambda s, n: (_scaled(replace(s, in_flight=held), more), n)
     else:
         yield "knee (rate of a replica)", system.knee, system.knee * more, lambda s, n: (_scaled(s, more), n)
     if needs.price:
@@ -432,24 +423,19 @@ def _levers(system: System, needs: Needs) -> Iterator[tuple[str, float, float, C
     if cache and cache.saves and cache.hit < 1:
         hit = replace(cache, hit=1 - (1 - cache.hit) * less)
         faster = (1 - cache.saves * cache.hit) / (1 - cache.saves * hit.hit)
-        yield (
-            "cache misses",
-            1 - cache.hit,
-            1 - hit.hit,
-            lambda s, n: (_scaled(s, faster), replace(n, cache=str(hit))),
-        )
+        colder, warmer = 1 - cache.hit, 1 - hit.hit
+        yield "cache misses", colder, warmer, lambda s, n: (_scaled(s, faster), replace(n, cache=str(hit)))
 
 
 def _scaled(system: System, by: float) -> System:
-    def times(interval: Interval | None) -> Interval | None:
-        return interval and (interval[0] * by, interval[1] * by)
-
+    knee = Estimate(system.knee, system.knee_interval).times(by)
+    capacity = Estimate(system.capacity or 0.0, system.capacity_interval).times(by)
     return replace(
         system,
-        knee=system.knee * by,
-        knee_interval=times(system.knee_interval),
-        capacity=system.capacity and system.capacity * by,
-        capacity_interval=times(system.capacity_interval),
+        knee=knee.value,
+        knee_interval=knee.interval,
+        capacity=system.capacity and capacity.value,
+        capacity_interval=capacity.interval,
         loads=tuple(replace(load, rate=load.rate * by) for load in system.loads),
     )
 
@@ -468,7 +454,7 @@ def _gains(system: System, needs: Needs) -> Iterator[Gain]:
 
 def _cost(system: System, needs: Needs) -> tuple[int, float, float | None, float | None]:
     """Replicas and cost per million accepted, each also as if replicas could be bought in parts."""
-    low, middle, _ = _ends(system.knee, system.knee_interval)
+    low, middle, _ = Estimate(system.knee, system.knee_interval).ends
     size = _size(low if needs.by == "low" else middle, needs)
     money, accepted = _Money(system, needs), _accepted(system, needs, size.replicas)
     costs = [money.per_million(each, accepted) for each in (size.replicas, size.parts)]

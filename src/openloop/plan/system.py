@@ -12,7 +12,7 @@ from openloop.frontier import Frontier, Knee, Point
 from openloop.frontier.folder import read_asked
 from openloop.plan.formulas import little
 from openloop.records import open_run
-from openloop.sim.fleet import Fleet, read_fleet
+from openloop.sim.fleet import read_fleet
 from openloop.units import format_rate, format_share
 
 __all__ = ["Interval", "Load", "System", "frontier_system", "typed_system"]
@@ -104,9 +104,8 @@ def frontier_system(found: Frontier) -> System:
     """A replica of what was swept: rates are divided by how many there were."""
     if found.path is None or not found.points:
         raise SpecError(f"{found.path or 'the frontier'} has no finished run: there is nothing to plan by")
-    fleet = None
-    if asked := read_asked(Path(found.path)).fleet:
-        fleet = read_fleet(asked)
+    asked = read_asked(Path(found.path)).fleet
+    fleet = read_fleet(asked) if asked else None
     manifest = open_run(str(found.points[0].scores[0].run)).manifest
     whole_fleet = fleet is not None and bool(fleet.groups)  # unlike replicas go together
     count = 1 if whole_fleet else manifest.replicas or 1
@@ -129,7 +128,7 @@ def frontier_system(found: Frontier) -> System:
         slo=found.slo,
         capacity=best.served_rps / count,
         capacity_interval=(best.served_rps * (1 - margin) / count, best.served_rps * (1 + margin) / count),
-        in_flight=_limit(fleet),
+        in_flight=None if fleet is None or fleet.groups else float(fleet.max_sequences),
         tokens=tokens or None,
         price=hourly / count if hourly else None,
         hit_rate=None if np.isnan(near.cache_hit_rate) else near.cache_hit_rate,
@@ -162,10 +161,6 @@ def _never_met(found: Frontier, first: Point) -> str:
         f"replicas mends what one misses so nearly idle; sweep lower rates, make an answer faster, or ask for less "
         f"(bounds {bounds})"
     )
-
-
-def _limit(fleet: Fleet | None) -> float | None:
-    return None if fleet is None or fleet.groups else float(fleet.max_sequences)
 
 
 def _load(point: Point, count: int) -> Load:

@@ -1,17 +1,18 @@
 """Grades, costs and audits, for the terminal."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from openloop.audit import Audit
 from openloop.quality.grading import Grading
+from openloop.report.page import Columns, texts
 from openloop.report.terminal import Page, show_quality
-from openloop.score import Blend, CostScore, Leak, Score, blended, blends, score
+from openloop.score import CostScore, Score, blended, blends, score
 from openloop.slo import SLO
 from openloop.units import format_count, format_money, format_seconds, format_share
 
-__all__ = ["ClassCost", "CostReport", "cost_report", "show_audit", "show_cost", "show_grading"]
+__all__ = ["cost_report", "show_audit", "show_cost", "show_grading"]
 
 
 def show_grading(run: Path, found: Grading) -> None:
@@ -28,116 +29,89 @@ def show_grading(run: Path, found: Grading) -> None:
     show_quality(page, score(run, SLO(())).quality)
 
 
-@dataclass(frozen=True)
-class ClassCost:
-    requests: int
-    accepted: int
-    total: float
-    per_accepted: float
-
-
-@dataclass(frozen=True)
-class CostReport:
-    run: str | None
-    valid: bool
-    reasons: tuple[str, ...]
-    accepted: int
-    cost: CostScore | None
-    classes: dict[str, ClassCost]
-    leaks: list[Leak]
-    steady: float | None  # per accepted result, outside disruptions
-    blends: list[Blend]
+COST: Columns = {
+    "hourly": ("by the hour", "money"),
+    "serving": ("by request and token", "money"),
+    "judging": ("judging", "money"),
+    "human_review": ("human review", "money"),
+    "per_request": ("per request", "money"),
+    "per_accepted": ("per accepted result", "money"),
+    "per_million_output_tokens": ("per million output tokens", "money"),
+    "per_million_accepted_output_tokens": ("per million accepted output tokens", "money"),
+}
+CLASS: Columns = {
+    "requests": ("requests", "count"),
+    "accepted": ("accepted", "count"),
+    "total": ("cost", "money"),
+    "per_accepted": ("per accepted", "money"),
+}
 
 
 def cost_report(
     found: Score | None, steady: float | None, disrupted: float | None, disruption_s: float, every_s: Sequence[float]
-) -> CostReport:
-    """Of a run, or of two costs."""
+) -> dict[str, Any]:
+    """Of a run, or of two costs; `steady` is per accepted result, outside disruptions."""
+    names = ("run", "valid", "reasons", "accepted", "cost")
     if found is None:
         assert steady is not None
         assert disrupted is not None
-        given = [blended(steady, disrupted, disruption_s, every) for every in every_s]
-        return CostReport(None, True, (), 0, None, {}, [], steady, given)
+        blend = [blended(steady, disrupted, disruption_s, every) for every in every_s]
+        nothing = dict(zip(names, (None, True, (), 0, None), strict=True))
+        return {**nothing, "classes": {}, "leaks": [], "steady": steady, "blends": blend}
+    by = found.by["class"] if len(found.by["class"]) > 1 else {}
     classes = {
-        name: ClassCost(each.requests, each.accepted, each.cost.total, each.cost.per_accepted)
-        for name, each in found.by["class"].items()
-        if each.cost and len(found.by["class"]) > 1
+        name: {
+            "requests": each.requests,
+            "accepted": each.accepted,
+            "total": each.cost.total,
+            "per_accepted": each.cost.per_accepted,
+        }
+        for name, each in by.items()
+        if each.cost
     }
-    calm = found.steady.cost_per_accepted if found.steady else None
-    return CostReport(
-        found.run,
-        found.valid,
-        found.reasons,
-        found.accepted,
-        found.cost,
-        classes,
-        found.leaks,
-        calm,
-        blends(found, every_s),
-    )
+    return {
+        **{name: getattr(found, name) for name in names},
+        "classes": classes,
+        "leaks": found.leaks,
+        "steady": found.steady.cost_per_accepted if found.steady else None,
+        "blends": blends(found, every_s),
+    }
 
 
-def show_cost(found: CostReport) -> None:
-    page = Page(found.valid)
-    for reason in found.reasons:
-        page.line(f"INVALID: {reason}", style="bold red")
-    if found.run is not None:
+def show_cost(found: dict[str, Any]) -> None:
+    page = Page(found["valid"])
+    page.verdict(False, found["reasons"])
+    if found["run"] is not None:
         _show_run_cost(page, found)
-    if found.blends:
+    if found["blends"]:
         page.line("")
-        page.line(f"steady, an accepted result costs {format_money(found.steady or 0.0)}")
-        page.table(
-            "disturbed every",
-            ("share of time", "cost per accepted", "more than steady"),
+        page.line(f"steady, an accepted result costs {format_money(found['steady'] or 0.0)}")
+        rows = [
             (
-                (
-                    format_seconds(each.every_s),
-                    format_share(each.disrupted_share),
-                    f"{each.cost_per_accepted:.5g}",
-                    f"{each.extra:+.2%}",
-                )
-                for each in found.blends
-            ),
-        )
-
-
-def _show_run_cost(page: Page, found: CostReport) -> None:
-    cost = found.cost
-    if cost is None:
-        page.line(f"{found.run}: nothing is known of what it cost; give --prices, a YAML file")
-        return
-    page.line(f"{found.run}: {format_count(found.accepted)} accepted results for {format_money(cost.total)}")
-    parts = {
-        "by the hour": cost.hourly,
-        "by request and token": cost.serving,
-        "judging": cost.judging,
-        "human review": cost.human_review,
-        "per request": cost.per_request,
-        "per accepted result": cost.per_accepted,
-        "per million output tokens": cost.per_million_output_tokens,
-        "per million accepted output tokens": cost.per_million_accepted_output_tokens,
-    }
-    page.table("cost", ("",), ((name, format_money(value)) for name, value in parts.items()))
-    page.table(
-        "class",
-        ("requests", "accepted", "cost", "per accepted"),
-        (
-            (
-                name,
-                format_count(each.requests),
-                format_count(each.accepted),
-                format_money(each.total),
-                format_money(each.per_accepted),
+                format_seconds(each.every_s),
+                format_share(each.disrupted_share),
+                f"{each.cost_per_accepted:.5g}",
+                f"{each.extra:+.2%}",
             )
-            for name, each in found.classes.items()
-        ),
-    )
+            for each in found["blends"]
+        ]
+        page.table("disturbed every", ("share of time", "cost per accepted", "more than steady"), rows)
+
+
+def _show_run_cost(page: Page, found: dict[str, Any]) -> None:
+    cost: CostScore | None = found["cost"]
+    if cost is None:
+        page.line(f"{found['run']}: nothing is known of what it cost; give --prices, a YAML file")
+        return
+    page.line(f"{found['run']}: {format_count(found['accepted'])} accepted results for {format_money(cost.total)}")
+    page.table("cost", ("",), zip((words for words, _ in COST.values()), texts(cost, COST), strict=True))
+    page.things("class", found["classes"].items(), CLASS)
     page.table(
         "spent on",
         ("cost", "share"),
         (
             (leak.name.replace("_", " "), format_money(leak.cost), format_share(leak.cost / cost.total))
-            for leak in found.leaks
+            for leak in found["leaks"]
             if leak.cost is not None and cost.total
         ),
     )
@@ -147,34 +121,17 @@ def show_audit(found: Audit) -> None:
     page = Page(valid=True)
     count = f", {found.runs} runs" if found.kind == "sweep" else ""
     page.line(f"{found.subject}{count}: {len(found.missing)} of {len(found.facts)} facts are missing")
-    for reason in found.reasons:
-        page.line(f"INVALID: {reason}", style="bold red")
-    page.table(
-        "known",
-        ("",),
-        ((fact.name.replace("_", " "), fact.found[:100]) for fact in found.facts if fact.found is not None),
-        words=True,
-    )
-    page.table(
-        "missing",
-        ("",),
-        ((fact.name.replace("_", " "), fact.why) for fact in found.facts if fact.found is None),
-        words=True,
-    )
-    page.table(
-        "could these data support it?",
-        ("", ""),
-        (
-            (
-                each.claim,
-                "yes" if each.supported else "no",
-                f"lacks {', '.join(each.lacks).replace('_', ' ')}"
-                if each.lacks
-                else ""
-                if each.supported
-                else "the run is not valid",
-            )
-            for each in found.claims
-        ),
-        words=True,
-    )
+    page.verdict(False, found.reasons)
+    known = [(_spaced(fact.name), fact.found[:100]) for fact in found.facts if fact.found is not None]
+    missing = [(_spaced(fact.name), fact.why) for fact in found.facts if fact.found is None]
+    page.table("known", ("",), known, words=True)
+    page.table("missing", ("",), missing, words=True)
+    claims = []
+    for each in found.claims:
+        lacks = f"lacks {_spaced(', '.join(each.lacks))}" if each.lacks else "the run is not valid"
+        claims.append((each.claim, "yes" if each.supported else "no", "" if each.supported else lacks))
+    page.table("could these data support it?", ("", ""), claims, words=True)
+
+
+def _spaced(name: str) -> str:
+    return name.replace("_", " ")

@@ -1,6 +1,6 @@
 """Two runs or two frontiers beside each other, held against one SLO."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,19 +8,21 @@ from typing import Any
 import numpy as np
 
 from openloop.compare.change import METRICS
-from openloop.compare.decide import Comparison
-from openloop.report.curve import TAILS, FrontierSubject
-from openloop.report.figures import tail_places
-from openloop.report.page import Axis, Curve, Figure, Number, Panel, Report, Rule, Section, Stretch, Table, Unit
+from openloop.compare.decide import Comparison, compare
+from openloop.errors import RunError
+from openloop.records import Run
+from openloop.report.curve import TAILS, FrontierSubject, point_curve
+from openloop.report.figures import tail_curve
+from openloop.report.marks import Axis, Curve, Figure, Mark, Panel, Rule, Stretch, Unit, names_figure
+from openloop.report.page import Cell, Columns, Number, Report, Section, Table, capital, field_of, span
 from openloop.report.run import RunSubject
-from openloop.units import format_seconds
 
-__all__ = ["PAIR_SECTIONS", "Pair", "names_of", "pair_report"]
+__all__ = ["PAIR_SECTIONS", "Pair", "Subject", "names_of", "pair_of", "pair_report"]
 
 Subject = RunSubject | FrontierSubject
 
 COLORS = ("blue", "orange")
-RUN_NUMBERS: dict[str, tuple[str, Unit]] = {
+RUN_NUMBERS: Columns = {
     "offered_rps": ("offered", "rate"),
     "throughput_rps": ("throughput", "rate"),
     "goodput_rps": ("goodput", "rate"),
@@ -36,14 +38,19 @@ RUN_NUMBERS: dict[str, tuple[str, Unit]] = {
     "cost_per_accepted": ("cost per accepted", "money"),
     "requests": ("requests", "count"),
 }
-FRONTIER_NUMBERS: dict[str, tuple[str, Unit]] = {
+FRONTIER_NUMBERS: Columns = {
     "knee.rate": ("knee", "rate"),
     "peak.goodput_rps": ("peak goodput", "rate"),
     "peak.rate": ("at offered", "rate"),
     "half_rate": ("half is wasted from", "rate"),
     "took_s": ("measured", "seconds"),
 }
-INTERVALS = {"goodput_rps": "goodput_rps_interval", "attainment": "attainment_interval", "knee.rate": "knee.interval"}
+INTERVALS = {  # of numbers that stand above all others
+    "goodput_rps": "goodput_rps_interval",
+    "attainment": "attainment_interval",
+    "knee.rate": "knee.interval",
+    "peak.goodput_rps": "",
+}
 
 
 @dataclass(frozen=True)
@@ -56,12 +63,16 @@ class Pair:
 
     @property
     def data(self) -> dict[str, Any]:
-        both = {which: _data(each) for which, each in zip("ab", self.subjects, strict=True)}
-        return {**both, "comparison": self.decision.to_dict()}
+        a, b = (each.score if isinstance(each, RunSubject) else each.frontier for each in self.subjects)
+        return {"a": a.to_dict(), "b": b.to_dict(), "comparison": self.decision.to_dict()}
 
 
-def _data(subject: Subject) -> dict[str, Any]:
-    return (subject.score if isinstance(subject, RunSubject) else subject.frontier).to_dict()
+def pair_of(subjects: Sequence[Subject], names: tuple[str, str], sources: "Sequence[Run | Path]") -> Pair:
+    """Two of a kind, decided by the objectives of the first."""
+    a, b = subjects
+    if type(a) is not type(b):
+        raise RunError(f"{names[0]} and {names[1]} are a run and a frontier: compare two of one kind")
+    return Pair((a, b), names, compare(sources[0], sources[1], a.objectives))
 
 
 def pair_report(pair: Pair) -> Report:
@@ -72,42 +83,33 @@ def pair_report(pair: Pair) -> Report:
     sentences = [f"A is {first}, B is {second}. Both are held against {decision.slo}."]
     for which, name in zip("ab", pair.names, strict=True):
         sentences += [f"{name} is not valid: {reason}." for reason in data[which].get("reasons", ())[:1]]
-    if decision.more_minutes is not None:
-        more = format_seconds(60 * decision.more_minutes)
-        sentences.append(f"A difference of 5% would be found with {more} more of each.")
     if decision.warnings:
-        sentences.append(f"{len(decision.warnings)} differences between them could explain it; they are listed below.")
+        sentences.append("What else differs between them could explain it, and is listed below.")
     return Report(
         title=f"{first} and {second}",
         subtitle="compared",
         verdict="good" if valid else "invalid",
-        headline=f"{decision.sentence[:1].upper()}{decision.sentence[1:]}",
+        headline=capital(decision.sentence),
         sentences=sentences,
-        numbers=[
-            (f"{words} of {name}", _number(data, which, field, unit), _interval(data, which, field))
-            for field, (words, unit) in (RUN_NUMBERS if isinstance(a, RunSubject) else FRONTIER_NUMBERS).items()
-            if field in ("goodput_rps", "attainment", "knee.rate", "peak.goodput_rps")
-            for which, name in zip("ab", pair.names, strict=True)
-        ],
+        numbers=list(_headline_numbers(pair, data)),
         sections=[section for make in PAIR_SECTIONS if (section := make(pair))],
         data=data,
     )
 
 
-def _at(data: Any, key: str) -> Any:
-    for step in key.split("."):
-        data = data.get(step) if isinstance(data, dict) else None
-    return data
+def _columns(pair: Pair) -> Columns:
+    return RUN_NUMBERS if isinstance(pair.subjects[0], RunSubject) else FRONTIER_NUMBERS
+
+
+def _headline_numbers(pair: Pair, data: dict[str, Any]) -> Iterator[tuple[str, Number, str]]:
+    for field, (words, unit) in _columns(pair).items():
+        for which, name in zip("ab", pair.names, strict=True) if field in INTERVALS else ():
+            interval = span(field_of(data[which], INTERVALS[field]), unit)
+            yield f"{words} of {name}", _number(data, which, field, unit), interval
 
 
 def _number(data: dict[str, Any], which: str, field: str, unit: Unit) -> Number:
-    return Number(_at(data[which], field), unit, f"{which}.{field}", sound=data[which].get("valid", True))
-
-
-def _interval(data: dict[str, Any], which: str, field: str) -> str:
-    found = _at(data, f"{which}.{INTERVALS[field]}") if field in INTERVALS else None
-    unit: Unit = "share" if field == "attainment" else "rate"
-    return " to ".join(str(Number(each, unit)) for each in found) if found else ""
+    return Number(field_of(data[which], field), unit, f"{which}.{field}", sound=data[which].get("valid", True))
 
 
 def decided(pair: Pair) -> Section | None:
@@ -133,11 +135,12 @@ def decided(pair: Pair) -> Section | None:
         )
         for i, each in enumerate(known.values())
     ]
-    figure = Figure(
+    figure = names_figure(
         "changes",
         "B against A",
         Axis("change, as a share of A", "share"),
-        [Panel(Axis("", "count", "names", names=names), [*spans, dots, Rule(0.0, "", "x", "ink")])],
+        names,
+        [*spans, dots, Rule(0.0, "", "x", "ink")],
         "Hollow: the interval holds no change at all, so no difference is shown.",
     )
     lead = "Right of the line B has more of it, left of it less: more goodput is better, more latency or cost is worse."
@@ -148,9 +151,8 @@ def decided(pair: Pair) -> Section | None:
 
 def numbers(pair: Pair) -> Section | None:
     data = pair.data
-    wanted = RUN_NUMBERS if isinstance(pair.subjects[0], RunSubject) else FRONTIER_NUMBERS
-    rows: list[list[str | Number]] = []
-    for field, (words, unit) in wanted.items():
+    rows: list[list[Cell]] = []
+    for field, (words, unit) in _columns(pair).items():
         a, b = (_number(data, which, field, unit) for which in "ab")
         if a.value is not None or b.value is not None:
             change = f"{100 * (b.value / a.value - 1):+,.1f}%" if a.value and b.value is not None else "-"
@@ -162,9 +164,7 @@ def numbers(pair: Pair) -> Section | None:
 def curves(pair: Pair) -> Section | None:
     a, b = pair.subjects
     if isinstance(a, RunSubject) and isinstance(b, RunSubject):
-        panels = [
-            panel for field, (words, _) in TAILS.items() if (panel := _tail_panel(field, words, (a, b), pair.names))
-        ]
+        panels = [panel for field in TAILS if (panel := _tail_panel(field, (a, b), pair.names))]
         figure = Figure(
             "pair",
             "Latency by percentile",
@@ -181,34 +181,25 @@ def curves(pair: Pair) -> Section | None:
     return Section("curves", "The frontiers", lead, [_frontier_figure((a, b), pair.names)])
 
 
-def _tail_panel(field: str, words: str, subjects: Sequence[RunSubject], names: Sequence[str]) -> Panel | None:
-    marks = []
-    for subject, name, color in zip(subjects, names, COLORS, strict=True):
-        scope = subject.judged.whole
-        values = getattr(scope.answers, field)
-        values = np.sort(values[scope.deliveries.ok & ~np.isnan(values)])
-        if len(values):
-            places = tail_places(len(values))
-            shares = np.minimum(places / max(len(values) - 1, 1), 1 - 0.5 / len(values))
-            marks.append(Curve(name, shares, values[places], color))
-    return Panel(Axis(f"{words}, logarithmic", "seconds", "log"), marks, 170) if marks else None
+def _tail_panel(field: str, subjects: Sequence[RunSubject], names: Sequence[str]) -> Panel | None:
+    lines = [
+        tail_curve(subject.judged.whole, field, name, color)
+        for subject, name, color in zip(subjects, names, COLORS, strict=True)
+    ]
+    marks = [line for line in lines if len(line.x)]
+    return Panel(Axis(f"{TAILS[field][0]}, logarithmic", "seconds", "log"), marks, 170) if marks else None
 
 
 def _frontier_figure(subjects: Sequence[FrontierSubject], names: Sequence[str]) -> Figure:
-    rates: list[Curve | Stretch | Rule] = []
-    shares: list[Curve | Stretch | Rule] = []
+    rates: list[Mark] = []
+    shares: list[Mark] = []
     for which, subject, name, color in zip("ab", subjects, names, COLORS, strict=True):
-        points = subject.frontier.points
-        x = np.array([point.rate for point in points])
-        for field, into in (("goodput_rps", rates), ("attainment", shares)):
-            edges = np.array([getattr(point, f"{field}_interval") for point in points]).reshape(-1, 2)
-            y = np.array([getattr(point, field) for point in points])
-            keys = [f"{which}.points.{i}.{field}" for i in range(len(points))]
-            words = f"{name}: {'goodput' if into is rates else 'accepted'}"
-            into.append(Curve(words, x, y, color, "line", edges[:, 0], edges[:, 1], keys=keys))
-        rates.append(Curve(f"{name}: throughput", x, np.array([point.served_rps for point in points]), color, "dashed"))
-        if subject.frontier.knee.interval:
-            rates.append(Stretch(*subject.frontier.knee.interval, f"knee of {name}", color))
+        points, knee = subject.frontier.points, subject.frontier.knee
+        rates.append(point_curve(points, "goodput_rps", f"{name}: goodput", color, f"{which}."))
+        rates.append(point_curve(points, "served_rps", f"{name}: throughput", color, None, style="dashed"))
+        shares.append(point_curve(points, "attainment", f"{name}: accepted", color, f"{which}."))
+        if knee.interval:
+            rates.append(Stretch(*knee.interval, f"knee of {name}", color))
     shares.append(Rule(subjects[0].frontier.knee.target, "target", "y"))
     return Figure(
         "pair",

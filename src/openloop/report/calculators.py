@@ -8,14 +8,12 @@ import numpy as np
 from openloop.distributions import Distribution
 from openloop.errors import SpecError
 from openloop.plan.formulas import batch_limit, batch_size, fan_width, hedging, little, needed_share, whole
-from openloop.report.page import Axis, Curve, Figure, Panel, Rule
+from openloop.report.marks import Axis, Curve, Figure, Mark, Panel, Rule
 from openloop.sim.theory import batch_throughput, slow_share
 from openloop.spec import plain
 from openloop.units import format_rate, format_seconds, format_share
 
 __all__ = ["Answer", "answer_batch", "answer_fanout", "answer_hedge", "answer_little"]
-
-Mark = Curve | Rule
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, PercentFormatter
 from numpy.typing import ArrayLike
 
-from openloop.errors import SpecError, StorageError
+from openloop.errors import SpecError
+from openloop.report.files import save_picture
 
 __all__ = ["COLORS", "Chart"]
 
@@ -109,9 +110,7 @@ class Chart:
         xs, ys = np.asarray(x, float), np.asarray(y, float)
         self._axes.plot(xs, ys, color=shade, marker="o", markersize=5, linewidth=1, alpha=0.9)
         for each_x, each_y, label in zip(xs, ys, labels, strict=True):
-            self._axes.annotate(
-                label, (each_x, each_y), (0, 9), textcoords="offset points", ha="center", fontsize=9, color="#333333"
-            )
+            self._write(label, (each_x, each_y), (0, 9), ha="center", fontsize=9, color="#333333")
 
     def distribution(self, values: ArrayLike, *, marks: Sequence[float] = (0.5, 0.95, 0.99), unit: str = "ms") -> None:
         """A histogram up to the 99.9th percentile, with percentiles marked where they fall."""
@@ -134,28 +133,15 @@ class Chart:
     def mark_y(self, value: float, label: str, *, color: str = "grey") -> None:
         """A horizontal line, its label above it."""
         self._axes.axhline(value, color=COLORS[color], linestyle="--", linewidth=1.2)
-        self._axes.annotate(
-            label,
-            (0.01, value),
-            (0, 3),
-            xycoords=("axes fraction", "data"),
-            textcoords="offset points",
-            fontsize=9,
-            color=COLORS[color],
-        )
+        self._write(label, (0.01, value), (0, 3), xycoords=("axes fraction", "data"), fontsize=9, color=COLORS[color])
 
     def note(self, text: str) -> None:
         """Small print in the lower right corner."""
-        self._axes.annotate(
-            text,
-            (1.0, 0.0),
-            (0, -34),
-            xycoords="axes fraction",
-            textcoords="offset points",
-            ha="right",
-            fontsize=8,
-            color=COLORS["grey"],
-        )
+        small: Any = {"fontsize": 8, "color": COLORS["grey"]}
+        self._write(text, (1.0, 0.0), (0, -34), xycoords="axes fraction", ha="right", **small)
+
+    def _write(self, text: str, at: tuple[float, float], offset: tuple[float, float], **how: Any) -> None:
+        self._axes.annotate(text, at, offset, textcoords="offset points", **how)
 
     def ticks(self, names: Sequence[str]) -> None:
         """Words along x, at 0, 1, 2, ..."""
@@ -169,7 +155,9 @@ class Chart:
 
     def svg(self) -> str:
         drawn = io.StringIO()
-        self._draw(drawn, "svg")
+        with mpl.rc_context(STYLE):
+            self._label()
+            self._figure.savefig(drawn, format="svg", metadata={"Date": None})
         return drawn.getvalue()
 
     def _repr_svg_(self) -> str:
@@ -179,25 +167,19 @@ class Chart:
     def save(self, path: str | Path) -> None:
         """Write an .svg or a .png."""
         path = Path(path)
-        kind = path.suffix.removeprefix(".").lower()
-        if kind not in ("svg", "png"):
+        if path.suffix.lower() not in (".svg", ".png"):
             raise SpecError(f"{path}: a chart is saved as .svg or .png")
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._draw(path, kind)
-        except OSError as error:
-            raise StorageError(f"{path} cannot be written: {error.strerror}") from None
-
-    def _draw(self, to: Any, kind: str) -> None:
         with mpl.rc_context(STYLE):
-            if not self._labelled:
-                self._label_marks()
-                self._label_ends()
-                self._figure.draw_without_rendering()
-                self._figure.set_layout_engine("none")  # as it is now, so that every file shows the same
-                self._labelled = True
-            stamp = {"Date": None} if kind == "svg" else None
-            self._figure.savefig(to, format=kind, dpi=150, metadata=stamp)
+            self._label()
+            save_picture(self._figure, path)
+
+    def _label(self) -> None:
+        if not self._labelled:
+            self._label_marks()
+            self._label_ends()
+            self._figure.draw_without_rendering()
+            self._figure.set_layout_engine("none")  # as it is now, so that every file shows the same
+            self._labelled = True
 
     def _label_marks(self) -> None:
         """Labels of vertical lines, in as many rows above the plot as it takes to keep them apart."""
@@ -208,16 +190,9 @@ class Chart:
             half = LETTER * len(label) / 2
             row = next((row for row, end in enumerate(rows) if end < middle - half), len(rows))
             rows[row : row + 1] = [middle + half + LETTER]
-            self._axes.annotate(
-                label,
-                (value, 1.0),
-                (0, 3 + LABEL_ROOM * row),
-                xycoords=("data", "axes fraction"),
-                textcoords="offset points",
-                ha="center",
-                fontsize=9,
-                color=color,
-            )
+            above = (0, 3 + LABEL_ROOM * row)
+            how: Any = {"xycoords": ("data", "axes fraction"), "ha": "center", "fontsize": 9}
+            self._write(label, (value, 1.0), above, color=color, **how)
         self._axes.set_title(self._title, loc="left", fontweight="bold", pad=TITLE_ROOM + LABEL_ROOM * len(rows))
 
     def _label_ends(self) -> None:
@@ -231,9 +206,7 @@ class Chart:
             x, y, label, color = self._ends[index]
             placed = max(heights[index], placed + LABEL_ROOM)
             offset = (7, placed - heights[index])
-            self._axes.annotate(
-                label, (x, y), offset, textcoords="offset points", va="center", color=color, annotation_clip=False
-            )
+            self._write(label, (x, y), offset, va="center", color=color, annotation_clip=False)
 
     def _color(self, name: str | None) -> str:
         name = name or (self._unused[0] if self._unused else "grey")

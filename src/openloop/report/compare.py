@@ -1,23 +1,44 @@
-"""A comparison for people and for machines of builds: text, Markdown and JUnit."""
+"""Comparisons and tournaments for people, and for machines of builds: text, Markdown and JUnit."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from xml.etree import ElementTree
 
 from openloop.compare import Change, Comparison
 from openloop.compare.change import METRICS
-from openloop.units import format_money, format_rate, format_seconds, format_share
+from openloop.compare.tournament import Estimate, Standing
+from openloop.report.marks import Unit
+from openloop.report.page import show, span
+from openloop.report.terminal import Page
+from openloop.units import format_rate, format_share
 
-__all__ = ["as_junit", "as_markdown", "comparison_lines", "rows"]
+__all__ = ["as_junit", "as_markdown", "show_comparison", "show_standings"]
+
+UNITS: dict[str, Unit] = {"cost": "money", "attainment": "share"}
+HEADER = ("A", "B", "change", "95% interval", "better")
+STANDING = (
+    *("goodput", "95% interval", "behind the first", "accepted", "per accepted", "cached", "ttft mean", "p99"),
+    "shed",
+)
 
 
-def rows(changes: Mapping[str, Change]) -> Iterator[tuple[str, str, str, str, str, str]]:
+def show_comparison(found: Comparison) -> None:
+    page = Page(valid=True)
+    for line in _lines(found):
+        page.line(line)
+    page.table("", HEADER, _rows(found.changes))
+    for rate, changes in found.by_rate.items():
+        page.table(f"offered {rate:g}/s", HEADER, _rows(changes))
+
+
+def _rows(changes: Mapping[str, Change]) -> Iterator[tuple[str, str, str, str, str, str]]:
     """By metric: its name, A, B, the change, its interval, and who is better."""
     for name, change in changes.items():
         told = change.interval is not None and change.change is not None
+        unit: Unit = UNITS.get(name, "seconds" if "_p" in name else "rate")
         yield (
             METRICS[name].words,
-            _value(name, change.a),
-            _value(name, change.b),
+            show(change.a, unit),
+            show(change.b, unit),
             _percent(change.change or 0.0) if told else "-",
             " to ".join(map(_percent, change.interval)) if change.interval else "-",
             change.winner or "",
@@ -28,15 +49,7 @@ def _percent(share: float) -> str:
     return f"{100 * share:+,.0f}%" if abs(share) >= 1 else f"{100 * share:+.3g}%"
 
 
-def _value(name: str, value: float) -> str:
-    if name == "cost":
-        return format_money(value)
-    if name == "attainment":
-        return format_share(value)
-    return format_seconds(value) if "_p" in name else format_rate(value)
-
-
-def comparison_lines(found: Comparison) -> Iterator[str]:
+def _lines(found: Comparison) -> Iterator[str]:
     """All but the table."""
     yield found.sentence
     if found.winner_by_throughput and found.winner and found.winner_by_throughput != found.winner:
@@ -53,9 +66,9 @@ def comparison_lines(found: Comparison) -> Iterator[str]:
 
 def as_markdown(found: Comparison) -> str:
     lines = [f"**{found.sentence}**", "", f"A: `{found.a}`, B: `{found.b}`", ""]
-    lines += ["| metric | A | B | change | 95% interval | better |", "|---|---|---|---|---|---|"]
-    lines += [f"| {' | '.join(row)} |" for row in rows(found.changes)]
-    return "\n".join([*lines, "", *(f"- {line}" for line in list(comparison_lines(found))[1:]), ""])
+    lines += [f"| metric | {' | '.join(HEADER)} |", "|---|---|---|---|---|---|"]
+    lines += [f"| {' | '.join(row)} |" for row in _rows(found.changes)]
+    return "\n".join([*lines, "", *(f"- {line}" for line in list(_lines(found))[1:]), ""])
 
 
 def as_junit(found: Comparison, gates: tuple[str, ...]) -> str:
@@ -67,5 +80,38 @@ def as_junit(found: Comparison, gates: tuple[str, ...]) -> str:
         case = ElementTree.SubElement(suite, "testcase", classname="openloop.compare", name=gate)
         if gate in found.failed:
             ElementTree.SubElement(case, "failure", message=f"{gate}: {found.sentence}")
-        ElementTree.SubElement(case, "system-out").text = "\n".join(comparison_lines(found))
+        ElementTree.SubElement(case, "system-out").text = "\n".join(_lines(found))
     return '<?xml version="1.0" encoding="utf-8"?>\n' + ElementTree.tostring(suite, encoding="unicode") + "\n"
+
+
+def show_standings(found: Sequence[Standing], seeds: int, slo: str) -> None:
+    page = Page(valid=True)
+    page.line(f"{len(found)} routing policies on the same requests, {seeds} seeds each")
+    page.line(f"SLO: {slo}")
+    page.table("by goodput", STANDING, map(_standing, found))
+    tied = [each.policy for each in found[1:] if each.tied]
+    told = f"; {', '.join(tied)} may be as good: the difference may be chance" if tied else ", beyond chance"
+    page.line("")
+    page.line(f"{found[0].policy} gets the most accepted{told}")
+    by_cost = sorted((each for each in found if each.rank_by_cost), key=lambda each: each.rank_by_cost or 0)
+    if by_cost:
+        page.line(f"by cost per accepted: {', '.join(each.policy for each in by_cost)}")
+
+
+def _standing(each: Standing) -> tuple[str, ...]:
+    return (
+        f"{each.rank}. {each.policy}",
+        format_rate(each.goodput_rps.mean),
+        span((max(each.goodput_rps.low, 0.0), each.goodput_rps.high), "rate"),
+        "" if each.rank == 1 else f"{format_rate(0.0 - each.behind_rps.mean)}{' (tied)' if each.tied else ''}",
+        format_share(each.attainment.mean),
+        _mean(each.cost_per_accepted, "money"),
+        _mean(each.hit_rate, "share"),
+        _mean(each.ttft_mean_s, "seconds"),
+        _mean(each.ttft_p99_s, "seconds"),
+        format_share(each.shed.mean) if each.shed.mean else "-",
+    )
+
+
+def _mean(found: Estimate | None, unit: Unit) -> str:
+    return show(None if found is None else found.mean, unit)

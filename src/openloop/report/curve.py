@@ -12,40 +12,52 @@ from openloop.errors import SpecError
 from openloop.frontier import Frontier, Point, open_frontier
 from openloop.frontier.folder import read_asked
 from openloop.records import open_run
-from openloop.report.page import Axis, Bars, Curve, Figure, Number, Panel, Part, Report, Rule, Section, Stretch, Table
+from openloop.report.figures import gate_rules, slos_of
+from openloop.report.marks import Axis, Curve, Figure, Floats, Mark, Panel, Rule, Stretch
+from openloop.report.page import (
+    LEAST,
+    Columns,
+    Number,
+    Part,
+    Report,
+    Section,
+    Table,
+    below,
+    capital,
+    numbers,
+    span,
+    written,
+)
 from openloop.report.run import RUN_SECTIONS, RunSubject, read_run_subject
 from openloop.slo import E2E, TPOT, TTFT, Objectives, read_slo
 from openloop.units import format_money, format_rate, format_seconds, format_share, to_ns
 
 __all__ = [
-    "FRONTIER_SECTIONS",
-    "TAILS",
-    "FrontierSubject",
-    "frontier_figure",
-    "frontier_headline",
-    "frontier_report",
-    "frontier_subject",
-    "read_frontier_subject",
+    *("FRONTIER_SECTIONS", "TAILS", "FrontierSubject", "frontier_headline", "frontier_report"),
+    *("frontier_subject", "point_curve", "read_frontier_subject"),
 ]
 
 ENOUGH = 100  # requests of a point, as of a run
+HOLLOW = f"Hollow points rest on fewer than {ENOUGH} requests, or on a client that was at fault."
 TAILS = {
     "ttft_s": ("first token (TTFT)", TTFT),
     "tpot_s": ("each further token (TPOT)", TPOT),
     "e2e_s": ("whole answer (E2E)", E2E),
 }
 STEPS = {"p50": "grey", "p95": "blue", "p99": "red"}
+COLUMNS: Columns = {
+    "rate": ("offered", "rate"),
+    "requests": ("n", "count"),
+    "served_rps": ("throughput", "rate"),
+    "goodput_rps": ("goodput", "rate"),
+    "attainment": ("accepted", "share"),
+    "ttft_s.p99": ("p99 TTFT", "seconds"),
+    "tpot_s.p99": ("p99 TPOT", "seconds"),
+    "e2e_s.p99": ("p99 E2E", "seconds"),
+}
 IN_DETAIL = (
-    "latency",
-    "gates",
-    "timeline",
-    "tokens",
-    "smooth",
-    "replicas",
-    "classes",
-    "disruptions",
-    "validity",
-    "manifest",
+    *("latency", "gates", "timeline", "tokens", "smooth", "replicas", "classes", "disruptions"),
+    *("validity", "manifest"),
 )
 
 
@@ -114,7 +126,7 @@ def frontier_report(subject: FrontierSubject) -> Report:
 def frontier_headline(frontier: Frontier) -> tuple[str, list[str]]:
     knee, aim = frontier.knee, format_share(frontier.knee.target)
     if knee.rate is not None and knee.interval is not None:
-        low, high = (format_rate(each) for each in knee.interval)
+        low, high = map(format_rate, knee.interval)
         headline = f"The system keeps its promise up to {format_rate(knee.rate)}"
         sentences = [
             f"The knee lies between {low} and {high} (95% interval): beyond it fewer than {aim} of requests "
@@ -133,20 +145,16 @@ def frontier_headline(frontier: Frontier) -> tuple[str, list[str]]:
         sentences.append(
             f"At today's {format_rate(frontier.current)} there is room for {format_share(frontier.headroom)} more."
         )
-    return headline, [*sentences, *(f"{note[:1].upper()}{note[1:]}." for note in frontier.notes)]
+    return headline, [*sentences, *(f"{capital(note)}." for note in frontier.notes)]
 
 
 def _numbers(frontier: Frontier) -> Iterator[tuple[str, Number, str]]:
     knee, peak = frontier.knee, frontier.peak
     if knee.interval:
-        low, high = (format_rate(each) for each in knee.interval)
-        yield "knee", Number(knee.rate, "rate", "knee.rate"), f"{low} to {high}"
+        yield "knee", Number(knee.rate, "rate", "knee.rate"), span(knee.interval, "rate")
     if peak:
-        yield (
-            "peak goodput",
-            Number(peak.goodput_rps, "rate", "peak.goodput_rps"),
-            f"at {format_rate(peak.rate)} offered",
-        )
+        offered = f"at {format_rate(peak.rate)} offered"
+        yield "peak goodput", Number(peak.goodput_rps, "rate", "peak.goodput_rps"), offered
     if frontier.half_rate is not None:
         yield "half is wasted from", Number(frontier.half_rate, "rate", "half_rate"), "goodput under half of throughput"
     if frontier.headroom is not None:
@@ -154,14 +162,21 @@ def _numbers(frontier: Frontier) -> Iterator[tuple[str, Number, str]]:
     costs = [(point.cost_per_accepted, i) for i, point in enumerate(frontier.points) if point.cost_per_accepted]
     if costs:
         cost, i = min(costs)
-        yield (
-            "cheapest accepted",
-            Number(cost, "money", f"points.{i}.cost_per_accepted"),
-            f"at {format_rate(frontier.points[i].rate)}",
-        )
+        cheapest = Number(cost, "money", f"points.{i}.cost_per_accepted")
+        yield "cheapest accepted", cheapest, f"at {format_rate(frontier.points[i].rate)}"
 
 
-def _column(points: Sequence[Point], name: str) -> np.ndarray[Any, np.dtype[np.float64]]:
+def point_curve(points: Sequence[Point], field: str, name: str, color: str, key: str | None = "", **how: Any) -> Curve:
+    """A field of each point over its rate, with its interval where it has one; None: without keys."""
+    edges = [getattr(point, f"{field}_interval", (np.nan, np.nan)) for point in points]
+    low, high = np.array(edges, float).reshape(-1, 2).T
+    if not np.isnan(low).all():
+        how |= {"low": low, "high": high}
+    keys = [] if key is None else [f"{key}points.{i}.{field}" for i in range(len(points))]
+    return Curve(name, _column(points, "rate"), _column(points, field), color, keys=keys, **how)
+
+
+def _column(points: Sequence[Point], name: str) -> Floats:
     return np.array([np.nan if (value := getattr(point, name)) is None else value for point in points], float)
 
 
@@ -173,12 +188,9 @@ def _weak(points: Sequence[Point]) -> np.ndarray[Any, np.dtype[np.bool_]]:
     return np.array([point.requests < ENOUGH or not point.usable for point in points], np.bool_)
 
 
-HOLLOW = f"Hollow points rest on fewer than {ENOUGH} requests, or on a client that was at fault."
-
-
-def _knee_marks(frontier: Frontier, *, named: bool = True) -> list[Stretch | Rule]:
+def _knee_marks(frontier: Frontier, *, named: bool = True) -> list[Mark]:
     """The knee and today's rate; named in the first panel of a figure."""
-    knee, marks = frontier.knee, list[Stretch | Rule]()
+    knee, marks = frontier.knee, list[Mark]()
     if knee.rate is not None and knee.interval is not None:
         marks.append(Stretch(*knee.interval, f"knee {format_rate(knee.rate)}" if named else "", "purple"))
     if frontier.current is not None:
@@ -186,47 +198,18 @@ def _knee_marks(frontier: Frontier, *, named: bool = True) -> list[Stretch | Rul
     return marks
 
 
-def frontier_figure(frontier: Frontier) -> Figure:
-    points, keys = frontier.points, range(len(frontier.points))
-    x, weak = _column(points, "rate"), _weak(points)
-    goodput, shares = (
-        np.array([getattr(p, f"{name}_interval") for p in points]).reshape(-1, 2)
-        for name in ("goodput_rps", "attainment")
-    )
-    rates: list[Curve | Stretch | Rule] = [
+def _frontier_figure(frontier: Frontier) -> Figure:
+    points, weak = frontier.points, _weak(frontier.points)
+    rates = [
         *_knee_marks(frontier),
-        Curve(
-            "throughput",
-            x,
-            _column(points, "served_rps"),
-            "orange",
-            few=weak,
-            keys=[f"points.{i}.served_rps" for i in keys],
-        ),
-        Curve(
-            "goodput, 95% interval",
-            x,
-            _column(points, "goodput_rps"),
-            "green",
-            "line",
-            goodput[:, 0],
-            goodput[:, 1],
-            weak,
-            [f"points.{i}.goodput_rps" for i in keys],
-        ),
+        point_curve(points, "served_rps", "throughput", "orange", few=weak),
+        point_curve(points, "goodput_rps", "goodput, 95% interval", "green", few=weak),
     ]
-    accepted = Curve(
-        "accepted, 95% interval",
-        x,
-        _column(points, "attainment"),
-        "blue",
-        "line",
-        shares[:, 0],
-        shares[:, 1],
-        weak,
-        [f"points.{i}.attainment" for i in keys],
-    )
-    target = Rule(frontier.knee.target, f"target {format_share(frontier.knee.target)}", "y")
+    shares = [
+        *_knee_marks(frontier, named=False),
+        point_curve(points, "attainment", "accepted, 95% interval", "blue", few=weak),
+        Rule(frontier.knee.target, f"target {format_share(frontier.knee.target)}", "y"),
+    ]
     few, many = (min(p.requests for p in points), max(p.requests for p in points)) if points else (0, 0)
     return Figure(
         "frontier",
@@ -234,11 +217,7 @@ def frontier_figure(frontier: Frontier) -> Figure:
         _load_axis(points),
         [
             Panel(Axis("requests per second", "rate", low=0.0), rates, 260),
-            Panel(
-                Axis("share accepted", "share", low=0.0, high=1.0),
-                [*_knee_marks(frontier, named=False), accepted, target],
-                150,
-            ),
+            Panel(Axis("share accepted", "share", low=0.0, high=1.0), shares, 150),
         ],
         f"{len(points)} points of {few:,} to {many:,} requests. {HOLLOW} Lines join them; nothing is smoothed.",
     )
@@ -248,74 +227,42 @@ def curve(subject: FrontierSubject) -> Section | None:
     frontier = subject.frontier
     if not frontier.points:
         return Section("frontier", "The frontier", "No point has been measured to its end yet.", [])
-    rows = [
-        (
-            point.name or "-",
-            Number(point.rate, "rate", f"points.{i}.rate"),
-            Number(point.requests, "count", f"points.{i}.requests", "" if point.requests >= ENOUGH else "*"),
-            Number(point.served_rps, "rate", f"points.{i}.served_rps"),
-            Number(point.goodput_rps, "rate", f"points.{i}.goodput_rps"),
-            Number(point.attainment, "share", f"points.{i}.attainment"),
-            _p99(point, "ttft_s", i),
-            _p99(point, "tpot_s", i),
-            _p99(point, "e2e_s", i),
-            "backlog grows" if point.overloaded else "steady" if point.steady else "not steady",
-        )
-        for i, point in enumerate(frontier.points)
-    ]
-    header = ("point", "offered", "n", "throughput", "goodput", "accepted", "p99 TTFT", "p99 TPOT", "p99 E2E", "state")
+    units = {field: unit for field, (_, unit) in COLUMNS.items()}
+    rows = []
+    for i, point in enumerate(frontier.points):
+        weak = ["requests"] if point.requests < ENOUGH else []
+        state = "backlog grows" if point.overloaded else "steady" if point.steady else "not steady"
+        rows.append([point.name or "-", *numbers(point, units, f"points.{i}.", weak), state])
+    header = ["point", *(words for words, _ in COLUMNS.values()), "state"]
     note = f"* fewer than {ENOUGH} requests" if any(point.requests < ENOUGH for point in frontier.points) else ""
     return Section(
         "frontier",
         "The frontier",
         "Throughput counts what was answered, goodput what was accepted. Up to the knee they are the same; beyond it "
         "the system keeps busy and users go without.",
-        [frontier_figure(frontier), Table(header, rows, note=note)],
+        [_frontier_figure(frontier), Table(header, rows, note=note)],
         "The knee is the largest offered rate at which attainment meets its target; its band is the 95% interval that "
         "the points allow, each with the uncertainty that batch means show (docs/frontier.md). Throughput is what "
         "completed inside the window: in a short run, whose last answers come after its end, it may lie below goodput.",
     )
 
 
-def _p99(point: Point, field: str, i: int) -> str | Number:
-    found = getattr(point, field)
-    return Number(found.p99, "seconds", f"points.{i}.{field}.p99", "" if found.n >= ENOUGH else "*") if found else "-"
-
-
 def tails(subject: FrontierSubject) -> Section | None:
     points = subject.frontier.points
     panels: list[Panel] = []
     for field, (label, kind) in TAILS.items():
-        known = [(i, point, found) for i, point in enumerate(points) if (found := getattr(point, field))]
+        known = [(i, point.rate, found) for i, point in enumerate(points) if (found := getattr(point, field))]
         if not known:
             continue
-        marks: list[Curve | Rule | Stretch] = [
-            Curve(
-                step,
-                np.array([point.rate for _, point, _ in known]),
-                np.array([getattr(found, step) for *_, found in known]),
-                color,
-                "line",
-                np.array([found.intervals[step][0] for *_, found in known]) if step == "p99" else None,
-                np.array([found.intervals[step][1] for *_, found in known]) if step == "p99" else None,
-                few=np.array([found.n < least for *_, found in known], np.bool_),
-                keys=[f"points.{i}.{field}.{step}" for i, *_ in known],
-            )
-            for (step, color), least in zip(STEPS.items(), (0, 20, ENOUGH), strict=True)
-        ]
-        slos = [
-            *([subject.objectives.default] if subject.objectives.default else []),
-            *subject.objectives.classes.values(),
-        ]
-        gates = dict.fromkeys(gate for slo in slos for gate in slo.gates if isinstance(gate, kind))
-        marks += [Rule(gate.within_s, f"SLO: {gate}", "y") for gate in gates]
-        panels.append(
-            Panel(
-                Axis(f"{label}, logarithmic", "seconds", "log"),
-                [*_knee_marks(subject.frontier, named=not panels), *marks],
-                150,
-            )
-        )
+        places, rates, found = zip(*known, strict=True)
+        marks = _knee_marks(subject.frontier, named=not panels)
+        for step, color in STEPS.items():
+            low, high = np.array([each.intervals[step] for each in found]).T if step == "p99" else (None, None)
+            few = np.array([each.n < LEAST[step] for each in found], np.bool_)
+            y, keys = np.array([getattr(each, step) for each in found]), [f"points.{i}.{field}.{step}" for i in places]
+            marks.append(Curve(step, np.array(rates), y, color, "line", low, high, few, keys))
+        marks += gate_rules(slos_of(subject.objectives), kind)
+        panels.append(Panel(Axis(f"{label}, logarithmic", "seconds", "log"), marks, 150))
     if not panels:
         return None
     figure = Figure(
@@ -334,29 +281,17 @@ def cost(subject: FrontierSubject) -> Section | None:
     points = subject.frontier.points
     if not any(point.cost_per_accepted is not None for point in points):
         return None
-    accepted = Curve(
-        "per accepted result",
-        _column(points, "rate"),
-        _column(points, "cost_per_accepted"),
-        "red",
-        few=_weak(points),
-        keys=[f"points.{i}.cost_per_accepted" for i in range(len(points))],
-    )
     each = np.array([np.nan if p.cost is None or not p.requests else p.cost / p.requests for p in points])
+    marks = [
+        *_knee_marks(subject.frontier),
+        point_curve(points, "cost_per_accepted", "per accepted result", "red", few=_weak(points)),
+        Curve("per request", _column(points, "rate"), each, "grey", "dashed"),
+    ]
     figure = Figure(
         "cost",
         "Cost over offered load",
         _load_axis(points),
-        [
-            Panel(
-                Axis("cost, in the manifest's currency (logarithmic)", "money", "log"),
-                [
-                    *_knee_marks(subject.frontier),
-                    accepted,
-                    Curve("per request", _column(points, "rate"), each, "grey", "dashed"),
-                ],
-            )
-        ],
+        [Panel(Axis("cost, in the manifest's currency (logarithmic)", "money", "log"), marks)],
         f"{HOLLOW} A point without any accepted result has no price and is not drawn.",
     )
     lead = "An idle system is dear because few share it; an overloaded one because few of its answers count."
@@ -364,27 +299,20 @@ def cost(subject: FrontierSubject) -> Section | None:
 
 
 def evidence(subject: FrontierSubject) -> Section | None:
+    found = subject.frontier
     rows = [
         (format_rate(point.rate), "; ".join(point.reasons) or "-", point.cut_short or "-")
-        for point in subject.frontier.points
+        for point in found.points
         if point.reasons or point.cut_short
     ]
-    spent = f", {format_money(subject.frontier.spent)} spent" if subject.frontier.spent else ""
     parts: list[Part] = [Table(("point", "not valid as a steady state, for", "ended early by"), rows)] if rows else []
-    runs = sum(point.repeats for point in subject.frontier.points)
-    lead = (
-        f"{runs:,} runs, {format_seconds(subject.frontier.took_s)} of load in all{spent}. "
-        + (
-            f"The sweep ended: {subject.frontier.stopped}. "
-            if subject.frontier.stopped
-            else "The sweep has not said that it ended. "
-        )
-        + (
-            "Every point is a valid run."
-            if not rows
-            else "A point beyond capacity cannot be steady; the others should be."
-        )
+    runs = sum(point.repeats for point in found.points)
+    spent = f", {format_money(found.spent)} spent" if found.spent else ""
+    ended = f"The sweep ended: {found.stopped}." if found.stopped else "The sweep has not said that it ended."
+    steady = (
+        "A point beyond capacity cannot be steady; the others should be." if rows else "Every point is a valid run."
     )
+    lead = f"{runs:,} runs, {format_seconds(found.took_s)} of load in all{spent}. {ended} {steady}"
     return Section("evidence", "Can it be believed?", lead, parts)
 
 
@@ -393,11 +321,7 @@ def again(subject: FrontierSubject) -> Section | None:
     if path is None:
         return None
     asked = msgspec.to_builtins(read_asked(Path(path)))
-    rows = [
-        (name, value if isinstance(value, str) else msgspec.json.encode(value).decode())
-        for name, value in asked.items()
-        if value
-    ]
+    rows = [(name, written(value)) for name, value in asked.items() if value]
     lead = "What was asked for, as it stands in frontier.json; the same seed gives the same schedules and requests."
     return Section("reproduce", "Do it again", lead, [Table(("key", "value"), rows)], folded=True)
 
@@ -409,11 +333,7 @@ def _detail(subject: FrontierSubject) -> Iterator[Section]:
     """The sections of one run, with the keys of their numbers below `detail`."""
     if subject.detail is None or subject.point is None:
         return
-    name = (
-        f"{subject.point.name}, {format_rate(subject.point.rate)}"
-        if subject.point.name
-        else format_rate(subject.point.rate)
-    )
+    name = ", ".join(filter(None, (subject.point.name, format_rate(subject.point.rate))))
     lead = (
         "The last point before the knee or, where none is shown, that of the highest goodput; "
         "openloop report FRONTIER --point RATE shows another."
@@ -422,27 +342,4 @@ def _detail(subject: FrontierSubject) -> Iterator[Section]:
     for make in RUN_SECTIONS:
         section = make(subject.detail)
         if section and section.key in IN_DETAIL:
-            yield replace(section, key=f"point-{section.key}", parts=[_below(part) for part in section.parts])
-
-
-def _below(part: Part) -> Part:
-    def number(cell: str | Number) -> str | Number:
-        return replace(cell, key=f"detail.{cell.key}") if isinstance(cell, Number) and cell.key else cell
-
-    if isinstance(part, Table):
-        return replace(part, rows=[[number(cell) for cell in row] for row in part.rows])
-    if isinstance(part, Figure):
-        panels = [
-            replace(
-                panel,
-                marks=[
-                    replace(mark, keys=[f"detail.{key}" for key in mark.keys])
-                    if isinstance(mark, Curve | Bars)
-                    else mark
-                    for mark in panel.marks
-                ],
-            )
-            for panel in part.panels
-        ]
-        return replace(part, panels=panels)
-    return part
+            yield replace(below(section, "detail"), key=f"point-{section.key}")

@@ -1,13 +1,27 @@
 """The figures of a run. Large runs are thinned so that the tail survives, and the figure says so."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from openloop.records import MEASURES, Run
-from openloop.report.page import MOST_NAMES, Axis, Bars, Curve, Figure, Panel, Rule, Stretch
+from openloop.report.marks import (
+    MOST_NAMES,
+    Axis,
+    Bars,
+    Curve,
+    Figure,
+    Floats,
+    Mark,
+    Panel,
+    Rule,
+    Stretch,
+    names_figure,
+)
+from openloop.report.page import LEAST
 from openloop.score import Percentiles, Score
 from openloop.score.metrics import benefits
 from openloop.score.quantiles import LADDER
@@ -16,18 +30,10 @@ from openloop.slo import E2E, SLO, TPOT, TTFT, LinearDeadlines, Objectives
 from openloop.units import format_count, format_seconds
 
 __all__ = [
-    "distribution_figure",
-    "gates_figure",
-    "leaks_figure",
-    "replicas_figure",
-    "smooth_figure",
-    "tail_places",
-    "timeline_figure",
-    "token_figures",
-    "token_times",
+    *("distribution_figure", "gate_rules", "gates_figure", "leaks_figure", "replicas_figure", "slos_of"),
+    *("smooth_figure", "tail_curve", "tail_places", "timeline_figure", "token_figures", "token_times"),
 ]
 
-Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 DRAWN = 240  # points of a distribution, evenly along its stretched axis, and as many of the largest
@@ -42,36 +48,29 @@ GAPS = 200  # its longest, which are always drawn
 WAITS = {"ttft_s": ("TTFT", "blue", TTFT), "tpot_s": ("TPOT", "orange", TPOT), "e2e_s": ("E2E", "green", E2E)}
 
 
+def slos_of(objectives: Objectives) -> list[SLO]:
+    return [*([objectives.default] if objectives.default else []), *objectives.classes.values()]
+
+
+def gate_rules(slos: Iterable[SLO], kind: type[Any], color: str = "grey") -> list[Rule]:
+    """Where gates of a kind lie, each once."""
+    gates = dict.fromkeys(gate for slo in slos for gate in slo.gates if isinstance(gate, kind))
+    return [Rule(gate.within_s, f"SLO: {gate}", "y", color) for gate in gates]
+
+
 def distribution_figure(scope: Scope, score: Score, objectives: Objectives) -> Figure:
-    marks: list[Curve | Rule] = []
-    drawn = 0
+    marks: list[Mark] = []
+    drawn, n = 0, int(scope.deliveries.ok.sum())
     for key, (name, color, kind) in WAITS.items():
-        values = np.sort(_known(getattr(scope.answers, key), scope.deliveries.ok))
         found = getattr(score, key)
         if found is None:
             continue
-        places = tail_places(len(values))
-        drawn = max(drawn, len(places))
-        shares = places / max(len(values) - 1, 1)
-        marks.append(
-            Curve(
-                f"{name} (n = {format_count(found.n)})",
-                np.minimum(shares, 1 - 0.5 / len(values)),
-                values[places],
-                color,
-            )
-        )
-        marks.append(_ladder_curve(key, name, color, found))
+        line = tail_curve(scope, key, f"{name} (n = {format_count(found.n)})", color)
+        drawn = max(drawn, len(line.x))
+        marks += [line, _ladder_curve(key, line.name, color, found)]
         if key != "tpot_s" and found.from_sent and abs(found.from_sent.p99 / max(found.p99, 1e-12) - 1) > 0.01:
-            sent = np.sort(_known(getattr(scope.answers_from_sent, key), scope.deliveries.ok))
-            marks.append(Curve(f"{name} from sending", shares, sent[places], color, "dashed"))
-        marks += [
-            Rule(gate.within_s, f"SLO: {gate}", "y", color)
-            for slo in _slos(objectives)
-            for gate in slo.gates
-            if isinstance(gate, kind)
-        ]
-    n = int(scope.deliveries.ok.sum())
+            marks.append(tail_curve(scope, key, f"{name} from sending", color, from_sent=True))
+        marks += gate_rules(slos_of(objectives), kind, color)
     thinned = f"; {drawn} points of each line are drawn, the {LARGEST} largest among them" if drawn < n else ""
     return Figure(
         "distribution",
@@ -82,8 +81,15 @@ def distribution_figure(scope: Scope, score: Score, objectives: Objectives) -> F
     )
 
 
-def _slos(objectives: Objectives) -> list[SLO]:
-    return list(dict.fromkeys([*([objectives.default] if objectives.default else []), *objectives.classes.values()]))
+def tail_curve(scope: Scope, key: str, name: str, color: str, *, from_sent: bool = False) -> Curve:
+    """A latency of completed requests over the share that waited no longer."""
+    values = getattr(scope.answers_from_sent if from_sent else scope.answers, key)
+    values = np.sort(values[scope.deliveries.ok & ~np.isnan(values)])
+    places = tail_places(len(values))
+    shares = places / max(len(values) - 1, 1)
+    if not from_sent:
+        shares = np.minimum(shares, 1 - 0.5 / max(len(values), 1))
+    return Curve(name, shares, values[places], color, "dashed" if from_sent else "line")
 
 
 def tail_places(n: int) -> Ints:
@@ -98,7 +104,7 @@ def _ladder_curve(key: str, name: str, color: str, found: Percentiles) -> Curve:
     steps = {step: share for step, share in LADDER.items() if found.n * (1 - share) >= 0.5}
     edges = np.array([found.intervals[step] for step in steps]).reshape(-1, 2)
     return Curve(
-        f"{name} (n = {format_count(found.n)})",
+        name,
         np.array(list(steps.values())),
         np.array([getattr(found, step) for step in steps]),
         color,
@@ -119,11 +125,12 @@ def gates_figure(score: Score) -> Figure:
         Bars("failed this and nothing else", np.zeros(len(names)), alone, "red", keys),
         Bars("failed this and something else", alone, failed, "grey"),
     ]
-    return Figure(
+    return names_figure(
         "gates",
         "Requests that failed each gate",
         Axis("requests", "count", low=0.0),
-        [Panel(Axis("", "count", "names", names=names), bars)],
+        names,
+        bars,
         f"{score.requests - score.accepted:,} of {score.requests:,} requests were not accepted.",
     )
 
@@ -139,33 +146,26 @@ def leaks_figure(score: Score) -> Figure:
         Bars("lost", np.where(lost, starts, 0.0), np.where(lost, ends, 0.0), "red"),
         Bars("accepted", np.zeros(len(ends)), np.where(lost, 0.0, ends), "green"),
     ]
-    return Figure(
+    return names_figure(
         "leaks",
         "From all the work down to what was accepted",
         Axis("share of the work", "share", low=0.0, high=1.0),
-        [Panel(Axis("", "count", "names", names=[leak.name.replace("_", " ") for leak in known]), bars)],
+        [leak.name.replace("_", " ") for leak in known],
+        bars,
         "Work is tokens computed: prompts, answers, drafts and what was computed again.",
     )
 
 
 def smooth_figure(score: Score) -> Figure:
     keys = ["output_tokens_per_s", "output_token_goodput", "smooth_goodput"]
-    names = ["output tokens", "of accepted answers", "smooth goodput"]
     values = np.array([getattr(score, key) for key in keys])
-    places, low, high = np.full(1, 2.0), *(np.array([edge]) for edge in score.smooth_goodput_interval)
-    return Figure(
+    interval = Curve("95% interval of smooth goodput", np.array(score.smooth_goodput_interval), np.full(2, 2.0), "grey")
+    return names_figure(
         "smooth",
         "Tokens per second, counted three ways",
         Axis("tokens per second", "rate"),
-        [
-            Panel(
-                Axis("", "count", "names", names=names),
-                [
-                    Bars("tokens per second", np.zeros(3), values, "green", keys),
-                    Curve("95% interval of smooth goodput", np.concatenate([low, high]), np.repeat(places, 2), "grey"),
-                ],
-            )
-        ],
+        ["output tokens", "of accepted answers", "smooth goodput"],
+        [Bars("tokens per second", np.zeros(3), values, "green", keys), interval],
         f"{format_count(score.completed)} completed requests.",
     )
 
@@ -175,23 +175,20 @@ def replicas_figure(score: Score) -> Figure:
     field = "ttft_s" if any(part.ttft_s for part in groups.values()) else "e2e_s"
     found = {name: getattr(part, field) for name, part in groups.items() if getattr(part, field)}
     names = sorted(found, key=lambda name: -found[name].p99)[:MOST_NAMES]
-    marks = [
-        Curve(
-            step,
-            np.array([getattr(found[name], step) for name in names]),
-            np.arange(len(names), dtype=float),
-            color,
-            "dots",
-            few=np.array([found[name].n < least for name in names], np.bool_),
-            keys=[f"by.replica.{name}.{field}.{step}" for name in names],
-        )
-        for step, color, least in (("p50", "sky", 0), ("p95", "blue", 20), ("p99", "red", 100))
-    ]
-    return Figure(
+    places = np.arange(len(names), dtype=float)
+    marks = []
+    for step, color in (("p50", "sky"), ("p95", "blue"), ("p99", "red")):
+        x = np.array([getattr(found[name], step) for name in names])
+        few = np.array([found[name].n < LEAST[step] for name in names], np.bool_)
+        keys = [f"by.replica.{name}.{field}.{step}" for name in names]
+        marks.append(Curve(step, x, places, color, "dots", few=few, keys=keys))
+    what = field.removesuffix("_s").upper()
+    return names_figure(
         "replicas",
-        f"Tails of {field.removesuffix('_s').upper()} by replica",
-        Axis(f"{field.removesuffix('_s').upper()} (logarithmic)", "seconds", "log"),
-        [Panel(Axis("", "count", "names", names=names), marks)],
+        f"Tails of {what} by replica",
+        Axis(f"{what} (logarithmic)", "seconds", "log"),
+        names,
+        marks,
         f"{len(names)} of {len(found)} replicas, the longest p99 first. Hollow: fewer requests than it takes to have "
         "one beyond this percentile.",
     )
@@ -207,34 +204,32 @@ def timeline_figure(run: Run, judged: JudgedRun) -> Figure:
     arrivals = np.histogram(due, edges)[0] / width_s
     told = sorted(run.manifest.events, key=lambda event: event.at_ns)[:MOST_EVENTS]
     names = [event.kind if place < NAMED_EVENTS else "" for place, event in enumerate(told)]
-    events: list[Rule | Stretch] = [Rule(e.at_ns / 1e9, n, "x", "purple") for e, n in zip(told, names, strict=True)]
+    events: list[Mark] = [Rule(e.at_ns / 1e9, n, "x", "purple") for e, n in zip(told, names, strict=True)]
     if (window[1] - window[0]) < 0.99 * (end - start):
         events.append(Stretch(window[0] / 1e9, window[1] / 1e9, "measured", "grey"))
-    most = _most_under_way(everyone, edges)
+    most = _most_in_flight(everyone, edges)
     asked = Curve("arrivals", edges / 1e9, np.append(arrivals, arrivals[-1]), "blue", "steps")
-    under_way = Curve("under way", edges / 1e9, np.append(most, most[-1]), "purple", "steps")
+    in_flight = Curve("in flight", edges / 1e9, np.append(most, most[-1]), "purple", "steps")
     panels = [
         Panel(Axis("requests due per second", "rate", low=0.0), [*events, asked], 90),
-        Panel(Axis("under way, most in each slot", "count", low=0.0), [under_way], 90),
+        Panel(Axis("in flight, most in each slot", "count", low=0.0), [in_flight], 90),
         _latency_panel(everyone, edges),
         *_server_panels(run.server(), start, end),
     ]
+    dots = f"All {everyone.n:,} requests that completed are dots."
+    if everyone.n > 3 * DOT_SLOTS:
+        most_of = f"the slowest, the fastest and the middle one of each of {DOT_SLOTS} slots"
+        dots = f"Of {everyone.n:,} requests, {most_of} are dots."
     return Figure(
         "timeline",
         "The run over time",
         Axis("time since the run began", "seconds", low=start / 1e9, high=end / 1e9),
         panels,
-        f"Slots of {format_seconds(width_s)}. {_dots_note(everyone.n)}",
+        f"Slots of {format_seconds(width_s)}. {dots}",
     )
 
 
-def _dots_note(n: int) -> str:
-    if n <= 3 * DOT_SLOTS:
-        return f"All {n:,} requests that completed are dots."
-    return f"Of {n:,} requests, the slowest, the fastest and the middle one of each of {DOT_SLOTS} slots are dots."
-
-
-def _most_under_way(scope: Scope, edges: Floats) -> Floats:
+def _most_in_flight(scope: Scope, edges: Floats) -> Floats:
     """The largest number of requests in the system in each slot."""
     came, left = np.sort(scope.due_ns), np.sort(scope.left_ns)
     level = np.arange(1, len(came) + 1) - np.searchsorted(left, came, side="right")
@@ -258,25 +253,16 @@ def _latency_panel(scope: Scope, edges: Floats) -> Panel:
     medians = np.array([np.median(each) if len(each) else np.nan for each in groups])
     few = np.array([len(each) < FEW for each in groups], np.bool_)
     middle = (edges[:-1] + edges[1:]) / 2e9
-    marks: list[Curve | Rule] = [
+    marks = [
         Curve("accepted", seconds[good], values[good], "green", "dots"),
         Curve("answered, not accepted", seconds[bad], values[bad], "red", "dots"),
         Curve("median of each slot", middle, np.where(few, np.nan, medians), "ink"),
-        Curve(
-            f"median of fewer than {FEW}",
-            middle[few],
-            medians[few],
-            "ink",
-            "dots",
-            few=np.ones(int(few.sum()), np.bool_),
-        ),
+        Curve(f"median of fewer than {FEW}", middle[few], medians[few], "ink", "dots", few=few[few]),
     ]
-    kind = TTFT if streamed else E2E
-    gates = {gate for slo in scope.run.slos for gate in slo.gates if isinstance(gate, kind)}
-    marks += [Rule(gate.within_s, f"SLO: {gate}", "y", "grey") for gate in gates]
+    rules = gate_rules(scope.run.slos, TTFT if streamed else E2E)
     name = "first token after" if streamed else "answer after"
     return Panel(
-        Axis(f"{name} (logarithmic)", "seconds", "log"), [m for m in marks if isinstance(m, Rule) or len(m.x)], 200
+        Axis(f"{name} (logarithmic)", "seconds", "log"), [*(each for each in marks if len(each.x)), *rules], 200
     )
 
 
@@ -419,7 +405,3 @@ def _drawn_tokens(t: Floats) -> Ints:
         return np.arange(len(t))
     longest = np.argsort(np.diff(t))[-GAPS:]
     return np.unique(np.concatenate([np.linspace(0, len(t) - 1, TOKENS).astype(np.int64), longest, longest + 1]))
-
-
-def _known(values: Floats, ok: NDArray[np.bool_]) -> Floats:
-    return values[ok & ~np.isnan(values)]

@@ -1,8 +1,6 @@
 """A frontier for people: a table with bars, the knee in a sentence, and a view of a sweep while it goes on."""
 
-import sys
 from collections.abc import Sequence
-from types import TracebackType
 
 import click
 from rich.console import Console, Group
@@ -12,52 +10,49 @@ from rich.text import Text
 
 from openloop.frontier import Frontier, Point
 from openloop.load.conductor import Snapshot
-from openloop.report.live import LiveView
+from openloop.report.live import LiveView, in_place
+from openloop.report.page import Columns, texts
+from openloop.report.terminal import WIDTH
 from openloop.slo import Objectives
-from openloop.units import format_money, format_rate, format_seconds, format_share
+from openloop.units import format_money, format_rate, format_seconds
 
-__all__ = ["SweepView", "frontier_lines", "frontier_table"]
+__all__ = ["SweepView", "frontier_table", "show_frontier"]
 
 BAR = 30
-BRIEF = ("offered", "", "goodput", "accepted", "")  # what a narrow terminal has room for
-HEADER = ("offered", "", "goodput", "served", "accepted", "95% interval", "ttft p50", "p99", "tpot p99", "e2e p99", "")
+BRIEF: Columns = {
+    "rate": ("offered", "rate"),
+    "goodput_rps": ("goodput", "rate"),
+    "attainment": ("accepted", "share"),
+}  # what a narrow terminal has room for
+FULL: Columns = {
+    "rate": ("offered", "rate"),
+    "goodput_rps": ("goodput", "rate"),
+    "served_rps": ("served", "rate"),
+    "attainment": ("accepted", "share"),
+    "attainment_interval": ("95% interval", "share"),
+    "ttft_s.p50": ("ttft p50", "seconds"),
+    "ttft_s.p99": ("p99", "seconds"),
+    "tpot_s.p99": ("tpot p99", "seconds"),
+    "e2e_s.p99": ("e2e p99", "seconds"),
+}
 
 
-def frontier_table(points: Sequence[Point], *, brief: bool = False) -> Table:
+def frontier_table(points: Sequence[Point], columns: Columns = FULL) -> Table:
     """A row per point: goodput as a solid bar inside of what was served."""
     grid = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
-    header = BRIEF if brief else HEADER
+    offered, *others = (words for words, _ in columns.values())
+    header = (offered, "", *others, "")
     for place, name in enumerate(header):
         grid.add_column(name, justify="left" if place in (1, len(header) - 1) else "right", no_wrap=True)
     most = max((point.served_rps for point in points), default=1.0) or 1.0
     for point in points:
-        low, high = point.attainment_interval
+        rate, *rest = texts(point, columns)
+        served = round(BAR * point.served_rps / most)
+        good = round(BAR * min(point.goodput_rps, point.served_rps) / most)
+        cells = (rate, "█" * good + "░" * (served - good), *rest)
         style = "" if point.usable else "strike"
-        cells = [
-            format_rate(point.rate),
-            _bar(point.goodput_rps / most, point.served_rps / most),
-            format_rate(point.goodput_rps),
-            format_rate(point.served_rps),
-            format_share(point.attainment),
-            f"{format_share(low)} to {format_share(high)}",
-            _step(point, "ttft_s", "p50"),
-            _step(point, "ttft_s", "p99"),
-            _step(point, "tpot_s", "p99"),
-            _step(point, "e2e_s", "p99"),
-        ]
-        shown = [cells[HEADER.index(name)] for name in header[:-1]] if brief else cells
-        grid.add_row(*(Text(cell, style=style) for cell in shown), Text(_words(point)))
+        grid.add_row(*(Text(cell, style=style) for cell in cells), Text(_words(point)))
     return grid
-
-
-def _bar(goodput: float, served: float) -> str:
-    full = round(BAR * min(goodput, served))
-    return "█" * full + "░" * (round(BAR * served) - full)
-
-
-def _step(point: Point, metric: str, step: str) -> str:
-    found = getattr(point, metric)
-    return "-" if found is None else format_seconds(getattr(found, step))
 
 
 def _words(point: Point) -> str:
@@ -71,12 +66,18 @@ def _words(point: Point) -> str:
     return ", ".join(each for each in told if each)
 
 
-def frontier_lines(found: Frontier) -> list[str]:
+def show_frontier(found: Frontier) -> None:
+    if found.points:
+        Console(highlight=False, soft_wrap=True, width=WIDTH).print(frontier_table(found.points))
+    for line in _lines(found):
+        click.echo(line)
+
+
+def _lines(found: Frontier) -> list[str]:
     """What the points show together, a sentence each."""
     lines = [f"knee: {found.knee.sentence}"]
     if found.peak is not None:
-        low, high = found.peak.goodput_rps_interval
-        spread = f"[{format_rate(low)}, {format_rate(high)}]"
+        spread = f"[{', '.join(map(format_rate, found.peak.goodput_rps_interval))}]"
         lines.append(f"peak goodput: {format_rate(found.peak.goodput_rps)} {spread}, offered {found.peak.rate:g}/s")
     if found.half_rate is not None:
         lines.append(f"goodput is below half of throughput from {found.half_rate:g}/s on")
@@ -99,19 +100,16 @@ class SweepView:
 
     def __init__(self, objectives: Objectives | None, *, quiet: bool = False) -> None:
         self._objectives, self._quiet = objectives, quiet
-        self._terminal = sys.stderr.isatty() and not quiet
         self._live: Live | None = None
         self._found: Frontier | None = None
         self._next = ""
         self._run = LiveView(1.0, None, quiet=True)
 
     def __enter__(self) -> "SweepView":
-        if self._terminal:
-            self._live = Live(console=Console(stderr=True), refresh_per_second=4, transient=True)
-            self._live.start()
+        self._live = in_place(self._quiet)
         return self
 
-    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._live:
             self._live.stop()
 
@@ -134,5 +132,5 @@ class SweepView:
         if self._live and self._found:
             points = self._found.points
             told = [Text(f"knee so far: {self._found.knee.sentence}")] if points else []
-            table = [frontier_table(points, brief=True)] if points else []
+            table = [frontier_table(points, BRIEF)] if points else []
             self._live.update(Group(*table, *told, Text(self._next), Text(self._run.last)))

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from openloop import __version__
-from openloop.report.page import Bars, Curve, Figure, Number, Report, Section, Table
+from openloop.report.marks import Bars, Curve, Figure
+from openloop.report.page import Cell, Number, Report, Section, Table
 from openloop.report.scales import x_scale
 from openloop.report.svg import NARROW, WIDE, svg
 
@@ -39,16 +40,10 @@ def page(report: Report) -> str:
 def document(title: str, inside: str, scripts: Iterable[str], *, connect: bool = False) -> str:
     """A whole page; `connect` lets it ask the server that it came from."""
     style, scripts = asset("page.css"), list(scripts)
-    policy = "; ".join(
-        [
-            "default-src 'none'",
-            f"style-src {_hash(style)}",
-            f"script-src {' '.join(map(_hash, scripts))}",
-            "img-src data:",
-            f"connect-src {chr(39)}{'self' if connect else 'none'}{chr(39)}",
-            "base-uri 'none'",
-            f"form-action {chr(39)}{'self' if connect else 'none'}{chr(39)}",
-        ]
+    own = "'self'" if connect else "'none'"
+    policy = (
+        f"default-src 'none'; style-src {_hash(style)}; script-src {' '.join(map(_hash, scripts))}; img-src data:; "
+        f"connect-src {own}; base-uri 'none'; form-action {own}"
     )
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
@@ -115,7 +110,7 @@ def _table(table: Table) -> Iterator[str]:
     yield "<tbody>"
     for row in table.rows:
         cells_of = zip(row, numeric, strict=True)
-        yield f"<tr>{''.join(f'<td{_right(num)}>{_cell(cell)}</td>' for cell, num in cells_of)}</tr>"
+        yield f"<tr>{''.join(f'<td{_right(num)}>{_number(cell)}</td>' for cell, num in cells_of)}</tr>"
     yield "</tbody></table></div>"
     if table.note:
         yield f'<p class="note">{escape(table.note)}</p>'
@@ -125,11 +120,9 @@ def _right(numeric: bool) -> str:
     return ' class="n"' if numeric else ""
 
 
-def _cell(cell: str | Number) -> str:
-    return _number(cell) if isinstance(cell, Number) else escape(cell)
-
-
-def _number(number: Number) -> str:
+def _number(number: Cell) -> str:
+    if isinstance(number, str):
+        return escape(number)
     key = f' data-key="{escape(number.key)}"' if number.key else ""
     value = "" if number.value is None or not np.isfinite(number.value) else repr(float(number.value))
     sound = ' class="sound"' if number.sound else ""

@@ -3,7 +3,6 @@
 import sys
 import time
 from collections import Counter, deque
-from types import TracebackType
 
 import click
 import numpy as np
@@ -17,11 +16,20 @@ from openloop.load.selftest import Error, Trial
 from openloop.slo import E2E, TPOT, TTFT, Objectives
 from openloop.units import format_rate, format_seconds
 
-__all__ = ["LiveView", "show_trial", "show_trials_header"]
+__all__ = ["LiveView", "in_place", "show_trial", "show_trials_header"]
 
 KEPT = 10_000  # requests that percentiles are taken over
 PLAIN_S = 5.0
 SHOWN_ERRORS = 3
+
+
+def in_place(quiet: bool) -> Live | None:
+    """What changes on standard error; None where nobody looks."""
+    if quiet or not sys.stderr.isatty():
+        return None
+    live = Live(console=Console(stderr=True), refresh_per_second=4, transient=True)
+    live.start()
+    return live
 
 
 class LiveView:
@@ -39,12 +47,10 @@ class LiveView:
         self._live: Live | None = None
 
     def __enter__(self) -> "LiveView":
-        if sys.stderr.isatty() and not self._quiet:
-            self._live = Live(console=Console(stderr=True), refresh_per_second=4, transient=True)
-            self._live.start()
+        self._live = in_place(self._quiet)
         return self
 
-    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._live:
             self._live.stop()
         for error, count in [] if self._quiet else self._errors.most_common(SHOWN_ERRORS):

@@ -1,40 +1,21 @@
 """What a report is made of, before it becomes HTML, Markdown, a picture or a terminal's page."""
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-import numpy as np
-from numpy.typing import NDArray
+import msgspec
 
+from openloop.report.marks import Bars, Curve, Figure, Mark, Unit
 from openloop.units import format_count, format_money, format_rate, format_seconds, format_share
 
 __all__ = [
-    "MOST_NAMES",
-    "Axis",
-    "Bars",
-    "Curve",
-    "Figure",
-    "Number",
-    "Panel",
-    "Part",
-    "Report",
-    "Rule",
-    "Section",
-    "Stretch",
-    "Table",
-    "Unit",
-    "show",
+    *("LEAST", "Cell", "Columns", "Number", "Part", "Report", "Section", "Table"),
+    *("below", "capital", "field_of", "numbers", "show", "span", "texts", "written"),
 ]
 
-Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
-
-Unit = Literal["seconds", "rate", "share", "count", "money", "number"]
-Style = Literal["line", "dashed", "steps", "dots", "area"]
-
-MOST_NAMES = 40  # along one axis of a figure
+LEAST = {"p50": 0, "p90": 10, "p95": 20, "p99": 100, "p99_9": 1000}  # values that it takes to have one beyond
 
 
 def show(value: float | None, unit: Unit) -> str:
@@ -44,6 +25,23 @@ def show(value: float | None, unit: Unit) -> str:
     if math.isinf(value) and unit != "seconds":
         return "infinite"
     return _FORMS[unit](value)
+
+
+def span(interval: Sequence[float | None] | None, unit: Unit, otherwise: str = "") -> str:
+    """From one end to the other; `?` where nothing bounds it from above."""
+    if interval is None:
+        return otherwise
+    low, high = interval
+    return f"{show(low, unit)} to {'?' if high is None or math.isinf(high) else show(high, unit)}"
+
+
+def written(fact: Any) -> str:
+    """Of a manifest, as people read it."""
+    return fact if isinstance(fact, str) else msgspec.json.encode(fact).decode()
+
+
+def capital(sentence: str) -> str:
+    return f"{sentence[:1].upper()}{sentence[1:]}"
 
 
 _FORMS: dict[Unit, Callable[[float], str]] = {
@@ -70,86 +68,45 @@ class Number:
         return show(self.value, self.unit) + self.mark
 
 
+Cell = str | Number
+
+
+Columns = Mapping[str, tuple[str, Unit]]  # by field: what it is called, and its unit
+
+
+def field_of(thing: Any, path: str) -> Any:
+    """A dot leads inside, as to `ttft_s.p99`; None where there is nothing."""
+    for name in path.split("."):
+        thing = thing.get(name) if isinstance(thing, dict) else getattr(thing, name, None)
+    return thing
+
+
+def texts(thing: Any, columns: Columns) -> list[str]:
+    """Fields as people read them; two numbers are an interval."""
+    found = [(field_of(thing, path), unit) for path, (_, unit) in columns.items()]
+    return [
+        each if isinstance(each, str) else span(each, unit) if isinstance(each, tuple) else show(each, unit)
+        for each, unit in found
+    ]
+
+
+def numbers(thing: Any, units: Mapping[str, Unit], key: str = "", weak: Sequence[str] = ()) -> list[Cell]:
+    """Fields of what the scorer made, with their place in its JSON below `key`.
+
+    Percentiles of too few values are marked, and what is `weak`.
+    """
+    cells: list[Cell] = []
+    for path, unit in units.items():
+        value, step = field_of(thing, path), path.rpartition(".")[2]
+        few = path in weak or (step in LEAST and (field_of(thing, f"{path[: -len(step)]}n") or 0) < LEAST[step])
+        cells.append("-" if value is None else Number(value, unit, f"{key}{path}", "*" if few else ""))
+    return cells
+
+
 @dataclass(frozen=True)
 class Table:
     header: Sequence[str]
-    rows: Sequence[Sequence[str | Number]]
-    note: str = ""
-
-
-@dataclass(frozen=True)
-class Axis:
-    """`tail` stretches shares towards 100%, so that 99%, 99.9% and 99.99% are equally far apart."""
-
-    label: str
-    unit: Unit
-    scale: Literal["linear", "log", "tail", "names"] = "linear"
-    low: float | None = None
-    high: float | None = None
-    names: Sequence[str] = ()  # at 0, 1, 2, ...
-
-
-@dataclass(frozen=True)
-class Curve:
-    """Points, joined or not. `low` and `high` are a band around a line, whiskers of dots, the edges of an area."""
-
-    name: str
-    x: Floats
-    y: Floats
-    color: str
-    style: Style = "line"
-    low: Floats | None = None
-    high: Floats | None = None
-    few: Bools | None = None  # points that rest on too little, drawn hollow
-    keys: Sequence[str] = ()  # of each y in the scorer's JSON
-
-
-@dataclass(frozen=True)
-class Bars:
-    """Lying bars, at places 0, 1, 2, ... of the y axis."""
-
-    name: str
-    start: Floats
-    end: Floats
-    color: str
-    keys: Sequence[str] = ()
-
-
-@dataclass(frozen=True)
-class Rule:
-    """A straight line across the panel, at x or at y, with its name."""
-
-    at: float
-    name: str
-    along: Literal["x", "y"]
-    color: str = "grey"
-
-
-@dataclass(frozen=True)
-class Stretch:
-    """A band of x, with its name."""
-
-    low: float
-    high: float
-    name: str
-    color: str
-
-
-@dataclass(frozen=True)
-class Panel:
-    y: Axis
-    marks: Sequence[Curve | Bars | Rule | Stretch]
-    height: int = 220
-
-
-@dataclass(frozen=True)
-class Figure:
-    """Panels above each other that share x."""
-
-    key: str
-    title: str
-    x: Axis
-    panels: Sequence[Panel]
+    rows: Sequence[Sequence[Cell]]
     note: str = ""
 
 
@@ -187,3 +144,23 @@ class Report:
     @property
     def figures(self) -> list[Figure]:
         return [part for section in self.sections for part in section.parts if isinstance(part, Figure)]
+
+
+def below(section: Section, key: str) -> Section:
+    """The same, with the keys of its numbers below another key of the JSON."""
+
+    def cell(each: Cell) -> Cell:
+        return replace(each, key=f"{key}.{each.key}") if isinstance(each, Number) and each.key else each
+
+    def mark(each: Mark) -> Mark:
+        return replace(each, keys=[f"{key}.{k}" for k in each.keys]) if isinstance(each, Curve | Bars) else each
+
+    def part(each: Part) -> Part:
+        if isinstance(each, Table):
+            return replace(each, rows=[[cell(inner) for inner in row] for row in each.rows])
+        if isinstance(each, Figure):
+            panels = [replace(panel, marks=[mark(inner) for inner in panel.marks]) for panel in each.panels]
+            return replace(each, panels=panels)
+        return each
+
+    return replace(section, parts=[part(each) for each in section.parts])

@@ -7,18 +7,14 @@ import tempfile
 from pathlib import Path
 
 from openloop.errors import SpecError, StorageError
+from openloop.report.files import writing
 
 __all__ = ["find_browser", "print_pdf"]
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "microsoft-edge")
 FLAGS = (
-    "--headless",
-    "--disable-gpu",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--no-pdf-header-footer",
+    *("--headless", "--disable-gpu", "--no-first-run", "--disable-background-networking"),
+    *("--disable-component-update", "--disable-sync", "--no-pdf-header-footer"),
 )
 PATIENCE_S = 120
 
@@ -44,8 +40,5 @@ def print_pdf(html: str, path: Path) -> None:
         if not made.exists():
             last = done.stderr.strip().splitlines()[-1:] or ["it did not say why"]
             raise StorageError(f"{browser} did not print {path}: {last[0]}")
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+        with writing(path):
             shutil.copyfile(made, path)
-        except OSError as error:
-            raise StorageError(f"{path} cannot be written: {error.strerror}") from None

@@ -9,9 +9,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from openloop.errors import StorageError
 from openloop.report.chart import COLORS, STYLE
-from openloop.report.page import Bars, Curve, Figure, Panel, Rule, Stretch
+from openloop.report.files import save_picture
+from openloop.report.marks import Bars, Curve, Figure, Mark, Panel, Rule, Stretch
 from openloop.report.scales import Scale, tick, x_scale, y_scale
 
 __all__ = ["draw_figure"]
@@ -31,12 +31,7 @@ def draw_figure(figure: Figure, path: Path) -> None:
         drawn[-1].set_xlabel(figure.x.label)
         canvas.suptitle(figure.title, x=0.01, ha="left", fontsize=12, fontweight="bold")
         canvas.supxlabel(figure.note, x=0.01, ha="left", fontsize=8, color=COLORS["grey"], wrap=True)
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            stamp = {"Date": None} if path.suffix == ".svg" else None
-            canvas.savefig(path, dpi=150, metadata=stamp)
-        except OSError as error:
-            raise StorageError(f"{path} cannot be written: {error.strerror}") from None
+        save_picture(canvas, path)
 
 
 def _draw_panel(axes: Axes, panel: Panel, x: Scale, y: Scale) -> None:
@@ -62,30 +57,15 @@ def _draw_panel(axes: Axes, panel: Panel, x: Scale, y: Scale) -> None:
                 a, b = (float(x(np.clip(edge, x.low, x.high))) for edge in (mark.low, mark.high))
                 axes.axvspan(a, b, color=_color(mark), alpha=0.15, linewidth=0, label=mark.name)
             case Bars():
-                left, right = x(mark.start), x(mark.end)
-                axes.barh(
-                    y(np.arange(len(left))),
-                    right - left,
-                    0.6 / len(panel.y.names),
-                    left,
-                    color=_color(mark),
-                    label=mark.name,
-                )
+                left, places = x(mark.start), y(np.arange(len(mark.start)))
+                wide, high = x(mark.end) - left, 0.6 / len(panel.y.names)
+                axes.barh(places, wide, high, left, color=_color(mark), label=mark.name)
             case Curve():
                 _draw_curve(axes, mark, x, y)
-    names_of = {name: line for line, name in zip(*axes.get_legend_handles_labels(), strict=True) if name}
-    if names_of:
-        axes.legend(
-            names_of.values(),
-            names_of.keys(),
-            fontsize=8,
-            frameon=False,
-            ncols=3,
-            columnspacing=1.2,
-            loc="lower right",
-            bbox_to_anchor=(1.0, 1.0),
-            borderaxespad=0.1,
-        )
+    named = {name: line for line, name in zip(*axes.get_legend_handles_labels(), strict=True) if name}
+    if named:
+        look: Any = {"fontsize": 8, "frameon": False, "ncols": 3, "columnspacing": 1.2, "borderaxespad": 0.1}
+        axes.legend(named.values(), named.keys(), loc="lower right", bbox_to_anchor=(1.0, 1.0), **look)
 
 
 def _draw_curve(axes: Axes, mark: Curve, x: Scale, y: Scale) -> None:
@@ -114,7 +94,7 @@ def _draw_curve(axes: Axes, mark: Curve, x: Scale, y: Scale) -> None:
         axes.plot(px[few], py[few], "o", markersize=5, markerfacecolor="white", **how)
 
 
-def _color(mark: Curve | Bars | Rule | Stretch) -> str:
+def _color(mark: Mark) -> str:
     return COLORS.get(mark.color, INK)
 
 

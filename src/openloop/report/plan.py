@@ -5,28 +5,20 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from openloop.plan.formulas import some_up
-from openloop.plan.make import HOURS, PRICE, Cache, Estimate, Gain, Plan
-from openloop.report.page import (
-    Axis,
-    Bars,
-    Curve,
-    Figure,
-    Number,
-    Panel,
-    Part,
-    Report,
-    Rule,
-    Section,
-    Table,
-    Unit,
-    show,
-)
+from openloop.plan.make import HOURS, PRICE, Cache, Estimate, Plan
+from openloop.report.marks import Axis, Bars, Curve, Figure, Mark, Panel, Rule, Unit, names_figure
+from openloop.report.page import Cell, Number, Part, Report, Section, Table, capital, numbers, span
 from openloop.terms import read_term
 from openloop.units import format_money, format_rate, format_seconds, format_share
 
 __all__ = ["PLAN_SECTIONS", "plan_report"]
 
 NINES = 6  # shown at most, of an availability
+COSTS: dict[str, str] = {
+    "cost_per_hour": "cost per hour",
+    "cost_per_million": "cost per million accepted",
+    "cost_per_million_tokens": "cost per million accepted tokens",
+}
 
 
 def plan_report(plan: Plan) -> Report:
@@ -64,9 +56,8 @@ def _sentences(plan: Plan) -> Iterator[str]:
         f"{f' (with warmer caches, {format_rate(system.knee)})' if plan.knee < system.knee * 0.999 else ''}."
     )
     if plan.replicas_interval and plan.replicas_interval[0] < plan.replicas_interval[1]:
-        low, high = plan.replicas_interval
         end = "its lower end, so that a plan is not short by bad luck" if needs.by == "low" else "its middle"
-        yield f"By the knee's interval, {low:,.0f} to {high:,.0f} are needed; this plan goes by {end}."
+        yield f"By the knee's interval, {span(plan.replicas_interval, 'count')} are needed; this plan goes by {end}."
     if plan.raw and plan.raw_rate_each and plan.raw.value < plan.replicas:
         each = plan.raw_rate_each
         past = f", where each would get {format_rate(each)} and miss its SLO" if each > plan.knee * 1.0001 else ""
@@ -93,7 +84,7 @@ def _sentences(plan: Plan) -> Iterator[str]:
         found = plan.confirmed
         yield (
             f"Simulated at the peak, {_replicas(plan, found.replicas)} accept {format_share(found.attainment)} "
-            f"of requests ({' to '.join(map(format_share, found.attainment_interval))})."
+            f"of requests ({span(found.attainment_interval, 'share')})."
         )
 
 
@@ -102,25 +93,20 @@ def _nines(share: float) -> str:
     return "100%" if share >= 1 else f"{100 * share:.{int(min(max(-np.log10(1 - share) - 1, 1), NINES))}f}%"
 
 
-def _about(found: Estimate | None, unit: Unit, otherwise: str = "") -> str:
-    if found is None or found.interval is None:
-        return otherwise
-    return " to ".join(show(end, unit) for end in found.interval)
+def _estimate(plan: Plan, words: str, key: str, unit: Unit, otherwise: str = "") -> Iterator[tuple[str, Number, str]]:
+    """A number of the plan with its interval, if it is known."""
+    found = getattr(plan, key)
+    if found:
+        yield words, Number(found.value, unit, f"{key}.value"), span(found.interval, unit, otherwise)
 
 
 def _numbers(plan: Plan) -> Iterator[tuple[str, Number, str]]:
-    span = plan.replicas_interval
-    told = f"{span[0]:,.0f} to {span[1]:,.0f} by the knee's interval" if span else "the knee is exact, as typed"
+    found = plan.replicas_interval
+    told = f"{span(found, 'count')} by the knee's interval" if found else "the knee is exact, as typed"
     yield f"{plan.system.unit}s", Number(plan.replicas, "count", "replicas"), told
-    for name, key, found in (
-        ("cost per hour", "cost_per_hour", plan.cost_per_hour),
-        ("cost per million accepted", "cost_per_million", plan.cost_per_million),
-        ("cost per million accepted tokens", "cost_per_million_tokens", plan.cost_per_million_tokens),
-    ):
-        if found:
-            yield name, Number(found.value, "money", f"{key}.value"), _about(found, "money")
-    used = plan.utilisation
-    yield "of the knee, at the peak", Number(used.value, "share", "utilisation.value"), _about(used, "share")
+    for key, words in COSTS.items():
+        yield from _estimate(plan, words, key, "money")
+    yield from _estimate(plan, "of the knee, at the peak", "utilisation", "share")
     if plan.needs.availability is not None:
         told = f"up {_nines(plan.available)}, asked for {_nines(plan.needs.availability)}"
         yield "too few are up, a month", Number((1 - plan.available) * HOURS * 3600, "seconds"), told
@@ -130,7 +116,7 @@ def size(plan: Plan) -> Section | None:
     """From demand to a number of replicas, a step at a time."""
     needs = plan.needs
     steps: list[tuple[str, float, str, str]] = [
-        ("carry the peak", plan.carry.value, "carry.value", _about(plan.carry, "count"))
+        ("carry the peak", plan.carry.value, "carry.value", span(plan.carry.interval, "count"))
     ]
     if needs.headroom:
         steps.append((f"with {format_share(needs.headroom)} headroom", plan.sized, "sized", "for bursts"))
@@ -140,24 +126,24 @@ def size(plan: Plan) -> Section | None:
         told = f"machines up {format_share(needs.machine_up)}"
         steps.append((f"up {_nines(needs.availability)} of the time", plan.for_availability, "for_availability", told))
     steps.append(("deploy", plan.replicas, "replicas", "the most of these"))
-    names = [name for name, *_ in steps]
     ends = np.array([count for _, count, *_ in steps], float)
-    starts = np.zeros(len(ends))
-    figure = Figure(
+    marks: list[Mark] = [Bars("needed", np.zeros(len(ends)), ends, "blue")]
+    if plan.raw:
+        marks.append(Rule(plan.raw.value, "raw capacity", "x", "red"))
+    figure = names_figure(
         "size",
         "How many, and why",
         Axis(f"{plan.system.unit}s", "count", low=0.0),
-        [Panel(Axis("", "count", "names", names=names), [Bars("needed", starts, ends, "blue"), *_raw_rule(plan)])],
+        [name for name, *_ in steps],
+        marks,
         "Each step asks for at least as many as the one above it.",
     )
     rows = [(name, Number(count, "count", key), told) for name, count, key, told in steps]
     if plan.raw:
-        told = _about(plan.raw, "count", "as typed")
+        told = span(plan.raw.interval, "count", "as typed")
         rows.append(("by raw capacity", Number(plan.raw.value, "count", "raw.value"), told))
-    lead = (
-        f"A {plan.system.unit} keeps its promise up to {format_rate(plan.system.knee)}"
-        f"{_interval(plan.system.knee_interval)}. Beyond that it is busy, but not useful."
-    )
+    knee = _rate(plan.system.knee, plan.system.knee_interval)
+    lead = f"A {plan.system.unit} keeps its promise up to {knee}. Beyond that it is busy, but not useful."
     note = (
         "Replicas = peak (1 + headroom) / knee, rounded up; then as many more as may be down, or as it takes for that "
         "many to be up with the availability asked for (binomial: machines fail independently)."
@@ -166,15 +152,7 @@ def size(plan: Plan) -> Section | None:
 
 
 def _rate(value: float, interval: tuple[float, float] | None) -> str:
-    return format_rate(value) + _interval(interval)
-
-
-def _interval(interval: tuple[float, float] | None) -> str:
-    return "" if interval is None else f" ({' to '.join(map(format_rate, interval))}, 95% interval)"
-
-
-def _raw_rule(plan: Plan) -> list[Rule]:
-    return [Rule(plan.raw.value, "raw capacity", "x", "red")] if plan.raw else []
+    return format_rate(value) + ("" if interval is None else f" ({span(interval, 'rate')}, 95% interval)")
 
 
 def gains(plan: Plan) -> Section | None:
@@ -182,51 +160,32 @@ def gains(plan: Plan) -> Section | None:
     if not plan.gains:
         return None
     of = "cost per million accepted" if plan.cost_per_million else f"number of {plan.system.unit}s"
-    rows = [_gain_row(place, gain) for place, gain in enumerate(plan.gains)]
     worth, unrounded = (np.array([getattr(gain, key) for gain in plan.gains]) for key in ("worth", "unrounded"))
-    names = [gain.name for gain in plan.gains]
-    figure = Figure(
+    figure = names_figure(
         "gains",
         "What a tenth better is worth",
         Axis(f"saved of the {of}", "share", low=0.0),
+        [gain.name for gain in plan.gains],
         [
-            Panel(
-                Axis("", "count", "names", names=names),
-                [
-                    Bars("saved", np.zeros(len(worth)), np.maximum(worth, 0.0), "green"),
-                    Curve("if they came in parts", unrounded, np.arange(len(worth), dtype=float), "grey", "dots"),
-                ],
-            )
+            Bars("saved", np.zeros(len(worth)), np.maximum(worth, 0.0), "green"),
+            Curve("if they came in parts", unrounded, np.arange(len(worth), dtype=float), "grey", "dots"),
         ],
         "Replicas come whole: a gain may be worth more or less than its share.",
     )
-    table = Table(("a tenth better", "now", "then", f"{plan.system.unit}s", "saves", "unrounded", "a month"), rows)
-    hourly = plan.cost_per_hour.value if plan.cost_per_hour else None
-    month = "" if hourly is None else f" A month of this plan costs {format_money(HOURS * hourly)}."
-    lead = f"One number at a time is made better by a tenth, and all of the plan is made again.{month}"
-    return Section("gains", "What to improve first", lead, [figure, _with_money(table, plan)])
-
-
-def _gain_row(place: int, gain: Gain) -> list[str | Number]:
-    return [
-        gain.name,
-        f"{gain.now:.4g}",
-        f"{gain.then:.4g}",
-        Number(gain.replicas, "count", f"gains.{place}.replicas"),
-        Number(gain.worth, "share", f"gains.{place}.worth"),
-        Number(gain.unrounded, "share", f"gains.{place}.unrounded"),
+    header = ["a tenth better", "now", "then", f"{plan.system.unit}s", "saves", "unrounded"]
+    units: dict[str, Unit] = {"replicas": "count", "worth": "share", "unrounded": "share"}
+    rows = [
+        [gain.name, f"{gain.now:.4g}", f"{gain.then:.4g}", *numbers(gain, units, f"gains.{place}.")]
+        for place, gain in enumerate(plan.gains)
     ]
-
-
-def _with_money(table: Table, plan: Plan) -> Table:
-    """The last column: what a gain saves in a month, at the demand of the plan."""
-    if plan.cost_per_million is None:
-        return Table(table.header[:-1], table.rows)
-    month = plan.needs.demand * plan.accepted.value * 3600 * HOURS / 1e6 * plan.cost_per_million.value
-    return Table(
-        table.header,
-        [[*row, format_money(month * gain.worth)] for row, gain in zip(table.rows, plan.gains, strict=True)],
-    )
+    if plan.cost_per_million is not None:
+        month = plan.needs.demand * plan.accepted.value * 3600 * HOURS / 1e6 * plan.cost_per_million.value
+        header.append("a month")
+        rows = [[*row, format_money(month * gain.worth)] for row, gain in zip(rows, plan.gains, strict=True)]
+    lead = "One number at a time is made better by a tenth, and all of the plan is made again."
+    if plan.cost_per_hour:
+        lead += f" A month of this plan costs {format_money(HOURS * plan.cost_per_hour.value)}."
+    return Section("gains", "What to improve first", lead, [figure, Table(header, rows)])
 
 
 def money(plan: Plan) -> Section | None:
@@ -237,13 +196,13 @@ def money(plan: Plan) -> Section | None:
     columns: list[tuple[str, float, float, Estimate]] = [("by the knee", plan.replicas, plan.rate_each, cost)]
     if plan.raw and plan.raw_cost_per_hour and plan.raw_rate_each:
         columns.append(("by raw capacity", plan.raw.value, plan.raw_rate_each, plan.raw_cost_per_hour))
-    rows: list[list[str | Number]] = [
+    rows: list[list[Cell]] = [
         [
             name,
             Number(count, "count"),
             Number(each, "rate"),
             Number(found.value, "money"),
-            _about(found, "money", "-"),
+            span(found.interval, "money", "-"),
             Number(found.value * HOURS, "money"),
             "kept" if each <= plan.knee * 1.0001 else "missed",
         ]
@@ -258,30 +217,21 @@ def money(plan: Plan) -> Section | None:
         "per month",
         "SLO at the peak",
     )
-    told = [Table(header, rows), Table(("", "", "95% interval"), list(_unit_costs(plan)))]
+    each_costs = [
+        *_estimate(plan, COSTS["cost_per_million"], "cost_per_million", "money", "-"),
+        *_estimate(plan, COSTS["cost_per_million_tokens"], "cost_per_million_tokens", "money", "-"),
+        *_estimate(plan, "share accepted", "accepted", "share", "-"),
+        *_estimate(plan, "in use on average (u)", "busy", "share", "-"),
+    ]
+    told = [Table(header, rows), Table(("", "", "95% interval"), each_costs)]
     lead = "What the plan costs, and what it would cost if it were made by throughput."
-    if len(columns) == 2:
-        more = cost.value - columns[1][3].value
-        lead += (
-            f" The difference is {format_money(abs(more))} an hour, the price of answers in time." if more > 0 else ""
-        )
+    if len(columns) == 2 and (more := cost.value - columns[1][3].value) > 0:
+        lead += f" The difference is {format_money(more)} an hour, the price of answers in time."
     note = (
         "Cost of a request = D / (3600 u X): price per hour, share of the time in use, and requests per second in full "
         "use; of an accepted one, that over the share accepted. A month has 730 hours."
     )
     return Section("money", "What it costs", lead, told, note)
-
-
-def _unit_costs(plan: Plan) -> Iterator[list[str | Number]]:
-    for name, key, found, unit in (
-        ("cost per million accepted", "cost_per_million", plan.cost_per_million, "money"),
-        ("cost per million accepted tokens", "cost_per_million_tokens", plan.cost_per_million_tokens, "money"),
-        ("share accepted", "accepted", plan.accepted, "share"),
-        ("in use on average (u)", "busy", plan.busy, "share"),
-    ):
-        if found:
-            shown: Unit = "money" if unit == "money" else "share"
-            yield [name, Number(found.value, shown, f"{key}.value"), _about(found, shown, "-")]
 
 
 def availability(plan: Plan) -> Section | None:
@@ -319,7 +269,7 @@ def law(plan: Plan) -> Section | None:
         return None
     latency = plan.in_flight / plan.peak_rate
     limit = plan.system.in_flight
-    rows: list[list[str | Number]] = [
+    rows: list[list[Cell]] = [
         ["in flight, all (L)", Number(plan.in_flight, "number", "in_flight")],
         [f"in flight, each {plan.system.unit}", Number(plan.in_flight_each, "number", "in_flight_each")],
         ["it holds", "-" if limit is None else f"{limit:,.4g}"],
@@ -355,7 +305,7 @@ def day(plan: Plan) -> Section | None:
         ],
     )
     price = plan.needs.price
-    rows: list[list[str | Number]] = [
+    rows: list[list[Cell]] = [
         [name, Number(hours_, "count"), Number(price and price * hours_, "money"), Number(short, "share")]
         for name, hours_, short in (
             ("fixed", found.fixed_hours, 0.0),
@@ -418,18 +368,10 @@ def basis(plan: Plan) -> Section | None:
         "sized by": f"the {'lower end' if needs.by == 'low' else 'middle'} of the knee's interval",
     }
     rows = [[name, value] for name, value in facts.items()]
-    notes = [f"{note[:1].upper()}{note[1:]}." for note in plan.notes]
-    parts: list[Part] = [Table(("", ""), rows), *notes]
+    parts: list[Part] = [Table(("", ""), rows), *(f"{capital(note)}." for note in plan.notes)]
     return Section("basis", "What it rests on", "Typed numbers have no interval; measured ones do.", parts)
 
 
 PLAN_SECTIONS: tuple[Callable[[Plan], Section | None], ...] = (
-    size,
-    gains,
-    money,
-    availability,
-    law,
-    day,
-    cache,
-    basis,
+    *(size, gains, money, availability, law, day, cache, basis),
 )

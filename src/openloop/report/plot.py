@@ -1,14 +1,17 @@
 """A report on a terminal: the same verdict, its numbers, and its first figure drawn with letters."""
 
+from collections.abc import Iterable
+
 import numpy as np
 from numpy.typing import NDArray
 from rich.text import Text
 
-from openloop.report.page import Curve, Figure, Panel, Report, Rule, Stretch, Table
+from openloop.report.marks import Curve, Figure, Panel, Rule, Stretch
+from openloop.report.page import Report, Table
 from openloop.report.scales import Scale, tick, x_scale, y_scale
 from openloop.report.terminal import Page
 
-__all__ = ["show_report", "text_plot"]
+__all__ = ["show_answer", "show_report", "text_plot"]
 
 HUES = {
     "orange": "yellow",
@@ -48,6 +51,16 @@ def show_report(report: Report) -> None:
     for table in tables[:2]:
         first, *rest = table.header
         page.table(first, rest, [tuple(map(text, row)) for row in table.rows[:MOST_ROWS]])
+
+
+def show_answer(lines: Iterable[str], figure: Figure | None) -> None:
+    """A few lines and, on a terminal, a figure."""
+    page = Page(valid=True)
+    for line in lines:
+        page.line(line)
+    if figure and page.console.is_terminal:
+        page.console.print()
+        page.console.print(text_plot(figure, plain=False))
 
 
 def text_plot(figure: Figure, *, plain: bool, width: int = 68, height: int = 14) -> Text:

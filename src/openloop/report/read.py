@@ -4,16 +4,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from openloop.compare.decide import compare
 from openloop.compare.states import Gap, StateGap, gaps
 from openloop.errors import RunError
 from openloop.frontier.folder import FRONTIER_FILE
 from openloop.frontier.states import STATES_FILE, states_in
 from openloop.plan import read_plan
 from openloop.records import open_run
-from openloop.report.beside import Pair, names_of, pair_report
-from openloop.report.curve import FrontierSubject, frontier_report, read_frontier_subject
-from openloop.report.page import Number, Report, Section, Table, Unit
+from openloop.report.beside import Subject, names_of, pair_of, pair_report
+from openloop.report.curve import frontier_report, read_frontier_subject
+from openloop.report.page import Cell, Columns, Number, Report, Section, Table, capital
 from openloop.report.plan import plan_report
 from openloop.report.run import RunSubject, read_run_subject, run_report
 from openloop.score.streams import Progress
@@ -55,7 +54,7 @@ def _states_report(path: Path, slo: str | None) -> Report:
         report,
         title=path.resolve().name,
         subtitle=f"{len(states)} states of the caches",
-        headline=f"{widest.comparison.sentence[:1].upper()}{widest.comparison.sentence[1:]}",
+        headline=capital(widest.comparison.sentence),
         sentences=[f"A is {widest.a}, B is {widest.b}.", *report.sentences[1:]],
         sections=[_states_section(found), *report.sections],
         data=report.data | {"gaps": [gap.to_dict() for gap in found]},
@@ -63,22 +62,20 @@ def _states_report(path: Path, slo: str | None) -> Report:
 
 
 def _states_section(found: Sequence[StateGap]) -> Section:
-    figures: dict[str, tuple[str, Unit]] = {
+    figures: Columns = {
         "knee": ("knee", "rate"),
         "goodput": ("highest goodput", "rate"),
         "cost_per_accepted": ("cost per accepted", "money"),
     }
-    rows: list[list[str | Number]] = []
+    rows: list[list[Cell]] = []
     for name, (words, unit) in figures.items():
-        base: Gap = getattr(found[0], name)
-        if base.a is None and all(getattr(gap, name).b is None for gap in found):
+        each_gap: list[Gap] = [getattr(each, name) for each in found]
+        if each_gap[0].a is None and all(gap.b is None for gap in each_gap):
             continue
-        row: list[str | Number] = [words, Number(base.a, unit, f"gaps.0.{name}.a")]
-        for place, each in enumerate(found):
-            gap: Gap = getattr(each, name)
-            row.append(Number(gap.b, unit, f"gaps.{place}.{name}.b"))
-            row.append("-" if gap.change is None else f"{gap.change:+.1%}")
-        rows.append(row)
+        rows.append([words, Number(each_gap[0].a, unit, f"gaps.0.{name}.a")])
+        for place, gap in enumerate(each_gap):
+            change = "-" if gap.change is None else f"{gap.change:+.1%}"
+            rows[-1] += [Number(gap.b, unit, f"gaps.{place}.{name}.b"), change]
     header = ["", found[0].a, *(part for gap in found for part in (gap.b, "gap"))]
     lead = "The same system and the same requests, with its caches in one state and in another."
     footnote = "Gaps are against the first. The cost is the lowest over points that are not overloaded."
@@ -89,9 +86,7 @@ def read_pair(a: Path, b: Path, slo: str | None = None) -> Report:
     """Two runs or two frontiers, both held against the SLO that is given, or else against that of the first."""
     first = _read(a, slo)
     second = _read(b, slo or first.objectives)
-    if type(first) is not type(second):
-        raise RunError(f"{a} and {b} are a run and a frontier: compare two of one kind")
-    return pair_report(Pair((first, second), names_of((a, b)), compare(a, b, first.objectives)))
+    return pair_report(pair_of((first, second), names_of((a, b)), (a, b)))
 
 
 def _read(
@@ -100,7 +95,7 @@ def _read(
     request: int | None = None,
     point: float | None = None,
     progress: Progress | None = None,
-) -> RunSubject | FrontierSubject:
+) -> Subject:
     if (path / FRONTIER_FILE).exists():
         return read_frontier_subject(path, slo, point, request)
     if point is not None:

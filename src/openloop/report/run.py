@@ -4,7 +4,6 @@ import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -21,8 +20,9 @@ from openloop.report.figures import (
     timeline_figure,
     token_figures,
 )
-from openloop.report.page import MOST_NAMES, Number, Report, Section, Table, Unit
-from openloop.score import Percentiles, Score, Summary
+from openloop.report.marks import MOST_NAMES, Unit
+from openloop.report.page import LEAST, Cell, Columns, Number, Report, Section, Table, numbers, span, written
+from openloop.score import Score, Summary
 from openloop.score.judged import judge_run
 from openloop.score.scope import JudgedRun
 from openloop.score.scorer import objectives_of, score_judged
@@ -30,14 +30,7 @@ from openloop.score.streams import Progress
 from openloop.slo import Objectives
 from openloop.units import format_count, format_money, format_rate, format_seconds, format_share
 
-__all__ = [
-    "RUN_SECTIONS",
-    "RunSubject",
-    "latency_table",
-    "read_run_subject",
-    "run_headline",
-    "run_report",
-]
+__all__ = ["RUN_SECTIONS", "RunSubject", "read_run_subject", "run_headline", "run_report"]
 
 LATENCIES = {
     "ttft_s": ("first token", "TTFT"),
@@ -49,6 +42,15 @@ LATENCIES = {
     "idle_s": ("reader had to wait", "user idle"),
     "client_lag_s": ("client behind schedule", "client lag"),
 }
+STEPS: dict[str, Unit] = dict.fromkeys(LEAST, "seconds")
+ACCEPTED: dict[str, Unit] = {"requests": "count", "goodput_rps": "rate", "attainment": "share"}
+TAILS: dict[str, Unit] = {
+    "ttft_s.p50": "seconds",
+    "ttft_s.p99": "seconds",
+    "e2e_s.p50": "seconds",
+    "e2e_s.p99": "seconds",
+}
+ENOUGH = 100  # requests
 MOST_GROUPS = 200  # that are scored apart
 
 
@@ -102,11 +104,10 @@ def run_headline(score: Score) -> tuple[str, list[str]]:
     """The verdict in plain words: one line, and a few sentences."""
     goodput, offered = (format_rate(each).removesuffix("/s") for each in (score.goodput_rps, score.offered_rps))
     headline = f"Users accepted {goodput} of {offered} requests per second"
-    low, high = (format_share(each) for each in score.attainment_interval)
     sentences = [f"Not valid: {reason}." for reason in score.reasons]
     sentences.append(
         f"{format_share(score.attainment)} of {format_count(score.requests)} requests met {score.slo} "
-        f"(95% interval {low} to {high})."
+        f"(95% interval {span(score.attainment_interval, 'share')})."
     )
     sentences += _stopped(score)
     if score.completed > score.accepted:
@@ -135,26 +136,18 @@ def _stopped(score: Score) -> Iterator[str]:
 
 
 def _numbers(score: Score) -> Iterator[tuple[str, Number, str]]:
-    low, high = (format_rate(each) for each in score.goodput_rps_interval)
-    yield "goodput", Number(score.goodput_rps, "rate", "goodput_rps"), f"{low} to {high}"
-    low, high = (format_share(each) for each in score.attainment_interval)
-    yield "accepted", Number(score.attainment, "share", "attainment"), f"{low} to {high}"
+    yield "goodput", Number(score.goodput_rps, "rate", "goodput_rps"), span(score.goodput_rps_interval, "rate")
+    yield "accepted", Number(score.attainment, "share", "attainment"), span(score.attainment_interval, "share")
     yield "throughput", Number(score.throughput_rps, "rate", "throughput_rps"), "answered, accepted or not"
-    for key, (_, name) in LATENCIES.items():
-        found = getattr(score, key)
-        if found and key in ("ttft_s", "e2e_s"):
-            yield f"p99 {name}", Number(found.p99, "seconds", f"{key}.p99"), _interval(found, "p99")
-            break
+    key, found = ("ttft_s", score.ttft_s) if score.ttft_s else ("e2e_s", score.e2e_s)
+    if found:
+        told = span(found.intervals["p99"], "seconds")
+        yield f"p99 {LATENCIES[key][1]}", Number(found.p99, "seconds", f"{key}.p99"), told
     if score.cost:
-        per_hundred = f"{format_money(score.cost.per_request)} per request"
-        yield "cost per accepted", Number(score.cost_per_accepted, "money", "cost_per_accepted"), per_hundred
+        per_request = f"{format_money(score.cost.per_request)} per request"
+        yield "cost per accepted", Number(score.cost_per_accepted, "money", "cost_per_accepted"), per_request
     elif score.output_tokens_per_s:
         yield "smooth goodput", Number(score.smooth_goodput, "rate", "smooth_goodput"), "tokens, less for late ones"
-
-
-def _interval(found: Percentiles, step: str) -> str:
-    low, high = found.intervals[step]
-    return f"{format_seconds(low)} to {'?' if np.isinf(high) else format_seconds(high)}"
 
 
 def distribution(subject: RunSubject) -> Section | None:
@@ -163,25 +156,23 @@ def distribution(subject: RunSubject) -> Section | None:
         "How long users waited",
         "Each line reads: this share of requests waited no longer than this. The axis is stretched "
         "towards the slowest few, which decide what people think of a service.",
-        [distribution_figure(subject.judged.whole, subject.score, subject.objectives), latency_table(subject.score)],
+        [distribution_figure(subject.judged.whole, subject.score, subject.objectives), _latency_table(subject.score)],
         "From when a request was due, over completed requests; failed ones are counted in the gates below. Dots are "
         "exact percentiles, whiskers their 95% intervals from batch means over 20 slices of the window. "
         "Nothing is smoothed: a line joins order statistics.",
     )
 
 
-def latency_table(score: Score) -> Table:
-    steps = {"p50": 0, "p90": 10, "p95": 20, "p99": 100, "p99_9": 1000}
-    rows: list[list[str | Number]] = []
-    for key, (words, name) in LATENCIES.items():
-        found = getattr(score, key)
-        if found is None or (key == "idle_s" and not score.output_tokens_per_s):
-            continue
-        cells = [
-            Number(getattr(found, step), "seconds", f"{key}.{step}", "" if found.n >= least else "*")
-            for step, least in steps.items()
+def _latency_table(score: Score) -> Table:
+    rows = [
+        [
+            f"{words} ({name})",
+            *numbers(found, {"n": "count", **STEPS}, f"{key}."),
+            span(found.intervals["p99"], "seconds"),
         ]
-        rows.append([f"{words} ({name})", Number(found.n, "count", f"{key}.n"), *cells, _interval(found, "p99")])
+        for key, (words, name) in LATENCIES.items()
+        if (found := getattr(score, key)) and (key != "idle_s" or score.output_tokens_per_s)
+    ]
     header = ("", "n", "p50", "p90", "p95", "p99", "p99.9", "p99, 95% interval")
     few = any(isinstance(cell, Number) and cell.mark for row in rows for cell in row)
     return Table(header, rows, note="* fewer values than it takes to have one beyond this percentile" if few else "")
@@ -189,15 +180,8 @@ def latency_table(score: Score) -> Table:
 
 def gates(subject: RunSubject) -> Section | None:
     score = subject.score
-    rows = [
-        (
-            _gate_name(name, score),
-            Number(gate.failed, "count", f"gates.{name}.failed"),
-            Number(gate.failed_alone, "count", f"gates.{name}.failed_alone"),
-            Number(gate.attainment, "share", f"gates.{name}.attainment"),
-        )
-        for name, gate in score.gates.items()
-    ]
+    units: dict[str, Unit] = {"failed": "count", "failed_alone": "count", "attainment": "share"}
+    rows = [[_gate_name(name, score), *numbers(gate, units, f"gates.{name}.")] for name, gate in score.gates.items()]
     joint = [(" + ".join(each.gates), each.requests) for each in score.joint_failures if len(each.gates) > 1]
     together = [(names, Number(count, "count")) for names, count in joint[:8]]
     ended = [(name, Number(count, "count", f"statuses.{name}")) for name, count in score.statuses.items() if count]
@@ -226,10 +210,10 @@ def timeline(subject: RunSubject) -> Section | None:
     return Section(
         "timeline",
         "The run as it went",
-        "From top to bottom: what was asked, what was under way, how long the first token (or the answer) took, and "
+        "From top to bottom: what was asked, what was in flight, how long the first token (or the answer) took, and "
         "what the server said of itself.",
         [timeline_figure(subject.run, subject.judged)],
-        "Rates are counts per slot over its length. A request is under way from when it was due until it left. Server "
+        "Rates are counts per slot over its length. A request is in flight from when it was due until it left. Server "
         "figures are its own, as read during the run: gauges are summed over replicas, shares averaged.",
     )
 
@@ -254,11 +238,14 @@ def smooth(subject: RunSubject) -> Section | None:
     if not score.output_tokens_per_s:
         return None
     alpha = subject.judged.slos[0].smooth.alpha
-    low, high = (format_rate(each) for each in score.smooth_goodput_interval)
     rows = [
         ("output tokens", Number(score.output_tokens_per_s, "rate", "output_tokens_per_s"), ""),
         ("of accepted answers", Number(score.output_token_goodput, "rate", "output_token_goodput"), ""),
-        ("smooth goodput", Number(score.smooth_goodput, "rate", "smooth_goodput"), f"{low} to {high}"),
+        (
+            "smooth goodput",
+            Number(score.smooth_goodput, "rate", "smooth_goodput"),
+            span(score.smooth_goodput_interval, "rate"),
+        ),
     ]
     return Section(
         "smooth",
@@ -283,12 +270,15 @@ def replicas(subject: RunSubject) -> Section | None:
         f"fleet's is {format_seconds(each.fleet_p95_s)}."
         for name, each in slow.items()
     ]
-    parts = found or ["No replica stands out."]
     return Section(
         "replicas",
         "Replica by replica",
         "A mean over replicas hides the slow ones; their tails do not.",
-        [*parts, replicas_figure(subject.score), _groups("replica", subject.score.by["replica"])],
+        [
+            *(found or ["No replica stands out."]),
+            replicas_figure(subject.score),
+            _groups("replica", subject.score.by["replica"]),
+        ],
         "A straggler's p95 is at least 1.5 times the median replica's and further from it than 3.5 robust standard "
         f"deviations. The {MOST_NAMES} with the longest p99 are drawn.",
     )
@@ -303,66 +293,46 @@ def classes(subject: RunSubject) -> Section | None:
 
 
 def _groups(by: str, groups: dict[str, Summary]) -> Table:
-    def row(name: str, part: Summary) -> list[str | Number]:
-        key = f"by.{by}.{name}"
-        tails = [
-            Number(getattr(found, step), "seconds", f"{key}.{field}.{step}", "" if found.n >= least else "*")
-            if (found := getattr(part, field))
-            else "-"
-            for field in ("ttft_s", "e2e_s")
-            for step, least in (("p50", 0), ("p99", 100))
-        ]
-        return [
-            name,
-            Number(part.requests, "count", f"{key}.requests"),
-            Number(part.goodput_rps, "rate", f"{key}.goodput_rps"),
-            Number(part.attainment, "share", f"{key}.attainment", "" if part.requests >= 100 else "*"),
-            *tails,
-        ]
-
+    rows = []
+    for name, part in groups.items():
+        weak = ["attainment"] if part.requests < ENOUGH else []
+        rows.append([name, *numbers(part, ACCEPTED | TAILS, f"by.{by}.{name}.", weak)])
     header = (by, "requests", "goodput", "accepted", "TTFT p50", "p99", "E2E p50", "p99")
-    few = any(part.requests < 100 for part in groups.values())
-    note = "* rests on fewer than 100 requests" if few else ""
-    return Table(header, [row(name, part) for name, part in groups.items()], note=note)
+    few = any(part.requests < ENOUGH for part in groups.values())
+    return Table(header, rows, note=f"* rests on fewer than {ENOUGH} requests" if few else "")
 
 
 def disruptions(subject: RunSubject) -> Section | None:
     score = subject.score
     if not score.disruptions:
         return None
-    rows = [
-        (
+    rows: list[list[Cell]] = [
+        [
             f"{each.kind}, {format_seconds(each.start_s)} to {format_seconds(each.end_s)}",
             each.detail or "",
-            Number(each.summary.requests, "count", f"disruptions.{i}.summary.requests"),
-            Number(each.summary.goodput_rps, "rate", f"disruptions.{i}.summary.goodput_rps"),
-            Number(each.summary.attainment, "share", f"disruptions.{i}.summary.attainment"),
-        )
+            *numbers(each.summary, ACCEPTED, f"disruptions.{i}.summary."),
+        ]
         for i, each in enumerate(score.disruptions)
     ]
     if score.steady:
-        rest = ("requests", "count"), ("goodput_rps", "rate"), ("attainment", "share")
-        calm: list[Any] = [Number(getattr(score.steady, name), unit, f"steady.{name}") for name, unit in rest]  # type: ignore[arg-type]
-        rows.append(("outside of these", "", *calm))
+        rows.append(["outside of these", "", *numbers(score.steady, ACCEPTED, "steady.")])
     lead = "What was done to the system during the run, and what users got just after."
-    return Section("disruptions", "Disturbances", lead, [Table(("event", "", "requests", "goodput", "accepted"), rows)])
+    return Section("disruptions", "Disruptions", lead, [Table(("event", "", "requests", "goodput", "accepted"), rows)])
 
 
 def money(subject: RunSubject) -> Section | None:
     cost = subject.score.cost
     if cost is None:
         return None
-    names = {
-        "total": "all of it",
-        "per_request": "per request",
-        "per_accepted": "per accepted request",
-        "per_million_output_tokens": "per million output tokens",
-        "per_million_accepted_output_tokens": "per million accepted output tokens",
+    names: Columns = {
+        "total": ("all of it", "money"),
+        "per_request": ("per request", "money"),
+        "per_accepted": ("per accepted request", "money"),
+        "per_million_output_tokens": ("per million output tokens", "money"),
+        "per_million_accepted_output_tokens": ("per million accepted output tokens", "money"),
+        "known_for": ("requests of which the cost is known", "share"),
     }
-    rows: list[tuple[str, Number]] = [
-        (words, Number(getattr(cost, name), "money", f"cost.{name}")) for name, words in names.items()
-    ]
-    rows.append(("requests of which the cost is known", Number(cost.known_for, "share", "cost.known_for")))
+    rows = [(words, *numbers(cost, {name: unit}, "cost.")) for name, (words, unit) in names.items()]
     lead = "Everything that failed is in the numerator: it was paid for too."
     return Section("money", "What it cost", lead, [Table(("", "in the manifest's currency"), rows)])
 
@@ -372,12 +342,8 @@ def leaks(subject: RunSubject) -> Section | None:
     if not any(leak.share is not None and np.isfinite(leak.share) for leak in score.leaks):
         return None
     units: dict[str, Unit] = {"requests_per_s": "rate", "tokens_per_s": "rate", "share": "share", "cost": "money"}
-    rows: list[tuple[str | Number, ...]] = [
-        (
-            leak.name.replace("_", " "),
-            *(_known(getattr(leak, name), unit, f"leaks.{place}.{name}") for name, unit in units.items()),
-            leak.told_by or "not told",
-        )
+    rows = [
+        [leak.name.replace("_", " "), *numbers(leak, units, f"leaks.{place}."), leak.told_by or "not told"]
         for place, leak in enumerate(score.leaks)
     ]
     return Section(
@@ -387,10 +353,6 @@ def leaks(subject: RunSubject) -> Section | None:
         [leaks_figure(score), Table(("step", "attempts", "tokens", "share", "cost", "told by"), rows)],
         "The steps add up to all that was computed; some are told by the server's counters, or not told.",
     )
-
-
-def _known(value: float | None, unit: Unit, key: str) -> Number:
-    return Number(value, unit, key) if value is not None else Number(None, unit)
 
 
 def evidence(subject: RunSubject) -> Section | None:
@@ -419,17 +381,14 @@ def validity(subject: RunSubject) -> Section | None:
     parts: list[str | Table] = [*score.reasons]
     if score.notes:
         parts.append(Table(("what makes it weaker evidence",), [(note,) for note in score.notes]))
-    little = score.little
-    rows: list[tuple[str, Number]] = [
-        ("under way, measured", Number(little.L_measured, "number", "little.L_measured")),
-        ("under way, by Little's law", Number(little.L_law, "number", "little.L_law")),
-        ("completed inside the window", Number(score.completed_in_window_rps, "rate", "completed_in_window_rps")),
-        (
-            "goodput if the clock started at sending",
-            Number(score.goodput_rps_from_sent, "rate", "goodput_rps_from_sent"),
-        ),
-        ("busy (which is not productive)", Number(score.utilisation, "share", "utilisation")),
-    ]
+    checks: Columns = {
+        "little.L_measured": ("in flight, measured", "number"),
+        "little.L_law": ("in flight, by Little's law", "number"),
+        "completed_in_window_rps": ("completed inside the window", "rate"),
+        "goodput_rps_from_sent": ("goodput if the clock started at sending", "rate"),
+        "utilisation": ("busy (which is not productive)", "share"),
+    }
+    rows = [(words, *numbers(score, {path: unit})) for path, (words, unit) in checks.items()]
     parts.append(Table(("cross-checks", ""), rows))
     return Section(
         "validity",
@@ -443,14 +402,10 @@ def validity(subject: RunSubject) -> Section | None:
 
 def manifest(subject: RunSubject) -> Section | None:
     facts = msgspec.to_builtins(subject.run.manifest)
-    known = [(name, _fact(value)) for name, value in facts.items() if value not in (None, [], ())]
+    known = [(name, written(value)) for name, value in facts.items() if value not in (None, [], ())]
     absent = [name for name, value in facts.items() if value is None]
     lead = "What makes the number reusable." + (f" Not recorded: {', '.join(absent)}." if absent else "")
     return Section("manifest", "The manifest", lead, [Table(("fact", "value"), known)], folded=True)
-
-
-def _fact(value: Any) -> str:
-    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
 def reproduce(subject: RunSubject) -> Section | None:
@@ -469,18 +424,6 @@ def reproduce(subject: RunSubject) -> Section | None:
 
 
 RUN_SECTIONS: tuple[Callable[[RunSubject], Section | None], ...] = (
-    distribution,
-    gates,
-    timeline,
-    tokens,
-    smooth,
-    replicas,
-    classes,
-    disruptions,
-    money,
-    leaks,
-    validity,
-    evidence,
-    manifest,
-    reproduce,
+    *(distribution, gates, timeline, tokens, smooth, replicas, classes, disruptions, money, leaks),
+    *(validity, evidence, manifest, reproduce),
 )

@@ -6,13 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from openloop.report.page import Axis, Bars, Curve, Panel, Rule, Stretch, show
+from openloop.report.marks import Axis, Bars, Curve, Floats, Mark, Panel, Stretch
+from openloop.report.page import show
 
 __all__ = ["Scale", "tick", "x_scale", "y_scale"]
-
-Floats = NDArray[np.float64]
 
 TOP = 1 - 1e-7  # of shares on a stretched axis
 
@@ -74,7 +73,7 @@ def y_scale(panel: Panel) -> Scale:
     return _scale(panel.y, [values for mark in panel.marks for values in _values(mark, "y")])
 
 
-def _values(mark: Curve | Bars | Rule | Stretch, along: str) -> list[ArrayLike]:
+def _values(mark: Mark, along: str) -> list[ArrayLike]:
     if isinstance(mark, Curve):
         edges = [edge for edge in (mark.low, mark.high) if edge is not None] if mark.style != "dots" else []
         return [mark.x] if along == "x" else [mark.y, *edges]

@@ -7,12 +7,10 @@ from html import escape
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from openloop.report.page import Axis, Bars, Curve, Figure, Panel, Rule, Stretch
+from openloop.report.marks import Axis, Bars, Curve, Figure, Floats, Panel, Rule, Stretch
 from openloop.report.scales import Scale, tick, x_scale, y_scale
 
 __all__ = ["NARROW", "WIDE", "svg"]
-
-Floats = NDArray[np.float64]
 
 WIDE, NARROW = 860, 360  # of a desk or paper, and of a phone
 
@@ -196,9 +194,13 @@ def _curve(mark: Curve, box: _Box) -> Iterator[str]:
 def _circles(mark: Curve, values: Floats, x: Floats, y: Floats, known: NDArray[np.bool_]) -> Iterator[str]:
     few = np.zeros(len(x), np.bool_) if mark.few is None else mark.few
     for i in np.flatnonzero(known).tolist():
-        told = f' data-key="{escape(mark.keys[i])}" data-value="{float(values[i])!r}"' if mark.keys else ""
+        told = _told(mark, i, float(values[i]))
         kind = "few" if few[i] else "dot"
         yield f'<circle class="{kind}" cx="{x[i]:.1f}" cy="{y[i]:.1f}" r="{3.4 if few[i] else 3}"{told}/>'
+
+
+def _told(mark: Curve | Bars, i: int, value: float) -> str:
+    return f' data-key="{escape(mark.keys[i])}" data-value="{value!r}"' if mark.keys else ""
 
 
 def _path(x: Floats, y: Floats, known: NDArray[np.bool_], *, steps: bool) -> str:
@@ -221,11 +223,7 @@ def _bars(mark: Bars, box: _Box) -> Iterator[str]:
     a, b = box.at_x(mark.start), box.at_x(mark.end)
     for i in range(len(a)):
         y = float(box.at_y(i)) - 8
-        told = (
-            f' data-key="{escape(mark.keys[i])}" data-value="{float(mark.end[i] - mark.start[i])!r}"'
-            if mark.keys
-            else ""
-        )
+        told = _told(mark, i, float(mark.end[i] - mark.start[i]))
         left, wide = min(a[i], b[i]), abs(b[i] - a[i])
         yield f'<rect class="bar" x="{left:.1f}" y="{y:.1f}" width="{wide:.1f}" height="16" rx="2"{told}/>'
 

@@ -10,18 +10,10 @@ from rich.table import Table
 from rich.text import Text
 
 from openloop.records import Run
+from openloop.report.marks import Unit
 from openloop.report.metric_map import Metric
-from openloop.score import (
-    CostScore,
-    Leak,
-    Percentiles,
-    QualityScore,
-    Score,
-    ServerScore,
-    SliceScore,
-    Summary,
-    Verdict,
-)
+from openloop.report.page import Cell, Columns, numbers, show, span, texts, written
+from openloop.score import CostScore, Leak, QualityScore, Score, ServerScore, SliceScore, Verdict
 from openloop.spec import plain
 from openloop.units import format_count, format_money, format_rate, format_seconds, format_share
 
@@ -37,19 +29,54 @@ LATENCIES = {
     "user idle": "idle_s",
     "client lag": "client_lag_s",
 }
-
-WIDTH = 10_000
-
+OTHERWISE: Columns = {
+    "failures_as_inf.p50": ("p50, failures as never", "seconds"),
+    "failures_as_inf.p99": ("p99, failures as never", "seconds"),
+    "from_sent.p50": ("p50 from send", "seconds"),
+    "from_sent.p99": ("p99 from send", "seconds"),
+}
+GROUP: Columns = {
+    "requests": ("requests", "count"),
+    "goodput_rps": ("goodput", "rate"),
+    "attainment": ("attainment", "share"),
+    "attainment_interval": ("95% interval", "share"),
+    "ttft_s.p50": ("ttft p50", "seconds"),
+    "ttft_s.p99": ("p99", "seconds"),
+    "tpot_s.p50": ("tpot p50", "seconds"),
+    "tpot_s.p99": ("p99", "seconds"),
+    "e2e_s.p50": ("e2e p50", "seconds"),
+    "e2e_s.p99": ("p99", "seconds"),
+    "cost_per_accepted": ("cost per accepted", "money"),
+}
+GATE: Columns = {
+    "failed": ("failed", "count"),
+    "failed_alone": ("alone", "count"),
+    "attainment": ("attainment of it alone", "share"),
+}
+TURN: Columns = {
+    "requests": ("requests", "count"),
+    "attainment": ("attainment", "share"),
+    "prompt_tokens": ("prompt tokens", "count"),
+    "cache_hit_rate": ("cached", "share"),
+}
+STRAGGLER: Columns = {
+    "metric": ("metric", "count"),
+    "p95_s": ("p95", "seconds"),
+    "fleet_p95_s": ("fleet's p95", "seconds"),
+}
+SLICE: Columns = {
+    "judged": ("judged", "count"),
+    "failed": ("failed", "count"),
+    "pass_rate": ("pass", "share"),
+    "interval": ("95% interval", "share"),
+    "rest_pass_rate": ("others pass", "share"),
+    "needed": ("needed to see +2% fail", "count"),
+}
 SHOWN_COLUMNS = (
-    "attempt",
-    "kind",
-    "status",
-    "replica",
-    "scheduled_ns",
-    "sent_ns",
-    "ended_ns",
+    *("attempt", "kind", "status", "replica", "scheduled_ns", "sent_ns", "ended_ns"),
     "output_tokens",
 )
+WIDTH = 10_000
 
 
 class Page:
@@ -63,18 +90,29 @@ class Page:
     def line(self, text: str, style: str = "") -> None:
         self.console.print(Text(_printable(text), style=style))
 
-    def table(self, title: str, header: Sequence[str], rows: Iterable[Sequence[str]], *, words: bool = False) -> None:
+    def verdict(self, valid: bool, reasons: Iterable[str]) -> None:
+        if valid:
+            self.line("VALID", style="bold green")
+        for reason in reasons:
+            self.line(f"INVALID: {reason}", style="bold red")
+
+    def table(self, title: str, header: Sequence[str], rows: Iterable[Sequence[Cell]], *, words: bool = False) -> None:
         """Rows of a name and its numbers (or words), under a header; nothing where there are no rows."""
         rows = list(rows)
         if not rows:
             return
         grid = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
-        for index, name in enumerate((title, *header)):
-            grid.add_column(name, justify="left" if words or index == 0 else "right", no_wrap=True)
+        for index, heading in enumerate((title, *header)):
+            grid.add_column(heading, justify="left" if words or index == 0 else "right", no_wrap=True)
         for name, *cells in rows:
-            grid.add_row(Text(_printable(name)), *(self.number(_printable(cell)) for cell in cells))
+            grid.add_row(Text(_printable(str(name))), *(self.number(_printable(str(cell))) for cell in cells))
         self.console.print()
         self.console.print(grid)
+
+    def things(self, title: str, things: Iterable[tuple[str, Any]], columns: Columns) -> None:
+        """A row of its fields for each, by name."""
+        header = [words for words, _ in columns.values()]
+        self.table(title, header, ((name, *texts(each, columns)) for name, each in things))
 
     def number(self, text: str) -> Text:
         if self.valid or not text or text == "-":
@@ -95,45 +133,36 @@ def show_score(score: Score, console: Console | None = None) -> None:
     page = Page(score.valid, console)
     page.line(f"{score.run or 'run'}: {format_count(score.requests)} requests due in {format_seconds(score.window_s)}")
     page.line(f"SLO: {score.slo}")
-    _show_verdict(page, Verdict(score.valid, score.reasons, ()))
+    page.verdict(score.valid, score.reasons)
     _show_rates(page, score)
     _show_latencies(page, score)
     _show_failures(page, score)
     _show_more(page, score)
     for key, groups in score.by.items():
-        page.table(f"by {key}", GROUP_HEADER, ((name, *_group_row(summary)) for name, summary in groups.items()))
-    page.table(
-        "by time",
-        GROUP_HEADER,
-        ((f"{w.start_s:.6g} s to {w.end_s:.6g} s", *_group_row(w.summary)) for w in score.windows),
-    )
-    _show_disruptions(page, score)
+        page.things(f"by {key}", groups.items(), GROUP)
+    page.things("by time", ((f"{w.start_s:.6g} s to {w.end_s:.6g} s", w.summary) for w in score.windows), GROUP)
+    disruptions = [(f"{d.kind}, {d.start_s:.6g} s to {d.end_s:.6g} s", d.summary) for d in score.disruptions]
+    steady = [("outside of these", score.steady)] if score.steady else []
+    page.things("disruption", [*disruptions, *steady], GROUP)
     for note in score.notes:
         page.line(f"note: {note}", style="dim")
 
 
-def _show_verdict(page: Page, verdict: Verdict) -> None:
-    if verdict.valid:
-        page.line("VALID", style="bold green")
-    for reason in verdict.reasons:
-        page.line(f"INVALID: {reason}", style="bold red")
-
-
 def _show_rates(page: Page, score: Score) -> None:
-    low, high = score.attainment_interval
+    """From schedule, its interval, and from send."""
     rows = [
         ("offered", format_rate(score.offered_rps), "", ""),
         ("throughput", format_rate(score.throughput_rps), "", ""),
         (
             "goodput",
             format_rate(score.goodput_rps),
-            _range(score.goodput_rps_interval, "/s"),
+            _rates(score.goodput_rps_interval),
             format_rate(score.goodput_rps_from_sent),
         ),
         (
             "attainment",
             format_share(score.attainment),
-            f"{format_share(low)} to {format_share(high)}",
+            span(score.attainment_interval, "share"),
             format_share(score.attainment_from_sent),
         ),
     ]
@@ -144,21 +173,23 @@ def _show_rates(page: Page, score: Score) -> None:
         name = f"accepted {unit.name}s" + ("" if classes == "all" else f" ({classes})")
         rows.append((name, f"{unit.goodput:,.3g}/{per}", f"{format_share(unit.attainment)} of {unit.due:,}", ""))
     if score.output_tokens_per_s:
-        rows += _token_rates(score)
+        rows += [
+            ("output tokens", format_rate(score.output_tokens_per_s), "", ""),
+            ("accepted output tokens", format_rate(score.output_token_goodput), "", ""),
+            ("smooth goodput, tokens", format_rate(score.smooth_goodput), _rates(score.smooth_goodput_interval), ""),
+        ]
     if score.sessions.by_turn:
         sessions = score.sessions
-        rows.append(
-            (
-                "accepted sessions",
-                format_rate(sessions.goodput_per_s),
-                f"{format_share(sessions.attainment)} of {sessions.sessions:,}; "
-                f"{format_share(sessions.turn_attainment)} of {sessions.turns:,} turns",
-                "",
-            )
-        )
+        all_of_it = f"{format_share(sessions.attainment)} of {sessions.sessions:,}"
+        turns = f"{format_share(sessions.turn_attainment)} of {sessions.turns:,} turns"
+        rows.append(("accepted sessions", format_rate(sessions.goodput_per_s), f"{all_of_it}; {turns}", ""))
     if score.cost is not None:
         rows.append(("cost per accepted", format_money(score.cost.per_accepted), _cost_parts(score.cost), ""))
     page.table("", ("from schedule", "95% interval", "from send"), rows)
+
+
+def _rates(interval: tuple[float, float]) -> str:
+    return span(interval, "rate").replace("/s to", " to")
 
 
 def _cost_parts(cost: CostScore) -> str:
@@ -171,70 +202,29 @@ def _cost_parts(cost: CostScore) -> str:
     return " + ".join(f"{format_money(value)} {name}" for name, value in parts.items() if value)
 
 
-def _token_rates(score: Score) -> list[tuple[str, str, str, str]]:
-    return [
-        ("output tokens", format_rate(score.output_tokens_per_s), "", ""),
-        ("accepted output tokens", format_rate(score.output_token_goodput), "", ""),
-        (
-            "smooth goodput, tokens",
-            format_rate(score.smooth_goodput),
-            _range(score.smooth_goodput_interval, "/s"),
-            "",
-        ),
-    ]
-
-
 def _show_latencies(page: Page, score: Score) -> None:
-    found = {name: getattr(score, field) for name, field in LATENCIES.items()}
+    names = {name: getattr(score, field) for name, field in LATENCIES.items()}
     if not score.output_tokens_per_s:
-        found["user idle"] = None
-    rows = {name: _latency_row(values) for name, values in found.items() if values is not None}
-    page.table(
-        "latency",
-        ("n", "p50", "p90", "p95", "p99", "95% interval", "p99.9", "mean"),
-        ((name, *row) for name, row in rows.items()),
-    )
-    shown = [cell for row in rows.values() for cell in row]
+        names["user idle"] = None
+    found = {name: values for name, values in names.items() if values is not None}
+    rows = []
+    for name, values in found.items():
+        low = numbers(values, {"n": "count", "p50": "seconds", "p90": "seconds", "p95": "seconds", "p99": "seconds"})
+        interval = span(values.intervals["p99"], "seconds")
+        rows.append([name, *low, interval, *numbers(values, {"p99_9": "seconds", "mean": "seconds"})])
+    page.table("latency", ("n", "p50", "p90", "p95", "p99", "95% interval", "p99.9", "mean"), rows)
+    shown = [str(cell) for row in rows for cell in row]
     if any(cell.endswith("*") for cell in shown):
         page.line("* fewer values than it takes to have one beyond this percentile", style="dim")
     if any(cell.endswith("?") for cell in shown):
         page.line("? the run is too short, or varies too much, to bound it from above", style="dim")
-    other = {name: values for name, values in found.items() if values and values.from_sent and values.failures_as_inf}
-    page.table(
-        "latency seen otherwise",
-        ("p50, failures as never", "p99, failures as never", "p50 from send", "p99 from send"),
-        (
-            (
-                name,
-                *map(
-                    format_seconds,
-                    (v.failures_as_inf.p50, v.failures_as_inf.p99, v.from_sent.p50, v.from_sent.p99),
-                ),
-            )
-            for name, v in other.items()
-            if name in ("ttft", "tpot", "e2e")
-        ),
-    )
-
-
-def _latency_row(values: Percentiles) -> list[str]:
-    low, high = values.intervals["p99"]
-    return [
-        format_count(values.n),
-        *(format_seconds(value) for value in (values.p50, values.p90, values.p95)),
-        format_seconds(values.p99) + ("" if values.n >= 100 else "*"),
-        f"{format_seconds(low)} to {'?' if math.isinf(high) else format_seconds(high)}",
-        format_seconds(values.p99_9) + ("" if values.n >= 1000 else "*"),
-        format_seconds(values.mean),
-    ]
+    other = {name: values for name, values in found.items() if name in ("ttft", "tpot", "e2e")}
+    both = {name: values for name, values in other.items() if values.from_sent and values.failures_as_inf}
+    page.things("latency seen otherwise", both.items(), OTHERWISE)
 
 
 def _show_failures(page: Page, score: Score) -> None:
-    rows = [
-        (name, format_count(gate.failed), format_count(gate.failed_alone), format_share(gate.attainment))
-        for name, gate in score.gates.items()
-    ]
-    page.table("gate", ("failed", "alone", "attainment of it alone"), rows)
+    page.things("gate", score.gates.items(), GATE)
     joint = [joint for joint in score.joint_failures if len(joint.gates) > 1]
     page.table("failed together", ("requests",), ((" + ".join(j.gates), format_count(j.requests)) for j in joint[:5]))
     failed = {name: count for name, count in score.statuses.items() if count and name != "ok"}
@@ -261,33 +251,16 @@ def _show_more(page: Page, score: Score) -> None:
     if score.output_tokens_per_s:
         page.table("where the work went", ("attempts/s", "tokens/s", "share", "cost", ""), map(_leak_row, score.leaks))
     show_quality(page, score.quality)
-    page.table(
-        "turn",
-        ("requests", "attainment", "prompt tokens", "cached"),
-        (
-            (
-                str(each.turn + 1),
-                format_count(each.requests),
-                format_share(each.attainment),
-                "-" if math.isnan(each.prompt_tokens) else format_count(each.prompt_tokens),
-                format_share(each.cache_hit_rate),
-            )
-            for each in score.sessions.by_turn
-        ),
-    )
-    page.table(
-        "straggler",
-        ("metric", "p95", "fleet's p95"),
-        ((s.replica, s.metric, format_seconds(s.p95_s), format_seconds(s.fleet_p95_s)) for s in score.stragglers),
-    )
+    page.things("turn", ((str(each.turn + 1), each) for each in score.sessions.by_turn), TURN)
+    page.things("straggler", ((each.replica, each) for each in score.stragglers), STRAGGLER)
 
 
 def _server_rows(server: ServerScore) -> list[tuple[str, str]]:
     """Two lines of what is known."""
-    levels = {
-        "waiting": (server.queue_mean, server.queue_peak, _level),
-        "running": (server.running_mean, server.running_peak, _level),
-        "KV cache": (server.kv_use_mean, server.kv_use_peak, format_share),
+    levels: dict[str, tuple[float, float, Unit]] = {
+        "waiting": (server.queue_mean, server.queue_peak, "number"),
+        "running": (server.running_mean, server.running_peak, "number"),
+        "KV cache": (server.kv_use_mean, server.kv_use_peak, "share"),
     }
     totals = {
         "preemptions": f"{server.preemptions:,.0f}",
@@ -295,20 +268,15 @@ def _server_rows(server: ServerScore) -> list[tuple[str, str]]:
         "drafts accepted": format_share(server.draft_acceptance),
         "GPU": format_share(server.gpu_use),
     }
-    known = [
-        [
-            f"{name} {show(mean)} (peak {show(peak)})"
-            for name, (mean, peak, show) in levels.items()
+    known = {
+        "server's mean level": [
+            f"{name} {show(mean, unit)} (peak {show(peak, unit)})"
+            for name, (mean, peak, unit) in levels.items()
             if not math.isnan(mean)
         ],
-        [f"{name} {value}" for name, value in totals.items() if value not in ("-", "nan")],
-    ]
-    names = ("server's mean level", "server's totals")
-    return [(name, ", ".join(each) or "-") for name, each in zip(names, known, strict=True)]
-
-
-def _level(value: float) -> str:
-    return f"{value:,.4g}"
+        "server's totals": [f"{name} {value}" for name, value in totals.items() if value not in ("-", "nan")],
+    }
+    return [(name, ", ".join(each) or "-") for name, each in known.items()]
 
 
 def _leak_row(leak: Leak) -> tuple[str, ...]:
@@ -316,10 +284,9 @@ def _leak_row(leak: Leak) -> tuple[str, ...]:
     cost = "" if leak.cost is None else format_money(leak.cost)
     if leak.tokens_per_s is None or leak.share is None:
         return name, gone, "not told", "", cost, ""
-    teller = {"server": "by the server's counters", "estimate": "estimated from preemptions"}.get(
-        leak.told_by or "", ""
-    )
-    return name, gone, f"{leak.tokens_per_s:,.1f}", format_share(leak.share), cost, teller
+    tellers = {"server": "by the server's counters", "estimate": "estimated from preemptions"}
+    told_by = tellers.get(leak.told_by or "", "")
+    return name, gone, f"{leak.tokens_per_s:,.1f}", format_share(leak.share), cost, told_by
 
 
 def show_quality(page: Page, quality: QualityScore | None) -> None:
@@ -331,64 +298,12 @@ def show_quality(page: Page, quality: QualityScore | None) -> None:
     )
     page.table(
         "quality",
-        ("judged", "failed", "pass", "95% interval", "others pass", "needed to see +2% fail", ""),
+        [*(words for words, _ in SLICE.values()), ""],
         (
-            (
-                name,
-                format_count(each.judged),
-                format_count(each.failed),
-                format_share(each.pass_rate),
-                " to ".join(map(format_share, each.interval)),
-                format_share(each.rest_pass_rate),
-                format_count(each.needed),
-                "worse" if each.worse else "" if each.enough else "too few to tell",
-            )
+            (name, *texts(each, SLICE), "worse" if each.worse else "" if each.enough else "too few to tell")
             for name, each in {"all": whole, **quality.slices}.items()
         ),
     )
-
-
-GROUP_HEADER = (
-    "requests",
-    "goodput",
-    "attainment",
-    "95% interval",
-    "ttft p50",
-    "p99",
-    "tpot p50",
-    "p99",
-    "e2e p50",
-    "p99",
-    "cost per accepted",
-)
-
-
-def _group_row(summary: Summary) -> list[str]:
-    low, high = summary.attainment_interval
-    tails = [
-        format_seconds(getattr(values, step)) if values else "-"
-        for values in (summary.ttft_s, summary.tpot_s, summary.e2e_s)
-        for step in ("p50", "p99")
-    ]
-    return [
-        format_count(summary.requests),
-        format_rate(summary.goodput_rps),
-        format_share(summary.attainment),
-        f"{format_share(low)} to {format_share(high)}",
-        *tails,
-        "-" if summary.cost_per_accepted is None else format_money(summary.cost_per_accepted),
-    ]
-
-
-def _show_disruptions(page: Page, score: Score) -> None:
-    rows = [(f"{d.kind}, {d.start_s:.6g} s to {d.end_s:.6g} s", *_group_row(d.summary)) for d in score.disruptions]
-    if score.steady:
-        rows.append(("outside of these", *_group_row(score.steady)))
-    page.table("disruption", GROUP_HEADER, rows)
-
-
-def _range(interval: tuple[float, float], unit: str) -> str:
-    return " to ".join(format_rate(value).removesuffix("/s") for value in interval) + unit
 
 
 def inspection(run: Run, verdict: Verdict, rows: int) -> dict[str, Any]:
@@ -422,11 +337,11 @@ def show_inspection(run: Run, verdict: Verdict | None, rows: int, console: Conso
     page = Page(valid=True, console=console)
     page.line(f"{run.path or 'run'}: {run.manifest.source}, {format_count(run.num_rows)} rows")
     if verdict:
-        _show_verdict(page, verdict)
+        page.verdict(verdict.valid, verdict.reasons)
     facts = {
         name: value for name, value in msgspec.to_builtins(run.manifest).items() if value is not None and value != ()
     }
-    page.table("manifest", ("",), ((name, _fact(value)) for name, value in facts.items()), words=True)
+    page.table("manifest", ("",), ((name, written(value)) for name, value in facts.items()), words=True)
     if told := _told(run):
         page.console.print()
         page.line(
@@ -443,10 +358,6 @@ def show_inspection(run: Run, verdict: Verdict | None, rows: int, console: Conso
     )
     for note in verdict.notes if verdict else ():
         page.line(f"note: {note}", style="dim")
-
-
-def _fact(value: Any) -> str:
-    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
 def _cell(row: dict[str, Any], name: str) -> str:

@@ -1,12 +1,14 @@
 """The report of a search over fleets: the one to use, what the others trade, and how the search went."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from openloop.report.page import Axis, Curve, Figure, Number, Panel, Report, Section, Table, Unit, show
+from openloop.report.marks import Axis, Curve, Figure, Panel, Unit
+from openloop.report.page import Cell, Number, Report, Section, Table, capital, show, span
 from openloop.tune import OBJECTIVES, Trial, Tuning
-from openloop.units import format_money, format_rate, format_seconds, format_share
+from openloop.units import format_seconds, format_share
 
 __all__ = ["tuning_report"]
 
@@ -16,11 +18,14 @@ UNITS: dict[str, tuple[str, Unit]] = {
     "token_goodput_per_dollar": ("accepted tokens per unit of money", "count"),
     "goodput": ("accepted results per second", "rate"),
 }
+INTERVALS = {"goodput_rps": "goodput_interval", "tail_s": "tail_interval"}
+CHOSEN = "chosen, on fresh seeds"
 MOST_ROWS = 30
 
 
 def tuning_report(found: Tuning) -> Report:
-    best = found.best or _so_far(found)
+    known = [trial for trial in found.trials if trial.refused is None]
+    best = found.best or max(known, key=OBJECTIVES[found.objective], default=None)
     return Report(
         title="Tuning",
         subtitle=f"{len(found.trials)} of {found.size:,} fleets tried · {found.slo} · {found.rate}",
@@ -32,11 +37,6 @@ def tuning_report(found: Tuning) -> Report:
         data=found.to_dict(),
         badge="Confirmed" if found.best else "Not confirmed",
     )
-
-
-def _so_far(found: Tuning) -> Trial | None:
-    known = [trial for trial in found.trials if trial.refused is None]
-    return max(known, key=OBJECTIVES[found.objective], default=None)
 
 
 def _told(chosen: dict[str, object]) -> str:
@@ -63,10 +63,9 @@ def _sentences(found: Tuning, best: Trial | None) -> list[str]:
     lines = []
     words, unit = UNITS[found.objective]
     if found.best and found.best_value is not None and found.best_interval is not None:
-        low, high = (show(end, unit) for end in found.best_interval)
         lines.append(
-            f"It makes {show(found.best_value, unit)} {words} ({low} to {high}) on seeds that the search had not seen; "
-            f"{format_share(found.best.attainment)} of requests are accepted."
+            f"It makes {show(found.best_value, unit)} {words} ({span(found.best_interval, unit)}) on seeds that the "
+            f"search had not seen; {format_share(found.best.attainment)} of requests are accepted."
         )
     elif best is not None:
         lines.append(
@@ -82,7 +81,7 @@ def _sentences(found: Tuning, best: Trial | None) -> list[str]:
     if refused:
         lines.append(f"{len(refused)} fleets could not be simulated: {refused[0].refused}.")
     if found.stopped != "done":
-        lines.append(f"{found.stopped[:1].upper()}{found.stopped[1:]}.")
+        lines.append(f"{capital(found.stopped)}.")
     return lines
 
 
@@ -91,49 +90,55 @@ def _numbers(found: Tuning) -> list[tuple[str, Number, str]]:
     if best is None or found.best_interval is None:
         return []
     words, unit = UNITS[found.objective]
-    span = " to ".join(show(end, unit) for end in found.best_interval)
-    lines = [(words, Number(found.best_value, unit, "best_value"), span)]
+    lines = [(words, Number(found.best_value, unit, "best_value"), span(found.best_interval, unit))]
     if found.objective != "goodput":
-        span = " to ".join(map(format_rate, best.goodput_interval))
-        lines.append(("goodput", Number(best.goodput_rps, "rate", "best.goodput_rps"), span))
+        about = span(best.goodput_interval, "rate")
+        lines.append(("goodput", Number(best.goodput_rps, "rate", "best.goodput_rps"), about))
     lines.append(("accepted", Number(best.attainment, "share", "best.attainment"), "of requests"))
     if best.cost_per_hour is not None:
         lines.append(("cost per hour", Number(best.cost_per_hour, "money", "best.cost_per_hour"), ""))
     if best.tail_s is not None:
-        lines.append((TAILS[found.tail], Number(best.tail_s, "seconds", "best.tail_s"), _tail_span(best)))
+        about = span(best.tail_interval, "seconds")
+        lines.append((TAILS[found.tail], Number(best.tail_s, "seconds", "best.tail_s"), about))
     return lines
-
-
-def _tail_span(trial: Trial) -> str:
-    if trial.tail_interval is None:
-        return ""
-    low, high = trial.tail_interval
-    return f"{format_seconds(low)} to {'?' if high is None else format_seconds(high)}"
 
 
 def _front(found: Tuning) -> Section:
     known = [trial for trial in found.trials if trial.refused is None]
     on_front = {trial.place for trial in found.front}
     others = [trial for trial in known if trial.place not in on_front]
+    best = [found.best] if found.best else []
     priced = any(trial.cost_per_hour for trial in known)
-    marks = [_dots("tried", others, "grey", priced), _dots("front", found.front, "blue", priced, spans=True)]
-    if found.best:
-        marks.append(_dots("chosen, on fresh seeds", [found.best], "red", priced, spans=True))
+    x = "cost_per_hour" if priced else "tail_s"
+    marks = [
+        replace(_dots("tried", others, "grey", x, "goodput_rps"), low=None, high=None),
+        _dots("front", found.front, "blue", x, "goodput_rps"),
+    ]
+    if best:
+        marks.append(_dots(CHOSEN, best, "red", x, "goodput_rps"))
+    panels = [Panel(Axis("accepted per second", "rate", low=0.0), marks, 240)]
+    tails = [
+        _dots(name, [trial for trial in trials if trial.tail_s is not None], color, x, "tail_s")
+        for name, trials, color in (("front", found.front, "blue"), (CHOSEN, best, "red"))
+    ]
+    tails = [each for each in tails if len(each.x)]
+    if priced and tails:  # over the same cost
+        panels.append(Panel(Axis(f"{TAILS[found.tail]}, logarithmic", "seconds", "log"), tails, 150))
     figure = Figure(
         "front",
         "Goodput against cost" if priced else "Goodput against the tail",
         Axis("cost per hour", "money", low=0.0) if priced else Axis(TAILS[found.tail], "seconds", low=0.0),
-        [Panel(Axis("accepted per second", "rate", low=0.0), marks, 240), *_tails(found, priced)],
+        panels,
         "Whiskers are 95% intervals. Fleets of the front are beaten by no other in goodput, cost and tail at once.",
     )
-    rows: list[list[str | Number]] = [
+    rows: list[list[Cell]] = [
         [
             _told(trial.chosen),
             Number(trial.goodput_rps, "rate", f"front.{place}.goodput_rps"),
-            " to ".join(map(format_rate, trial.goodput_interval)),
-            "-" if trial.cost_per_hour is None else format_money(trial.cost_per_hour),
-            "-" if trial.tail_s is None else format_seconds(trial.tail_s),
-            _tail_span(trial),
+            span(trial.goodput_interval, "rate"),
+            show(trial.cost_per_hour, "money"),
+            show(trial.tail_s, "seconds"),
+            span(trial.tail_interval, "seconds"),
             format_share(trial.attainment),
         ]
         for place, trial in enumerate(found.front[:MOST_ROWS])
@@ -146,32 +151,15 @@ def _front(found: Tuning) -> Section:
     return Section("front", "What can be traded", lead, [figure, Table(header, rows, more)])
 
 
-def _tails(found: Tuning, priced: bool) -> list[Panel]:
-    """The tail of the front, over the same cost."""
-    known = [trial for trial in (*found.front, *([found.best] if found.best else [])) if trial.tail_s is not None]
-    if not priced or not known:
-        return []
-    marks = []
-    for name, trials, color in (
-        ("front", [trial for trial in known if not trial.fresh], "blue"),
-        ("chosen, on fresh seeds", [trial for trial in known if trial.fresh], "red"),
-    ):
-        x, y = (np.array([getattr(t, key) for t in trials], float) for key in ("cost_per_hour", "tail_s"))
-        spans = [t.tail_interval or (t.tail_s, t.tail_s) for t in trials]
-        low = np.array([span[0] for span in spans], float)
-        high = np.array(
-            [t.tail_s if span[1] is None else span[1] for t, span in zip(trials, spans, strict=True)], float
-        )
-        if trials:
-            marks.append(Curve(name, x, y, color, "dots", low, high))
-    return [Panel(Axis(f"{TAILS[found.tail]}, logarithmic", "seconds", "log"), marks, 150)]
-
-
-def _dots(name: str, trials: Sequence[Trial], color: str, priced: bool, *, spans: bool = False) -> Curve:
-    x = np.array([(t.cost_per_hour if priced else t.tail_s) or np.nan for t in trials], float)
-    low, high = (np.array([t.goodput_interval[end] for t in trials], float) for end in (0, 1))
-    y = np.array([t.goodput_rps for t in trials], float)
-    return Curve(name, x, y, color, "dots", low if spans else None, high if spans else None)
+def _dots(name: str, trials: Sequence[Trial], color: str, x: str, y: str) -> Curve:
+    """One figure over another, with the interval of y; where nothing bounds it from above, up to itself."""
+    xs, ys = (np.array([getattr(trial, key) for trial in trials], float) for key in (x, y))  # None becomes NaN
+    intervals = [getattr(trial, INTERVALS[y]) or (None, None) for trial in trials]
+    low, high = (
+        np.array([each if end is None else end for each, end in zip(ys, ends, strict=True)], float)
+        for ends in (zip(*intervals, strict=True) if trials else ((), ()))
+    )
+    return Curve(name, xs, ys, color, "dots", low, high)
 
 
 def _search(found: Tuning) -> Section:
@@ -187,7 +175,7 @@ def _search(found: Tuning) -> Section:
         Axis("simulation", "count", low=0.0),
         [Panel(Axis(words, unit, low=0.0), marks)],
     )
-    rows: list[list[str | Number]] = [
+    rows: list[list[Cell]] = [
         [_told(trial.chosen), Number(value(trial), unit), format_share(trial.attainment)] for trial in found.confirmed
     ]
     table = Table(("confirmed on fresh seeds", words, "accepted"), rows)

@@ -9,8 +9,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from openloop.errors import SpecError, StorageError
+from openloop.errors import SpecError
 from openloop.report.chart import COLORS, STYLE
+from openloop.report.files import save_picture
 from openloop.units import format_rate, format_seconds
 from openloop.workload import Demand, Description, known_tokens
 
@@ -25,9 +26,10 @@ def show_workload(name: str, found: Description, demand: Demand) -> None:
     click.echo(name)
     click.echo()
     follow = found.requests - found.scheduled
+    over = f"{format_rate(found.rate)} over {format_seconds(found.span_s)}"
     rows = [
         ("requests", f"{found.requests:,}" + (f", of which {follow:,} follow from answers" if follow else "")),
-        ("arrivals", _arrivals(found)),
+        ("arrivals", f"{over}, gaps vary by {found.gaps_cv:.2f}, busiest second {found.busiest_second:,}"),
         ("reuse", f"{found.reuse:.1%} of prompt tokens were seen before, by a cache without limits"),
     ]
     if found.sessions:
@@ -51,11 +53,6 @@ def show_workload(name: str, found: Description, demand: Demand) -> None:
     counts, _ = np.histogram(due, WIDTH, (0.0, found.span_s))
     most = counts.max() * WIDTH / found.span_s
     click.echo(f"{'arrivals':<10}|{_bars(counts)}| 0 to {format_seconds(found.span_s)}, most {most:.3g}/s")
-
-
-def _arrivals(found: Description) -> str:
-    over = f"{format_rate(found.rate)} over {format_seconds(found.span_s)}"
-    return f"{over}, gaps vary by {found.gaps_cv:.2f}, busiest second {found.busiest_second:,}"
 
 
 def _picture(label: str, tokens: NDArray[np.int64]) -> str:
@@ -86,12 +83,7 @@ def draw_workload(name: str, demand: Demand, horizon_s: float, path: Path) -> No
         _draw_reuse(reuse, demand)
         title = name if len(name) <= LETTERS else f"{name[:LETTERS]}…"
         figure.suptitle(f"{title}\n{len(demand):,} requests", x=0.01, ha="left", fontsize=10, fontweight="bold")
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            stamp = {"Date": None} if path.suffix.lower() == ".svg" else None
-            figure.savefig(path, dpi=150, metadata=stamp)
-        except OSError as error:
-            raise StorageError(f"{path} cannot be written: {error.strerror}") from None
+        save_picture(figure, path)
 
 
 def _draw_lengths(axes: Axes, tokens: NDArray[np.int64], label: str, color: str) -> None:

@@ -1,25 +1,27 @@
 """A run while it goes on: what has ended so far, judged as the score at the end will be."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from openloop.records import MISSING
+from openloop.records import MISSING, Now
 from openloop.records.tail import MOST_ROWS, Tail
-from openloop.report.page import Axis, Curve, Figure, Number, Panel, Report, Rule, Section
+from openloop.report.figures import gate_rules
+from openloop.report.marks import Axis, Curve, Figure, Floats, Panel
+from openloop.report.page import Number, Report, Section
 from openloop.score.judged import judge_run
 from openloop.score.scope import Scope
 from openloop.score.scorer import objectives_of
-from openloop.slo import SLO, Objectives, parse_slo
+from openloop.slo import E2E, SLO, TTFT, Objectives, parse_slo
 from openloop.units import format_seconds
 
 __all__ = ["live_report"]
 
-Floats = NDArray[np.float64]
-
 RECENT_S = 10.0
 SHOWN_S = 120
+ENOUGH = 100  # requests, for a p99
 
 
 def live_report(tail: Tail, slo: str | None = None) -> Report:
@@ -34,35 +36,18 @@ def live_report(tail: Tail, slo: str | None = None) -> Report:
     scope = judge_run(tail.run, objectives).everyone
     ended = np.where(scope.left_ns != MISSING, scope.left_ns, scope.due_ns) / 1e9
     until = now.seconds if now else float(ended.max())
-    recent = ended > until - RECENT_S
-    span = min(RECENT_S, max(until, 1e-9))
-    accepted, ok = scope.judgement.accepted, scope.deliveries.ok
-    share = float(accepted[recent].mean()) if recent.any() else np.nan
-    data: dict[str, Any] = {
-        "rows": tail.rows,
-        "slo": str(objectives),
-        "seconds": until,
-        "due": now.due if now else None,
-        "in_flight": now.in_flight if now else None,
-        "offered_rps": now.due / max(until, 1e-9) if now else None,
-        "ended_rps": float(recent.sum()) / span,
-        "goodput_rps": float(accepted[recent].sum()) / span,
-        "attainment": None if np.isnan(share) else share,
-        "p50_s": _quantile(scope, recent & ok, 0.5),
-        "p99_s": _quantile(scope, recent & ok, 0.99),
-        "recent": int(recent.sum()),
-    }
+    data = {"rows": tail.rows, "slo": str(objectives), "seconds": until, **_lately(scope, ended, until, now)}
     what = "TTFT" if _streamed(scope) else "E2E"
-    few = "" if data["recent"] >= 100 else "*"
-    numbers = [
-        ("goodput", Number(data["goodput_rps"], "rate", "goodput_rps"), "over the last 10 s"),
-        ("ended", Number(data["ended_rps"], "rate", "ended_rps"), "over the last 10 s"),
-        ("offered", Number(data["offered_rps"], "rate", "offered_rps"), "since it began"),
-        ("in flight", Number(data["in_flight"], "count", "in_flight"), "now"),
-        ("accepted", Number(data["attainment"], "share", "attainment"), f"of {data['recent']:,} that ended lately"),
-        (f"p50 {what}", Number(data["p50_s"], "seconds", "p50_s"), "over the last 10 s"),
-        (f"p99 {what}", Number(data["p99_s"], "seconds", "p99_s", few), "over the last 10 s"),
-    ]
+    flights = [(look.seconds, look.in_flight) for look in tail.looks]
+    judged = f" Of {tail.rows:,} attempts the latest {MOST_ROWS:,} are judged." if tail.rows > MOST_ROWS else ""
+    section = Section(
+        "live",
+        "As it goes",
+        "The last two minutes, second by second.",
+        [_figure(scope, ended, until, flights, what)],
+        "Counted when requests end, so that what is in flight is not yet in goodput; the score at the end "
+        f"counts everything that was due. In flight is known since this page was opened.{judged}",
+    )
     total = f" of {format_seconds(facts.window_ns[1] / 1e9)}" if facts.window_ns else ""
     return Report(
         name,
@@ -70,20 +55,38 @@ def live_report(tail: Tail, slo: str | None = None) -> Report:
         "live",
         f"{format_seconds(until)}{total}, {tail.rows:,} attempts ended",
         [f"Held against {objectives}." if str(objectives) else "There is no SLO: whatever is answered counts."],
-        numbers,
-        [
-            Section(
-                "live",
-                "As it goes",
-                "The last two minutes, second by second.",
-                [_figure(scope, ended, until, [(look.seconds, look.in_flight) for look in tail.looks], what)],
-                "Counted when requests end, so that what is in flight is not yet in goodput; the score at the end "
-                "counts everything that was due. In flight is known since this page was opened."
-                + (f" Of {tail.rows:,} attempts the latest {MOST_ROWS:,} are judged." if tail.rows > MOST_ROWS else ""),
-            )
-        ],
+        list(_numbers(data, what)),
+        [section],
         data,
     )
+
+
+def _lately(scope: Scope, ended: Floats, until: float, now: Now | None) -> dict[str, Any]:
+    """What ended in the last seconds."""
+    recent, seconds = ended > until - RECENT_S, min(RECENT_S, max(until, 1e-9))
+    accepted, completed = scope.judgement.accepted[recent], recent & scope.deliveries.ok
+    return {
+        "due": now.due if now else None,
+        "in_flight": now.in_flight if now else None,
+        "offered_rps": now.due / max(until, 1e-9) if now else None,
+        "ended_rps": float(recent.sum()) / seconds,
+        "goodput_rps": float(accepted.sum()) / seconds,
+        "attainment": float(accepted.mean()) if recent.any() else None,
+        "p50_s": _quantile(scope, completed, 0.5),
+        "p99_s": _quantile(scope, completed, 0.99),
+        "recent": int(recent.sum()),
+    }
+
+
+def _numbers(data: dict[str, Any], what: str) -> Iterator[tuple[str, Number, str]]:
+    lately, few = f"over the last {RECENT_S:g} s", "" if data["recent"] >= ENOUGH else "*"
+    yield "goodput", Number(data["goodput_rps"], "rate", "goodput_rps"), lately
+    yield "ended", Number(data["ended_rps"], "rate", "ended_rps"), lately
+    yield "offered", Number(data["offered_rps"], "rate", "offered_rps"), "since it began"
+    yield "in flight", Number(data["in_flight"], "count", "in_flight"), "now"
+    yield "accepted", Number(data["attainment"], "share", "attainment"), f"of {data['recent']:,} that ended lately"
+    yield f"p50 {what}", Number(data["p50_s"], "seconds", "p50_s"), lately
+    yield f"p99 {what}", Number(data["p99_s"], "seconds", "p99_s", few), lately
 
 
 def _streamed(scope: Scope) -> bool:
@@ -109,12 +112,6 @@ def _figure(scope: Scope, ended: Floats, until: float, flights: list[tuple[float
     each = [waits[ok & (slot == place)] for place in range(slots)]
     p50, p99 = (np.array([np.quantile(x, q) if len(x) else np.nan for x in each]) for q in (0.5, 0.99))
     shown = [(at, count) for at, count in flights if at >= first]
-    gates = {
-        g.within_s: str(g)
-        for slo in scope.run.slos
-        for g in slo.gates
-        if g.name == what.lower() and hasattr(g, "within_s")
-    }
     panels = [
         Panel(
             Axis("requests per second", "rate", low=0.0),
@@ -128,8 +125,8 @@ def _figure(scope: Scope, ended: Floats, until: float, flights: list[tuple[float
             Axis(f"{what} of those that ended (logarithmic)", "seconds", "log"),
             [
                 Curve("p50", edges[:-1], p50, "blue"),
-                Curve("p99", edges[:-1], p99, "red", few=np.array([len(x) < 100 for x in each], np.bool_)),
-                *(Rule(at, f"SLO: {text}", "y") for at, text in gates.items()),
+                Curve("p99", edges[:-1], p99, "red", few=np.array([len(x) < ENOUGH for x in each], np.bool_)),
+                *gate_rules(scope.run.slos, TTFT if what == "TTFT" else E2E),
             ],
             140,
         ),

@@ -133,14 +133,6 @@ class _Handler(BaseHTTPRequestHandler):
         """Nobody reads it."""
 
 
-def _index(_: Shelf, __: dict[str, str]) -> str:
-    return list_page()
-
-
-def _list(shelf: Shelf, _: dict[str, str]) -> Any:
-    return {"folder": shelf.root.name, "entries": shelf.cards()}
-
-
 def _asked(query: dict[str, str]) -> dict[str, Any]:
     try:
         request = int(query["request"]) if query.get("request") else None
@@ -155,14 +147,17 @@ def _show(shelf: Shelf, query: dict[str, str]) -> str:
     entry = shelf.find(query.get("what", ""))
     asked = _asked(query)
     report = shelf.report(entry, **asked)
-    inside = controls(entry.name, report, shelf.objectives(entry, asked["slo"])) + body(report)
-    return document(f"{entry.name} - openloop", inside, [asset("page.js"), asset("view.js", "view")], connect=True)
+    return _page(entry.name, controls(entry.name, report, shelf.objectives(entry, asked["slo"])), report)
 
 
 def _compare(shelf: Shelf, query: dict[str, str]) -> str:
     report = _pair(shelf, query)
-    inside = controls("", report, None, pair=True) + body(report)
-    return document(f"{report.title} - openloop", inside, [asset("page.js"), asset("view.js", "view")], connect=True)
+    return _page(report.title, controls("", report, None, pair=True), report)
+
+
+def _page(title: str, above: str, report: Report) -> str:
+    scripts = [asset("page.js"), asset("view.js", "view")]
+    return document(f"{title} - openloop", above + body(report), scripts, connect=True)
 
 
 def _pair(shelf: Shelf, query: dict[str, str]) -> Report:
@@ -189,10 +184,10 @@ def _report(shelf: Shelf, query: dict[str, str]) -> Any:
 
 
 ROUTES: dict[str, Callable[[Shelf, dict[str, str]], Any]] = {
-    "/": _index,
+    "/": lambda _, __: list_page(),
     "/show": _show,
     "/compare": _compare,
-    "/api/list": _list,
+    "/api/list": lambda shelf, _: {"folder": shelf.root.name, "entries": shelf.cards()},
     "/api/score": _score,
     "/api/report": _report,
 }

@@ -7,11 +7,10 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import pyarrow as pa
 
-from openloop.compare.decide import compare
 from openloop.errors import OpenloopError, RunError
 from openloop.frontier.folder import FRONTIER_FILE, make_frontier, read_asked, trials_in
 from openloop.frontier.point import read_trial
@@ -20,7 +19,7 @@ from openloop.records.manifest import MANIFEST_FILE, read_manifest
 from openloop.records.run import MemorySource
 from openloop.records.tail import Tail
 from openloop.records.writer import SPOOL_FILE, TABLE_FILE
-from openloop.report.beside import Pair, pair_report
+from openloop.report.beside import Subject, pair_of, pair_report
 from openloop.report.curve import FrontierSubject, frontier_headline, frontier_report, frontier_subject
 from openloop.report.page import Report
 from openloop.report.run import RunSubject, read_run_subject, run_headline, run_report
@@ -36,7 +35,7 @@ KEPT_SUBJECTS = 6
 ALIVE_S = 10.0  # a run that nobody wrote to for so long is not going on
 
 Kind = Literal["run", "frontier"]
-Subject = RunSubject | FrontierSubject
+S = TypeVar("S", RunSubject, FrontierSubject)
 
 
 @dataclass(frozen=True)
@@ -185,9 +184,7 @@ class Shelf:
             before = next((each.judged for each in reversed(same) if each.run.path == entry.path), None)
             return read_run_subject(self._open(entry, stamp), _objectives(slo), request, before=before)
 
-        found = self._keep(entry, (slo if slo is None else str(slo), request), read)
-        assert isinstance(found, RunSubject)
-        return found
+        return self._keep(entry, (slo and str(slo), request), read)
 
     def frontier(
         self, entry: Entry, slo: str | Objectives | None, point: float | None = None, request: int | None = None
@@ -202,21 +199,19 @@ class Shelf:
             found = make_frontier(asked, str(objectives), trials, str(entry.path))
             return frontier_subject(found, objectives, point, request)
 
-        found = self._keep(entry, (slo if slo is None else str(slo), point, request), read)
-        assert isinstance(found, FrontierSubject)
-        return found
+        return self._keep(entry, (slo and str(slo), point, request), read)
 
-    def _keep(self, entry: Entry, asked: tuple[Any, ...], read: Callable[[], Subject]) -> Subject:
+    def _keep(self, entry: Entry, asked: tuple[Any, ...], read: Callable[[], S]) -> S:
         """What was asked for lately is not worked out again, unless its folder has changed."""
         with self._lock:
             key, stamp = (entry.name, *asked), entry.stamp
             kept = self._kept.get(key)
-            found = kept[1] if kept and kept[0] == stamp else read()
+            found: Any = kept[1] if kept and kept[0] == stamp else read()
             self._kept[key] = stamp, found
             self._kept.move_to_end(key)
             while len(self._kept) > KEPT_SUBJECTS:
                 self._kept.popitem(last=False)
-            return found
+            return found  # type: ignore[no-any-return]
 
     def _open(self, entry: Entry, stamp: tuple[float, ...]) -> Run:
         """A run with its rows in memory, as long as there is room."""
@@ -261,11 +256,6 @@ class Shelf:
                 if entry.live:
                     raise RunError(f"{entry.name} is still in progress")
                 same: str | Objectives | None = slo or (subjects[0].objectives if subjects else None)
-                run = entry.kind == "run"
-                subjects.append(self.subject(entry, same) if run else self.frontier(entry, same))
-            first, second = subjects
-            if type(first) is not type(second):
-                raise RunError(f"{a.name} and {b.name} are a run and a frontier: compare two of one kind")
-            what = [each.run if isinstance(each, RunSubject) else None for each in subjects]
-            decision = compare(what[0] or a.path, what[1] or b.path, first.objectives)
-            return pair_report(Pair((first, second), (a.name, b.name), decision))
+                subjects.append(self.subject(entry, same) if entry.kind == "run" else self.frontier(entry, same))
+            sources = [each.run if isinstance(each, RunSubject) else Path(str(each.frontier.path)) for each in subjects]
+            return pair_report(pair_of(subjects, (a.name, b.name), sources))

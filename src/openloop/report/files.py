@@ -1,0 +1,31 @@
+"""Files that reports and pictures are written to."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from openloop.errors import StorageError
+
+__all__ = ["save_picture", "write_text", "writing"]
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """With a folder to be in; what goes wrong is one sentence."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield
+    except OSError as error:
+        raise StorageError(f"{path} cannot be written: {error.strerror}") from None
+
+
+def write_text(path: Path, text: str) -> None:
+    with writing(path):
+        path.write_text(text, encoding="utf-8")
+
+
+def save_picture(canvas: Any, path: Path) -> None:
+    """Of matplotlib, as .svg or .png; without a date, so that the same picture is the same file."""
+    with writing(path):
+        canvas.savefig(path, dpi=150, metadata={"Date": None} if path.suffix.lower() == ".svg" else None)
