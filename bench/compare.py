@@ -58,8 +58,8 @@ def trial(seed: int, seconds: float, slower: float, paired: bool) -> tuple[bool,
 
 def differ(seed: int, name: str) -> list[bool]:
     model, rate, seconds = SYSTEMS[name]
-    runs = (simulate(model, f"poisson:rate={rate}", seconds, each, slo=SLO) for each in (2 * seed, 2 * seed + 1))
-    found = compare(*runs).changes
+    a, b = (simulate(model, f"poisson:rate={rate}", seconds, each, slo=SLO) for each in (2 * seed, 2 * seed + 1))
+    found = compare(a, b).changes
     return [each in found and found[each].winner is not None for each in PERCENTILES]
 
 
