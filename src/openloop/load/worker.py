@@ -179,7 +179,6 @@ class _Worker:
             now = time.monotonic_ns()
             if now >= self.next_ns:
                 self._dispatch()
-                self.read_ns -= self.rest.ns // 2  # who is awake reads a little earlier, and is woken less often
             elif now < self.read_ns and now < self.check_ns:
                 self.poller.rest(min(self.next_ns, self.read_ns, self.check_ns))
             else:
@@ -491,12 +490,13 @@ class _Worker:
             self._end(request, BROKEN, why)
 
     def _stale(self, connection: _Connection, request: _Request, now: int) -> bool:
-        """Whether the server had closed a resting connection before the request reached it.
+        """Whether the server had closed a connection that was open already before the request reached it.
 
         It did if the loss shows so soon after sending that the server cannot have worked on it.
         """
         soon = now - connection.sent_ns <= connection.reach_ns
-        return connection.rested and soon and not request.blocks and request.tried < MOST_TRIES
+        open_before = connection.rested or connection.used
+        return open_before and soon and not request.blocks and request.tried < MOST_TRIES
 
     def _fail_waiting(self, pool: _Pool, why: str) -> None:
         while pool.waiting:
