@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-__all__ = ["READ", "WRITE", "Offset", "Poller", "Receiver", "offset_of", "raise_file_limit", "stolen_s"]
+__all__ = ["READ", "WRITE", "Offset", "Poller", "Receiver", "offset_of", "raise_file_limit", "stolen_s", "wake_exactly"]
 
 READ: Final = 1
 WRITE: Final = 4
@@ -31,7 +31,8 @@ _MONOTONIC: Final = 1
 _ABSOLUTE: Final = 1
 _SOON_NS: Final = 20_000_000
 _LONG_NS: Final = 600_000_000_000
-_STAMP: Final = struct.Struct("qq")
+_unpack: Final = struct.Struct("qq").unpack
+_TIMER_SLACK: Final = 29  # PR_SET_TIMERSLACK
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ class Receiver:
     exact = sys.platform == "linux"  # by the kernel
 
     def __init__(self) -> None:
-        self._offset = 0
+        self._offset = self._known_ns = 0  # a moment that is past
         self.refresh()
 
     @staticmethod
@@ -88,19 +89,26 @@ class Receiver:
 
     def read(self, sock: socket.socket, size: int = 16384) -> tuple[bytes, int, bool]:
         """What a socket holds, when (the last of) it had arrived, and whether it is the kernel that says so."""
-        if sys.platform == "linux":
-            data, ancillary, _, _ = sock.recvmsg(size, _ANCILLARY)
-            now = time.monotonic_ns()
-            if not ancillary:
-                return data, now, False
-            seconds, rest = _STAMP.unpack(ancillary[0][2])
-            stamp = seconds * 1_000_000_000 + rest
-            if not now - _SOON_NS < stamp - self._offset <= now:  # the wall clock was set, or nobody read for a while
-                self.refresh()
-                if not now - _LONG_NS < stamp - self._offset <= now + _SOON_NS:
-                    return data, now, False
-            return data, stamp - self._offset, True
-        return sock.recv(size), time.monotonic_ns(), False
+        if sys.platform != "linux":
+            return sock.recv(size), time.monotonic_ns(), False
+        data, ancillary, _, _ = sock.recvmsg(size, _ANCILLARY)
+        if not ancillary:
+            return data, time.monotonic_ns(), False
+        seconds, rest = _unpack(ancillary[0][2])
+        wall = seconds * 1_000_000_000 + rest
+        stamp = wall - self._offset
+        if self._known_ns - _SOON_NS < stamp <= self._known_ns:
+            return data, stamp, True
+        return data, *self._checked(wall)
+
+    def _checked(self, wall: int) -> tuple[int, bool]:
+        """A stamp of the wall clock on ours, if it can be; else now."""
+        now = self._known_ns = time.monotonic_ns()
+        if not now - _SOON_NS < wall - self._offset <= now:  # the wall clock was set, or nobody read for a while
+            self.refresh()
+            if not now - _LONG_NS < wall - self._offset <= now + _SOON_NS:
+                return now, False
+        return wall - self._offset, True
 
 
 class Poller:
@@ -111,9 +119,7 @@ class Poller:
         if self._exact:
             self._epoll = select.epoll()
             self._timer = _Timer()
-            self._pause = select.epoll()
-            for each in (self._epoll, self._pause):
-                each.register(self._timer.fd, READ | select.EPOLLET)  # told once: nobody has to read it
+            self._epoll.register(self._timer.fd, READ | select.EPOLLET)  # told once: nobody has to read it
         else:
             self._selector = selectors.DefaultSelector()
 
@@ -142,21 +148,21 @@ class Poller:
         """
         if not self._exact:
             return self._select(until_ns)
-        if until_ns is not None and until_ns <= time.monotonic_ns():
-            return self._epoll.poll(0)
+        ready = self._epoll.poll(0)
+        if ready or (until_ns is not None and until_ns <= time.monotonic_ns()):
+            return ready
         self._timer.set(until_ns)
         return self._epoll.poll()
 
     def rest(self, until_ns: int) -> None:
         """Wait for the moment and for nothing else, where that can be told exactly."""
-        if self._exact and until_ns > time.monotonic_ns():
-            self._timer.set(until_ns)
-            self._pause.poll()
+        left = until_ns - time.monotonic_ns()
+        if self._exact and left > 0:
+            time.sleep(left / 1e9)
 
     def close(self) -> None:
         if self._exact:
             self._epoll.close()
-            self._pause.close()
             self._timer.close()
         else:
             self._selector.close()
@@ -179,6 +185,12 @@ def raise_file_limit() -> None:
     with contextlib.suppress(ValueError, OSError):
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+def wake_exactly() -> None:
+    """A sleep of this thread ends when it is over, where the system else rounds up to be woken less often."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_TIMER_SLACK, 1, 0, 0, 0)
 
 
 def stolen_s() -> float:

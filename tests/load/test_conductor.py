@@ -24,7 +24,7 @@ from openloop.arrivals import Constant, Poisson, read_arrivals
 from openloop.distributions import Fixed
 from openloop.errors import SpecError
 from openloop.load.address import Address, Place, find
-from openloop.load.conductor import Load, Snapshot, drive
+from openloop.load.conductor import Conductor, Load, Snapshot, drive
 from openloop.load.targets import Chat
 from openloop.persistence import After, Hedge, Retry
 from openloop.records import read_now
@@ -327,6 +327,24 @@ def test_a_capped_client_goes_on_after_a_request_is_given_up(server: Served, tmp
     server.behave()
     assert counts["ok"] >= 2
     assert counts["timeout"] >= 1
+
+
+def test_a_conductor_that_others_leave_no_processor_goes_on_without_politeness(
+    server: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fed_by: list[threading.Thread] = []
+    feed = Conductor._feed
+
+    def watched(self: Conductor, now: int) -> None:
+        fed_by.append(threading.current_thread())
+        feed(self, now)
+
+    monkeypatch.setattr(Conductor, "_starved", lambda self, now: now > self.start_ns + 200_000_000)
+    monkeypatch.setattr(Conductor, "_feed", watched)
+    rows = rows_of(drive(load_of(server, arrivals=Constant(100), drain_s=20.0), tmp_path / "run"))
+    assert Counter(row["status"] for row in rows) == {"ok": 100}
+    assert fed_by[0] is not threading.main_thread()
+    assert fed_by[-1] is threading.main_thread()
 
 
 def test_limits_are_shared_exactly_and_not_below_one_each(server: Served, tmp_path: Path) -> None:

@@ -61,6 +61,32 @@ def test_an_event_has_the_time_of_the_read_that_completed_it(response: bytes, pl
         assert done == body.count(b"\n\n") - body.count(b": still here\n\n")
 
 
+@given(places=st.lists(st.integers(0, 10_000), max_size=30), sizes=st.lists(st.integers(1, 5000), max_size=9))
+def test_a_read_that_is_one_chunk_need_not_be_fed(places: list[int], sizes: list[int]) -> None:
+    """Cut anywhere, and between chunks of all sizes: with such reads left out, the response ends where it ended."""
+    chunks = [chunk(size * b"x") for size in sizes] + [b"0\r\n\r\n"]
+    head = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
+    for blocks in ([head, *chunks], cut(head + b"".join(chunks), places)):
+        framing, plain = Framing(), Framing()
+        for block in blocks:
+            between = framing.between_chunks
+            skipped = framing.is_chunk(block)
+            ended = plain.feed(block)
+            assert skipped == (between and block in chunks[:-1] and len(block) < 4096)
+            assert ended == (not skipped and framing.feed(block))
+            assert framing.size == plain.size
+        assert ended
+    assert not Framing().is_chunk(chunk(b"x"))
+
+
+@given(size=st.integers(0, 4200), start=st.sampled_from([b"", b"\0", b"\r\n", b"0\r\n", b"1\r\n", b"F\r\n"]))
+def test_what_is_no_chunk_is_not_taken_for_one(size: int, start: bytes) -> None:
+    framing = Framing()
+    framing.feed(HEAD + b"Transfer-Encoding: chunked\r\n\r\n")
+    for data in (start + bytes(size), start + size * b"\r\n"):
+        assert not framing.is_chunk(data)
+
+
 def test_a_response_without_length_ends_with_the_connection() -> None:
     framing = Framing()
     assert not framing.feed(HEAD + b"\r\nwords and more words")
@@ -183,6 +209,12 @@ def test_a_response_has_a_size_that_it_may_not_exceed(monkeypatch: pytest.Monkey
         framing.feed(b"HTTP/1.1 200 OK\r\n\r\n" if not framing.size else 100 * b"x")
     with pytest.raises(WireError, match="the response is larger than"):
         framing.feed(300 * b"x")
+    chunked = Framing()
+    chunked.feed(HEAD + b"Transfer-Encoding: chunked\r\n\r\n")
+    while chunked.is_chunk(chunk(100 * b"x")):
+        assert chunked.size <= 1000
+    with pytest.raises(WireError, match="the response is larger than"):
+        chunked.feed(b"1\r\nx\r\n")
 
 
 def test_a_question_before_a_run_ends_though_its_answer_does_not() -> None:

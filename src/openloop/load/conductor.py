@@ -73,12 +73,13 @@ __all__ = [
 Ints = NDArray[np.int64]
 
 AHEAD_NS = 2_000_000_000  # requests are with their worker this long before they are due
+LATE_NS = 500_000_000  # where it is less, somebody else has the processor
 LEAD_NS = 500_000_000  # between the workers' being ready and the first arrival
 FEED_AT_ONCE = 50  # a worker reads what it is fed between two sends
 FLUSH_NS = 1_000_000_000
 FLUSH_ROWS = 5_000
 READ_NS = 5_000_000
-TICK_NS = 50_000_000
+TICK_NS = 100_000_000
 GRADED_NS = 2_000_000  # between looks for a grade that a repair waits for
 LEAST_READINGS = 8  # of the server's counters, to call them steady
 TELL_NS = 500_000_000
@@ -251,6 +252,7 @@ class Conductor:
             thread.join()
             if self.failure is not None:
                 raise self.failure
+            self._conduct(polite=False)  # what is left, if politeness did not pay
             self._read(None)  # nobody is to be let through any more
             self._tell(time.monotonic_ns())
             self._close()
@@ -302,18 +304,19 @@ class Conductor:
     def _conduct_politely(self) -> None:
         """In a thread of its own, whose priority is lowered for good: where processors are few, workers come first.
 
-        Not where answers decide what is sent next: then reading them is as urgent as sending.
+        Not where answers decide what is sent next: then reading them is as urgent as sending. And not any longer where
+        others use the processors so much that the workers would run out of requests.
         """
         if self.patient:
             with contextlib.suppress(AttributeError, OSError):
                 os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
         try:
-            self._conduct()
+            self._begin()
+            self._conduct(polite=self.patient)
         except BaseException as error:
             self.failure = error
 
-    def _conduct(self) -> None:
-        """Until every worker has said goodbye, or is gone."""
+    def _begin(self) -> None:
         while not all(worker.ready or worker.over for worker in self.workers):
             self._listen(None)
         if self.primes:
@@ -323,13 +326,18 @@ class Conductor:
             self.notes += primed_with
         self.start_ns = self.begin()
         self.stolen_s = stolen_s()
-        flushed = told = self.start_ns
         if self.scraper:
             self.scraper.start(self.start_ns)
         for worker in self.workers:
             self._send(worker, ("drain", self.start_ns + self.end_ns + to_ns(self.load.drain_s)))
+
+    def _conduct(self, polite: bool) -> None:
+        """Until every worker has said goodbye, or is gone; or a polite one finds that it is too late for manners."""
+        flushed = told = self.start_ns
         while not all(worker.over for worker in self.workers):
             now = time.monotonic_ns()
+            if polite and self._starved(now):
+                return
             self._feed(now)
             self._stop_if_told(now)
             if len(self.rows) >= FLUSH_ROWS or now - flushed >= FLUSH_NS:
@@ -487,6 +495,11 @@ class Conductor:
         if self.load.users:
             return self.fed < self.scheduled and len(self.asked) < 2 * self.load.users + FEED_AT_ONCE
         return self.start_ns + self._next_due() < now + AHEAD_NS
+
+    def _starved(self, now: int) -> bool:
+        """Whether workers will soon have nothing to send, for what is due was not given to them in time."""
+        begun = self.halted_ns is None and not self.load.users and now > self.start_ns
+        return begun and self.start_ns + self._next_due() < now + LATE_NS
 
     def _feed(self, now: int) -> None:
         """Give workers what is due soon; when nothing more can come, say so."""

@@ -2,9 +2,8 @@
 
 import re
 from bisect import bisect_left
-from functools import lru_cache
-from itertools import accumulate, repeat
-from operator import add
+from functools import cached_property, lru_cache
+from itertools import accumulate
 
 __all__ = ["LARGEST", "Framing", "Reply", "WireError", "encode_head"]
 
@@ -17,7 +16,20 @@ _HEAD, _LENGTH, _SIZE, _CHUNK, _TRAILER, _UNTIL_CLOSE = range(6)
 LONGEST_HEAD = 1 << 16
 LARGEST = 64 << 20  # a response: 200,000 tokens with an event each are as much
 BOM = b"\xef\xbb\xbf"
-_LINE_END = re.compile(rb"\r\n")
+
+
+def _heads_of_chunks(longest: int) -> list[bytes]:
+    """How a chunk begins that has so many bytes with its head and end; nothing begins so where there is none."""
+    found = [bytes(longest)] * longest
+    for size in range(1, longest):
+        head = b"%x\r\n" % size
+        if len(head) + size + 2 < longest:
+            found[len(head) + size + 2] = head
+    return found
+
+
+_HEADS = _heads_of_chunks(4096)
+_HEADS_OF_DATA = [head + b"data: " for head in _HEADS[4:]]  # by the length without the four line ends after it
 
 
 class Framing:
@@ -37,15 +49,23 @@ class Framing:
         """Whether the end of the connection is the end of the response."""
         return self._state == _UNTIL_CLOSE
 
+    @property
+    def between_chunks(self) -> bool:
+        return self._state == _SIZE and not self._rest
+
+    def is_chunk(self, data: bytes) -> bool:
+        """Whether this is exactly one chunk, as most reads of a stream are; then it needs not be fed."""
+        size = len(data)
+        if self._state == _SIZE and size < len(_HEADS) and data.startswith(_HEADS[size]) and not self._rest:
+            self.size += size
+            return self.size <= LARGEST
+        return False
+
     def feed(self, data: bytes) -> bool:
         """Whether the response is complete."""
         self.size += len(data)
         if self.size > LARGEST:
             raise WireError(f"the response is larger than {LARGEST >> 20} MB")
-        if self._state == _SIZE and not self._rest:
-            stop = data.find(b"\r\n", 0, 10)
-            if stop > 0 and stop + 4 + _chunk_size(data[:stop]) == len(data) and data[:1] != b"0":
-                return False  # one whole chunk, as most reads of a stream are
         if self._rest:
             data, self._rest = self._rest + data, b""
         at, size = 0, len(data)
@@ -143,12 +163,21 @@ class Reply:
             start = stop + 4
             if self.http_status >= 200:
                 break
-        if "chunked" in self.headers.get("transfer-encoding", "").lower():
-            spans, self._raw_ends = _chunks(raw, start)
-        else:
-            spans, self._raw_ends = [raw[start : self._end(start, len(raw))]], [self._end(start, len(raw))]
-        self.body = b"".join(spans)
-        self._body_ends = list(accumulate(map(len, spans)))
+        self._raw, self._start = raw, start
+        self._chunked = "chunked" in self.headers.get("transfer-encoding", "").lower()
+        self._in_chunks = _events_in_chunks(raw, start) if self._chunked else None
+
+    @cached_property
+    def _spans(self) -> tuple[list[bytes], list[int]]:
+        """The parts of the body, and where each ends in what was read."""
+        if self._chunked:
+            return _chunks(self._raw, self._start)
+        end = self._end(self._start, len(self._raw))
+        return [self._raw[self._start : end]], [end]
+
+    @cached_property
+    def body(self) -> bytes:
+        return b"".join(self._spans[0])
 
     def _end(self, start: int, size: int) -> int:
         """Of a body that is not in chunks: what follows its length is not part of it."""
@@ -158,30 +187,56 @@ class Reply:
     @property
     def first_ns(self) -> int:
         """When the first byte of the body had arrived."""
-        if not self.body:
+        if self._in_chunks:
+            first = self._raw.index(b"\n", self._start) + 2
+        elif self.body:
+            first = self._spans[1][0] - len(self._spans[0][0]) + 1
+        else:
             return self._stamps[0]
-        return self._stamps[bisect_left(self._block_ends, self._raw_ends[0] - self._body_ends[0] + 1)]
+        return self._stamps[bisect_left(self._block_ends, first)]
 
     @property
     def last_ns(self) -> int:
         return self._stamps[-1]
 
-    def _blocks(self, ends: list[int]) -> list[int]:
-        """For the first so many bytes of the body each, which read completed them."""
-        body_ends, raw_ends, block_ends = self._body_ends, self._raw_ends, self._block_ends
-        if ends != body_ends:  # they are the same where every event is a chunk
-            spans = [bisect_left(body_ends, end) for end in ends]
-            raw_ends = [end + raw_ends[span] - body_ends[span] for end, span in zip(ends, spans, strict=True)]
-        return [bisect_left(block_ends, end) for end in raw_ends]
-
     def events(self) -> tuple[list[int], list[int], list[bytes]]:
         """Server-sent events: which read completed each, when that was, and its data."""
-        ends, data = _events(self.body)
-        blocks, stamps = self._blocks(ends), self._stamps
+        if self._in_chunks:
+            ends, data = self._in_chunks
+        else:
+            body_ends, data = _events(self.body)
+            ends = self._raw_ends(body_ends)
+        block_ends, stamps = self._block_ends, self._stamps
+        blocks = [bisect_left(block_ends, end) for end in ends]
         if b"" in data:  # as of a comment that keeps the connection alive
             blocks = [block for block, each in zip(blocks, data, strict=True) if each]
             data = [each for each in data if each]
         return blocks, [stamps[block] for block in blocks], data
+
+    def _raw_ends(self, ends: list[int]) -> list[int]:
+        """Where so many bytes of the body end in what was read."""
+        parts, raw_ends = self._spans
+        body_ends = list(accumulate(map(len, parts)))
+        spans = [bisect_left(body_ends, end) for end in ends]
+        return [end + raw_ends[span] - body_ends[span] for end, span in zip(ends, spans, strict=True)]
+
+
+def _events_in_chunks(raw: bytes, start: int) -> tuple[list[int], list[bytes]] | None:
+    """Where each event ends, and its data, if each is a line of data in a chunk of its own, as in most streams."""
+    chunks = raw[start:].split(b"\n\n\r\n")
+    if chunks.pop() != b"0\r\n\r\n" or not chunks:
+        return None
+    sizes = list(map(len, chunks))
+    if max(sizes) >= len(_HEADS_OF_DATA):
+        return None
+    heads = [_HEADS_OF_DATA[size] for size in sizes]
+    if not all(map(bytes.startswith, chunks, heads)):
+        return None
+    data = [chunk[len(head) :] for chunk, head in zip(chunks, heads, strict=True)]
+    lines = b"".join(data)
+    if b"\n" in lines or b"\r" in lines:
+        return None
+    return list(accumulate([size + 4 for size in sizes], initial=start - 2))[1:], data
 
 
 def _events(body: bytes) -> tuple[list[int], list[bytes]]:
@@ -230,21 +285,8 @@ def _scan(body: bytes) -> tuple[list[int], list[bytes]]:
     return ends, found
 
 
-def _chunks(raw: bytes, start: int) -> tuple[list[bytes], list[int]]:
+def _chunks(raw: bytes, at: int) -> tuple[list[bytes], list[int]]:
     """The data of a chunked body, as far as it came, and where each chunk of it ends."""
-    parts = _LINE_END.split(raw[start:])  # sizes and data in turn, where no data has such a line end
-    lengths = list(map(len, parts))
-    try:
-        sizes = list(map(int, parts[:-3:2], repeat(16)))
-    except ValueError:
-        sizes = [0]
-    if parts[-3:] != [b"0", b"", b""] or sizes != lengths[1:-3:2] or 0 in sizes:
-        return _chunks_one_by_one(raw, start)
-    ends = list(accumulate(lengths))[1:-3:2]
-    return parts[1:-3:2], list(map(add, ends, range(start + 2, start + 2 + 4 * len(ends), 4)))
-
-
-def _chunks_one_by_one(raw: bytes, at: int) -> tuple[list[bytes], list[int]]:
     spans: list[bytes] = []
     ends: list[int] = []
     while True:

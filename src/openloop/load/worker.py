@@ -19,9 +19,10 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from openloop.clock import READ, WRITE, Poller, Receiver, raise_file_limit
+from openloop.clock import READ, WRITE, Poller, Receiver, raise_file_limit, wake_exactly
 from openloop.load.address import Address, tls_context
 from openloop.load.channel import Channel, GoneError
+from openloop.load.rest import LEAST_NS, MOST_NS, Rest
 from openloop.load.wire import LARGEST, Framing, WireError
 
 __all__ = ["BROKEN", "CANCELLED", "CENSORED", "DONE", "TIMEOUT", "UNSENT", "Asked", "Finished", "Plan", "work"]
@@ -39,9 +40,8 @@ Finished = tuple[int, str, str, int, int, int, list[bytes], list[int], int, bool
 
 FREE_COPIES = 10  # whatever the share
 CHECK_NS = 100_000_000
-HAND_OVER = 32
-READ_SIZE = 16384
-GRAIN_NS = 1_000_000  # the kernel stamps what arrives, so a crowd of tokens can be read this much later, together
+HAND_OVER = 48
+READ_SIZE = 4096
 MOST_TRIES = 5
 STALE_NS = 25_000_000
 LONGEST_PAUSE_NS = 5_000_000_000
@@ -166,9 +166,8 @@ class _Worker:
         self.check_ns = 0
         self.next_ns = NEVER
         self.stop_ns = NEVER
-        self.may_rest = self.receiver.exact and not (self.plan.users or self.plan.limit)  # where nobody waits for reads
-        self.crowded = False
-        self.woken_ns = 0
+        self.rest = Rest(self._longest_rest_ns())
+        self.looked_ns = self.read_ns = 0  # when sockets were looked at, and are to be next
         self.fed = False  # no more requests will come
         self.poller.watch(self.channel.fd, READ)
 
@@ -180,35 +179,44 @@ class _Worker:
             now = time.monotonic_ns()
             if now >= self.next_ns:
                 self._dispatch()
-            if now >= self.check_ns:
-                self._look_at_clock(now)
-            for fd, mask in self._wait(min(self.next_ns, self.check_ns)):
-                connection = self.connections.get(fd)
-                if connection is None:
-                    if fd == self.channel.fd:
-                        self._hear(mask)
-                else:
-                    try:
-                        if mask & WRITE:
-                            self._writable(connection)
-                        else:
-                            self._readable(connection)
-                    except Exception as error:  # whatever a server sends costs its own request and no other
-                        self._lost(connection, f"{type(error).__name__}: {error}")
-                if time.monotonic_ns() >= self.next_ns:
-                    self._dispatch()
+            elif now < self.read_ns and now < self.check_ns:
+                self.poller.rest(min(self.next_ns, self.read_ns, self.check_ns))
+            else:
+                self._look(self.poller.wait(min(self.next_ns, self.check_ns)))
+                now = time.monotonic_ns()
+                if now >= self.check_ns:
+                    self._look_at_clock(now)
         self._hand_over()
         self._say_goodbye()
 
-    def _wait(self, until_ns: int) -> list[tuple[int, int]]:
-        """What can be read; where much is, not before there is more of it, for being woken is what costs most."""
-        if self.crowded:
-            self.poller.rest(min(until_ns, self.woken_ns + GRAIN_NS))
-        ready = self.poller.wait(until_ns)
+    def _longest_rest_ns(self) -> int:
+        """Not at all where somebody waits for what is read; briefly where an answer decides what is sent next."""
+        if not self.receiver.exact or self.plan.users or self.plan.limit:
+            return 0
+        return LEAST_NS if self.plan.eager or self.plan.hedge_share else MOST_NS
+
+    def _look(self, ready: list[tuple[int, int]]) -> None:
+        """Deal with what is ready; where much is, the next look is after a rest, for being woken costs most."""
         now = time.monotonic_ns()
-        self.crowded = self.may_rest and now - self.woken_ns < 2 * GRAIN_NS
-        self.woken_ns = now
-        return ready
+        connections = self.connections
+        for fd, mask in ready:
+            connection = connections.get(fd)
+            if connection is None:
+                if fd == self.channel.fd:
+                    self._hear(mask)
+            else:
+                try:
+                    if mask & WRITE:
+                        self._writable(connection)
+                    else:
+                        self._readable(connection)
+                except Exception as error:  # whatever a server sends costs its own request and no other
+                    self._lost(connection, f"{type(error).__name__}: {error}")
+            if time.monotonic_ns() >= self.next_ns:
+                self._dispatch()
+        crowded = len(ready) * self.rest.ns > 2 * (now - self.looked_ns)
+        self.read_ns = now + self.rest.ns if crowded and not any(pool.waiting for pool in self.pools) else 0
+        self.looked_ns = now
 
     def _look_at_clock(self, now: int) -> None:
         """What else is to be done at its time: give up on requests, copy them, stop, hand over what is finished."""
@@ -319,6 +327,7 @@ class _Worker:
             self._send(pool.idle.pop(), request)
         else:
             pool.waiting.append(request)
+            self.read_ns = 0
             self._keep_spare(pool)
         if len(pool.idle) + pool.opening < self.plan.spare // 2:
             self._keep_spare(pool)
@@ -481,12 +490,13 @@ class _Worker:
             self._end(request, BROKEN, why)
 
     def _stale(self, connection: _Connection, request: _Request, now: int) -> bool:
-        """Whether the server had closed a resting connection before the request reached it.
+        """Whether the server had closed a connection that was open already before the request reached it.
 
         It did if the loss shows so soon after sending that the server cannot have worked on it.
         """
         soon = now - connection.sent_ns <= connection.reach_ns
-        return connection.rested and soon and not request.blocks and request.tried < MOST_TRIES
+        open_before = connection.rested or connection.used
+        return open_before and soon and not request.blocks and request.tried < MOST_TRIES
 
     def _fail_waiting(self, pool: _Pool, why: str) -> None:
         while pool.waiting:
@@ -520,14 +530,14 @@ class _Worker:
         if not data:
             self._ended_by_server(connection)
             return
-        if connection.tls is None:
+        if connection.tls is not None:
+            plain, over = self._decrypt(connection, data)
+            if plain:
+                self._received(connection, plain, stamp, kernel)
+            if over is not None and self.connections.get(connection.fd) is connection:
+                self._ended_by_server(connection, over)
+        else:
             self._received(connection, data, stamp, kernel)
-            return
-        plain, over = self._decrypt(connection, data)
-        if plain:
-            self._received(connection, plain, stamp, kernel)
-        if over is not None and self.connections.get(connection.fd) is connection:
-            self._ended_by_server(connection, over)
 
     def _received(self, connection: _Connection, data: bytes, stamp: int, kernel: bool) -> None:
         request = connection.request
@@ -535,22 +545,31 @@ class _Worker:
             self._close(connection)
             return
         request.blocks.append(data)
+        request.stamps.append(stamp)
+        request.kernel += kernel
         if request.twin is not None and request.twin.ticket in self.in_flight:
             head = data if len(request.blocks) == 1 else b"".join(request.blocks)
             if head[9:10] == b"2":  # as in HTTP/1.1 200
                 self._give_up(request.twin, CANCELLED, time.monotonic_ns())
-        request.stamps.append(stamp)
-        request.kernel += kernel
+        if not connection.framing.is_chunk(data):
+            self._follow(connection, request, data)
+
+    def _follow(self, connection: _Connection, request: _Request, data: bytes) -> None:
+        """What is not one whole chunk, as most reads of a stream are: the beginning, the end, or several at once."""
+        framing, chunked = connection.framing, connection.framing.between_chunks
         try:
-            whole = connection.framing.feed(data)
+            whole = framing.feed(data)
         except WireError as error:
-            if connection.framing.size > LARGEST:  # nobody wants to read it
+            if framing.size > LARGEST:  # nobody wants to read it
                 del request.blocks[1:], request.stamps[1:]
             self._close(connection)
             self._end(request, BROKEN, str(error))
             return
         if whole:
+            self.rest.learn(request.stamps)
             self._complete(connection, request)
+        elif chunked:
+            self.rest.shorten()
 
     def _decrypt(self, connection: _Connection, data: bytes) -> tuple[bytes, str | None]:
         """What it says, and why it will say no more, if so."""
@@ -636,6 +655,7 @@ def work(sock: socket.socket) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the conductor decides what an interrupt means
     gc.disable()  # nothing here makes cycles, and a collection would hold up everything
     raise_file_limit()
+    wake_exactly()
     channel = Channel(sock)
     with contextlib.suppress(GoneError):
         select.select([sock], [], [])
