@@ -16,7 +16,7 @@ TOUCH = 1.03  # what is nearer to an end of the interval is not inside
 ASIDE = 0.7  # of the way from the knee to an end of its interval: where to measure, on either side in turn
 WIDER = 1.4  # times the range of rates, where the knee may lie outside
 BESIDE = (0.75, 1.3)  # times the knee: no further, for there all is fine or broken
-CLOSE, CLOSE_RUNS = 0.2, 2.0  # of the knee: at least as long as so many points must have been measured so close to it
+CLOSE, CLOSE_RUNS = 0.2, 2.4  # of the knee: at least as long as so many points must have been measured so close to it
 MOST_RUNS = 60
 
 # Shares of the knee to measure at, so that there is a point of each name.
