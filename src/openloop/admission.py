@@ -4,8 +4,6 @@ from dataclasses import dataclass
 
 from openloop.terms import COUNT, NUMBER, RATE, Term, param, read_term
 
-__all__ = ["ADMISSION", "Admission", "Bucket", "Deadline", "InFlight", "Queue", "read_admission"]
-
 
 @dataclass(frozen=True)
 class Admission(Term):

@@ -18,25 +18,6 @@ from openloop.records import ints, open_run
 from openloop.terms import NUMBER, RATE, RATE_OR_NONE, SECONDS, SHARE, Codec, Term, param, read_term
 from openloop.units import LONGEST_S, check_number, parse_rate, parse_seconds, write_seconds
 
-__all__ = [
-    "ARRIVALS",
-    "MOST_ARRIVALS",
-    "Arrivals",
-    "Constant",
-    "Gamma",
-    "OnOff",
-    "Piecewise",
-    "Poisson",
-    "Ramp",
-    "Recording",
-    "Replay",
-    "Sine",
-    "Step",
-    "Weibull",
-    "deal",
-    "read_arrivals",
-]
-
 Floats = NDArray[np.float64]
 
 MOST_ARRIVALS = 20_000_000  # in one schedule: as a run, about 250 bytes each

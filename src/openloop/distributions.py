@@ -15,25 +15,6 @@ from openloop.errors import SpecError
 from openloop.terms import NUMBER, SECONDS, SHARE, VALUE, Codec, InContext, Term, param, read_term, write_term
 from openloop.units import check_number, parse_number
 
-__all__ = [
-    "DISTRIBUTIONS",
-    "LENGTHS",
-    "TIMES",
-    "Distribution",
-    "Empirical",
-    "Exponential",
-    "Fixed",
-    "Gamma",
-    "Histogram",
-    "Lognormal",
-    "Normal",
-    "Pareto",
-    "Straggling",
-    "Uniform",
-    "Weighted",
-    "read_distribution",
-]
-
 Floats = NDArray[np.float64]
 
 

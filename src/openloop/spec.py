@@ -14,8 +14,6 @@ import yaml
 
 from openloop.errors import SpecError
 
-__all__ = ["Strict", "convert", "plain", "read_json", "read_yaml", "suggest"]
-
 T = TypeVar("T")
 
 

@@ -25,24 +25,6 @@ from openloop.units import (
     write_seconds,
 )
 
-__all__ = [
-    "COUNT",
-    "FLAG",
-    "NUMBER",
-    "RATE",
-    "RATE_OR_NONE",
-    "SECONDS",
-    "SHARE",
-    "TEXT",
-    "VALUE",
-    "Codec",
-    "InContext",
-    "Term",
-    "param",
-    "read_term",
-    "write_term",
-]
-
 
 @dataclass(frozen=True)
 class Codec:

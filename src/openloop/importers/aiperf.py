@@ -12,8 +12,6 @@ from openloop.importers.foreign import CHUNKS, Call, assemble, lines, load_json,
 from openloop.records import Run
 from openloop.units import NS_PER_S
 
-__all__ = ["looks_like", "read"]
-
 GATES = {"time_to_first_token": "ttft", "inter_token_latency": "tpot", "request_latency": "e2e"}
 
 

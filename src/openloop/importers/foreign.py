@@ -14,21 +14,6 @@ from openloop.errors import RunError
 from openloop.records import Manifest, Run, checked, make_batch, make_lists
 from openloop.units import LONGEST_S, NS_PER_S, to_ns
 
-__all__ = [
-    "CHUNKS",
-    "NOT_TOLD",
-    "NO_SCHEDULE",
-    "SUCCESSES",
-    "Call",
-    "assemble",
-    "lines",
-    "load_json",
-    "milliseconds",
-    "spread",
-    "times",
-    "wall_clock",
-]
-
 Ints = NDArray[np.int64]
 
 NO_SCHEDULE = (

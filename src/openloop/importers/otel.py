@@ -8,8 +8,6 @@ from openloop.importers.foreign import NO_SCHEDULE, Call, assemble, lines, load_
 from openloop.records import Run
 from openloop.units import to_ns
 
-__all__ = ["calls", "looks_like", "read", "run_of"]
-
 ASKING = {"chat", "text_completion", "generate_content", "llm_request"}
 FIRST = (  # seconds from the start of the span, whoever wrote it
     "gen_ai.response.time_to_first_chunk",

@@ -28,8 +28,6 @@ from openloop.importers import (
 from openloop.records import MANIFEST_FILE, Run, locate, open_run
 from openloop.spec import suggest
 
-__all__ = ["IMPORTERS", "open_any", "read_foreign"]
-
 IMPORTERS: Final[Mapping[str, ModuleType]] = {
     "vllm": vllm,
     "sglang": sglang,

@@ -8,8 +8,6 @@ from openloop.errors import RunError
 from openloop.importers.foreign import CHUNKS, NOT_TOLD, Call, assemble, lines, spread
 from openloop.records import Run
 
-__all__ = ["looks_like", "read"]
-
 
 def looks_like(head: str) -> bool:
     return head.startswith("{") and '"sharegpt_output_len"' in head and '"random_range_ratio"' in head

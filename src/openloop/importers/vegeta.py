@@ -10,8 +10,6 @@ from typing import Any
 from openloop.importers.foreign import NO_SCHEDULE, Call, assemble, lines, wall_clock
 from openloop.records import Run
 
-__all__ = ["iso_ns", "looks_like", "read"]
-
 CSV = re.compile(r"\d{18,20},\d{1,3},\d+,\d+,\d+,")
 
 

@@ -9,8 +9,6 @@ from urllib.parse import urlsplit
 
 from openloop.errors import SpecError
 
-__all__ = ["Address", "Place", "find", "shown", "tls_context"]
-
 
 @dataclass(frozen=True)
 class Address:

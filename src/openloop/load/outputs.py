@@ -11,8 +11,6 @@ from openloop.quality import Case, Gating, Grade, Pool, jobs_for
 from openloop.quality.grading import Grades, Key, grade_row, labels_of
 from openloop.records import GRADES, TEXTS, GradesWriter, Labels, TextsWriter, side_table
 
-__all__ = ["Texts"]
-
 
 class Texts:
     """texts.parquet and grades.parquet of a run that goes on."""

@@ -11,8 +11,6 @@ from openloop.errors import RunError
 from openloop.load.address import Place, tls_context
 from openloop.load.prometheus import read_page
 
-__all__ = ["restart"]
-
 PATIENCE_S = 900.0  # for the command, and then for the server
 EVERY_S = 0.2
 BORN = "process_start_time_seconds"

@@ -52,22 +52,6 @@ from openloop.workload import (
 from openloop.workload.mix import Class
 from openloop.workload.warmth import Cold
 
-__all__ = [
-    "STARTER",
-    "ClassSpec",
-    "EventSpec",
-    "Facts",
-    "Limits",
-    "Scenario",
-    "TargetSpec",
-    "check_files",
-    "default_folder",
-    "read_scenario",
-    "run_scenario",
-    "wait_until_free",
-]
-
-
 MOST_WORKERS = 64
 FREE_S = 1.0  # within which a server that has nothing to do answers a short question
 

@@ -20,8 +20,6 @@ from openloop.load.address import Place, tls_context
 from openloop.load.prometheus import read_figures
 from openloop.records import ServerWriter, server_table
 
-__all__ = ["Gpus", "MetricsPage", "Scraper", "Source"]
-
 Figures = list[tuple[str, str, float]]  # replica, name, value
 
 EVERY_S = 1.0

@@ -22,8 +22,6 @@ from openloop.records import MISSING, Run, ints
 from openloop.serve.process import Served, endpoint_process
 from openloop.workload import Synthetic, Workload
 
-__all__ = ["Error", "Trial", "selftest"]
-
 Floats = NDArray[np.float64]
 
 ENGINE = "slots:count=1000000,prefill=0s,overhead=50ms,gap=10ms"

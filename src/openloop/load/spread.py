@@ -60,8 +60,6 @@ from openloop.records import (
 from openloop.units import to_ns
 from openloop.workload import Demand, Prompts, Words
 
-__all__ = ["LOST_S", "deal", "spread"]
-
 LOST_S = 15.0  # without a word from a machine, and it is lost
 START_S = 120.0
 LEAD_NS = 1_000_000_000  # for everybody to hear when the run starts

@@ -3,8 +3,6 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-__all__ = ["Case", "Grade", "together", "until_failed"]
-
 
 @dataclass(frozen=True, slots=True)
 class Case:

@@ -17,24 +17,6 @@ from openloop.quality.judge import Judge
 from openloop.spec import read_json
 from openloop.terms import COUNT, FLAG, NUMBER, SECONDS, SHARE, TEXT, Codec, Term, param, read_term
 
-__all__ = [
-    "QUALITY_GATES",
-    "Contains",
-    "Exact",
-    "Finish",
-    "Gate",
-    "Grounded",
-    "Json",
-    "Length",
-    "Match",
-    "Number",
-    "Python",
-    "Regex",
-    "Schema",
-    "content_words",
-    "read_gate",
-]
-
 NO_REFERENCE = "there is no reference to compare it with"
 NUMBER_IN_TEXT = re.compile(r"[-+]?(?:\d[\d,]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
 FENCED = re.compile(r"\s*```(?:json)?\s*\n(.*?)\n?\s*```\s*", re.DOTALL)

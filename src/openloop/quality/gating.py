@@ -12,8 +12,6 @@ from openloop.quality.gates import Gate, read_gate
 from openloop.quality.judge import Judge
 from openloop.spec import Strict, convert, read_yaml
 
-__all__ = ["Gating", "read_gating"]
-
 
 @dataclass(frozen=True)
 class Gating:

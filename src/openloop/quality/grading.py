@@ -18,8 +18,6 @@ from openloop.quality.pool import Pool, jobs_for
 from openloop.quality.slices import slices_of
 from openloop.records import GRADES, PARTS, GradesWriter, Labels, Run, open_run, relabel, side_table
 
-__all__ = ["Grades", "Grading", "Key", "grade_row", "grade_run", "labels_of", "summary"]
-
 FLUSH_S = 1.0
 FLUSH_ROWS = 1000
 JOINED = ["request_id", "attempt", "status", "workload_class", "finish_reason", "output_tokens"]

@@ -15,8 +15,6 @@ from openloop.errors import SpecError
 from openloop.quality.case import Case, Grade
 from openloop.terms import COUNT, NUMBER, SECONDS, SHARE, TEXT, Term, param
 
-__all__ = ["Judge"]
-
 QUESTION = """\
 You judge whether an answer is acceptable. Reply with one word: PASS or FAIL.
 

@@ -23,8 +23,6 @@ from openloop.quality.gates import Gate
 from openloop.quality.gating import Gating
 from openloop.quality.judge import Judge
 
-__all__ = ["Pool", "jobs_for", "work"]
-
 GRACE_S = 5.0
 STARTING_S = 60.0
 ASKING = 8  # processes that wait for a judge

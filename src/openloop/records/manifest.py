@@ -11,19 +11,6 @@ from openloop.errors import RunError, SpecError, StorageError
 from openloop.records.schema import LATEST_NS, SCHEMA_VERSION
 from openloop.spec import Strict, convert, read_json, read_yaml
 
-__all__ = [
-    "MANIFEST_FILE",
-    "Manifest",
-    "Node",
-    "Prices",
-    "TimedEvent",
-    "Warmth",
-    "checked",
-    "read_manifest",
-    "read_prices",
-    "write_manifest",
-]
-
 MANIFEST_FILE: Final = "run.json"
 
 Time = Annotated[int, msgspec.Meta(ge=0, le=LATEST_NS)]

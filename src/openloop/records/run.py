@@ -26,8 +26,6 @@ from openloop.records.texts import TEXTS
 from openloop.records.validate import check_attempts, check_batch
 from openloop.records.writer import SPOOL_FILE, TABLE_FILE, RunWriter
 
-__all__ = ["PARTS", "MemorySource", "ParquetSource", "PartsSource", "Run", "SpoolSource", "open_run"]
-
 PARTS = "nodes"  # folder of the parts of a run, a run each, where several machines drove it
 WORDS = [name for name, column in COLUMNS.items() if pa.types.is_string(column.type) and name != "error"]
 

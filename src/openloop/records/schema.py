@@ -10,25 +10,6 @@ from numpy.typing import NDArray
 
 from openloop.errors import RecordError
 
-__all__ = [
-    "COLUMNS",
-    "KINDS",
-    "LATEST_NS",
-    "MISSING",
-    "SCHEMA",
-    "SCHEMA_VERSION",
-    "STATUSES",
-    "Column",
-    "count_tokens",
-    "ints",
-    "make_batch",
-    "make_lists",
-    "make_words",
-    "missing_columns",
-    "split",
-    "words",
-]
-
 SCHEMA_VERSION: Final = 1
 
 KINDS: Final = ("first", "retry", "hedge", "repair")

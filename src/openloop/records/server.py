@@ -9,17 +9,6 @@ import pyarrow as pa
 
 from openloop.records.side import SideTable, SideWriter
 
-__all__ = [
-    "MEASURES",
-    "SERVER",
-    "SERVER_SCHEMA",
-    "Measure",
-    "Reading",
-    "ServerWriter",
-    "read_server",
-    "server_table",
-]
-
 SERVER_SCHEMA: Final = pa.schema(
     [
         pa.field("time_ns", pa.int64(), nullable=False),

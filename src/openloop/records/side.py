@@ -17,8 +17,6 @@ import pyarrow.parquet as pq
 
 from openloop.errors import StorageError
 
-__all__ = ["SideTable", "SideWriter"]
-
 GROUP_BYTES = 64 << 20
 
 

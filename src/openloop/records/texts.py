@@ -10,8 +10,6 @@ import pyarrow.compute as pc
 
 from openloop.records.side import SideTable, SideWriter
 
-__all__ = ["GRADES", "TEXTS", "GradesWriter", "Labels", "TextsWriter", "side_table"]
-
 _KEYS = [pa.field("request_id", pa.int64(), nullable=False), pa.field("attempt", pa.int32(), nullable=False)]
 
 TEXTS: Final = SideTable(

@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 from openloop.errors import RecordError
 from openloop.records.schema import COLUMNS, KINDS, LATEST_NS, MISSING, STATUSES, ints, words
 
-__all__ = ["LARGEST_EVENT", "check_attempts", "check_batch", "check_events", "check_rows"]
-
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 

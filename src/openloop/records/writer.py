@@ -25,8 +25,6 @@ from openloop.records.server import SERVER
 from openloop.records.texts import GRADES, TEXTS, Labels
 from openloop.records.validate import check_batch
 
-__all__ = ["SPOOL_FILE", "TABLE_FILE", "RunWriter", "relabel"]
-
 TABLE_FILE: Final = "requests.parquet"
 SPOOL_FILE: Final = "requests.arrows"
 

@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 
 from openloop.records import COLUMNS, KINDS, MISSING, STATUSES, Run, check_attempts, check_rows, words
 
-__all__ = ["CENSORED", "DROPPED", "HEDGE", "OK", "REPAIR", "RETRY", "Attempts", "read_attempts"]
-
 Ints = NDArray[np.int64]
 Counts = NDArray[np.int32]
 Codes = NDArray[np.int8]

@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 from openloop.score.requests import Answers, Where
 from openloop.slo import SLO
 
-__all__ = ["GateScore", "JointFailure", "Judgement", "judge"]
-
 Bools = NDArray[np.bool_]
 
 SUCCESS = "success"

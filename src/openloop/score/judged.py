@@ -16,8 +16,6 @@ from openloop.score.streams import Progress, StreamPlan, Streams, read_again, re
 from openloop.slo import SLO, TTFT, CustomDeadlines, LinearDeadlines, Objectives
 from openloop.units import to_ns
 
-__all__ = ["judge_batch", "judge_run"]
-
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 

@@ -17,18 +17,6 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-__all__ = [
-    "BINS",
-    "LONG_AGO",
-    "Facts",
-    "Plan",
-    "bin_edges_and_values",
-    "gap_quantiles",
-    "reach_at_pace",
-    "scan",
-    "scan_again",
-]
-
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 

@@ -10,8 +10,6 @@ from openloop.score.money import extra_work, reviews
 from openloop.score.scope import Scope
 from openloop.score.server import ServerScore
 
-__all__ = ["Leak", "leaks", "work"]
-
 FATES = ("retries_and_repairs", "unsuccessful", "quality_failures", "slo_misses", "accepted")
 
 Ints = NDArray[np.int64]

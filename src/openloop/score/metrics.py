@@ -10,24 +10,6 @@ from openloop.score.attempts import HEDGE, REPAIR, RETRY
 from openloop.score.scope import Scope
 from openloop.slo import SLO
 
-__all__ = [
-    "LittleScore",
-    "RetryScore",
-    "SessionScore",
-    "Straggler",
-    "TurnScore",
-    "UnitScore",
-    "benefits",
-    "cache_hit_rate",
-    "little",
-    "mean_over_due",
-    "retry_score",
-    "sessions",
-    "stragglers",
-    "units",
-    "utilisation",
-]
-
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 

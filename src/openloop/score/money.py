@@ -9,8 +9,6 @@ from openloop.errors import SpecError
 from openloop.score.scope import Scope
 from openloop.units import check_number
 
-__all__ = ["Blend", "CostScore", "blended", "capacity_needed", "cost_score", "extra_work", "reviews"]
-
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 

@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 from openloop.score.quantiles import share_interval
 from openloop.score.scope import Scope
 
-__all__ = ["QualityScore", "SliceScore", "needed_to_see", "quality_score"]
-
 Bools = NDArray[np.bool_]
 
 RISE = 0.02  # of failures, that a slice is to show

@@ -17,25 +17,6 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = [
-    "LADDER",
-    "SLICES",
-    "Distribution",
-    "Ladder",
-    "Percentiles",
-    "Sample",
-    "T",
-    "independence",
-    "independent_hits",
-    "ladder",
-    "percentiles",
-    "pooled",
-    "rate_interval",
-    "share_interval",
-    "slice_bounds",
-    "wilson",
-]
-
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]

@@ -13,8 +13,6 @@ from openloop.score.attempts import OK, REPAIR, RETRY, Attempts
 from openloop.score.streams import Streams
 from openloop.slo import CustomDeadlines, Deadlines, LinearDeadlines
 
-__all__ = ["Answers", "Deliveries", "Requests", "Spending", "Where", "group_attempts", "pace_ns"]
-
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]

@@ -14,8 +14,6 @@ from openloop.score.requests import Answers, Deliveries
 from openloop.score.streams import Streams
 from openloop.slo import SLO
 
-__all__ = ["JudgedRun", "Scope"]
-
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]

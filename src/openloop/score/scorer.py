@@ -30,19 +30,6 @@ from openloop.slo import SLO, Objectives, parse_slo, read_slo
 from openloop.spec import plain, suggest
 from openloop.units import format_seconds, to_ns
 
-__all__ = [
-    "GROUPS",
-    "Disruption",
-    "Score",
-    "Summary",
-    "TimeWindow",
-    "blends",
-    "check",
-    "objectives_of",
-    "score",
-    "score_judged",
-]
-
 Floats = NDArray[np.float64]
 
 MAX_PARTS = 10_000

@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 
 from openloop.records import MEASURES, words
 
-__all__ = ["ServerScore", "server_score"]
-
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Series = tuple[Ints, Floats]  # times and values

@@ -13,8 +13,6 @@ from openloop.score import kernel
 from openloop.score.quantiles import SLICES
 from openloop.slo import CustomDeadlines
 
-__all__ = ["GapPool", "Progress", "StreamPlan", "Streams", "read_again", "read_streams"]
-
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 

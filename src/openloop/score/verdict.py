@@ -17,8 +17,6 @@ from openloop.score.scope import Scope
 from openloop.slo import E2E, TPOT, TTFT, Completion, Cost, Gate, LinearDeadlines, Quality, Retries
 from openloop.units import format_seconds, format_share
 
-__all__ = ["CHECKS", "Verdict", "verdict"]
-
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 

@@ -4,8 +4,6 @@ from typing import Annotated, Any
 
 import msgspec
 
-__all__ = ["WORDS", "Ask", "Voice", "chunk", "read_ask", "respond"]
-
 WORDS = (
     "the",
     "quick",

@@ -12,8 +12,6 @@ from openloop.distributions import TIMES, Distribution, Fixed
 from openloop.terms import COUNT, SECONDS, Term, param, read_term
 from openloop.units import to_ns
 
-__all__ = ["ENGINES", "Engine", "EngineSpec", "Slots", "SlotsEngine", "read_engine"]
-
 
 class Engine(Protocol):
     """Requests in; at each moment that it names, the requests that have a token."""

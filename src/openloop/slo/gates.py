@@ -23,27 +23,6 @@ from openloop.units import (
     write_seconds,
 )
 
-__all__ = [
-    "E2E",
-    "GATES",
-    "ITL",
-    "TBT",
-    "TPOT",
-    "TTFT",
-    "AnswerColumns",
-    "Completion",
-    "Cost",
-    "Gate",
-    "GateForm",
-    "Jitter",
-    "Quality",
-    "Read",
-    "ReadFromFirst",
-    "Retries",
-    "TokenDeadlines",
-    "find_form",
-]
-
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]

@@ -13,8 +13,6 @@ from openloop.slo.smooth import PENALTIES, Smooth
 from openloop.spec import Strict, convert, read_yaml, suggest
 from openloop.units import LONGEST_S, check_number, parse_seconds, parse_token_rate
 
-__all__ = ["PRESETS", "SLO", "Objectives", "Unit", "parse_slo", "read_slo"]
-
 Unit = Literal["request", "session", "row"]
 
 

@@ -23,8 +23,6 @@ from numpy.typing import NDArray
 from openloop.slo.deadlines import Deadlines, reading
 from openloop.units import LONGEST_S, check_number
 
-__all__ = ["PENALTIES", "Exponential", "Linear", "Penalty", "Smooth", "Step"]
-
 Floats = NDArray[np.float64]
 
 

@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Ask"]
-
 
 @dataclass(frozen=True, slots=True)
 class Ask:

@@ -14,8 +14,6 @@ from openloop.terms import Term, param
 from openloop.workload.demand import ASSISTANT, SYSTEM, USER, Demand, Floats, Pieces
 from openloop.workload.source import PATH, whole
 
-__all__ = ["Corpus"]
-
 TOKENS_PER_WORD = 4 / 3  # of English, roughly: only for what a picture shows, and for answers whose text is known
 ROLES = {"human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant", "system": "system"}
 CODES = {"user": USER, "assistant": ASSISTANT, "system": SYSTEM}

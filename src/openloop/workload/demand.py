@@ -11,19 +11,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = [
-    "ASSISTANT",
-    "SYSTEM",
-    "USER",
-    "Demand",
-    "Floats",
-    "Ints",
-    "Pieces",
-    "one_after_the_other",
-    "one_piece",
-    "together",
-]
-
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 

@@ -7,8 +7,6 @@ from numpy.typing import NDArray
 
 from openloop.workload.demand import ASSISTANT, Demand, Ints
 
-__all__ = ["MULTIPLIER", "Description", "chains", "describe", "known_tokens"]
-
 Words = NDArray[np.uint64]
 
 MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)

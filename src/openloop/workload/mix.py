@@ -16,8 +16,6 @@ from openloop.workload.source import Source
 from openloop.workload.synthetic import Sessions, Synthetic
 from openloop.workload.trace import Trace
 
-__all__ = ["SOURCES", "Class", "Scaled", "Workload", "read_source", "schedule"]
-
 _KINDS: tuple[type[Term], ...] = (Synthetic, Sessions, Corpus, Trace, ServeGen)
 SOURCES = {kind.name: kind for kind in _KINDS}
 PART = 20_000  # users whose requests are held at once, where it can be

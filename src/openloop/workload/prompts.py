@@ -7,8 +7,6 @@ from openloop.workload.ask import Ask
 from openloop.workload.demand import ASSISTANT, SYSTEM, USER, Demand
 from openloop.workload.words import Words
 
-__all__ = ["Prompts"]
-
 ROLES = {USER: "user", ASSISTANT: "assistant", SYSTEM: "system"}
 
 

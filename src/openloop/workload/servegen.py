@@ -20,8 +20,6 @@ from openloop.terms import RATE, SECONDS, Term, param
 from openloop.workload.demand import Demand, Floats, Ints, one_piece
 from openloop.workload.source import PATH
 
-__all__ = ["ServeGen"]
-
 LEAST_SHAPE, MOST_SHAPE = 0.1, 100.0
 
 

@@ -9,8 +9,6 @@ from openloop.distributions import Distribution
 from openloop.terms import Codec
 from openloop.workload.demand import Demand, Ints
 
-__all__ = ["PATH", "Source", "whole"]
-
 Floats = NDArray[np.float64]
 
 PATH = Codec(str, str)

@@ -10,8 +10,6 @@ from openloop.terms import COUNT, NUMBER, SHARE, Term, param
 from openloop.workload.demand import ASSISTANT, SYSTEM, USER, Demand, Floats, Ints, Pieces, one_piece
 from openloop.workload.source import whole
 
-__all__ = ["Sessions", "Synthetic"]
-
 MOST_PIECES = 100_000_000
 
 

@@ -22,8 +22,6 @@ from openloop.terms import COUNT, NUMBER, SECONDS, Term, param
 from openloop.workload.demand import Demand, Floats, Ints, Pieces
 from openloop.workload.source import PATH
 
-__all__ = ["Trace"]
-
 MOST_TOKENS = (1 << 31) - 1
 
 

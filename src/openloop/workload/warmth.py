@@ -20,22 +20,6 @@ from openloop.units import to_ns
 from openloop.workload.demand import Demand, Ints, one_after_the_other
 from openloop.workload.describe import MULTIPLIER, chains
 
-__all__ = [
-    "WARMTHS",
-    "Cold",
-    "ColdCache",
-    "Disrupted",
-    "Hot",
-    "WarmCache",
-    "Warming",
-    "priming",
-    "read_warming",
-    "salted",
-    "split_states",
-    "steady",
-    "with_priming",
-]
-
 MOST_PRIMES = 2000
 STEADY_POINTS = 0.03  # that the hit rate may differ by between thirds
 

@@ -16,8 +16,6 @@ import numpy as np
 from openloop.errors import SpecError
 from openloop.seeds import stream
 
-__all__ = ["Scale", "Words", "word_tokens"]
-
 # fmt: off
 WORDS = [
     "able", "above", "across", "action", "again", "along", "amount", "animal", "answer", "area", "around", "base",
