@@ -20,7 +20,7 @@ HOME = ROOT.parent.parent
 
 # A module imports only from rooms further left.
 LEVELS = [
-    ["errors", "units", "spec", "terms", "seeds", "clock", "plugins", "said", "cluster", "records"],
+    ["errors", "arrays", "units", "spec", "terms", "seeds", "clock", "plugins", "said", "cluster", "records"],
     ["slo", "distributions", "arrivals", "admission", "persistence", "workload", "routing", "quality"],
     ["load", "sim", "proxy", "importers", "serve"],
     ["score"],

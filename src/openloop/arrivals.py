@@ -11,14 +11,12 @@ from pathlib import Path
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from openloop.arrays import Floats
 from openloop.errors import SpecError
 from openloop.records import ints, open_run
 from openloop.terms import NUMBER, RATE, RATE_OR_NONE, SECONDS, SHARE, Codec, Term, param, read_term
 from openloop.units import LONGEST_S, check_number, parse_rate, parse_seconds, write_seconds
-
-Floats = NDArray[np.float64]
 
 MOST_ARRIVALS = 20_000_000  # in one schedule: as a run, about 250 bytes each
 

@@ -9,13 +9,11 @@ from pathlib import Path
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from openloop.arrays import Floats
 from openloop.errors import SpecError
 from openloop.terms import NUMBER, SECONDS, SHARE, VALUE, Codec, InContext, Term, param, read_term, write_term
 from openloop.units import check_number, parse_number
-
-Floats = NDArray[np.float64]
 
 
 class Distribution(Protocol):

@@ -8,13 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from openloop.arrays import Ints
 from openloop.errors import RunError
 from openloop.records import Manifest, Run, checked, make_batch, make_lists
 from openloop.units import LONGEST_S, NS_PER_S, to_ns
-
-Ints = NDArray[np.int64]
 
 NO_SCHEDULE = (
     "the file tells when requests were sent and not when they were due: what the client held back is not seen, so "

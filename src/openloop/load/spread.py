@@ -16,8 +16,8 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
+from openloop.arrays import Ints
 from openloop.clock import Offset, offset_of
 from openloop.cluster import Host
 from openloop.errors import OpenloopError, RunError, SpecError
@@ -91,7 +91,7 @@ class _Node:
         return Node(self.host.name, requests, self.aligned.ns, self.aligned.error_ns, self.lost)
 
 
-def deal(demand: Demand, machines: int) -> list[NDArray[np.int64]]:
+def deal(demand: Demand, machines: int) -> list[Ints]:
     """Which requests each machine drives: in turn, and all turns of a session by the same."""
     keys = np.arange(len(demand))
     if demand.session is not None:

@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.ipc
 import pyarrow.parquet as pq
-from numpy.typing import NDArray
 
+from openloop.arrays import Ints
 from openloop.errors import RunError, StorageError
 from openloop.records.manifest import MANIFEST_FILE, Manifest, read_manifest
 from openloop.records.remote import copy_run, is_url, locate
@@ -118,7 +118,7 @@ class Run:
     def validate(self) -> None:
         """Read all of it and raise RecordError at the first row that breaks a rule."""
         row = 0
-        kept: list[list[NDArray[np.int64]]] = [[np.empty(0, np.int64)] for _ in range(3)]
+        kept: list[list[Ints]] = [[np.empty(0, np.int64)] for _ in range(3)]
         for batch in self.batches():
             check_batch(batch, row)
             for column, name in zip(kept, ("request_id", "attempt", "scheduled_ns"), strict=True):

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from openloop.arrays import Counts, Ints
 from openloop.errors import RecordError
 
 SCHEMA_VERSION: Final = 1
@@ -122,7 +123,7 @@ def make_words(codes: NDArray[Any], names: Sequence[str]) -> pa.Array:
     return pa.DictionaryArray.from_arrays(places, pa.array(names, pa.string())).cast(pa.string())
 
 
-def ints(batch: pa.RecordBatch, name: str) -> NDArray[np.int64]:
+def ints(batch: pa.RecordBatch, name: str) -> Ints:
     """An integer column as numpy, nulls as MISSING."""
     column = batch.column(name)
     if column.null_count == len(column):
@@ -132,7 +133,7 @@ def ints(batch: pa.RecordBatch, name: str) -> NDArray[np.int64]:
     return np.asarray(column.to_numpy(), np.int64)
 
 
-def words(column: pa.Array, known: dict[str, int]) -> NDArray[np.int32]:
+def words(column: pa.Array, known: dict[str, int]) -> Counts:
     """A column of words as codes, nulls as -1. A word that `known` does not hold yet gets the next code in it."""
     if not pa.types.is_dictionary(column.type):
         column = column.dictionary_encode()
@@ -182,10 +183,10 @@ def count_tokens(batch: pa.RecordBatch) -> int:
     return int(_tokens(batch).sum())
 
 
-def _tokens(batch: pa.RecordBatch) -> NDArray[np.int64]:
+def _tokens(batch: pa.RecordBatch) -> Ints:
     """Tokens that each row delivered."""
     events, tokens = batch.column("event_ns"), batch.column("event_tokens")
-    delivered: NDArray[np.int64] = np.diff(events.offsets.to_numpy().astype(np.int64))
+    delivered: Ints = np.diff(events.offsets.to_numpy().astype(np.int64))
     if tokens.null_count < len(tokens):
         bounds = tokens.offsets.to_numpy().astype(np.int64)
         running = np.concatenate([[0], np.cumsum(tokens.values.to_numpy(), dtype=np.int64)])

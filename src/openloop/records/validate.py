@@ -6,11 +6,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from openloop.arrays import Bools, Counts, Ints
 from openloop.errors import RecordError
 from openloop.records.schema import COLUMNS, KINDS, LATEST_NS, MISSING, STATUSES, ints, words
-
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 
 TIMES = ("scheduled_ns", "sent_ns", "ended_ns", "first_any_ns")
 COUNTS = [name for name in COLUMNS if name.endswith("_tokens") and name != "event_tokens"]
@@ -64,7 +62,7 @@ def _check_order(rows: "_Rows") -> None:
     )
 
 
-def _check_status(rows: "_Rows", status: NDArray[np.int32]) -> None:
+def _check_status(rows: "_Rows", status: Counts) -> None:
     sent, ended = rows.ints("sent_ns"), rows.ints("ended_ns")
     ok, dropped, censored = (status == STATUSES.index(name) for name in ("ok", "dropped", "censored"))
     rows.refuse(ok & ((sent == MISSING) | (ended == MISSING)), lambda _: "status is ok without sent_ns and ended_ns")
@@ -194,7 +192,7 @@ class _Rows:
         bad = (parts != MISSING) & (wholes != MISSING) & (parts > wholes)
         self.refuse(bad, lambda i: f"{part} {parts[i]} is more than its {whole} {wholes[i]}")
 
-    def words(self, name: str, known: tuple[str, ...]) -> NDArray[np.int32]:
+    def words(self, name: str, known: tuple[str, ...]) -> Counts:
         """Codes into `known`; any other word is refused."""
         codes = {word: code for code, word in enumerate(known)}
         found = words(self.batch.column(name), codes)

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
+from openloop.arrays import Bools, Counts, Floats, Ints
 from openloop.errors import RunError
 from openloop.records import MISSING, Manifest, Prices, Run
 from openloop.score import kernel
@@ -15,9 +15,6 @@ from openloop.score.scope import JudgedRun
 from openloop.score.streams import Progress, StreamPlan, Streams, read_again, read_streams
 from openloop.slo import SLO, TTFT, CustomDeadlines, LinearDeadlines, Objectives
 from openloop.units import to_ns
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 EXPECTED_FIRST_S = 1.0  # when QoE and fluidity expect the first token, where the SLO does not say
 EXPECTED_PACE_S = 0.05  # and each further one
@@ -68,16 +65,14 @@ def judge_run(
     )
 
 
-def judge_batch(batch: pa.RecordBatch, objectives: Objectives) -> tuple[Ints, NDArray[np.bool_]]:
+def judge_batch(batch: pa.RecordBatch, objectives: Objectives) -> tuple[Ints, Bools]:
     """Of whole requests, as they end: the places of the rows that answered, and whether these are accepted."""
     judged = judge_run(Run.of(Manifest(source="proxy"), [batch]), objectives)
     rows = judged.deliveries.requests.rows
     return np.arange(batch.num_rows)[rows], judged.judgement.accepted
 
 
-def _assign(
-    attempts: Attempts, requests: Requests, objectives: Objectives
-) -> tuple[NDArray[np.int32], tuple[SLO, ...]]:
+def _assign(attempts: Attempts, requests: Requests, objectives: Objectives) -> tuple[Counts, tuple[SLO, ...]]:
     """Which SLO each request is held against, and the SLOs."""
     codes = attempts.workload_class[requests.rows]
     present = np.flatnonzero(np.bincount(codes + 1)) - 1
@@ -151,7 +146,7 @@ def _plan(
     attempts: Attempts,
     requests: Requests,
     request_of: slice | Ints,
-    objective: NDArray[np.int32],
+    objective: Counts,
     slos: tuple[SLO, ...],
     window_ns: tuple[int, int],
 ) -> StreamPlan:

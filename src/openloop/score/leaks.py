@@ -4,15 +4,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from openloop.arrays import Codes, Ints
 from openloop.score.money import extra_work, reviews
 from openloop.score.scope import Scope
 from openloop.score.server import ServerScore
 
 FATES = ("retries_and_repairs", "unsuccessful", "quality_failures", "slo_misses", "accepted")
-
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -75,7 +73,7 @@ def leaks(scope: Scope, server: ServerScore | None = None) -> list[Leak]:
     return [step(name, n) for name, n in tokens.items()]
 
 
-def _money(scope: Scope, fates: NDArray[np.int8], output: Ints, mine: Ints, known: dict[str, Ints]) -> dict[str, float]:
+def _money(scope: Scope, fates: Codes, output: Ints, mine: Ints, known: dict[str, Ints]) -> dict[str, float]:
     """What was spent on each step, apart from what is paid by the hour."""
     found: dict[str, float] = {}
     judging, people = reviews(scope)
@@ -102,14 +100,14 @@ def _by_the_server(scope: Scope, server: ServerScore | None) -> list[tuple[str, 
     return [(name, None if np.isnan(value) else float(value), teller) for name, value, teller in told]
 
 
-def _answer_fates(scope: Scope) -> NDArray[np.int8]:
+def _answer_fates(scope: Scope) -> Codes:
     """By request: what became of its answer, an index into FATES."""
     judged = scope.judgement
     bad = judged.missed.get("quality", np.zeros(scope.n, np.bool_))
     return np.select([~judged.ok, bad, ~judged.accepted], [1, 2, 3], 4).astype(np.int8)
 
 
-def _fates(scope: Scope) -> NDArray[np.int8]:
+def _fates(scope: Scope) -> Codes:
     """By attempt at these requests, likewise."""
     fate = np.full(len(scope.run.attempts), 0, np.int8)
     fate[scope.deliveries.requests.rows] = _answer_fates(scope)

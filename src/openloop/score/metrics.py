@@ -5,13 +5,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from openloop.arrays import Bools, Counts, Floats, Ints
 from openloop.records import KINDS, MISSING
 from openloop.score.attempts import HEDGE, REPAIR, RETRY
 from openloop.score.scope import Scope
 from openloop.slo import SLO
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 MOST_TURNS = 100
 
@@ -129,7 +127,7 @@ def sessions(scope: Scope) -> SessionScore:
     )
 
 
-def _whole(session: Ints, turn: NDArray[np.int32], count: int) -> NDArray[np.bool_]:
+def _whole(session: Ints, turn: Counts, count: int) -> Bools:
     """Sessions that have every turn up to their last, as far as turns are told."""
     last = np.full(count, -1)
     np.maximum.at(last, session, turn)

@@ -3,14 +3,11 @@
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from openloop.arrays import Floats, Ints
 from openloop.errors import SpecError
 from openloop.score.scope import Scope
 from openloop.units import check_number
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 DAY_S = 86400.0
 

@@ -17,9 +17,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
+from openloop.arrays import Bools, Floats, Ints
 
 LADDER = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p99_9": 0.999}
 SLICES = 20

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from openloop.arrays import Floats
 from openloop.errors import SpecError
 from openloop.importers import open_any
 from openloop.records import STATUSES, Prices, Run, TimedEvent
@@ -29,8 +29,6 @@ from openloop.score.verdict import Verdict, verdict
 from openloop.slo import SLO, Objectives, parse_slo, read_slo
 from openloop.spec import plain, suggest
 from openloop.units import format_seconds, to_ns
-
-Floats = NDArray[np.float64]
 
 MAX_PARTS = 10_000
 

@@ -5,16 +5,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
+from openloop.arrays import Floats, Ints
 from openloop.errors import SpecError
 from openloop.records import LARGEST_EVENT, Run, split
 from openloop.score import kernel
 from openloop.score.quantiles import SLICES
 from openloop.slo import CustomDeadlines
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 Progress = Callable[[int, int], None]
 

@@ -8,17 +8,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from openloop.arrays import Bools, Floats, Ints
 from openloop.records import Manifest, Run
 from openloop.score.attempts import CENSORED, DROPPED
 from openloop.score.metrics import sessions
 from openloop.score.scope import Scope
 from openloop.slo import E2E, TPOT, TTFT, Completion, Cost, Gate, LinearDeadlines, Quality, Retries
 from openloop.units import format_seconds, format_share
-
-Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
 
 MIN_REQUESTS = 100  # the article's worked example has as many; below, a single request moves attainment by over 1%
 LAG_SHARE = 0.1  # of the tightest bound from arrival: more, and the client is a visible part of what it measures
@@ -122,7 +119,7 @@ def arrivals_not_as_promised(manifest: Manifest, scope: Scope) -> str | None:
     )
 
 
-def _cv_error(gaps: NDArray[np.int64]) -> float:
+def _cv_error(gaps: Ints) -> float:
     """Standard error of the coefficient of variation, from the sample: with heavy tails it is larger than for gamma."""
     if not gaps.any():
         return 0.0

@@ -12,10 +12,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+from openloop.arrays import Floats, Ints
 
 DueFunction = Callable[[Ints, Floats, Floats], Floats]
 

@@ -9,9 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
+from openloop.arrays import Bools, Codes, Floats, Ints
 from openloop.slo.deadlines import Deadlines, reading, reading_from_first
 from openloop.units import (
     LONGEST_S,
@@ -22,10 +20,6 @@ from openloop.units import (
     parse_token_rate,
     write_seconds,
 )
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 
 
 class AnswerColumns(Protocol):
@@ -48,7 +42,7 @@ class AnswerColumns(Protocol):
     @property
     def completion_s(self) -> Floats: ...  # from the start of the measured window
     @property
-    def quality(self) -> NDArray[np.int8]: ...  # 1 pass, 0 fail, -1 not judged
+    def quality(self) -> Codes: ...  # 1 pass, 0 fail, -1 not judged
     @property
     def quality_score(self) -> Floats: ...
     @property

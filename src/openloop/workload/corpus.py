@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from openloop.arrays import Floats
 from openloop.distributions import LENGTHS, Distribution
 from openloop.errors import SpecError
 from openloop.terms import Term, param
-from openloop.workload.demand import ASSISTANT, SYSTEM, USER, Demand, Floats, Pieces
+from openloop.workload.demand import ASSISTANT, SYSTEM, USER, Demand, Pieces
 from openloop.workload.source import PATH, whole
 
 TOKENS_PER_WORD = 4 / 3  # of English, roughly: only for what a picture shows, and for answers whose text is known

@@ -9,10 +9,8 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+from openloop.arrays import Codes, Floats, Ints
 
 USER, ASSISTANT, SYSTEM = 0, 1, 2
 
@@ -24,7 +22,7 @@ class Pieces:
     starts: Ints
     identity: Ints  # below zero: nobody else has it
     tokens: Ints
-    role: NDArray[np.int8]
+    role: Codes
 
     @property
     def owner(self) -> Ints:

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from openloop.workload.demand import ASSISTANT, Demand, Ints
+from openloop.arrays import Ints
+from openloop.workload.demand import ASSISTANT, Demand
 
 Words = NDArray[np.uint64]
 

@@ -5,12 +5,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from openloop.arrays import Floats
 from openloop.arrivals import MOST_ARRIVALS, Arrivals
 from openloop.errors import SpecError
 from openloop.seeds import stream
 from openloop.terms import Term, read_term
 from openloop.workload.corpus import Corpus
-from openloop.workload.demand import Demand, Floats, together
+from openloop.workload.demand import Demand, together
 from openloop.workload.servegen import ServeGen
 from openloop.workload.source import Source
 from openloop.workload.synthetic import Sessions, Synthetic

@@ -14,10 +14,11 @@ from pathlib import Path
 
 import numpy as np
 
+from openloop.arrays import Floats, Ints
 from openloop.arrivals import MOST_ARRIVALS, Gamma, Weibull
 from openloop.errors import SpecError
 from openloop.terms import RATE, SECONDS, Term, param
-from openloop.workload.demand import Demand, Floats, Ints, one_piece
+from openloop.workload.demand import Demand, one_piece
 from openloop.workload.source import PATH
 
 LEAST_SHAPE, MOST_SHAPE = 0.1, 100.0

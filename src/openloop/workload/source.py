@@ -3,13 +3,11 @@
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from openloop.arrays import Floats, Ints
 from openloop.distributions import Distribution
 from openloop.terms import Codec
-from openloop.workload.demand import Demand, Ints
-
-Floats = NDArray[np.float64]
+from openloop.workload.demand import Demand
 
 PATH = Codec(str, str)
 

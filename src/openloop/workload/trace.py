@@ -17,9 +17,10 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
+from openloop.arrays import Floats, Ints
 from openloop.errors import SpecError
 from openloop.terms import COUNT, NUMBER, SECONDS, Term, param
-from openloop.workload.demand import Demand, Floats, Ints, Pieces
+from openloop.workload.demand import Demand, Pieces
 from openloop.workload.source import PATH
 
 MOST_TOKENS = (1 << 31) - 1

@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from openloop.arrays import Floats, Ints
 from openloop.errors import SpecError
 from openloop.records import TimedEvent, Warmth
 from openloop.terms import SECONDS, Term, param, read_term
 from openloop.units import to_ns
-from openloop.workload.demand import Demand, Ints, one_after_the_other
+from openloop.workload.demand import Demand, one_after_the_other
 from openloop.workload.describe import MULTIPLIER, chains
 
 MOST_PRIMES = 2000
@@ -167,7 +167,7 @@ def priming(demand: Demand) -> Demand:
     )
 
 
-def with_priming(demand: Demand, primes: Demand, due_s: NDArray[np.float64], lead_s: float) -> Demand:
+def with_priming(demand: Demand, primes: Demand, due_s: Floats, lead_s: float) -> Demand:
     """First the primes at these times, and `lead_s` after the start what was to come."""
     later = replace(demand, due_s=demand.due_s + lead_s)
     return one_after_the_other(replace(primes, due_s=due_s), later)
