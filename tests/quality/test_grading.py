@@ -19,7 +19,7 @@ import pytest
 from openloop.errors import RunError
 from openloop.quality import Case, Pool, read_gating
 from openloop.quality.grading import grade_run
-from openloop.records import GRADES, TEXTS, TextsWriter, open_run, side_table
+from openloop.records import GRADES, TEXTS, open_run
 from openloop.score import score
 from tests.runs import row, write_run
 
@@ -27,9 +27,9 @@ from tests.runs import row, write_run
 def run_with(folder: Path, texts: list[str], **columns: Any) -> Path:
     """A run whose answers are these texts."""
     write_run(folder, [row(i, due=i / 10, tokens=[0.1], **columns) for i in range(len(texts))])
-    writer = TextsWriter(folder)
+    writer = TEXTS.writer(folder)
     rows = [{"request_id": i, "attempt": 0, "prompt": f"what is {i}?", "text": text} for i, text in enumerate(texts)]
-    writer.append(side_table(TEXTS, rows))
+    writer.append(TEXTS.of(rows))
     writer.finish()
     return folder
 
@@ -70,8 +70,8 @@ def test_other_gates_replace_what_was_said_before(tmp_path: Path) -> None:
 def test_only_answers_that_were_completed_and_kept_are_judged(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     write_run(folder, [row(0, tokens=[0.1]), row(1, due=1.0, status="error"), row(2, due=2.0, tokens=[0.1])])
-    writer = TextsWriter(folder)
-    writer.append(side_table(TEXTS, [{"request_id": i, "attempt": 0, "prompt": "p", "text": "1"} for i in (0, 1)]))
+    writer = TEXTS.writer(folder)
+    writer.append(TEXTS.of([{"request_id": i, "attempt": 0, "prompt": "p", "text": "1"} for i in (0, 1)]))
     writer.finish()
     assert grade_run(folder, ["json"], jobs=1).texts == 1
     assert labels(folder) == [True, None, None]
@@ -133,9 +133,9 @@ def test_slices_are_filled_in(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     prompts = ["is 3 more than 2?", "a refund please", "nothing"]
     write_run(folder, [row(i, due=float(i), tokens=[0.1]) for i in range(3)])
-    writer = TextsWriter(folder)
+    writer = TEXTS.writer(folder)
     rows = [{"request_id": i, "attempt": 0, "prompt": each, "text": "yes"} for i, each in enumerate(prompts)]
-    writer.append(side_table(TEXTS, rows))
+    writer.append(TEXTS.of(rows))
     writer.finish()
     grade_run(folder, {"default": ["contains:yes"], "slices": {"refunds": "contains:refund"}}, jobs=1)
     assert [each["slices"] for each in open_run(folder).head(3)] == ["numeric", "refunds", None]

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from openloop.errors import StorageError
 from openloop.load.address import Place, tls_context
 from openloop.load.prometheus import read_figures
-from openloop.records import ServerWriter, server_table
+from openloop.records import SERVER, SideWriter
 
 Figures = list[tuple[str, str, float]]  # replica, name, value
 
@@ -155,7 +155,7 @@ class _Tally:
 class Scraper:
     """Reads sources from `start` to `stop` and writes server.parquet; it never fails the run."""
 
-    def __init__(self, writer: ServerWriter, sources: Sequence[Source], every_s: float = EVERY_S) -> None:
+    def __init__(self, writer: SideWriter, sources: Sequence[Source], every_s: float = EVERY_S) -> None:
         self._writer = writer
         self._every_s = every_s
         self._over = threading.Event()
@@ -167,7 +167,7 @@ class Scraper:
 
     @classmethod
     def of(
-        cls, writer: ServerWriter, replicas: Mapping[str, Place], headers: Mapping[str, str] | None = None
+        cls, writer: SideWriter, replicas: Mapping[str, Place], headers: Mapping[str, str] | None = None
     ) -> "Scraper":
         """Of a run's replicas by name, and of the GPUs of this host if there are any."""
         sources: list[Source] = [MetricsPage(name, place, headers) for name, place in replicas.items()]
@@ -219,7 +219,7 @@ class Scraper:
         before = self._hits[-1] if self._hits else {}
         self._hits.append(before | {(who, name): value for who, name, value in figures if name.startswith("prefix_")})
         with self._noting_a_full_disk():
-            self._writer.append(server_table((now, *figure) for figure in figures))
+            self._writer.append(SERVER.of((now, *figure) for figure in figures))
         return True
 
     def hits(self) -> list[tuple[float, float]]:

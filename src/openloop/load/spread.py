@@ -42,13 +42,13 @@ from openloop.load.targets import Outcome
 from openloop.records import (
     MANIFEST_FILE,
     PARTS,
+    SERVER,
     Manifest,
     Node,
     Now,
     Prices,
     Run,
     RunWriter,
-    ServerWriter,
     copy_run,
     forget_now,
     ints,
@@ -195,7 +195,7 @@ class _Spread:
             node.host.ask("begin", self.start_ns + node.offset.ns, LOST_S)
         self.scraper = None
         if self.load.metrics is not None:
-            self.scraper = Scraper.of(ServerWriter(self.folder), pages_of(self.load), self.load.metrics)
+            self.scraper = Scraper.of(SERVER.writer(self.folder), pages_of(self.load), self.load.metrics)
             self.scraper.start(self.start_ns)
 
     # Meanwhile.

@@ -8,12 +8,11 @@ from functools import cached_property
 from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import IO, Any
+from typing import Any
 
 import msgspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.ipc
 import pyarrow.parquet as pq
 
 from openloop.arrays import Ints
@@ -21,7 +20,8 @@ from openloop.errors import RunError, StorageError
 from openloop.records.manifest import MANIFEST_FILE, Manifest, read_manifest
 from openloop.records.remote import copy_run, is_url, locate
 from openloop.records.schema import COLUMNS, SCHEMA, count_tokens, ints, missing_columns
-from openloop.records.server import ServerWriter, read_server
+from openloop.records.server import SERVER
+from openloop.records.tables import DAMAGE, first_line, gathered, read_spool
 from openloop.records.texts import TEXTS
 from openloop.records.validate import check_attempts, check_batch
 from openloop.records.writer import SPOOL_FILE, TABLE_FILE, RunWriter
@@ -71,7 +71,7 @@ class Run:
         return found
 
     def server(self) -> pa.Table | None:
-        """What servers and GPUs said of themselves during the run (SERVER_SCHEMA); None: nothing was recorded."""
+        """What servers and GPUs said of themselves during the run (SERVER.schema); None: nothing was recorded."""
         return self._server[0]
 
     @property
@@ -85,7 +85,7 @@ class Run:
 
     @cached_property
     def _server(self) -> tuple[pa.Table | None, str | None]:
-        return (self.figures, None) if self.path is None else read_server(self.path)
+        return (self.figures, None) if self.path is None else SERVER.read(self.path)
 
     def save(self, folder: str | Path) -> None:
         """Write the run to a folder of its own, here or at a URL."""
@@ -97,7 +97,7 @@ class Run:
             for batch in self.batches():
                 writer.append(batch)
             if figures is not None:
-                server = ServerWriter(folder)
+                server = SERVER.writer(folder)
                 server.append(figures)
                 server.finish()
 
@@ -184,10 +184,6 @@ def _late(manifest: Manifest) -> tuple[str, ...]:
     return () if manifest.finished else (f"the table is complete, but {MANIFEST_FILE} was not updated at the end",)
 
 
-# Whatever a damaged file makes Arrow say.
-DAMAGE = (pa.ArrowException, OSError, UnicodeError, KeyError, ValueError)
-
-
 class MemorySource:
     """Batches as a producer made them."""
 
@@ -211,7 +207,7 @@ class ParquetSource:
                 self._names, self.num_rows = table.schema_arrow.names, table.metadata.num_rows
                 self.num_events = _stored_events(table.metadata)
             except DAMAGE as error:
-                raise RunError(f"{path} is damaged or cut short and cannot be read: {_first_line(error)}") from None
+                raise RunError(f"{path} is damaged or cut short and cannot be read: {first_line(error)}") from None
         absent = missing_columns(self._names)
         if absent:
             raise RunError(f"{path} lacks the column {absent[0]!r}, which every run has")
@@ -224,11 +220,12 @@ class ParquetSource:
         words = [name for name in WORDS if name in self._names]
         with self.path.open("rb") as file:
             table = pq.ParquetFile(file, read_dictionary=words, pre_buffer=False, page_checksum_verification=True)
-            for groups in _row_groups(table, rows):
+            sizes = [table.metadata.row_group(group).num_rows for group in range(table.num_row_groups)]
+            for groups in gathered(range(len(sizes)), sizes.__getitem__, rows):
                 try:
                     read = table.read_row_groups(groups, columns=present, use_threads=False)
                 except DAMAGE as error:
-                    raise RunError(f"{self.path} is damaged in row group {groups[0]}: {_first_line(error)}") from None
+                    raise RunError(f"{self.path} is damaged in row group {groups[0]}: {first_line(error)}") from None
                 yield _conform(read, columns, self.path)
 
 
@@ -240,7 +237,7 @@ class SpoolSource:
         self.num_rows = self.num_events = self.num_batches = 0
         with (folder / SPOOL_FILE).open("rb") as file:
             whole = 0
-            for batch in _stream(file):
+            for batch in read_spool(file, SCHEMA):
                 self.num_rows += batch.num_rows
                 self.num_events += count_tokens(batch)
                 self.num_batches += 1
@@ -255,7 +252,7 @@ class SpoolSource:
             yield from _first_rows(ParquetSource(self.folder / TABLE_FILE).batches(columns, rows), self.num_rows)
             return
         with file:
-            batches = itertools.islice(_stream(file), self.num_batches)
+            batches = itertools.islice(read_spool(file, SCHEMA), self.num_batches)
             yield from _joined((batch.select(columns) for batch in batches), rows)
 
     def missing(self) -> tuple[str, ...]:
@@ -278,18 +275,6 @@ class PartsSource:
         return itertools.chain.from_iterable(each.batches(columns, rows) for each in self._sources)
 
 
-def _stream(file: IO[bytes]) -> Iterator[pa.RecordBatch]:
-    """Whole batches of a stream, up to its end or to the first that is torn or damaged."""
-    try:
-        for batch in pa.ipc.open_stream(file):
-            if not batch.schema.equals(SCHEMA):
-                return
-            batch.validate(full=True)
-            yield batch
-    except DAMAGE:
-        return
-
-
 def _first_rows(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         yield batch.slice(0, rows)
@@ -306,32 +291,8 @@ def _stored_events(metadata: pq.FileMetaData) -> int:
     return sum(metadata.row_group(group).column(index).num_values for group in range(metadata.num_row_groups))
 
 
-def _row_groups(file: pq.ParquetFile, rows: int) -> Iterator[list[int]]:
-    """Row groups to read together."""
-    held: list[int] = []
-    found = 0
-    for group in range(file.num_row_groups):
-        held.append(group)
-        found += file.metadata.row_group(group).num_rows
-        if found >= rows:
-            yield held
-            held, found = [], 0
-    if held:
-        yield held
-
-
 def _joined(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
-    if not rows:
-        yield from batches
-        return
-    held: list[pa.RecordBatch] = []
-    for batch in batches:
-        held.append(batch)
-        if sum(each.num_rows for each in held) >= rows:
-            yield pa.concat_batches(held)
-            held = []
-    if held:
-        yield pa.concat_batches(held)
+    return map(pa.concat_batches, gathered(batches, lambda batch: int(batch.num_rows), rows)) if rows else batches
 
 
 Source = MemorySource | ParquetSource | SpoolSource | PartsSource
@@ -372,8 +333,4 @@ def _cast(array: pa.Array, wanted: pa.DataType, name: str, path: Path) -> pa.Arr
             raise RunError(f"{path}: column {name!r} is {array.type}; times are plain integers of nanoseconds")
         return array.cast(wanted)
     except DAMAGE as error:
-        raise RunError(f"{path}: column {name!r} is {array.type} and not {wanted}: {_first_line(error)}") from None
-
-
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)
+        raise RunError(f"{path}: column {name!r} is {array.type} and not {wanted}: {first_line(error)}") from None

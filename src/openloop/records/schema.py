@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from openloop.arrays import Counts, Ints
 from openloop.errors import RecordError
+from openloop.records.tables import first_line
 
 SCHEMA_VERSION: Final = 1
 
@@ -150,7 +151,7 @@ def _column(name: str, columns: Mapping[str, Any], rows: int) -> pa.Array:
         try:
             array = given if isinstance(given, pa.Array) and given.type == column.type else pa.array(given, column.type)
         except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
-            raise RecordError(f"column {name!r} is not {column.type}: {_first_line(error)}") from None
+            raise RecordError(f"column {name!r} is not {column.type}: {first_line(error)}") from None
         if len(array) != rows:
             raise RecordError(f"column {name!r} has {len(array)} rows where 'request_id' has {rows}")
         return array
@@ -162,10 +163,6 @@ def _column(name: str, columns: Mapping[str, Any], rows: int) -> pa.Array:
 
 
 _DEFAULTS = {"attempt": 0, "kind": "first", "status": "ok"}
-
-
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)
 
 
 def split(batch: pa.RecordBatch, tokens: int, rows: int) -> Iterator[pa.RecordBatch]:
