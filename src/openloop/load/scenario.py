@@ -35,7 +35,7 @@ from openloop.persistence import read_hedge, read_repair, read_retry
 from openloop.quality import Gating, read_gating
 from openloop.records import Prices, Run, TimedEvent, Warmth, read_prices
 from openloop.slo import Objectives, read_slo
-from openloop.spec import Strict, convert, read_yaml, suggest
+from openloop.spec import Strict, convert, read_text, read_yaml, saying_where, suggest
 from openloop.terms import NUMBER
 from openloop.units import parse_seconds, parse_share, to_ns
 from openloop.workload import (
@@ -244,10 +244,8 @@ def _spelt_out(raw: Mapping[str, Any], flags: dict[str, Any]) -> dict[str, Any]:
 
 
 def _lengths(name: str, text: str) -> Distribution:
-    try:
+    with saying_where(f"--{name}"):
         return read_distribution(text, NUMBER)
-    except SpecError as error:
-        raise SpecError(f"--{name}: {error}") from None
 
 
 def _json_object(flag: str, text: str) -> dict[str, Any]:
@@ -354,10 +352,8 @@ def _check_warmth(scenario: Scenario) -> None:
 
 
 def _seconds(text: str, name: str) -> float:
-    try:
+    with saying_where(name):
         return parse_seconds(text)
-    except SpecError as error:
-        raise SpecError(f"{name}: {error}") from None
 
 
 def default_folder() -> Path:
@@ -494,14 +490,7 @@ def check_files(scenario: Scenario) -> None:
 
 
 def _template(spec: TargetSpec) -> str:
-    if spec.template is None:
-        return ""
-    try:
-        return check_template(Path(spec.template).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise SpecError(f"{spec.template} cannot be read: {error.strerror}; it is the body of requests") from None
-    except UnicodeDecodeError:
-        raise SpecError(f"{spec.template} is not text in UTF-8") from None
+    return "" if spec.template is None else check_template(read_text(spec.template, "it is the body of requests"))
 
 
 def _headers(given: Mapping[str, str]) -> dict[str, str]:

@@ -16,7 +16,7 @@ from itertools import pairwise
 from typing import Any, Protocol
 
 from openloop.errors import StorageError
-from openloop.load.address import Place, tls_context
+from openloop.load.address import Place, connection_to
 from openloop.load.prometheus import read_figures
 from openloop.records import SERVER, SideWriter
 
@@ -53,12 +53,7 @@ class MetricsPage:
         self.where = f"{'https' if place.address.name else 'http'}://{place.host}{self.path.removesuffix('/metrics')}"
         self._headers = {"Host": place.host, "Accept": "text/plain", **(headers or {})}
         self._timeout_s = timeout_s
-        address, context = place.address, tls_context(place.address)
-        self._connection = (
-            http.client.HTTPSConnection(address.name, address.port, timeout=timeout_s, context=context)
-            if context
-            else http.client.HTTPConnection(address.host, address.port, timeout=timeout_s)
-        )
+        self._connection = connection_to(place, timeout_s)
 
     def read(self) -> Figures:
         found = read_figures(self.fetch())

@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from openloop.terms import Term
+
 
 @dataclass(frozen=True, slots=True)
 class Case:
@@ -27,6 +29,26 @@ class Grade:
     why: str | None = None
     votes: tuple[int, int] = (0, 0)  # of a judge: how many agreed with the majority, of how many that made sense
     slices: tuple[str, ...] = ()  # of the user's, that the prompt belongs to
+
+
+class Gate(Term):
+    """One reason to accept or refuse an output."""
+
+    @property
+    def limit_s(self) -> float:
+        """After which it is given up."""
+        return 5.0
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """That it reads."""
+        return ()
+
+    def prepare(self) -> None:
+        """Raise SpecError if it cannot work."""
+
+    def check(self, case: Case) -> Grade:
+        raise NotImplementedError
 
 
 def until_failed(grades: Iterable[Grade]) -> Iterator[Grade]:

@@ -10,7 +10,7 @@ from openloop.arrays import Floats, Ints
 from openloop.errors import SpecError
 from openloop.records import LARGEST_EVENT, Run, split
 from openloop.score import kernel
-from openloop.score.quantiles import SLICES
+from openloop.score.quantiles import SLICES, interpolated
 from openloop.slo import CustomDeadlines
 
 Progress = Callable[[int, int], None]
@@ -71,12 +71,9 @@ class GapPool:
         self.room = np.sort(self.room[: self.written]) if self.written == self.n else self.room[:0]
 
     def quantile(self, share: float) -> float:
-        place = share * (self.n - 1)
         if len(self.room):
-            below = int(place)
-            low, high = self.room[below], self.room[min(below + 1, self.n - 1)]
-            return float(low + (place - below) * (high - low)) / 1e9
-        return float(self._values[np.searchsorted(self._cumulative, place, side="right")])
+            return interpolated(self.room, share, self.n) / 1e9
+        return float(self._values[np.searchsorted(self._cumulative, share * (self.n - 1), side="right")])
 
     def below(self, value: float) -> tuple[Ints, Ints]:
         bins = np.searchsorted(self._lows, value, side="right")

@@ -1,33 +1,12 @@
 """What the built-in endpoint says, in the OpenAI dialect: bytes made beforehand wherever they can be."""
 
+from http import HTTPStatus
 from typing import Annotated, Any
 
 import msgspec
 
-WORDS = (
-    "the",
-    "quick",
-    "brown",
-    "fox",
-    "jumps",
-    "over",
-    "a",
-    "lazy",
-    "dog",
-    "and",
-    "runs",
-    "far",
-    "away",
-    "from",
-    "it",
-)
-REASONS = {200: "OK", 400: "Bad Request", 401: "Unauthorized", 404: "Not Found", 405: "Method Not Allowed"}
-REASONS |= {
-    413: "Content Too Large",
-    429: "Too Many Requests",
-    500: "Internal Server Error",
-    503: "Service Unavailable",
-}
+SENTENCE = "the quick brown fox jumps over a lazy dog and runs far away from it"
+WORDS = tuple(SENTENCE.split())
 
 Length = Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
 
@@ -80,10 +59,8 @@ def chunk(data: bytes) -> bytes:
 
 def respond(status: int, body: bytes, kind: str = "application/json", more: str = "") -> bytes:
     """A whole response."""
-    head = (
-        f"HTTP/1.1 {status} {REASONS.get(status, 'Status')}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n"
-    )
-    return (head + more + "\r\n").encode() + body
+    first = f"HTTP/1.1 {status} {HTTPStatus(status).phrase}"
+    return f"{first}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n{more}\r\n".encode() + body
 
 
 class Voice:

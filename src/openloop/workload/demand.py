@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from openloop.arrays import Codes, Floats, Ints
+from openloop.distributions import Distribution
 
 USER, ASSISTANT, SYSTEM = 0, 1, 2
 
@@ -45,6 +46,11 @@ def one_piece(tokens: Ints, first: int = 0) -> Pieces:
     return Pieces(
         np.arange(count + 1), -1 - first - np.arange(count), np.asarray(tokens, np.int64), np.zeros(count, np.int8)
     )
+
+
+def whole(lengths: Distribution, count: int, rng: np.random.Generator, least: int = 1) -> Ints:
+    """Numbers of tokens."""
+    return np.maximum(np.rint(np.minimum(lengths.draw(count, rng), 1e9)), least).astype(np.int64)
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,8 +8,7 @@ from openloop.arrays import Floats, Ints
 from openloop.distributions import LENGTHS, TIMES, Distribution, Fixed
 from openloop.errors import SpecError
 from openloop.terms import COUNT, NUMBER, SHARE, Term, param
-from openloop.workload.demand import ASSISTANT, SYSTEM, USER, Demand, Pieces, one_piece
-from openloop.workload.source import whole
+from openloop.workload.demand import ASSISTANT, SYSTEM, USER, Demand, Pieces, one_piece, whole
 
 MOST_PIECES = 100_000_000
 

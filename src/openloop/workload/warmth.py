@@ -107,13 +107,12 @@ class Disrupted(Warming):
         return (TimedEvent(at_ns=to_ns(self.moment_s(seconds)), kind="salt-rotation"),)
 
 
-_KINDS: tuple[type[Warming], ...] = (Cold, ColdCache, WarmCache, Hot, Disrupted)
-WARMTHS = {kind.name: kind for kind in _KINDS}
+WARMTHS: dict[str, type[Warming]] = {kind.name: kind for kind in (Cold, ColdCache, WarmCache, Hot, Disrupted)}
 
 
 def read_warming(text: str) -> Warming:
     """`warm-cache`, `disrupted:at=30s`, or a state by the name that manifests have for it."""
-    name = next((kind.name for kind in _KINDS if kind.state == text.strip()), text)
+    name = next((kind.name for kind in WARMTHS.values() if kind.state == text.strip()), text)
     found: Warming = read_term(name, WARMTHS, "cache warmth")
     return found
 
