@@ -324,11 +324,6 @@ class Replay(Term):
         return 0.0
 
 
-def deal(times: Floats, workers: int) -> list[Floats]:
-    """One schedule shared among workers, each arrival to exactly one of them, in turn."""
-    return [times[worker::workers] for worker in range(workers)]
-
-
 def read_arrivals(text: str) -> Arrivals:
     found: Arrivals = read_term(text, ARRIVALS, "arrival process")
     return found

@@ -17,14 +17,14 @@ def read(path: Path) -> Iterator[Run]:
     for found in lines(path):
         if "ttfts" not in found:
             raise RunError("it has totals and no requests: run bench_serving with --output-details")
-        bounds = found.get("goodput_slos_ms") or {}
+        bounds, info = found.get("goodput_slos_ms") or {}, found.get("server_info")
         yield assemble(
             "sglang bench_serving",
             [_call(found, i) for i in range(len(found["ttfts"]))],
             notes=[CHUNKS, "how long a request took is known up to its last chunk with text"],
             seconds=found["duration"],
             arrivals=NOT_TOLD,
-            model=_model(found.get("server_info")),
+            model=info.get("model_path") if isinstance(info, dict) else None,
             slo=", ".join(f"{name.replace('e2el', 'e2e')}<={bound:g}ms" for name, bound in bounds.items()) or None,
         )
 
@@ -40,7 +40,3 @@ def _call(found: dict[str, Any], i: int) -> Call:
     call.output_tokens = of("output_lens")
     call.events_ns = spread(0, of("ttfts"), of("itls") or ())
     return call
-
-
-def _model(info: Any) -> str | None:
-    return info.get("model_path") if isinstance(info, dict) else None

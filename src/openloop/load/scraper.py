@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any
 
 from openloop.errors import StorageError
 from openloop.load.address import Place, connection_to
@@ -28,22 +28,8 @@ TRIES = 3  # that fail before an endpoint counts as absent
 LARGEST_PAGE = 16 << 20
 
 
-class Source(Protocol):
-    """Something that tells figures, or raises what keeps it from telling."""
-
-    @property
-    def where(self) -> str: ...
-
-    def read(self) -> Figures: ...
-
-    def cut(self) -> None:
-        """From another thread: a read that is going on ends."""
-
-    def close(self) -> None: ...
-
-
 class MetricsPage:
-    """The /metrics of a server, over a connection that is kept."""
+    """The /metrics of a server, over a connection that is kept; `read` raises what keeps it from telling."""
 
     def __init__(
         self, replica: str, place: Place, headers: Mapping[str, str] | None = None, timeout_s: float = TIMEOUT_S
@@ -84,6 +70,7 @@ class MetricsPage:
         return body.decode("utf-8")
 
     def cut(self) -> None:
+        """From another thread: a read that is going on ends."""
         with contextlib.suppress(OSError, AttributeError):  # there may be no connection
             self._connection.sock.shutdown(socket.SHUT_RDWR)
 
@@ -123,6 +110,8 @@ class Gpus:
     def close(self) -> None:
         self._nvml.nvmlShutdown()
 
+
+Source = MetricsPage | Gpus
 
 _GPU_FIGURES: dict[str, Callable[[Any, Any], float]] = {
     "gpu_use": lambda nvml, device: nvml.nvmlDeviceGetUtilizationRates(device).gpu / 100,

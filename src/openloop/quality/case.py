@@ -1,6 +1,6 @@
 """What is judged, and what comes of it."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from openloop.terms import Term
@@ -51,16 +51,13 @@ class Gate(Term):
         raise NotImplementedError
 
 
-def until_failed(grades: Iterable[Grade]) -> Iterator[Grade]:
-    """What comes after a failure need not be asked."""
-    for grade in grades:
-        yield grade
+def together(asked: Iterable[Grade]) -> Grade:
+    """All must pass; one that cannot tell leaves it open, unless another fails. After a failure nobody is asked."""
+    grades: list[Grade] = []
+    for grade in asked:
+        grades.append(grade)
         if grade.passed is False:
-            return
-
-
-def together(grades: Sequence[Grade]) -> Grade:
-    """All must pass; one that cannot tell leaves it open, unless another has failed."""
+            break
     failed = [grade for grade in grades if grade.passed is False]
     silent = [grade for grade in grades if grade.passed is None]
     scores = [grade.score for grade in grades if grade.score is not None]

@@ -143,7 +143,8 @@ def _open(folder: Path) -> Run:
     for _ in range(2):  # a producer may finish between our looking and our opening: look again
         try:
             if (folder / TABLE_FILE).exists():
-                return Run(manifest, ParquetSource(folder / TABLE_FILE), folder, _late(manifest))
+                late = f"the table is complete, but {MANIFEST_FILE} was not updated at the end"
+                return Run(manifest, ParquetSource(folder / TABLE_FILE), folder, () if manifest.finished else (late,))
             if (folder / SPOOL_FILE).exists():
                 spool = SpoolSource(folder)
                 return Run(manifest, spool, folder, spool.missing())
@@ -178,10 +179,6 @@ def _in_one(manifest: Manifest) -> Manifest:
         return manifest
     note = f"driven by {len(told)} machines; clocks were aligned: {', '.join(told)}"
     return msgspec.structs.replace(manifest, nodes=(), notes=(*manifest.notes, note))
-
-
-def _late(manifest: Manifest) -> tuple[str, ...]:
-    return () if manifest.finished else (f"the table is complete, but {MANIFEST_FILE} was not updated at the end",)
 
 
 class MemorySource:
@@ -310,7 +307,8 @@ def _conform(table: pa.Table, columns: list[str], path: Path) -> pa.RecordBatch:
         array = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
         if isinstance(array, pa.ChunkedArray):
             array = pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], column.type)
-        arrays.append(array if _fits(array.type, wanted) else _cast(array, wanted, name, path))
+        have = array.type.value_type if pa.types.is_dictionary(array.type) else array.type
+        arrays.append(array if have == wanted else _cast(array, wanted, name, path))
     return pa.RecordBatch.from_arrays(arrays, names=columns)
 
 
@@ -321,10 +319,6 @@ def _encode_words(batch: pa.RecordBatch) -> pa.RecordBatch:
         if not pa.types.is_dictionary(column.type):
             batch = batch.set_column(batch.schema.get_field_index(name), name, column.dictionary_encode())
     return batch
-
-
-def _fits(have: pa.DataType, wanted: pa.DataType) -> bool:
-    return bool(have == wanted) or (pa.types.is_dictionary(have) and have.value_type == wanted)
 
 
 def _cast(array: pa.Array, wanted: pa.DataType, name: str, path: Path) -> pa.Array:

@@ -41,13 +41,7 @@ def check_rows(batch: pa.RecordBatch, first_row: int = 0) -> None:
     _check_order(rows)
     _check_status(rows, status)
     for name in ("cost", "review_cost"):
-        if batch.column(name).null_count < batch.num_rows:
-            _check_money(rows, name)
-
-
-def _check_money(rows: "_Rows", name: str) -> None:
-    cost = rows.batch.column(name).fill_null(0.0).to_numpy()
-    rows.refuse(~(cost >= 0) | np.isinf(cost), lambda i: f"{name} is {cost[i]}; it is zero or more")
+        rows.refuse_no_money(name)
 
 
 def _check_order(rows: "_Rows") -> None:
@@ -182,6 +176,11 @@ class _Rows:
         column, values = self.batch.column(name), self.ints(name)
         if column.null_count < len(values):
             self.refuse((values < 0) & ~_nulls(column), lambda i: f"{name} is {values[i]}; {rule}")
+
+    def refuse_no_money(self, name: str) -> None:
+        if self.batch.column(name).null_count < self.batch.num_rows:
+            money = self.batch.column(name).fill_null(0.0).to_numpy()
+            self.refuse(~(money >= 0) | np.isinf(money), lambda i: f"{name} is {money[i]}; it is zero or more")
 
     def refuse_far(self, name: str) -> None:
         values = self.ints(name)

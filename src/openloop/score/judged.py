@@ -48,6 +48,8 @@ def judge_run(
     judgement, from_sent = (
         judge(Answers(deliveries, window_ns[0], from_sent=sent), objective, slos) for sent in (False, True)
     )
+    # Watching ended as recorded, or else with the last thing that is known to have happened.
+    last = max(int(each.max()) for each in (attempts.scheduled_ns, attempts.sent_ns, attempts.ended_ns))
     return JudgedRun(
         attempts=attempts,
         request_of=request_of,
@@ -61,7 +63,7 @@ def judge_run(
         per_hour=per_hour,
         prices=prices,
         window_ns=window_ns,
-        stopped_ns=_stopped(run, attempts),
+        stopped_ns=last if run.manifest.stopped_ns is None else run.manifest.stopped_ns,
     )
 
 
@@ -134,12 +136,6 @@ def _window(run: Run, attempts: Attempts, requests: Requests) -> tuple[int, int]
     if last > first:
         return first, last + (last - first) // (len(requests) - 1)
     return first, max(int(attempts.ended_ns.max()), first + 1)
-
-
-def _stopped(run: Run, attempts: Attempts) -> int:
-    """When watching ended: as recorded, or else the last thing that is known to have happened."""
-    known = max(int(attempts.scheduled_ns.max()), int(attempts.sent_ns.max()), int(attempts.ended_ns.max()))
-    return known if run.manifest.stopped_ns is None else run.manifest.stopped_ns
 
 
 def _plan(

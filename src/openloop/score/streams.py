@@ -122,7 +122,7 @@ def read_again(run: Run, plan: StreamPlan, before: Streams) -> Streams:
 
 def _read_batch(batch: pa.RecordBatch, plan: StreamPlan, streams: Streams, rows: slice) -> bool:
     """False where the events cannot be right."""
-    if any(column.null_count for column in (batch.column("event_ns"), *map(_items, batch.columns))):
+    if batch.column("event_ns").null_count or any(lists.values.null_count for lists in batch.columns):
         return False
     ns, offsets = _token_times(batch)
     if len(offsets) != batch.num_rows + 1:
@@ -142,10 +142,6 @@ def _read_batch(batch: pa.RecordBatch, plan: StreamPlan, streams: Streams, rows:
         origin = plan.first_sent_ns if sent and plan.first_sent_ns is not None else plan.rows.arrival
         late[rows] = _lateness(custom, ns, offsets, origin[rows])
     return bool(backwards < 0)
-
-
-def _items(lists: pa.ListArray) -> pa.Array:
-    return lists.values
 
 
 def _token_times(batch: pa.RecordBatch) -> tuple[Ints, Ints]:

@@ -273,20 +273,11 @@ def verdict(run: Run, scope: Scope) -> Verdict:
     return Verdict(not reasons, reasons, (*_notes(run, scope), *run.manifest.notes), faults)
 
 
-FACTS = {
-    "model": "model",
-    "model_revision": "model revision",
-    "quantization": "quantization",
-    "engine": "engine",
-    "engine_version": "engine version",
-    "engine_flags": "engine flags",
-    "hardware": "hardware",
-    "workload": "workload",
-    "lengths": "length distribution",
-    "arrivals": "arrival process",
-    "prices": "prices",
-    "seed": "seed",
-}
+FACTS = (
+    *("model", "model_revision", "quantization", "engine", "engine_version", "engine_flags", "hardware", "workload"),
+    *("lengths", "arrivals", "prices", "seed"),
+)
+FACTS_IN_WORDS = {"lengths": "length distribution", "arrivals": "arrival process"}  # where the name is not plain
 
 
 def _notes(run: Run, scope: Scope) -> Iterator[str]:
@@ -319,6 +310,7 @@ def _notes(run: Run, scope: Scope) -> Iterator[str]:
     if run.manifest.cache_warmth is None:
         yield "cache warmth is not known: warm and disrupted caches may differ by more than what is compared"
     told = {"prices"} if scope.run.priced else set()
-    absent = [words for name, words in FACTS.items() if getattr(run.manifest, name) is None and name not in told]
+    absent = [name for name in FACTS if getattr(run.manifest, name) is None and name not in told]
     if absent:
-        yield f"not recorded, so weaker evidence: {', '.join(absent)}"
+        named = (FACTS_IN_WORDS.get(name, name.replace("_", " ")) for name in absent)
+        yield f"not recorded, so weaker evidence: {', '.join(named)}"

@@ -215,37 +215,35 @@ class Quality:
 
 
 @dataclass(frozen=True)
-class Retries:
-    """No more than this many retries and repairs; hedges do not count, they are not waited for."""
-
-    at_most: int
-    name = "retries"
-
-    def __post_init__(self) -> None:
-        check_number(self.name, self.at_most, 0, 1e9)
-
-    def met(self, answers: AnswerColumns) -> Bools:
-        return answers.retries <= self.at_most
-
-    def __str__(self) -> str:
-        return f"retries<={self.at_most}"
-
-
-@dataclass(frozen=True)
-class Cost:
-    """All attempts at the request together cost no more than this."""
+class _AtMost:
+    """No more than this."""
 
     at_most: float
-    name = "cost"
+    name: ClassVar[str]
 
     def __post_init__(self) -> None:
         check_number(self.name, self.at_most, 0, 1e12)
 
+    def __str__(self) -> str:
+        return f"{self.name}<={self.at_most!r}"
+
+
+class Retries(_AtMost):
+    """No more than this many retries and repairs; hedges do not count, they are not waited for."""
+
+    name = "retries"
+
+    def met(self, answers: AnswerColumns) -> Bools:
+        return answers.retries <= self.at_most
+
+
+class Cost(_AtMost):
+    """All attempts at the request together cost no more than this."""
+
+    name = "cost"
+
     def met(self, answers: AnswerColumns) -> Bools:
         return answers.cost <= self.at_most
-
-    def __str__(self) -> str:
-        return f"cost<={self.at_most!r}"
 
 
 @dataclass(frozen=True)
