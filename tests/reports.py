@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from openloop.frontier.folder import Asked
-from openloop.records import Manifest, Prices, Run, TimedEvent, make_batch, make_lists, make_words, server_table
+from openloop.records import SERVER, Manifest, Prices, Run, TimedEvent, make_batch, make_lists, make_words
 from openloop.sim import simulate
 
 HOSTILE = "</script><img src=x onerror=\"document.title='owned'\"><svg onload=alert(1)>'\"`|**[x](javascript:alert(1))"
@@ -56,7 +56,7 @@ def fleet_run(requests: int = 1200, seed: int = 1, names: tuple[str, ...] = ("r0
     readings = [
         (int(t * 1e9), names[0], name, 0.5 + 0.4 * float(np.sin(t))) for t in moments for name in ("kv_use", "queue")
     ]
-    return Run.of(Manifest(**manifest), [make_batch(columns)], server_table(readings))
+    return Run.of(Manifest(**manifest), [make_batch(columns)], SERVER.of(readings))
 
 
 def _ns(seconds: np.ndarray[Any, np.dtype[np.float64]]) -> pa.Array:

@@ -96,7 +96,7 @@ def test_a_queue(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @dataclass(frozen=True)
-class Polite(quality.gates._Gate):
+class Polite(quality.case.Gate):
     name = "polite"
 
     def check(self, case: Case) -> Grade:

@@ -4,10 +4,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from openloop.arrivals import ARRIVALS, Arrivals, Piecewise, Recording, Replay, Step, deal, read_arrivals
+from openloop.arrivals import ARRIVALS, Arrivals, Piecewise, Recording, Replay, Step, read_arrivals
 from openloop.errors import SpecError
 from openloop.seeds import stream
 from openloop.sim import simulate
@@ -98,16 +96,6 @@ def test_a_swinging_rate_is_high_in_the_first_half_of_its_period() -> None:
     times = np.concatenate([process.times(50.0, np.random.default_rng(seed)) for seed in range(50)])
     upper = 50 * (20 * 25 + 0.9 * 20 * 50 / np.pi)
     assert abs(np.sum(times < 25) - upper) <= 4 * np.sqrt(upper)
-
-
-@given(seed=st.integers(0, 2**63), workers=st.integers(1, 40), text=st.sampled_from(TEXTS))
-@settings(max_examples=60, deadline=None)
-def test_a_schedule_is_the_same_however_many_workers_share_it(seed: int, workers: int, text: str) -> None:
-    times = read_arrivals(text).times(HORIZON_S, stream(seed, "arrivals"))
-    shares = deal(times, workers)
-    assert len(shares) == workers
-    assert np.array_equal(np.sort(np.concatenate(shares)), times)
-    assert max(map(len, shares)) - min(map(len, shares)) <= 1
 
 
 def test_purposes_have_streams_of_their_own() -> None:

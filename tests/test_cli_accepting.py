@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from openloop.records import TEXTS, TextsWriter, TimedEvent, side_table
+from openloop.records import TEXTS, TimedEvent
 from tests.runs import row, write_run
 from tests.test_cli import call
 
@@ -16,9 +16,9 @@ def run(tmp_path: Path) -> Path:
     rows = [row(i, due=i / 10, tokens=[0.1, 0.2], prompt_tokens=10) for i in range(200)]
     event = TimedEvent(at_ns=10 * 10**9, kind="deploy")
     folder = write_run(tmp_path / "run", rows, slo="ttft<=1s, quality", events=(event,), window_ns=(0, 20 * 10**9))
-    writer = TextsWriter(folder)
+    writer = TEXTS.writer(folder)
     texts = [{"request_id": i, "attempt": 0, "prompt": "p", "text": "no" if i % 10 == 0 else "1"} for i in range(200)]
-    writer.append(side_table(TEXTS, texts))
+    writer.append(TEXTS.of(texts))
     writer.finish()
     return folder
 

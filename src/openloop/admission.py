@@ -2,16 +2,15 @@
 
 from dataclasses import dataclass
 
-from openloop.terms import COUNT, NUMBER, RATE, Term, param, read_term
-
-__all__ = ["ADMISSION", "Admission", "Bucket", "Deadline", "InFlight", "Queue", "read_admission"]
+from openloop.terms import COUNT, NUMBER, RATE, Term, by_name, param, read_term
 
 
 @dataclass(frozen=True)
 class Admission(Term):
     @property
     def limit(self) -> int:
-        return 0
+        """Of requests at a replica; 0: there is none."""
+        return getattr(self, "most", 0)
 
 
 @dataclass(frozen=True)
@@ -21,10 +20,6 @@ class InFlight(Admission):
     name = "in-flight"
     most: int = param(COUNT)
 
-    @property
-    def limit(self) -> int:
-        return self.most
-
 
 @dataclass(frozen=True)
 class Queue(Admission):
@@ -32,10 +27,6 @@ class Queue(Admission):
 
     name = "queue"
     most: int = param(COUNT)
-
-    @property
-    def limit(self) -> int:
-        return self.most
 
 
 @dataclass(frozen=True)
@@ -54,8 +45,7 @@ class Deadline(Admission):
     name = "deadline"
 
 
-_ADMISSION: tuple[type[Admission], ...] = (InFlight, Queue, Bucket, Deadline)
-ADMISSION = {kind.name: kind for kind in _ADMISSION}
+ADMISSION = by_name(InFlight, Queue, Bucket, Deadline)
 
 
 def read_admission(text: str) -> Admission:

@@ -11,33 +11,13 @@ from pathlib import Path
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from openloop.arrays import Floats
 from openloop.errors import SpecError
 from openloop.records import ints, open_run
-from openloop.terms import NUMBER, RATE, RATE_OR_NONE, SECONDS, SHARE, Codec, Term, param, read_term
+from openloop.spec import read_text
+from openloop.terms import NUMBER, RATE, RATE_OR_NONE, SECONDS, SHARE, Codec, Term, by_name, param, read_term
 from openloop.units import LONGEST_S, check_number, parse_rate, parse_seconds, write_seconds
-
-__all__ = [
-    "ARRIVALS",
-    "MOST_ARRIVALS",
-    "Arrivals",
-    "Constant",
-    "Gamma",
-    "OnOff",
-    "Piecewise",
-    "Poisson",
-    "Ramp",
-    "Recording",
-    "Replay",
-    "Sine",
-    "Step",
-    "Weibull",
-    "deal",
-    "read_arrivals",
-]
-
-Floats = NDArray[np.float64]
 
 MOST_ARRIVALS = 20_000_000  # in one schedule: as a run, about 250 bytes each
 
@@ -314,12 +294,7 @@ def _run_times(folder: Path) -> Floats:
 def _listed_times(path: Path) -> Floats:
     if path.exists() and not path.is_file():
         raise SpecError(f"{path} is neither a run folder nor a file of seconds")
-    try:
-        lines = path.read_text(encoding="utf-8").split()
-    except OSError as error:
-        raise SpecError(f"{path} cannot be read: {error.strerror}; give a run folder or a file of seconds") from None
-    except UnicodeDecodeError:
-        raise SpecError(f"{path} is not text; give a run folder or a file of seconds, one to a line") from None
+    lines = read_text(path, "give a run folder or a file of seconds, one to a line").split()
     for number, line in enumerate(lines, start=1):
         try:
             finite = abs(float(line)) <= LONGEST_S
@@ -347,11 +322,6 @@ class Replay(Term):
 
     def dispersion(self, horizon_s: float) -> float:
         return 0.0
-
-
-def deal(times: Floats, workers: int) -> list[Floats]:
-    """One schedule shared among workers, each arrival to exactly one of them, in turn."""
-    return [times[worker::workers] for worker in range(workers)]
 
 
 def read_arrivals(text: str) -> Arrivals:
@@ -387,5 +357,4 @@ def _before(times: Floats, horizon_s: float) -> Floats:
     return times[: np.searchsorted(times, horizon_s)]
 
 
-_KINDS: tuple[type[Term], ...] = (Constant, Poisson, Gamma, Weibull, OnOff, Ramp, Piecewise, Sine, Replay)
-ARRIVALS = {kind.name: kind for kind in _KINDS}
+ARRIVALS = by_name(Constant, Poisson, Gamma, Weibull, OnOff, Ramp, Piecewise, Sine, Replay)

@@ -14,8 +14,6 @@ from typing import Any, Protocol
 from openloop import __version__
 from openloop.errors import SpecError
 
-__all__ = ["Host", "connected", "hosts_on", "spread_over"]
-
 MARK = "openloop"  # a resource of Ray's: where some machines offer it, the others are left alone
 PATIENCE_S = 10.0
 AT_ONCE = 16  # calls that an object answers, the one that takes as long as the run included

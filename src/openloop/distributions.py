@@ -5,36 +5,28 @@ The same distributions serve for times (`exponential(2ms)`) and for lengths (`lo
 
 import math
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from openloop.arrays import Floats
 from openloop.errors import SpecError
-from openloop.terms import NUMBER, SECONDS, SHARE, VALUE, Codec, InContext, Term, param, read_term, write_term
+from openloop.spec import read_text
+from openloop.terms import (
+    NUMBER,
+    PATH,
+    SECONDS,
+    SHARE,
+    VALUE,
+    Codec,
+    InContext,
+    Term,
+    by_name,
+    param,
+    read_term,
+    write_term,
+)
 from openloop.units import check_number, parse_number
-
-__all__ = [
-    "DISTRIBUTIONS",
-    "LENGTHS",
-    "TIMES",
-    "Distribution",
-    "Empirical",
-    "Exponential",
-    "Fixed",
-    "Gamma",
-    "Histogram",
-    "Lognormal",
-    "Normal",
-    "Pareto",
-    "Straggling",
-    "Uniform",
-    "Weighted",
-    "read_distribution",
-]
-
-Floats = NDArray[np.float64]
 
 
 class Distribution(Protocol):
@@ -296,18 +288,14 @@ class Empirical(Term):
     """Values of a file, one to a line, each maybe with how often it was seen: `500` or `500 3`."""
 
     name = "empirical"
-    path: str = param(Codec(str, str))
+    path: str = param(PATH)
 
     def __post_init__(self) -> None:
         self._histogram()
 
     def _histogram(self) -> Histogram:
-        try:
-            lines = Path(self.path).read_text(encoding="utf-8").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            raise SpecError(f"{self.path} cannot be read: {getattr(error, 'strerror', 'it is not text')}") from None
         found = []
-        for number, line in enumerate(lines, start=1):
+        for number, line in enumerate(read_text(self.path).splitlines(), start=1):
             parts = line.replace(",", " ").split()
             try:
                 found += [Weighted(*map(float, [*parts, "1"][:2]))] if parts else []
@@ -327,16 +315,4 @@ class Empirical(Term):
         return self._histogram().cv
 
 
-_KINDS: tuple[type[Term], ...] = (
-    Fixed,
-    Exponential,
-    Uniform,
-    Normal,
-    Lognormal,
-    Gamma,
-    Pareto,
-    Straggling,
-    Histogram,
-    Empirical,
-)
-DISTRIBUTIONS = {kind.name: kind for kind in _KINDS}
+DISTRIBUTIONS = by_name(Fixed, Exponential, Uniform, Normal, Lognormal, Gamma, Pareto, Straggling, Histogram, Empirical)

@@ -10,8 +10,6 @@ from typing import Any, cast
 
 from openloop.errors import SpecError
 
-__all__ = ["find_function"]
-
 
 def find_function(name: str) -> Callable[..., Any]:
     """The function that `name` says, from a module or a file."""

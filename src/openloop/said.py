@@ -5,22 +5,6 @@ from typing import Annotated, Any
 
 import msgspec
 
-__all__ = [
-    "NO_SENSE",
-    "SHED",
-    "Choice",
-    "Count",
-    "Outcome",
-    "Said",
-    "fail",
-    "hear",
-    "hear_all",
-    "listed",
-    "message",
-    "settle",
-    "short",
-]
-
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 
 SHED = (429, 503, 529)

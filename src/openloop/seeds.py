@@ -7,8 +7,6 @@ import zlib
 
 import numpy as np
 
-__all__ = ["stream"]
-
 
 def stream(seed: int, purpose: str) -> np.random.Generator:
     """The generator for one purpose: the same for the same seed and purpose, whoever asks and in whatever order."""

@@ -1,5 +1,6 @@
 """Strict reading of YAML and JSON into typed structures: an unknown key is an error that names it."""
 
+import contextlib
 import dataclasses
 import difflib
 import json
@@ -13,8 +14,6 @@ import msgspec
 import yaml
 
 from openloop.errors import SpecError
-
-__all__ = ["Strict", "convert", "plain", "read_json", "read_yaml", "suggest"]
 
 T = TypeVar("T")
 
@@ -42,19 +41,39 @@ _Loader.add_implicit_resolver(
 )
 
 
+@contextlib.contextmanager
+def saying_where(where: str) -> Iterator[None]:
+    """What is wrong inside is wrong at this place."""
+    try:
+        yield
+    except SpecError as error:
+        raise SpecError(f"{where}: {error}") from None
+
+
+def one_line(error: object) -> str:
+    """What an error says, on one line."""
+    return " ".join(str(error).split())
+
+
+def read_text(path: str | Path, hint: str = "") -> str:
+    """A file of text; `hint` says what it should be."""
+    try:
+        return Path(path).read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise SpecError(f"{path} cannot be read: {error.strerror}{hint and f'; {hint}'}") from None
+    except UnicodeDecodeError:
+        raise SpecError(f"{path} is not text in UTF-8{hint and f'; {hint}'}") from None
+
+
 def read_yaml(path: Path) -> Any:
     try:
-        return yaml.load(path.read_text(encoding="utf-8"), _Loader)
-    except OSError as error:
-        raise SpecError(f"{path} cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise SpecError(f"{path} is not text in UTF-8") from None
+        return yaml.load(read_text(path), _Loader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f", line {mark.line + 1}" if mark else ""
-        raise SpecError(f"{path}{where} is not YAML: {_sentence(getattr(error, 'problem', None) or error)}") from None
+        raise SpecError(f"{path}{where} is not YAML: {one_line(getattr(error, 'problem', None) or error)}") from None
     except (ValueError, TypeError, RecursionError) as error:
-        raise SpecError(f"{path} cannot be understood: {_sentence(error)}") from None
+        raise SpecError(f"{path} cannot be understood: {one_line(error)}") from None
 
 
 def read_json(path: Path) -> Any:
@@ -70,7 +89,7 @@ def read_json(path: Path) -> Any:
     except OSError as error:
         raise SpecError(f"{path} cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
-        raise SpecError(f"{path} is not JSON: {_sentence(error)}") from None
+        raise SpecError(f"{path} is not JSON: {one_line(error)}") from None
 
 
 def plain(value: Any) -> Any:
@@ -115,11 +134,6 @@ def _explain(message: str, value: Any, to: type) -> str:
     if what.startswith("Expected `str`, got `") and found:
         found += "; write it as text, in quotes, with its unit if it has one"
     return f"{what}{f' at `{path}`' if path else ''}{found}"
-
-
-def _sentence(error: object) -> str:
-    """What an error says, on one line."""
-    return " ".join(str(error).split())
 
 
 def _fields(to: type, path: str) -> list[str]:

@@ -10,10 +10,11 @@ import dataclasses
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from operator import ge, gt, le
 from typing import Any, ClassVar
 
 from openloop.errors import SpecError
-from openloop.spec import suggest
+from openloop.spec import saying_where, suggest
 from openloop.units import (
     LONGEST_S,
     check_number,
@@ -24,24 +25,6 @@ from openloop.units import (
     parse_share,
     write_seconds,
 )
-
-__all__ = [
-    "COUNT",
-    "FLAG",
-    "NUMBER",
-    "RATE",
-    "RATE_OR_NONE",
-    "SECONDS",
-    "SHARE",
-    "TEXT",
-    "VALUE",
-    "Codec",
-    "InContext",
-    "Term",
-    "param",
-    "read_term",
-    "write_term",
-]
 
 
 @dataclass(frozen=True)
@@ -99,6 +82,7 @@ COUNT = Codec(parse_count, str, _whole)
 SHARE = Codec(parse_share, _number, _between(0.0, 1.0))
 RATE = Codec(parse_rate, _number, _between(1e-9, 1e9))
 RATE_OR_NONE = Codec(parse_rate, _number, _between(0.0, 1e9))
+PATH = Codec(str, str)
 VALUE = InContext(lambda value: value)
 
 DEEPEST = 8
@@ -139,6 +123,11 @@ class Term:
         return write_term(self)
 
 
+def by_name(*kinds: type[Term]) -> dict[str, type[Term]]:
+    """A registry of terms."""
+    return {kind.name: kind for kind in kinds}
+
+
 def read_term(text: str, registry: Mapping[str, type[Term]], what: str, value: Codec = NUMBER) -> Any:
     """The term that `text` writes, one of `registry`; `what` is what is being read, for people."""
     name, inner = _name_and_inner(text, what)
@@ -171,12 +160,10 @@ def _check(what: str, value: Any, metadata: Mapping[str, Any]) -> None:
     check = _resolved(metadata["codec"], NUMBER).check
     if check:
         check(what, value)
-    if metadata["above"] is not None and not value > metadata["above"]:
-        raise SpecError(f"{what} is {value:g}; it must be more than {metadata['above']:g}")
-    if metadata["least"] is not None and not value >= metadata["least"]:
-        raise SpecError(f"{what} is {value:g}; it must be at least {metadata['least']:g}")
-    if metadata["most"] is not None and not value <= metadata["most"]:
-        raise SpecError(f"{what} is {value:g}; it must be at most {metadata['most']:g}")
+    for limit, holds, words in (("above", gt, "more than"), ("least", ge, "at least"), ("most", le, "at most")):
+        bound = metadata[limit]
+        if bound is not None and not holds(value, bound):
+            raise SpecError(f"{what} is {value:g}; it must be {words} {bound:g}")
 
 
 def _resolved(codec: Codec | InContext, value: Codec) -> Codec:
@@ -211,10 +198,8 @@ def _arguments(inner: str, kind: type[Term], value: Codec) -> dict[str, Any]:
             name = rest or next((each for each in named if each not in found), "")
             if not name:
                 raise SpecError(f"there is nothing left for {part.strip()!r} to mean; parameters are {_listed(named)}")
-        try:
+        with saying_where(name):
             read = _resolved(fields[name].metadata["codec"], value).read(text.strip())
-        except SpecError as error:
-            raise SpecError(f"{name}: {error}") from None
         found[name] = (*found.get(name, ()), read) if name == rest else read
     missing = [name for name, field in fields.items() if field.default is dataclasses.MISSING and name not in found]
     if missing:

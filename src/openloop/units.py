@@ -5,29 +5,6 @@ import re
 
 from openloop.errors import SpecError
 
-__all__ = [
-    "LONGEST_S",
-    "NS_PER_S",
-    "check_number",
-    "format_count",
-    "format_money",
-    "format_rate",
-    "format_seconds",
-    "format_share",
-    "parse_amount",
-    "parse_count",
-    "parse_number",
-    "parse_price",
-    "parse_rate",
-    "parse_rates",
-    "parse_seconds",
-    "parse_share",
-    "parse_times",
-    "parse_token_rate",
-    "to_ns",
-    "write_seconds",
-]
-
 NS_PER_S = 1_000_000_000
 LONGEST_S = 1e9  # thirty years
 MOST_RATES = 1000  # in one list

@@ -16,7 +16,7 @@ import pytest
 
 from openloop.load.address import find
 from openloop.load.scraper import Gpus, MetricsPage, Scraper, Source
-from openloop.records import ServerWriter, read_server
+from openloop.records import SERVER
 from openloop.serve import Endpoint, Slots
 
 PAGE = b"vllm:num_requests_running 3\nvllm:num_requests_waiting 1\n"
@@ -72,13 +72,13 @@ def pages(*urls: str, timeout_s: float = 0.5) -> list[Source]:
 
 def scrape(folder: Path, sources: Sequence[Source], *enough: int) -> tuple[list[Row], tuple[str, ...], float]:
     """The rows, the notes, and how long stopping took; sources are asked so often, by default until given up."""
-    scraper = Scraper(ServerWriter(folder), sources, EVERY_S)
+    scraper = Scraper(SERVER.writer(folder), sources, EVERY_S)
     scraper.start(time.monotonic_ns() + 10**9)
     wait_for(scraper, *(enough or [3] * len(sources)))
     began = time.monotonic()
     notes = scraper.stop()
     took = time.monotonic() - began
-    table, note = read_server(folder)
+    table, note = SERVER.read(folder)
     assert note is None
     return [] if table is None else table.to_pylist(), notes, took
 
@@ -102,7 +102,7 @@ def test_it_reads_the_built_in_endpoint_while_it_works(tmp_path: Path) -> None:
     thread.start()
     url = f"http://127.0.0.1:{endpoint.port}"
     askers = [threading.Thread(target=ask, args=(url,)) for _ in range(3)]
-    scraper = Scraper(ServerWriter(tmp_path), pages(f"{url}/v1", timeout_s=5.0), EVERY_S)
+    scraper = Scraper(SERVER.writer(tmp_path), pages(f"{url}/v1", timeout_s=5.0), EVERY_S)
     scraper.start(time.monotonic_ns() + 10**9)
     wait_for(scraper, 1)
     for each in askers:
@@ -112,7 +112,7 @@ def test_it_reads_the_built_in_endpoint_while_it_works(tmp_path: Path) -> None:
     notes = scraper.stop(patience_s=5.0)
     endpoint.stop()
     thread.join(5)
-    table, _ = read_server(tmp_path)
+    table, _ = SERVER.read(tmp_path)
     assert table is not None
     rows = table.to_pylist()
     assert notes == ()
@@ -225,7 +225,7 @@ def test_a_drip_does_not_hold_up_the_end(tmp_path: Path) -> None:
     thread = threading.Thread(target=drip, daemon=True)
     thread.start()
     scraper = Scraper(
-        ServerWriter(tmp_path), pages(f"http://127.0.0.1:{listener.getsockname()[1]}", timeout_s=5.0), EVERY_S
+        SERVER.writer(tmp_path), pages(f"http://127.0.0.1:{listener.getsockname()[1]}", timeout_s=5.0), EVERY_S
     )
     scraper.start(0)
     time.sleep(0.2)
@@ -239,7 +239,7 @@ def test_a_drip_does_not_hold_up_the_end(tmp_path: Path) -> None:
 
 def test_a_disk_that_takes_nothing_is_a_note(tmp_path: Path) -> None:
     with server(lambda _: whole(PAGE)) as url:
-        scraper = Scraper(ServerWriter(tmp_path / "nowhere"), pages(url), EVERY_S)
+        scraper = Scraper(SERVER.writer(tmp_path / "nowhere"), pages(url), EVERY_S)
         scraper.start(0)
         wait_for(scraper, 1)
         [note] = scraper.stop()
@@ -287,14 +287,14 @@ def test_gpus_are_read_where_there_are_any_and_silently_not_where_there_are_none
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", FakeNvml())
-    scraper = Scraper.of(ServerWriter(tmp_path), {})
+    scraper = Scraper.of(SERVER.writer(tmp_path), {})
     scraper.start(0)
     assert scraper.stop() == ()
-    table, _ = read_server(tmp_path)
+    table, _ = SERVER.read(tmp_path)
     assert table is not None
     assert set(table.column("replica").to_pylist()) == {"gpu:0", "gpu:1"}
     monkeypatch.setitem(sys.modules, "pynvml", None)
     assert Gpus.find() is None
-    nothing = Scraper.of(ServerWriter(tmp_path), {})
+    nothing = Scraper.of(SERVER.writer(tmp_path), {})
     nothing.start(0)
     assert nothing.stop() == ()

@@ -135,7 +135,8 @@ def test_all_must_pass_and_one_that_is_open_leaves_it_open() -> None:
     assert together([good, bad]).score == 0.1
     assert together([good, silent]).passed is None
     assert together([good, silent]).score is None
-    assert together([good, bad, silent]).cost == 7.0
+    assert together([good, silent, bad]).cost == 7.0
+    assert together([good, bad, silent]).cost == 3.0  # who comes after a failure is not asked
     assert together([good, silent]).why == "who knows"
 
 

@@ -19,7 +19,7 @@ import pytest
 from openloop.errors import RunError
 from openloop.quality import Case, Pool, read_gating
 from openloop.quality.grading import grade_run
-from openloop.records import GRADES, TEXTS, TextsWriter, open_run, side_table
+from openloop.records import GRADES, TEXTS, open_run
 from openloop.score import score
 from tests.runs import row, write_run
 
@@ -27,9 +27,9 @@ from tests.runs import row, write_run
 def run_with(folder: Path, texts: list[str], **columns: Any) -> Path:
     """A run whose answers are these texts."""
     write_run(folder, [row(i, due=i / 10, tokens=[0.1], **columns) for i in range(len(texts))])
-    writer = TextsWriter(folder)
+    writer = TEXTS.writer(folder)
     rows = [{"request_id": i, "attempt": 0, "prompt": f"what is {i}?", "text": text} for i, text in enumerate(texts)]
-    writer.append(side_table(TEXTS, rows))
+    writer.append(TEXTS.of(rows))
     writer.finish()
     return folder
 
@@ -70,8 +70,8 @@ def test_other_gates_replace_what_was_said_before(tmp_path: Path) -> None:
 def test_only_answers_that_were_completed_and_kept_are_judged(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     write_run(folder, [row(0, tokens=[0.1]), row(1, due=1.0, status="error"), row(2, due=2.0, tokens=[0.1])])
-    writer = TextsWriter(folder)
-    writer.append(side_table(TEXTS, [{"request_id": i, "attempt": 0, "prompt": "p", "text": "1"} for i in (0, 1)]))
+    writer = TEXTS.writer(folder)
+    writer.append(TEXTS.of([{"request_id": i, "attempt": 0, "prompt": "p", "text": "1"} for i in (0, 1)]))
     writer.finish()
     assert grade_run(folder, ["json"], jobs=1).texts == 1
     assert labels(folder) == [True, None, None]
@@ -133,9 +133,9 @@ def test_slices_are_filled_in(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     prompts = ["is 3 more than 2?", "a refund please", "nothing"]
     write_run(folder, [row(i, due=float(i), tokens=[0.1]) for i in range(3)])
-    writer = TextsWriter(folder)
+    writer = TEXTS.writer(folder)
     rows = [{"request_id": i, "attempt": 0, "prompt": each, "text": "yes"} for i, each in enumerate(prompts)]
-    writer.append(side_table(TEXTS, rows))
+    writer.append(TEXTS.of(rows))
     writer.finish()
     grade_run(folder, {"default": ["contains:yes"], "slices": {"refunds": "contains:refund"}}, jobs=1)
     assert [each["slices"] for each in open_run(folder).head(3)] == ["numeric", "refunds", None]
@@ -147,9 +147,9 @@ def test_interrupted_it_goes_on_where_it_was(tmp_path: Path, how: int) -> None:
         "import time\nfrom pathlib import Path\n"
         "def check(case):\n"
         "    with Path(__file__).with_name('log').open('a') as file: file.write(case.text + chr(10))\n"
-        "    time.sleep(0.15)\n    return True\n"
+        "    time.sleep(0.1)\n    return True\n"
     )
-    folder = run_with(tmp_path / "run", [str(i) for i in range(100)])
+    folder = run_with(tmp_path / "run", [str(i) for i in range(60)])
     gate = f"python:{tmp_path}/slow.py:check"
     command = [sys.executable, "-m", "openloop", "grade", str(folder), "--gate", gate, "--jobs", "1"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -160,13 +160,13 @@ def test_interrupted_it_goes_on_where_it_was(tmp_path: Path, how: int) -> None:
     os.kill(process.pid, how)
     assert "Traceback" not in process.communicate(timeout=20)[1]
     kept = GRADES.read_spool(folder)[0].num_rows
-    assert 0 < kept < 100
+    assert 0 < kept < 60
     spool.write_bytes(spool.read_bytes() + b"torn")
     found = grade_run(folder, [gate], jobs=4)
-    assert found.graded == 100 - kept
-    assert found.passed == 100
-    assert labels(folder) == [True] * 100
-    assert GRADES.read(folder)[0].num_rows == 100  # type: ignore[union-attr]
+    assert found.graded == 60 - kept
+    assert found.passed == 60
+    assert labels(folder) == [True] * 60
+    assert GRADES.read(folder)[0].num_rows == 60  # type: ignore[union-attr]
 
 
 def test_runs_that_cannot_be_graded_say_why(tmp_path: Path) -> None:

@@ -7,8 +7,16 @@ import pyarrow.parquet as pq
 import pytest
 
 from openloop.errors import RunError, StorageError
-from openloop.records import MEASURES, SERVER_SCHEMA, Manifest, Reading, Run, RunWriter, ServerWriter, open_run
-from openloop.records import server_table as table_of
+from openloop.records import (
+    MEASURES,
+    SERVER,
+    Manifest,
+    Reading,
+    Run,
+    RunWriter,
+    SideWriter,
+    open_run,
+)
 from openloop.score import score
 from tests.runs import batch, row, write_run
 
@@ -27,10 +35,10 @@ def rows_of(run: Run) -> list[Reading]:
     return [tuple(each.values()) for each in table.to_pylist()]
 
 
-def write(folder: Path, *, finish: bool) -> ServerWriter:
-    writer = ServerWriter(folder)
+def write(folder: Path, *, finish: bool) -> SideWriter:
+    writer = SERVER.writer(folder)
     for start in range(0, 10, 2):
-        writer.append(table_of(READINGS[start : start + 2]))
+        writer.append(SERVER.of(READINGS[start : start + 2]))
     if finish:
         writer.finish()
     return writer
@@ -42,11 +50,11 @@ def test_what_was_written_is_read_back(folder: Path) -> None:
     assert rows_of(run) == READINGS
     assert run.server_note is None
     assert sorted(path.name for path in folder.iterdir()) == ["requests.parquet", "run.json", "server.parquet"]
-    assert pq.read_schema(folder / "server.parquet").names == SERVER_SCHEMA.names
+    assert pq.read_schema(folder / "server.parquet").names == SERVER.schema.names
 
 
 def test_a_run_of_which_no_server_told_anything_has_no_figures_and_no_note(folder: Path) -> None:
-    ServerWriter(folder).finish()
+    SERVER.writer(folder).finish()
     run = open_run(folder)
     assert (run.server(), run.server_note) == (None, None)
     assert not (folder / "server.parquet").exists()
@@ -78,16 +86,16 @@ def test_a_damaged_file_is_a_note_and_the_run_is_scored_without_it(folder: Path)
 
 
 def test_a_file_without_a_column_is_a_note(folder: Path) -> None:
-    pq.write_table(table_of(READINGS).drop_columns(["value"]), folder / "server.parquet")
+    pq.write_table(SERVER.of(READINGS).drop_columns(["value"]), folder / "server.parquet")
     assert "is damaged" in str(open_run(folder).server_note)
 
 
 def test_several_threads_write_one_file(folder: Path) -> None:
-    writer = ServerWriter(folder)
+    writer = SERVER.writer(folder)
 
     def append(replica: str) -> None:
         for second in range(50):
-            writer.append(table_of([(second, replica, "queue", 1.0), (second, replica, "running", 2.0)]))
+            writer.append(SERVER.of([(second, replica, "queue", 1.0), (second, replica, "running", 2.0)]))
 
     threads = [threading.Thread(target=append, args=(f"r{i}",)) for i in range(4)]
     for thread in threads:
@@ -99,20 +107,20 @@ def test_several_threads_write_one_file(folder: Path) -> None:
 
 
 def test_what_comes_after_the_end_is_not_stored(folder: Path) -> None:
-    write(folder, finish=True).append(table_of(READINGS))
+    write(folder, finish=True).append(SERVER.of(READINGS))
     assert rows_of(open_run(folder)) == READINGS
 
 
 def test_a_folder_that_cannot_be_written_is_said_once(tmp_path: Path) -> None:
-    writer = ServerWriter(tmp_path / "nowhere")
+    writer = SERVER.writer(tmp_path / "nowhere")
     with pytest.raises(StorageError, match="server.arrows cannot be written .*: later server figures are missing"):
-        writer.append(table_of(READINGS))
-    writer.append(table_of(READINGS))
+        writer.append(SERVER.of(READINGS))
+    writer.append(SERVER.of(READINGS))
     writer.finish()
 
 
 def test_figures_are_saved_with_a_run_in_memory(tmp_path: Path) -> None:
-    run = Run.of(Manifest(source="test"), [batch(ROWS)], table_of(READINGS))
+    run = Run.of(Manifest(source="test"), [batch(ROWS)], SERVER.of(READINGS))
     assert rows_of(run) == READINGS
     run.save(tmp_path / "run")
     assert rows_of(open_run(tmp_path / "run")) == READINGS

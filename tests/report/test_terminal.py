@@ -1,6 +1,6 @@
 import pytest
 
-from openloop.records import Reading, Run, TimedEvent, server_table
+from openloop.records import SERVER, Reading, Run, TimedEvent
 from openloop.report.terminal import inspection, show_inspection, show_score
 from openloop.score import check, score
 from tests.runs import row, run_of, steady_run
@@ -67,7 +67,7 @@ FIGURES: list[Reading] = [
 
 
 def with_server(run: Run) -> Run:
-    return Run.of(run.manifest, list(run.batches()), server_table([*FIGURES, (10**9, "a", "kv_use", 0.25)]))
+    return Run.of(run.manifest, list(run.batches()), SERVER.of([*FIGURES, (10**9, "a", "kv_use", 0.25)]))
 
 
 def test_the_servers_figures_are_two_lines_where_there_are_any(capsys: pytest.CaptureFixture[str]) -> None:

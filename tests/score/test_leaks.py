@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 import openloop as ol
 from openloop.arrivals import Poisson
-from openloop.records import Run, server_table
+from openloop.records import SERVER, Run
 from openloop.score import score
 from openloop.sim.fleet import read_fleet, simulate_fleet
 from openloop.sim.quality import label, read_quality
@@ -93,7 +93,7 @@ def test_what_rows_do_not_tell_the_server_may() -> None:
     totals = {"drafted": 300.0, "accepted": 200.0, "preemptions": 4.0}
     readings = [(at * 10**9, "a", name, grown * at / 10) for at in (0, 10) for name, grown in totals.items()]
     base = run_of(rows, window_ns=(0, 10**10 + 1), prices=ol.Prices(per_hour=3600.0))
-    run = Run.of(base.manifest, list(base.batches()), server_table(readings))
+    run = Run.of(base.manifest, list(base.batches()), SERVER.of(readings))
     leaks = {leak.name: leak for leak in score(run, "ttft<=1s").leaks}
     assert (leaks["rejected_drafts"].told_by, leaks["kv_recompute"].told_by) == ("server", "estimate")
     assert leaks["rejected_drafts"].tokens_per_s == pytest.approx(10.0)

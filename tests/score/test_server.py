@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from openloop.records import Manifest, Reading, Run, server_table
+from openloop.records import SERVER, Manifest, Reading, Run
 from openloop.score import ServerScore, score
 from openloop.score.server import server_score
 from tests.runs import batch, row
@@ -45,7 +45,7 @@ def readings(replica: str, figures: dict[str, list[float]], offset_s: float = 0.
 
 
 def scored(rows: list[Reading], window: tuple[int, int] = WINDOW) -> ServerScore:
-    found = server_score(server_table(rows), window)
+    found = server_score(SERVER.of(rows), window)
     assert found is not None
     return found
 
@@ -102,8 +102,8 @@ def test_drafts() -> None:
 
 def test_nothing_in_the_window_is_nothing() -> None:
     assert server_score(None, WINDOW) is None
-    assert server_score(server_table([]), WINDOW) is None
-    assert server_score(server_table(readings("a", A)), (100 * SECOND, 101 * SECOND)) is None
+    assert server_score(SERVER.of([]), WINDOW) is None
+    assert server_score(SERVER.of(readings("a", A)), (100 * SECOND, 101 * SECOND)) is None
 
 
 def test_figures_that_nobody_knows_yet_do_no_harm() -> None:
@@ -113,7 +113,7 @@ def test_figures_that_nobody_knows_yet_do_no_harm() -> None:
 def test_a_score_has_them_beside_what_rows_tell() -> None:
     rows: list[dict[str, Any]] = [row(i, due=i / 100, tokens=[0.1]) for i in range(400)]
     manifest = Manifest(source="test", window_ns=WINDOW)
-    found = score(Run.of(manifest, [batch(rows)], server_table(readings("a", A))), "ttft<=1s")
+    found = score(Run.of(manifest, [batch(rows)], SERVER.of(readings("a", A))), "ttft<=1s")
     assert str(found.server) == str(scored(readings("a", A)))  # NaN is not equal to itself
     assert math.isnan(found.cache_hit_rate)
     told = found.to_dict()["server"]

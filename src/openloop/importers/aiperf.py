@@ -12,8 +12,6 @@ from openloop.importers.foreign import CHUNKS, Call, assemble, lines, load_json,
 from openloop.records import Run
 from openloop.units import NS_PER_S
 
-__all__ = ["looks_like", "read"]
-
 GATES = {"time_to_first_token": "ttft", "inter_token_latency": "tpot", "request_latency": "e2e"}
 
 
@@ -83,16 +81,16 @@ def _facts(path: Path) -> dict[str, Any]:
     slos = config.get("slos") or {}
     phase = (config.get("phases") or [{}])[-1]
     models = (config.get("models") or {}).get("items") or [{}]
-    closed = "rate" not in phase and "concurrency" in phase
+    arrivals = None
+    if "rate" in phase:
+        arrivals = f"{phase['type']} at {phase['rate']:g}/s as told" if "type" in phase else None
+    elif "concurrency" in phase:
+        arrivals = f"closed: {phase['concurrency']} at a time"
     return {
         **phase_s,
         "model": models[0].get("name"),
-        "arrivals": f"closed: {phase['concurrency']} at a time" if closed else _told(phase),
+        "arrivals": arrivals,
         "slo": ", ".join(f"{GATES[tag]}<={bound:g}ms" for tag, bound in slos.items())
         if slos and set(slos) <= set(GATES)
         else None,
     }
-
-
-def _told(phase: dict[str, Any]) -> str | None:
-    return f"{phase['type']} at {phase['rate']:g}/s as told" if "rate" in phase and "type" in phase else None

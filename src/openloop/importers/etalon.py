@@ -8,8 +8,6 @@ from openloop.importers.foreign import NOT_TOLD, SUCCESSES, Call, assemble, load
 from openloop.records import Run
 from openloop.units import to_ns
 
-__all__ = ["looks_like", "read"]
-
 
 def looks_like(head: str) -> bool:
     return head.lstrip().startswith("{") and '"num_prompt_tokens"' in head and '"normalized_end_to_end_latency"' in head

@@ -8,28 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from openloop.arrays import Ints
 from openloop.errors import RunError
 from openloop.records import Manifest, Run, checked, make_batch, make_lists
 from openloop.units import LONGEST_S, NS_PER_S, to_ns
-
-__all__ = [
-    "CHUNKS",
-    "NOT_TOLD",
-    "NO_SCHEDULE",
-    "SUCCESSES",
-    "Call",
-    "assemble",
-    "lines",
-    "load_json",
-    "milliseconds",
-    "spread",
-    "times",
-    "wall_clock",
-]
-
-Ints = NDArray[np.int64]
 
 NO_SCHEDULE = (
     "the file tells when requests were sent and not when they were due: what the client held back is not seen, so "
@@ -120,9 +103,8 @@ def _columns(calls: Sequence[Call], origin: int) -> dict[str, Any]:
         return None if ns is None else ns - origin
 
     columns: dict[str, Any] = {name: [getattr(call, name) for call in calls] for name in _COPIED}
-    requests, sessions = _Numbers(), _Numbers()
-    columns["request_id"] = [requests.of(call if call.request is None else call.request) for call in calls]
-    columns["session_id"] = [None if call.session is None else sessions.of(call.session) for call in calls]
+    columns["request_id"] = _numbered(id(call) if call.request is None else call.request for call in calls)
+    columns["session_id"] = _numbered(call.session for call in calls)
     columns["sent_ns"] = [since(call.sent_ns) for call in calls]
     columns["scheduled_ns"] = [since(call.sent_ns if call.due_ns is None else call.due_ns) for call in calls]
     kept = [_events(call) for call in calls]
@@ -171,14 +153,10 @@ def _latest(ended_ns: int | None, events: Sequence[int] | Ints) -> int | None:
     return max((time for time in (ended_ns, last) if time is not None), default=None)
 
 
-class _Numbers:
+def _numbered(names: Iterable[object]) -> list[int | None]:
     """Small numbers for whatever names a tool gives."""
-
-    def __init__(self) -> None:
-        self._known: dict[object, int] = {}
-
-    def of(self, name: object) -> int:
-        return self._known.setdefault(id(name) if isinstance(name, Call) else name, len(self._known))
+    known: dict[object, int] = {}
+    return [None if name is None else known.setdefault(name, len(known)) for name in names]
 
 
 def spread(sent_ns: int, ttft_s: float, gaps_s: Sequence[float]) -> Ints:

@@ -8,8 +8,6 @@ from openloop.importers.foreign import Call, assemble, load_json
 from openloop.records import Run
 from openloop.units import to_ns
 
-__all__ = ["looks_like", "read"]
-
 
 def looks_like(head: str) -> bool:
     return head.lstrip().startswith("{") and '"aggregated_metrics"' in head and '"iteration_type"' in head

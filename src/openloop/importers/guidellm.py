@@ -8,8 +8,6 @@ from openloop.importers.foreign import Call, assemble, load_json, wall_clock
 from openloop.records import Run
 from openloop.units import to_ns
 
-__all__ = ["looks_like", "read"]
-
 STATUSES = {"successful": "ok", "errored": "error", "incomplete": "cancelled"}
 CLOSED = {"concurrent", "synchronous", "throughput"}
 GATES = {"ttft_ms": "ttft", "tpot_ms": "tpot", "e2el_ms": "e2e"}

@@ -17,8 +17,6 @@ from openloop.importers.foreign import NOT_TOLD, Call, assemble, times, wall_clo
 from openloop.records import Run
 from openloop.units import to_ns
 
-__all__ = ["decode", "encode", "looks_like", "read"]
-
 COOKIE, COMPRESSED = 0x1C849303, 0x1C849304
 TABLE = re.compile(r"^\s*([\d.]+)\s+([\d.]+)\s+(\d+)(?:\s+[\d.]+|\s+inf|\s*)$", re.MULTILINE)
 UNITS = {"us": 1e3, "ms": 1e6, "s": 1e9, "m": 60e9}

@@ -9,8 +9,6 @@ from openloop.importers.foreign import NO_SCHEDULE, Call, assemble, load_json
 from openloop.records import Run
 from openloop.units import NS_PER_S, to_ns
 
-__all__ = ["looks_like", "read"]
-
 
 def looks_like(head: str) -> bool:
     return head.lstrip().startswith("[") and all(f'"{name}"' in head for name in ("start_time", "end_time", "request"))

@@ -8,8 +8,6 @@ from openloop.importers.foreign import NO_SCHEDULE, Call, assemble, lines, milli
 from openloop.importers.vegeta import iso_ns
 from openloop.records import Run
 
-__all__ = ["looks_like", "read"]
-
 
 def looks_like(head: str) -> bool:
     return head.startswith("{") and '"type":"Metric"' in head and '"contains":' in head

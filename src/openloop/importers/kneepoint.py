@@ -8,8 +8,6 @@ from openloop.importers.foreign import Call, assemble, lines, load_json, millise
 from openloop.records import Prices, Run
 from openloop.units import to_ns
 
-__all__ = ["looks_like", "read"]
-
 
 def looks_like(head: str) -> bool:
     return head.startswith("{") and '"session_id"' in head and '"total_ms"' in head and '"ttft_ms"' in head

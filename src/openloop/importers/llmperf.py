@@ -8,8 +8,6 @@ from openloop.importers.foreign import Call, assemble, load_json
 from openloop.records import Run
 from openloop.units import to_ns
 
-__all__ = ["looks_like", "read"]
-
 
 def looks_like(head: str) -> bool:
     return head.lstrip().startswith("[") and '"ttft_s"' in head and '"end_to_end_latency_s"' in head

@@ -7,8 +7,6 @@ from pathlib import Path
 from openloop.importers.foreign import Call, assemble
 from openloop.records import Run
 
-__all__ = ["looks_like", "read"]
-
 # The file is not always JSON as a whole: keys of logged strings are quoted twice. Samples are.
 SAMPLE = re.compile(r'"name":"Sample".*?"ph":"b".*?"ts":([\d.]+).*?"issue_start_ns":(\d+),"complete_ns":(\d+)')
 

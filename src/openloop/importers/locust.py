@@ -8,8 +8,6 @@ from openloop.importers.foreign import Call, assemble, load_json, times, wall_cl
 from openloop.records import Run
 from openloop.units import to_ns
 
-__all__ = ["looks_like", "read"]
-
 
 def looks_like(head: str) -> bool:
     return head.lstrip().startswith("[") and '"num_none_requests"' in head

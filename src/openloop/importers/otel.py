@@ -8,8 +8,6 @@ from openloop.importers.foreign import NO_SCHEDULE, Call, assemble, lines, load_
 from openloop.records import Run
 from openloop.units import to_ns
 
-__all__ = ["calls", "looks_like", "read", "run_of"]
-
 ASKING = {"chat", "text_completion", "generate_content", "llm_request"}
 FIRST = (  # seconds from the start of the span, whoever wrote it
     "gen_ai.response.time_to_first_chunk",
@@ -41,7 +39,9 @@ def calls(batches: Iterable[dict[str, Any]]) -> list[tuple[bool, Call]]:
     return [
         (span.get("kind") in (3, "SPAN_KIND_CLIENT"), call)
         for batch in batches
-        for span in _spans(batch)
+        for resource in batch["resourceSpans"]
+        for scope in resource.get("scopeSpans") or ()
+        for span in scope.get("spans") or ()
         if (call := _call(span)) is not None
     ]
 
@@ -50,12 +50,6 @@ def run_of(found: Sequence[Call], start_ns: int | None = None) -> Run:
     """Times count from `start_ns`, or from the first call."""
     start = min((call.sent_ns or 0 for call in found), default=0) if start_ns is None else start_ns
     return assemble("OpenTelemetry", found, notes=NOTES, start_ns=start_ns, started_at=wall_clock(start))
-
-
-def _spans(batch: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    for resource in batch["resourceSpans"]:
-        for scope in resource.get("scopeSpans") or ():
-            yield from scope.get("spans") or ()
 
 
 def _call(span: dict[str, Any]) -> Call | None:

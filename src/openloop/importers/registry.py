@@ -1,52 +1,23 @@
 """Which importer a file is for."""
 
 from collections.abc import Mapping
+from importlib import import_module
 from itertools import islice
 from pathlib import Path
 from types import ModuleType
 from typing import Final
 
 from openloop.errors import OpenloopError, RunError
-from openloop.importers import (
-    aiperf,
-    etalon,
-    genai_bench,
-    guidellm,
-    hdr,
-    inference_perf,
-    k6,
-    kneepoint,
-    llmperf,
-    loadgen,
-    locust,
-    otel,
-    sglang,
-    veeksha,
-    vegeta,
-    vllm,
-)
 from openloop.records import MANIFEST_FILE, Run, locate, open_run
-from openloop.spec import suggest
+from openloop.spec import one_line, suggest
 
-__all__ = ["IMPORTERS", "open_any", "read_foreign"]
-
+# Each is a module of this room, an underscore for a hyphen.
+TOOLS = (
+    *("vllm", "sglang", "aiperf", "guidellm", "inference-perf", "genai-bench", "veeksha", "etalon", "llmperf"),
+    *("loadgen", "kneepoint", "vegeta", "k6", "locust", "hdr", "otel"),
+)
 IMPORTERS: Final[Mapping[str, ModuleType]] = {
-    "vllm": vllm,
-    "sglang": sglang,
-    "aiperf": aiperf,
-    "guidellm": guidellm,
-    "inference-perf": inference_perf,
-    "genai-bench": genai_bench,
-    "veeksha": veeksha,
-    "etalon": etalon,
-    "llmperf": llmperf,
-    "loadgen": loadgen,
-    "kneepoint": kneepoint,
-    "vegeta": vegeta,
-    "k6": k6,
-    "locust": locust,
-    "hdr": hdr,
-    "otel": otel,
+    name: import_module(f"openloop.importers.{name.replace('-', '_')}") for name in TOOLS
 }
 
 HEAD = 1 << 16  # bytes that are enough to know a file by
@@ -91,7 +62,7 @@ def _sniff(path: Path) -> str:
 
 
 def _sentence(error: Exception) -> str:
-    said = " ".join(str(error).split())
+    said = one_line(error)
     if isinstance(error, KeyError):
         return f"it has no {said}"
     return said if isinstance(error, OpenloopError) else f"{type(error).__name__} {said}"

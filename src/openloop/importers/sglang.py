@@ -8,8 +8,6 @@ from openloop.errors import RunError
 from openloop.importers.foreign import CHUNKS, NOT_TOLD, Call, assemble, lines, spread
 from openloop.records import Run
 
-__all__ = ["looks_like", "read"]
-
 
 def looks_like(head: str) -> bool:
     return head.startswith("{") and '"sharegpt_output_len"' in head and '"random_range_ratio"' in head
@@ -19,14 +17,14 @@ def read(path: Path) -> Iterator[Run]:
     for found in lines(path):
         if "ttfts" not in found:
             raise RunError("it has totals and no requests: run bench_serving with --output-details")
-        bounds = found.get("goodput_slos_ms") or {}
+        bounds, info = found.get("goodput_slos_ms") or {}, found.get("server_info")
         yield assemble(
             "sglang bench_serving",
             [_call(found, i) for i in range(len(found["ttfts"]))],
             notes=[CHUNKS, "how long a request took is known up to its last chunk with text"],
             seconds=found["duration"],
             arrivals=NOT_TOLD,
-            model=_model(found.get("server_info")),
+            model=info.get("model_path") if isinstance(info, dict) else None,
             slo=", ".join(f"{name.replace('e2el', 'e2e')}<={bound:g}ms" for name, bound in bounds.items()) or None,
         )
 
@@ -42,7 +40,3 @@ def _call(found: dict[str, Any], i: int) -> Call:
     call.output_tokens = of("output_lens")
     call.events_ns = spread(0, of("ttfts"), of("itls") or ())
     return call
-
-
-def _model(info: Any) -> str | None:
-    return info.get("model_path") if isinstance(info, dict) else None

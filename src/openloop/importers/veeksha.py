@@ -8,8 +8,6 @@ from openloop.importers.foreign import CHUNKS, NO_SCHEDULE, SUCCESSES, Call, ass
 from openloop.records import Run
 from openloop.units import to_ns
 
-__all__ = ["looks_like", "read"]
-
 
 def looks_like(head: str) -> bool:
     return head.startswith("{") and '"scheduler_dispatched_at"' in head and '"ttfc"' in head

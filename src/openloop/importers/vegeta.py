@@ -5,12 +5,9 @@ import re
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 from openloop.importers.foreign import NO_SCHEDULE, Call, assemble, lines, wall_clock
 from openloop.records import Run
-
-__all__ = ["iso_ns", "looks_like", "read"]
 
 CSV = re.compile(r"\d{18,20},\d{1,3},\d+,\d+,\d+,")
 
@@ -23,17 +20,13 @@ def read(path: Path) -> Iterator[Run]:
     with path.open(encoding="utf-8", newline="") as file:
         objects = file.read(1) == "{"
         file.seek(0)
-        calls = [_from_json(row) for row in lines(path)] if objects else [_from_csv(row) for row in csv.reader(file)]
+        if objects:
+            hits = ((iso_ns(r["timestamp"]), r["code"], r["latency"], r.get("error") or "") for r in lines(path))
+        else:
+            hits = ((int(r[0]), int(r[1]), int(r[2]), r[5]) for r in csv.reader(file))
+        calls = [_call(*hit) for hit in hits]
     start = min((call.sent_ns or 0 for call in calls), default=0)
     yield assemble("vegeta", calls, notes=[NO_SCHEDULE, "no tokens, only whole answers"], started_at=wall_clock(start))
-
-
-def _from_json(row: dict[str, Any]) -> Call:
-    return _call(iso_ns(row["timestamp"]), row["code"], row["latency"], row.get("error") or "")
-
-
-def _from_csv(row: list[str]) -> Call:
-    return _call(int(row[0]), int(row[1]), int(row[2]), row[5])
 
 
 def _call(sent_ns: int, code: int, took_ns: int, error: str) -> Call:

@@ -10,8 +10,6 @@ from openloop.importers.foreign import CHUNKS, NO_SCHEDULE, NOT_TOLD, Call, asse
 from openloop.records import Run
 from openloop.units import to_ns
 
-__all__ = ["looks_like", "read"]
-
 
 def looks_like(head: str) -> bool:
     return head.lstrip().startswith("{") and '"endpoint_type"' in head and '"num_prompts"' in head

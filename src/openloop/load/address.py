@@ -1,5 +1,6 @@
 """Where a target is: its URL, taken apart and looked up."""
 
+import http.client
 import re
 import socket
 import ssl
@@ -8,8 +9,6 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from openloop.errors import SpecError
-
-__all__ = ["Address", "Place", "find", "shown", "tls_context"]
 
 
 @dataclass(frozen=True)
@@ -95,3 +94,11 @@ def tls_context(address: Address) -> ssl.SSLContext | None:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     return context
+
+
+def connection_to(place: Place, timeout_s: float) -> http.client.HTTPConnection:
+    """For pages that are asked for now and then; it opens with the first."""
+    address, context = place.address, tls_context(place.address)
+    if context:
+        return http.client.HTTPSConnection(address.name, address.port, timeout=timeout_s, context=context)
+    return http.client.HTTPConnection(address.host, address.port, timeout=timeout_s)

@@ -27,8 +27,6 @@ from openloop.load.targets import find_function
 from openloop.load.worker import BROKEN, CENSORED, DONE, TIMEOUT, UNSENT, Finished
 from openloop.workload import Ask
 
-__all__ = ["work"]
-
 NEVER = 1 << 62
 SWITCH_S = 0.0005  # a function that computes gives the schedule its turn so often
 

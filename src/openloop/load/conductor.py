@@ -37,12 +37,12 @@ from openloop.load.worker import NEVER, Asked, Finished
 from openloop.persistence import MOST_TRIES, Hedge, Repair, Retry
 from openloop.quality import Gating, Grade
 from openloop.records import (
+    SERVER,
     Manifest,
     Now,
     Prices,
     Run,
     RunWriter,
-    ServerWriter,
     Warmth,
     forget_now,
     open_run,
@@ -236,7 +236,9 @@ class Conductor:
         self.stolen_s = 0.0
         self.poller = Poller()
         self.writer = RunWriter(out, manifest_of(load, self.demand, self.end_ns))
-        self.scraper = Scraper.of(ServerWriter(out), pages_of(load), load.metrics) if load.metrics is not None else None
+        self.scraper = (
+            Scraper.of(SERVER.writer(out), pages_of(load), load.metrics) if load.metrics is not None else None
+        )
         self.texts = Texts(out, load.gating) if load.keep_texts or load.gating else None
         self.workers: list[_Worker] = []
 

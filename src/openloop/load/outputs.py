@@ -9,9 +9,7 @@ from typing import cast
 from openloop.load.rows import Row
 from openloop.quality import Case, Gating, Grade, Pool, jobs_for
 from openloop.quality.grading import Grades, Key, grade_row, labels_of
-from openloop.records import GRADES, TEXTS, GradesWriter, Labels, TextsWriter, side_table
-
-__all__ = ["Texts"]
+from openloop.records import GRADES, TEXTS, Labels
 
 
 class Texts:
@@ -22,7 +20,7 @@ class Texts:
         self._gating = gating
         self._mark = gating.fingerprint if gating else ""
         self._pool = Pool(gating, jobs_for(gating), idly=True) if gating else None
-        self._texts, self._grades = TextsWriter(folder), GradesWriter(folder)
+        self._texts, self._grades = TEXTS.writer(folder), GRADES.writer(folder)
         self._said: list[dict[str, object]] = []
         self._fresh: list[Grades] = []
         self._rows: dict[Key, Grades] = {}
@@ -72,10 +70,10 @@ class Texts:
 
     def flush(self) -> None:
         if self._said:
-            self._texts.append(side_table(TEXTS, self._said))
+            self._texts.append(TEXTS.of(self._said))
             self._said = []
         if self._fresh:
-            self._grades.append(side_table(GRADES, self._fresh))
+            self._grades.append(GRADES.of(self._fresh))
             self._fresh = []
 
     def finish(self, hurried: Callable[[float], bool], notes: list[str]) -> Labels | None:

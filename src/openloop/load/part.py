@@ -18,8 +18,6 @@ from openloop.load.conductor import Conductor, Load, Share, Snapshot
 from openloop.load.rows import Row
 from openloop.records import MANIFEST_FILE, copy_run, is_url, locate
 
-__all__ = ["Part"]
-
 SHOWN = 1000  # requests of half a second that are told of: enough for percentiles, and all where there are few
 
 

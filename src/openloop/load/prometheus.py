@@ -11,8 +11,6 @@ from typing import Final
 
 from openloop.records import MEASURES
 
-__all__ = ["FIGURES", "Page", "read_figures", "read_page"]
-
 Page = dict[str, list[tuple[dict[str, str], float]]]  # by name: label sets and their values
 
 # Ours, and where it stands in the page of each server: the first formula that a page has values for counts. A sum is

@@ -8,10 +8,8 @@ import time
 from collections.abc import Sequence
 
 from openloop.errors import RunError
-from openloop.load.address import Place, tls_context
+from openloop.load.address import Place, connection_to
 from openloop.load.prometheus import read_page
-
-__all__ = ["restart"]
 
 PATIENCE_S = 900.0  # for the command, and then for the server
 EVERY_S = 0.2
@@ -71,12 +69,7 @@ def _born(place: Place) -> float | None:
 
 def _get(place: Place, path: str) -> tuple[int, str]:
     """Status and body; 0 where nobody answers."""
-    address, context = place.address, tls_context(place.address)
-    connection = (
-        http.client.HTTPSConnection(address.name, address.port, timeout=5.0, context=context)
-        if context
-        else http.client.HTTPConnection(address.host, address.port, timeout=5.0)
-    )
+    connection = connection_to(place, 5.0)
     try:
         connection.request("GET", path, headers={"Host": place.host})
         answer = connection.getresponse()

@@ -12,8 +12,6 @@ from openloop.load.targets import HttpTarget, Target
 from openloop.load.wire import WireError
 from openloop.workload import Ask, Demand, Prompts, Warming, Words, priming
 
-__all__ = ["Salter", "prime"]
-
 AT_ONCE = 4
 FIRST = 1 << 40  # numbers that no request of a run has
 

@@ -21,53 +21,20 @@ from openloop.load.exchange import exchange, measure_scale, only_model
 from openloop.load.part import Part
 from openloop.load.restart import restart
 from openloop.load.spread import spread
-from openloop.load.targets import (
-    TARGETS,
-    Function,
-    JsonTarget,
-    Plain,
-    Target,
-    check_template,
-    find_function,
-)
+from openloop.load.targets import TARGETS, Function, JsonTarget, Plain, Target, check_template, find_function
 from openloop.load.wire import WireError
 from openloop.persistence import read_hedge, read_repair, read_retry
 from openloop.quality import Gating, read_gating
 from openloop.records import Prices, Run, TimedEvent, Warmth, read_prices
 from openloop.slo import Objectives, read_slo
-from openloop.spec import Strict, convert, read_yaml, suggest
+from openloop.spec import Strict, convert, read_text, read_yaml, saying_where, suggest
 from openloop.terms import NUMBER
 from openloop.units import parse_seconds, parse_share, to_ns
-from openloop.workload import (
-    Ask,
-    Scale,
-    Synthetic,
-    Warming,
-    Words,
-    Workload,
-    read_source,
-    read_warming,
-    word_tokens,
-)
+from openloop.workload import Ask, Scale, Synthetic, Warming, Words, Workload, read_source, read_warming, word_tokens
 from openloop.workload.mix import Class
 from openloop.workload.warmth import Cold
 
-__all__ = [
-    "STARTER",
-    "ClassSpec",
-    "EventSpec",
-    "Facts",
-    "Limits",
-    "Scenario",
-    "TargetSpec",
-    "check_files",
-    "default_folder",
-    "read_scenario",
-    "run_scenario",
-    "wait_until_free",
-]
-
-
+STARTER = Path(__file__).with_name("starter.yaml").read_text(encoding="utf-8")  # what `openloop init` writes
 MOST_WORKERS = 64
 FREE_S = 1.0  # within which a server that has nothing to do answers a short question
 
@@ -260,10 +227,8 @@ def _spelt_out(raw: Mapping[str, Any], flags: dict[str, Any]) -> dict[str, Any]:
 
 
 def _lengths(name: str, text: str) -> Distribution:
-    try:
+    with saying_where(f"--{name}"):
         return read_distribution(text, NUMBER)
-    except SpecError as error:
-        raise SpecError(f"--{name}: {error}") from None
 
 
 def _json_object(flag: str, text: str) -> dict[str, Any]:
@@ -370,10 +335,8 @@ def _check_warmth(scenario: Scenario) -> None:
 
 
 def _seconds(text: str, name: str) -> float:
-    try:
+    with saying_where(name):
         return parse_seconds(text)
-    except SpecError as error:
-        raise SpecError(f"{name}: {error}") from None
 
 
 def default_folder() -> Path:
@@ -510,14 +473,7 @@ def check_files(scenario: Scenario) -> None:
 
 
 def _template(spec: TargetSpec) -> str:
-    if spec.template is None:
-        return ""
-    try:
-        return check_template(Path(spec.template).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise SpecError(f"{spec.template} cannot be read: {error.strerror}; it is the body of requests") from None
-    except UnicodeDecodeError:
-        raise SpecError(f"{spec.template} is not text in UTF-8") from None
+    return "" if spec.template is None else check_template(read_text(spec.template, "it is the body of requests"))
 
 
 def _headers(given: Mapping[str, str]) -> dict[str, str]:
@@ -541,50 +497,3 @@ def _words(scenario: Scenario, place: Place, target: Target) -> tuple[Words, lis
     if vocabulary:
         return words, []
     return words, [f"how the server counts tokens is not known: {found}; a word of a prompt was taken for one token"]
-
-
-STARTER = """\
-# A run of openloop. `openloop validate FILE` checks it, `openloop run FILE` runs it; flags change single values.
-# What is commented out shows what else there is.
-
-target:
-  url: http://localhost:8000        # several, asked in turn: [http://a:8000, http://b:8000]
-  api: chat                         # completions, responses, messages, embeddings, http, python
-  # model: my-model                 # by default the one that the server has
-  # extra: {ignore_eos: true}       # more for the body of every request
-  # headers: {X-Team: search}
-  # key_env: OPENAI_API_KEY         # the variable that holds the key; keys are never written down
-  # replica_header: x-served-by     # a response header that says who served
-
-# What is asked: lengths in tokens.
-workload: "synthetic:prompt=lognormal(median=500,sigma=0.8),output=uniform(50,200)"
-# workload: "synthetic:prompt=200,output=100,prefixes=20,prefix=1500,reuse=80%"  # shared prefixes
-# workload: "sessions:turns=5,think=exponential(8s),prompt=80,output=150"        # conversations
-# workload: "corpus:prompts.jsonl"
-# workload: "trace:mooncake.jsonl,speed=2,start=10m"                             # leave arrivals out then
-# workload:                                                                      # classes, each with its SLO
-#   - {class: chat, share: 80%, source: "synthetic:prompt=300,output=150", slo: "ttft<=500ms, tpot<=40ms"}
-#   - {class: documents, share: 20%, source: "synthetic:prompt=6000,output=300", slo: "ttft<=5s, tpot<=80ms"}
-# tokenizer: path/to/model          # a folder with tokenizer.json: prompts of exactly so many tokens
-
-# When users come: constant, poisson, gamma, weibull, onoff, ramp, piecewise, sine, replay.
-arrivals: "poisson:rate=4"
-for: 60s
-seed: 0
-
-# What they accept.
-slo: "ttft<=500ms, tpot<=40ms"
-
-# Whether an answer is good: all must pass, and outputs are kept. Or gates: gates.yaml, with gates by class.
-# gates: [json, "length:most=200", "regex:'^[A-Z]'"]
-# repair: 1                         # ask again, with a correction, where a gate fails
-
-# prices: {per_hour: 3.0}           # or per_gpu_hour and gpus, per_million_input_tokens, per_human_review; or a file
-# retry: "retry:most=2,on=429+503+timeout,budget=20%"
-# hedge: "hedge:after=p95,budget=5%"
-# warmth: warm-cache                # cold-cache, hot, disrupted:at=30s: brought about, not found
-# restart: systemctl restart vllm   # ends the server and starts it anew, before the run; warmth: cold needs it
-# events: [{at: 30s, kind: deploy}] # what you will do meanwhile: the stretch after it is scored by itself
-# limits: {requests: 10000, spend: 5.0}
-# facts: {engine: vllm, hardware: 1x H100, cache_warmth: warm-model cold-cache}
-"""

@@ -13,14 +13,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any
 
 from openloop.errors import StorageError
-from openloop.load.address import Place, tls_context
+from openloop.load.address import Place, connection_to
 from openloop.load.prometheus import read_figures
-from openloop.records import ServerWriter, server_table
-
-__all__ = ["Gpus", "MetricsPage", "Scraper", "Source"]
+from openloop.records import SERVER, SideWriter
 
 Figures = list[tuple[str, str, float]]  # replica, name, value
 
@@ -30,22 +28,8 @@ TRIES = 3  # that fail before an endpoint counts as absent
 LARGEST_PAGE = 16 << 20
 
 
-class Source(Protocol):
-    """Something that tells figures, or raises what keeps it from telling."""
-
-    @property
-    def where(self) -> str: ...
-
-    def read(self) -> Figures: ...
-
-    def cut(self) -> None:
-        """From another thread: a read that is going on ends."""
-
-    def close(self) -> None: ...
-
-
 class MetricsPage:
-    """The /metrics of a server, over a connection that is kept."""
+    """The /metrics of a server, over a connection that is kept; `read` raises what keeps it from telling."""
 
     def __init__(
         self, replica: str, place: Place, headers: Mapping[str, str] | None = None, timeout_s: float = TIMEOUT_S
@@ -55,12 +39,7 @@ class MetricsPage:
         self.where = f"{'https' if place.address.name else 'http'}://{place.host}{self.path.removesuffix('/metrics')}"
         self._headers = {"Host": place.host, "Accept": "text/plain", **(headers or {})}
         self._timeout_s = timeout_s
-        address, context = place.address, tls_context(place.address)
-        self._connection = (
-            http.client.HTTPSConnection(address.name, address.port, timeout=timeout_s, context=context)
-            if context
-            else http.client.HTTPConnection(address.host, address.port, timeout=timeout_s)
-        )
+        self._connection = connection_to(place, timeout_s)
 
     def read(self) -> Figures:
         found = read_figures(self.fetch())
@@ -91,6 +70,7 @@ class MetricsPage:
         return body.decode("utf-8")
 
     def cut(self) -> None:
+        """From another thread: a read that is going on ends."""
         with contextlib.suppress(OSError, AttributeError):  # there may be no connection
             self._connection.sock.shutdown(socket.SHUT_RDWR)
 
@@ -131,6 +111,8 @@ class Gpus:
         self._nvml.nvmlShutdown()
 
 
+Source = MetricsPage | Gpus
+
 _GPU_FIGURES: dict[str, Callable[[Any, Any], float]] = {
     "gpu_use": lambda nvml, device: nvml.nvmlDeviceGetUtilizationRates(device).gpu / 100,
     "gpu_memory_use": lambda nvml, device: (info := nvml.nvmlDeviceGetMemoryInfo(device)).used / info.total,
@@ -157,7 +139,7 @@ class _Tally:
 class Scraper:
     """Reads sources from `start` to `stop` and writes server.parquet; it never fails the run."""
 
-    def __init__(self, writer: ServerWriter, sources: Sequence[Source], every_s: float = EVERY_S) -> None:
+    def __init__(self, writer: SideWriter, sources: Sequence[Source], every_s: float = EVERY_S) -> None:
         self._writer = writer
         self._every_s = every_s
         self._over = threading.Event()
@@ -169,7 +151,7 @@ class Scraper:
 
     @classmethod
     def of(
-        cls, writer: ServerWriter, replicas: Mapping[str, Place], headers: Mapping[str, str] | None = None
+        cls, writer: SideWriter, replicas: Mapping[str, Place], headers: Mapping[str, str] | None = None
     ) -> "Scraper":
         """Of a run's replicas by name, and of the GPUs of this host if there are any."""
         sources: list[Source] = [MetricsPage(name, place, headers) for name, place in replicas.items()]
@@ -221,7 +203,7 @@ class Scraper:
         before = self._hits[-1] if self._hits else {}
         self._hits.append(before | {(who, name): value for who, name, value in figures if name.startswith("prefix_")})
         with self._noting_a_full_disk():
-            self._writer.append(server_table((now, *figure) for figure in figures))
+            self._writer.append(SERVER.of((now, *figure) for figure in figures))
         return True
 
     def hits(self) -> list[tuple[float, float]]:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
+from openloop.arrays import Floats
 from openloop.arrivals import Poisson
 from openloop.clock import stolen_s
 from openloop.distributions import Fixed
@@ -21,10 +21,6 @@ from openloop.quality import Gating
 from openloop.records import MISSING, Run, ints
 from openloop.serve.process import Served, endpoint_process
 from openloop.workload import Synthetic, Workload
-
-__all__ = ["Error", "Trial", "selftest"]
-
-Floats = NDArray[np.float64]
 
 ENGINE = "slots:count=1000000,prefill=0s,overhead=50ms,gap=10ms"
 TOKENS = 20

@@ -16,8 +16,8 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
+from openloop.arrays import Ints
 from openloop.clock import Offset, offset_of
 from openloop.cluster import Host
 from openloop.errors import OpenloopError, RunError, SpecError
@@ -42,13 +42,13 @@ from openloop.load.targets import Outcome
 from openloop.records import (
     MANIFEST_FILE,
     PARTS,
+    SERVER,
     Manifest,
     Node,
     Now,
     Prices,
     Run,
     RunWriter,
-    ServerWriter,
     copy_run,
     forget_now,
     ints,
@@ -59,8 +59,6 @@ from openloop.records import (
 )
 from openloop.units import to_ns
 from openloop.workload import Demand, Prompts, Words
-
-__all__ = ["LOST_S", "deal", "spread"]
 
 LOST_S = 15.0  # without a word from a machine, and it is lost
 START_S = 120.0
@@ -93,7 +91,7 @@ class _Node:
         return Node(self.host.name, requests, self.aligned.ns, self.aligned.error_ns, self.lost)
 
 
-def deal(demand: Demand, machines: int) -> list[NDArray[np.int64]]:
+def deal(demand: Demand, machines: int) -> list[Ints]:
     """Which requests each machine drives: in turn, and all turns of a session by the same."""
     keys = np.arange(len(demand))
     if demand.session is not None:
@@ -197,7 +195,7 @@ class _Spread:
             node.host.ask("begin", self.start_ns + node.offset.ns, LOST_S)
         self.scraper = None
         if self.load.metrics is not None:
-            self.scraper = Scraper.of(ServerWriter(self.folder), pages_of(self.load), self.load.metrics)
+            self.scraper = Scraper.of(SERVER.writer(self.folder), pages_of(self.load), self.load.metrics)
             self.scraper.start(self.start_ns)
 
     # Meanwhile.

@@ -1,9 +1,9 @@
 """What is judged, and what comes of it."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-__all__ = ["Case", "Grade", "together", "until_failed"]
+from openloop.terms import Term
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,16 +31,33 @@ class Grade:
     slices: tuple[str, ...] = ()  # of the user's, that the prompt belongs to
 
 
-def until_failed(grades: Iterable[Grade]) -> Iterator[Grade]:
-    """What comes after a failure need not be asked."""
-    for grade in grades:
-        yield grade
+class Gate(Term):
+    """One reason to accept or refuse an output."""
+
+    @property
+    def limit_s(self) -> float:
+        """After which it is given up."""
+        return 5.0
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """That it reads."""
+        return ()
+
+    def prepare(self) -> None:
+        """Raise SpecError if it cannot work."""
+
+    def check(self, case: Case) -> Grade:
+        raise NotImplementedError
+
+
+def together(asked: Iterable[Grade]) -> Grade:
+    """All must pass; one that cannot tell leaves it open, unless another fails. After a failure nobody is asked."""
+    grades: list[Grade] = []
+    for grade in asked:
+        grades.append(grade)
         if grade.passed is False:
-            return
-
-
-def together(grades: Sequence[Grade]) -> Grade:
-    """All must pass; one that cannot tell leaves it open, unless another has failed."""
+            break
     failed = [grade for grade in grades if grade.passed is False]
     silent = [grade for grade in grades if grade.passed is None]
     scores = [grade.score for grade in grades if grade.score is not None]

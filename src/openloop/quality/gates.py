@@ -8,62 +8,18 @@ import string
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from openloop.errors import SpecError
 from openloop.plugins import find_function
-from openloop.quality.case import Case, Grade
+from openloop.quality.case import Case, Gate, Grade
 from openloop.quality.judge import Judge
-from openloop.spec import read_json
-from openloop.terms import COUNT, FLAG, NUMBER, SECONDS, SHARE, TEXT, Codec, Term, param, read_term
-
-__all__ = [
-    "QUALITY_GATES",
-    "Contains",
-    "Exact",
-    "Finish",
-    "Gate",
-    "Grounded",
-    "Json",
-    "Length",
-    "Match",
-    "Number",
-    "Python",
-    "Regex",
-    "Schema",
-    "content_words",
-    "read_gate",
-]
+from openloop.spec import read_json, saying_where
+from openloop.terms import COUNT, FLAG, NUMBER, SECONDS, SHARE, TEXT, Codec, by_name, param, read_term
 
 NO_REFERENCE = "there is no reference to compare it with"
 NUMBER_IN_TEXT = re.compile(r"[-+]?(?:\d[\d,]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
 FENCED = re.compile(r"\s*```(?:json)?\s*\n(.*?)\n?\s*```\s*", re.DOTALL)
-
-
-class Gate(Protocol):
-    """One reason to accept or refuse an output."""
-
-    @property
-    def limit_s(self) -> float: ...  # after which it is given up
-
-    @property
-    def files(self) -> tuple[str, ...]: ...  # that it reads
-
-    def prepare(self) -> None:
-        """Raise SpecError if it cannot work."""
-
-    def check(self, case: Case) -> Grade: ...
-
-
-class _Gate(Term):
-    limit_s = 5.0
-
-    @property
-    def files(self) -> tuple[str, ...]:
-        return ()
-
-    def prepare(self) -> None:
-        pass
 
 
 def _grade(passed: bool, why: str, score: float | None = None) -> Grade:
@@ -71,7 +27,7 @@ def _grade(passed: bool, why: str, score: float | None = None) -> Grade:
 
 
 @dataclass(frozen=True)
-class Contains(_Gate):
+class Contains(Gate):
     """The output holds this text; `case=no` takes large and small letters for the same."""
 
     name = "contains"
@@ -84,7 +40,7 @@ class Contains(_Gate):
 
 
 @dataclass(frozen=True)
-class Regex(_Gate):
+class Regex(Gate):
     """The pattern is found in the output; `whole=yes`: all of it matches."""
 
     name = "regex"
@@ -103,7 +59,7 @@ class Regex(_Gate):
 
 
 @dataclass(frozen=True)
-class Exact(_Gate):
+class Exact(Gate):
     """The output is the reference, to the letter; `text` stands in for a reference of each request."""
 
     name = "exact"
@@ -117,7 +73,7 @@ class Exact(_Gate):
 
 
 @dataclass(frozen=True)
-class Match(_Gate):
+class Match(Gate):
     """As exact, but letters may be large or small, and spaces, punctuation and articles do not count."""
 
     name = "match"
@@ -136,7 +92,7 @@ def _normal(text: str) -> str:
 
 
 @dataclass(frozen=True)
-class Json(_Gate):
+class Json(Gate):
     """The output is JSON; `fenced=yes` allows a code fence around it."""
 
     name = "json"
@@ -161,7 +117,7 @@ def _no_constant(name: str) -> Any:
 
 
 @dataclass(frozen=True)
-class Schema(_Gate):
+class Schema(Gate):
     """The output is JSON that fits a JSON Schema, which is in this file."""
 
     name = "schema"
@@ -199,7 +155,7 @@ def _validator(path: str) -> Any:
 
 
 @dataclass(frozen=True)
-class Number(_Gate):
+class Number(Gate):
     """The last number of the output is that of the reference (or `value`), within a `tolerance` that is a share of it,
     or within `absolute`."""
 
@@ -225,7 +181,7 @@ def _last_number(text: str) -> float | None:
 
 
 @dataclass(frozen=True)
-class Length(_Gate):
+class Length(Gate):
     """The output has at `least` and at `most` so many words; or characters, or tokens, by `unit`."""
 
     name = "length"
@@ -247,7 +203,7 @@ class Length(_Gate):
 
 
 @dataclass(frozen=True)
-class Finish(_Gate):
+class Finish(Gate):
     """Generation ended for one of these reasons, as `stop+tool_calls`."""
 
     name = "finish"
@@ -260,7 +216,7 @@ class Finish(_Gate):
 
 
 @dataclass(frozen=True)
-class Grounded(_Gate):
+class Grounded(Gate):
     """At `least` this share of the output's words, those that carry meaning and all numbers, are in its context (where
     none is given, in its prompt)."""
 
@@ -285,7 +241,7 @@ def content_words(text: str) -> set[str]:
 
 
 @dataclass(frozen=True)
-class Python(_Gate):
+class Python(Gate):
     """A function of yours, `module:function` or `path/file.py:function`: it is given the case and returns whether it
     passes, or a score of which at `least` so much passes, or None."""
 
@@ -295,7 +251,7 @@ class Python(_Gate):
     limit: float = param(SECONDS, 10.0, above=0.0)
 
     @property
-    def limit_s(self) -> float:  # type: ignore[override]
+    def limit_s(self) -> float:
         return self.limit
 
     @property
@@ -321,28 +277,12 @@ class Python(_Gate):
 _loaded = lru_cache(find_function)
 
 
-_KINDS: tuple[type[Term], ...] = (
-    Contains,
-    Regex,
-    Exact,
-    Match,
-    Json,
-    Schema,
-    Number,
-    Length,
-    Finish,
-    Grounded,
-    Python,
-    Judge,
-)
-QUALITY_GATES = {kind.name: kind for kind in _KINDS}
+QUALITY_GATES = by_name(Contains, Regex, Exact, Match, Json, Schema, Number, Length, Finish, Grounded, Python, Judge)
 
 
 def read_gate(text: str) -> Gate:
     """`contains:text=refund`, one of QUALITY_GATES, ready to be used."""
     found: Gate = read_term(text, QUALITY_GATES, "quality gate")
-    try:
+    with saying_where(f"quality gate {text.strip()[:200]!r}"):
         found.prepare()
-    except SpecError as error:
-        raise SpecError(f"quality gate {text.strip()[:200]!r}: {error}") from None
     return found

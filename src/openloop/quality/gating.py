@@ -7,12 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from openloop.errors import SpecError
-from openloop.quality.case import Case, Grade, together, until_failed
-from openloop.quality.gates import Gate, read_gate
+from openloop.quality.case import Case, Gate, Grade, together
+from openloop.quality.gates import read_gate
 from openloop.quality.judge import Judge
-from openloop.spec import Strict, convert, read_yaml
-
-__all__ = ["Gating", "read_gating"]
+from openloop.spec import Strict, convert, read_yaml, saying_where
 
 
 @dataclass(frozen=True)
@@ -29,7 +27,7 @@ class Gating:
     def grade(self, case: Case) -> Grade | None:
         """None where no gate applies."""
         gates = self.of(case.workload_class)
-        return together([*until_failed(gate.check(case) for gate in gates)]) if gates else None
+        return together(gate.check(case) for gate in gates) if gates else None
 
     @property
     def all(self) -> Iterator[Gate]:
@@ -80,14 +78,12 @@ def _from(raw: object, where: str) -> Gating:
     file = convert({"default": raw} if isinstance(raw, list | tuple) else raw, _File, where)
     if not file.default and not file.classes:
         raise SpecError(f"{where}: it names no gate; give a list, such as [json, 'length:most=200']")
-    try:
+    with saying_where(where):
         return Gating(
             _gates(file.default or ()),
             {name: _gates(gates) for name, gates in (file.classes or {}).items()},
             {_slice(name): read_gate(gate) for name, gate in (file.slices or {}).items()},
         )
-    except SpecError as error:
-        raise SpecError(f"{where}: {error}") from None
 
 
 def _gates(texts: Sequence[str]) -> tuple[Gate, ...]:

@@ -16,9 +16,7 @@ from openloop.quality.case import Case, Grade
 from openloop.quality.gating import Gating, read_gating
 from openloop.quality.pool import Pool, jobs_for
 from openloop.quality.slices import slices_of
-from openloop.records import GRADES, PARTS, GradesWriter, Labels, Run, open_run, relabel, side_table
-
-__all__ = ["Grades", "Grading", "Key", "grade_row", "grade_run", "labels_of", "summary"]
+from openloop.records import GRADES, PARTS, Labels, Run, open_run, relabel
 
 FLUSH_S = 1.0
 FLUSH_ROWS = 1000
@@ -85,7 +83,7 @@ def labels_of(
         {**row, "slices": "+".join([*found.get(key, ()), *filter(None, [row["slices"]])]) or None}
         for key, row in rows.items()
     ]
-    return Labels(side_table(GRADES, named), keep=gate_before in (None, str(gating)))
+    return Labels(GRADES.of(named), keep=gate_before in (None, str(gating)))
 
 
 def _cases(run: Run) -> Iterator[tuple[Key, Case]]:
@@ -142,7 +140,7 @@ def _grade_all(
     found: dict[Key, Grades] = {}
     if not todo:
         return found
-    writer, pool = GradesWriter(folder), Pool(gating, min(jobs, len(todo)))
+    writer, pool = GRADES.writer(folder), Pool(gating, min(jobs, len(todo)))
     spooled = GRADES.read_spool(folder)[0].to_pylist() if (folder / GRADES.spool).exists() else []
     there = {(row["request_id"], row["attempt"]) for row in spooled if row["gate"] == mark}
     writer.resume()
@@ -157,15 +155,15 @@ def _grade_all(
                 found[key] = grade_row(key, replace(grade, cost=grade.cost + spent.get(key, 0.0)), mark)
                 held.append(found[key])
             if held and (len(held) >= FLUSH_ROWS or time.monotonic() - flushed > FLUSH_S):
-                writer.append(side_table(GRADES, held))
+                writer.append(GRADES.of(held))
                 held, flushed = [], time.monotonic()
                 if progress:
                     progress(len(found), len(todo))
-        writer.append(side_table(GRADES, held))
+        writer.append(GRADES.of(held))
         writer.finish()
     except BaseException:
         if held:
-            writer.append(side_table(GRADES, held))
+            writer.append(GRADES.of(held))
         writer.close()
         raise
     finally:

@@ -8,14 +8,12 @@ import urllib.error
 import urllib.request
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 from openloop.errors import SpecError
-from openloop.quality.case import Case, Grade
-from openloop.terms import COUNT, NUMBER, SECONDS, SHARE, TEXT, Term, param
-
-__all__ = ["Judge"]
+from openloop.quality.case import Case, Gate, Grade
+from openloop.spec import one_line, read_text
+from openloop.terms import COUNT, NUMBER, SECONDS, SHARE, TEXT, param
 
 QUESTION = """\
 You judge whether an answer is acceptable. Reply with one word: PASS or FAIL.
@@ -32,7 +30,7 @@ MOST_TOKENS = 256
 
 
 @dataclass(frozen=True)
-class Judge(Term):
+class Judge(Gate):
     """A model at an OpenAI-compatible `url` replies PASS or FAIL, `repeats` times; where less than `agree` of those
     replies that make sense say the same, it is left open. `prompt` is a file with `{prompt}`, `{answer}`,
     `{reference}` and `{context}` in it. `input` and `output` are prices of a million tokens, and what it costs is
@@ -102,7 +100,7 @@ def _reason(error: Exception) -> str:
         return f"status {error.code}"
     if isinstance(error, TimeoutError) or "timed out" in str(error):
         return "it timed out"
-    return " ".join(str(error).split())[:200] or type(error).__name__
+    return one_line(error)[:200] or type(error).__name__
 
 
 def _base(url: str) -> str:
@@ -131,10 +129,7 @@ def _only_model(url: str, key: str, timeout_s: float) -> str:
 def _question(path: str | None) -> str:
     if path is None:
         return QUESTION
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise SpecError(f"{path} cannot be read: {getattr(error, 'strerror', None) or 'it is no UTF-8'}") from None
+    text = read_text(path)
     for place in re.findall(r"\{(\w+)\}", text):
         if place not in PLACES:
             raise SpecError(f"{path} has a place {{{place}}} that nothing fills; it may have {', '.join(PLACES)}")

@@ -18,12 +18,10 @@ from multiprocessing.connection import Connection, Pipe, wait
 from types import FrameType
 from typing import Any
 
-from openloop.quality.case import Case, Grade, together, until_failed
-from openloop.quality.gates import Gate
+from openloop.quality.case import Case, Gate, Grade, together
 from openloop.quality.gating import Gating
 from openloop.quality.judge import Judge
-
-__all__ = ["Pool", "jobs_for", "work"]
+from openloop.spec import one_line
 
 GRACE_S = 5.0
 STARTING_S = 60.0
@@ -146,7 +144,7 @@ def work(fd: int) -> None:
         gating: Gating = pickle.loads(raw)
         while True:
             case = pipe.recv()
-            grade = together([*until_failed(_limited(gate, case) for gate in gating.of(case.workload_class))])
+            grade = together(_limited(gate, case) for gate in gating.of(case.workload_class))
             asked = Case(case.prompt, case.prompt)
             slices = tuple(name for name, gate in gating.slices.items() if _limited(gate, asked).passed)
             pipe.send(replace(grade, slices=slices))
@@ -169,4 +167,4 @@ def _limited(gate: Gate, case: Case) -> Grade:
     except _TimeUp:
         return Grade(None, why=f"{gate} took longer than {gate.limit_s:g} s")
     except Exception as error:
-        return Grade(None, why=f"{gate} failed: {type(error).__name__}: {' '.join(str(error).split())[:200]}")
+        return Grade(None, why=f"{gate} failed: {type(error).__name__}: {one_line(error)[:200]}")

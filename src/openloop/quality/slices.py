@@ -5,8 +5,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
-__all__ = ["SLICES", "slices_of"]
-
 RARE_SHARE = 0.01  # of prompts, in which a name is rare
 NUMBERS = re.compile(r"\d[\d,.]*")
 AROUND = ".,;:!?()[]{}\"'`*"

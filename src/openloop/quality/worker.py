@@ -4,7 +4,5 @@ import sys
 
 from openloop.quality.pool import work
 
-__all__: list[str] = []
-
 if __name__ == "__main__":
     work(int(sys.argv[1]))

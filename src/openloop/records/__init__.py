@@ -17,8 +17,9 @@ from openloop.records.schema import (
     split,
     words,
 )
-from openloop.records.server import MEASURES, SERVER_SCHEMA, Measure, Reading, ServerWriter, read_server, server_table
-from openloop.records.texts import GRADES, TEXTS, GradesWriter, Labels, TextsWriter, side_table
+from openloop.records.server import MEASURES, SERVER, Measure, Reading
+from openloop.records.tables import SideWriter
+from openloop.records.texts import GRADES, TEXTS, Labels
 from openloop.records.validate import LARGEST_EVENT, check_attempts, check_rows
 from openloop.records.writer import RunWriter, relabel
 
@@ -32,10 +33,9 @@ __all__ = [
     "MISSING",
     "PARTS",
     "SCHEMA",
-    "SERVER_SCHEMA",
+    "SERVER",
     "STATUSES",
     "TEXTS",
-    "GradesWriter",
     "Labels",
     "Manifest",
     "Measure",
@@ -45,8 +45,7 @@ __all__ = [
     "Reading",
     "Run",
     "RunWriter",
-    "ServerWriter",
-    "TextsWriter",
+    "SideWriter",
     "TimedEvent",
     "Warmth",
     "check_attempts",
@@ -63,10 +62,7 @@ __all__ = [
     "open_run",
     "read_now",
     "read_prices",
-    "read_server",
     "relabel",
-    "server_table",
-    "side_table",
     "split",
     "words",
     "write_now",

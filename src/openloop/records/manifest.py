@@ -1,6 +1,5 @@
 """run.json: what makes a number reusable. What is not known is null, never a guess."""
 
-import os
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -9,20 +8,8 @@ import msgspec
 from openloop import __version__
 from openloop.errors import RunError, SpecError, StorageError
 from openloop.records.schema import LATEST_NS, SCHEMA_VERSION
+from openloop.records.tables import replacing
 from openloop.spec import Strict, convert, read_json, read_yaml
-
-__all__ = [
-    "MANIFEST_FILE",
-    "Manifest",
-    "Node",
-    "Prices",
-    "TimedEvent",
-    "Warmth",
-    "checked",
-    "read_manifest",
-    "read_prices",
-    "write_manifest",
-]
 
 MANIFEST_FILE: Final = "run.json"
 
@@ -120,9 +107,7 @@ class Manifest(Strict, frozen=True):
     lengths: str | None = None  # distribution of prompt and output lengths
     arrivals: str | None = None
     arrivals_cv: Amount | None = None  # coefficient of variation of the gaps that the arrival process promises
-    arrivals_dispersion: Amount | None = (
-        None  # variance over mean of their number in the window; null: arrivals_cv squared
-    )
+    arrivals_dispersion: Amount | None = None  # variance over mean of their number; null: arrivals_cv squared
     offered_rps: Positive | None = None
     cache_warmth: Warmth | None = None
     retry_policy: str | None = None
@@ -173,15 +158,9 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
-    """Replace run.json in one step: a reader sees the old one or the new one."""
     text = msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n"
-    draft = folder / f"{MANIFEST_FILE}.tmp"
     try:
-        with draft.open("wb") as file:
+        with replacing(folder / MANIFEST_FILE) as file:
             file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(folder / MANIFEST_FILE)
     except OSError as error:
-        draft.unlink(missing_ok=True)
         raise StorageError(f"{folder / MANIFEST_FILE} cannot be written: {error.strerror}") from None

@@ -9,8 +9,6 @@ import msgspec
 
 from openloop.spec import Strict
 
-__all__ = ["NOW_FILE", "Now", "forget_now", "read_now", "write_now"]
-
 NOW_FILE: Final = "now.json"
 
 

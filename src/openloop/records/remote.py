@@ -6,8 +6,6 @@ from pathlib import Path
 
 from openloop.errors import RunError
 
-__all__ = ["copy_run", "is_url", "locate"]
-
 
 def is_url(path: str | Path) -> bool:
     return "://" in str(path)

@@ -8,25 +8,23 @@ from functools import cached_property
 from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import IO, Any
+from typing import Any
 
 import msgspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.ipc
 import pyarrow.parquet as pq
-from numpy.typing import NDArray
 
+from openloop.arrays import Ints
 from openloop.errors import RunError, StorageError
 from openloop.records.manifest import MANIFEST_FILE, Manifest, read_manifest
 from openloop.records.remote import copy_run, is_url, locate
 from openloop.records.schema import COLUMNS, SCHEMA, count_tokens, ints, missing_columns
-from openloop.records.server import ServerWriter, read_server
+from openloop.records.server import SERVER
+from openloop.records.tables import DAMAGE, first_line, gathered, read_spool
 from openloop.records.texts import TEXTS
 from openloop.records.validate import check_attempts, check_batch
 from openloop.records.writer import SPOOL_FILE, TABLE_FILE, RunWriter
-
-__all__ = ["PARTS", "MemorySource", "ParquetSource", "PartsSource", "Run", "SpoolSource", "open_run"]
 
 PARTS = "nodes"  # folder of the parts of a run, a run each, where several machines drove it
 WORDS = [name for name, column in COLUMNS.items() if pa.types.is_string(column.type) and name != "error"]
@@ -73,7 +71,7 @@ class Run:
         return found
 
     def server(self) -> pa.Table | None:
-        """What servers and GPUs said of themselves during the run (SERVER_SCHEMA); None: nothing was recorded."""
+        """What servers and GPUs said of themselves during the run (SERVER.schema); None: nothing was recorded."""
         return self._server[0]
 
     @property
@@ -87,7 +85,7 @@ class Run:
 
     @cached_property
     def _server(self) -> tuple[pa.Table | None, str | None]:
-        return (self.figures, None) if self.path is None else read_server(self.path)
+        return (self.figures, None) if self.path is None else SERVER.read(self.path)
 
     def save(self, folder: str | Path) -> None:
         """Write the run to a folder of its own, here or at a URL."""
@@ -99,7 +97,7 @@ class Run:
             for batch in self.batches():
                 writer.append(batch)
             if figures is not None:
-                server = ServerWriter(folder)
+                server = SERVER.writer(folder)
                 server.append(figures)
                 server.finish()
 
@@ -120,7 +118,7 @@ class Run:
     def validate(self) -> None:
         """Read all of it and raise RecordError at the first row that breaks a rule."""
         row = 0
-        kept: list[list[NDArray[np.int64]]] = [[np.empty(0, np.int64)] for _ in range(3)]
+        kept: list[list[Ints]] = [[np.empty(0, np.int64)] for _ in range(3)]
         for batch in self.batches():
             check_batch(batch, row)
             for column, name in zip(kept, ("request_id", "attempt", "scheduled_ns"), strict=True):
@@ -145,7 +143,8 @@ def _open(folder: Path) -> Run:
     for _ in range(2):  # a producer may finish between our looking and our opening: look again
         try:
             if (folder / TABLE_FILE).exists():
-                return Run(manifest, ParquetSource(folder / TABLE_FILE), folder, _late(manifest))
+                late = f"the table is complete, but {MANIFEST_FILE} was not updated at the end"
+                return Run(manifest, ParquetSource(folder / TABLE_FILE), folder, () if manifest.finished else (late,))
             if (folder / SPOOL_FILE).exists():
                 spool = SpoolSource(folder)
                 return Run(manifest, spool, folder, spool.missing())
@@ -182,14 +181,6 @@ def _in_one(manifest: Manifest) -> Manifest:
     return msgspec.structs.replace(manifest, nodes=(), notes=(*manifest.notes, note))
 
 
-def _late(manifest: Manifest) -> tuple[str, ...]:
-    return () if manifest.finished else (f"the table is complete, but {MANIFEST_FILE} was not updated at the end",)
-
-
-# Whatever a damaged file makes Arrow say.
-DAMAGE = (pa.ArrowException, OSError, UnicodeError, KeyError, ValueError)
-
-
 class MemorySource:
     """Batches as a producer made them."""
 
@@ -213,7 +204,7 @@ class ParquetSource:
                 self._names, self.num_rows = table.schema_arrow.names, table.metadata.num_rows
                 self.num_events = _stored_events(table.metadata)
             except DAMAGE as error:
-                raise RunError(f"{path} is damaged or cut short and cannot be read: {_first_line(error)}") from None
+                raise RunError(f"{path} is damaged or cut short and cannot be read: {first_line(error)}") from None
         absent = missing_columns(self._names)
         if absent:
             raise RunError(f"{path} lacks the column {absent[0]!r}, which every run has")
@@ -226,11 +217,12 @@ class ParquetSource:
         words = [name for name in WORDS if name in self._names]
         with self.path.open("rb") as file:
             table = pq.ParquetFile(file, read_dictionary=words, pre_buffer=False, page_checksum_verification=True)
-            for groups in _row_groups(table, rows):
+            sizes = [table.metadata.row_group(group).num_rows for group in range(table.num_row_groups)]
+            for groups in gathered(range(len(sizes)), sizes.__getitem__, rows):
                 try:
                     read = table.read_row_groups(groups, columns=present, use_threads=False)
                 except DAMAGE as error:
-                    raise RunError(f"{self.path} is damaged in row group {groups[0]}: {_first_line(error)}") from None
+                    raise RunError(f"{self.path} is damaged in row group {groups[0]}: {first_line(error)}") from None
                 yield _conform(read, columns, self.path)
 
 
@@ -242,7 +234,7 @@ class SpoolSource:
         self.num_rows = self.num_events = self.num_batches = 0
         with (folder / SPOOL_FILE).open("rb") as file:
             whole = 0
-            for batch in _stream(file):
+            for batch in read_spool(file, SCHEMA):
                 self.num_rows += batch.num_rows
                 self.num_events += count_tokens(batch)
                 self.num_batches += 1
@@ -257,7 +249,7 @@ class SpoolSource:
             yield from _first_rows(ParquetSource(self.folder / TABLE_FILE).batches(columns, rows), self.num_rows)
             return
         with file:
-            batches = itertools.islice(_stream(file), self.num_batches)
+            batches = itertools.islice(read_spool(file, SCHEMA), self.num_batches)
             yield from _joined((batch.select(columns) for batch in batches), rows)
 
     def missing(self) -> tuple[str, ...]:
@@ -280,18 +272,6 @@ class PartsSource:
         return itertools.chain.from_iterable(each.batches(columns, rows) for each in self._sources)
 
 
-def _stream(file: IO[bytes]) -> Iterator[pa.RecordBatch]:
-    """Whole batches of a stream, up to its end or to the first that is torn or damaged."""
-    try:
-        for batch in pa.ipc.open_stream(file):
-            if not batch.schema.equals(SCHEMA):
-                return
-            batch.validate(full=True)
-            yield batch
-    except DAMAGE:
-        return
-
-
 def _first_rows(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         yield batch.slice(0, rows)
@@ -308,32 +288,8 @@ def _stored_events(metadata: pq.FileMetaData) -> int:
     return sum(metadata.row_group(group).column(index).num_values for group in range(metadata.num_row_groups))
 
 
-def _row_groups(file: pq.ParquetFile, rows: int) -> Iterator[list[int]]:
-    """Row groups to read together."""
-    held: list[int] = []
-    found = 0
-    for group in range(file.num_row_groups):
-        held.append(group)
-        found += file.metadata.row_group(group).num_rows
-        if found >= rows:
-            yield held
-            held, found = [], 0
-    if held:
-        yield held
-
-
 def _joined(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
-    if not rows:
-        yield from batches
-        return
-    held: list[pa.RecordBatch] = []
-    for batch in batches:
-        held.append(batch)
-        if sum(each.num_rows for each in held) >= rows:
-            yield pa.concat_batches(held)
-            held = []
-    if held:
-        yield pa.concat_batches(held)
+    return map(pa.concat_batches, gathered(batches, lambda batch: int(batch.num_rows), rows)) if rows else batches
 
 
 Source = MemorySource | ParquetSource | SpoolSource | PartsSource
@@ -351,7 +307,8 @@ def _conform(table: pa.Table, columns: list[str], path: Path) -> pa.RecordBatch:
         array = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
         if isinstance(array, pa.ChunkedArray):
             array = pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], column.type)
-        arrays.append(array if _fits(array.type, wanted) else _cast(array, wanted, name, path))
+        have = array.type.value_type if pa.types.is_dictionary(array.type) else array.type
+        arrays.append(array if have == wanted else _cast(array, wanted, name, path))
     return pa.RecordBatch.from_arrays(arrays, names=columns)
 
 
@@ -364,18 +321,10 @@ def _encode_words(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch
 
 
-def _fits(have: pa.DataType, wanted: pa.DataType) -> bool:
-    return bool(have == wanted) or (pa.types.is_dictionary(have) and have.value_type == wanted)
-
-
 def _cast(array: pa.Array, wanted: pa.DataType, name: str, path: Path) -> pa.Array:
     try:
         if pa.types.is_temporal(array.type):
             raise RunError(f"{path}: column {name!r} is {array.type}; times are plain integers of nanoseconds")
         return array.cast(wanted)
     except DAMAGE as error:
-        raise RunError(f"{path}: column {name!r} is {array.type} and not {wanted}: {_first_line(error)}") from None
-
-
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)
+        raise RunError(f"{path}: column {name!r} is {array.type} and not {wanted}: {first_line(error)}") from None

@@ -8,26 +8,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from openloop.arrays import Counts, Ints
 from openloop.errors import RecordError
-
-__all__ = [
-    "COLUMNS",
-    "KINDS",
-    "LATEST_NS",
-    "MISSING",
-    "SCHEMA",
-    "SCHEMA_VERSION",
-    "STATUSES",
-    "Column",
-    "count_tokens",
-    "ints",
-    "make_batch",
-    "make_lists",
-    "make_words",
-    "missing_columns",
-    "split",
-    "words",
-]
+from openloop.records.tables import first_line
 
 SCHEMA_VERSION: Final = 1
 
@@ -141,7 +124,7 @@ def make_words(codes: NDArray[Any], names: Sequence[str]) -> pa.Array:
     return pa.DictionaryArray.from_arrays(places, pa.array(names, pa.string())).cast(pa.string())
 
 
-def ints(batch: pa.RecordBatch, name: str) -> NDArray[np.int64]:
+def ints(batch: pa.RecordBatch, name: str) -> Ints:
     """An integer column as numpy, nulls as MISSING."""
     column = batch.column(name)
     if column.null_count == len(column):
@@ -151,7 +134,7 @@ def ints(batch: pa.RecordBatch, name: str) -> NDArray[np.int64]:
     return np.asarray(column.to_numpy(), np.int64)
 
 
-def words(column: pa.Array, known: dict[str, int]) -> NDArray[np.int32]:
+def words(column: pa.Array, known: dict[str, int]) -> Counts:
     """A column of words as codes, nulls as -1. A word that `known` does not hold yet gets the next code in it."""
     if not pa.types.is_dictionary(column.type):
         column = column.dictionary_encode()
@@ -168,7 +151,7 @@ def _column(name: str, columns: Mapping[str, Any], rows: int) -> pa.Array:
         try:
             array = given if isinstance(given, pa.Array) and given.type == column.type else pa.array(given, column.type)
         except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
-            raise RecordError(f"column {name!r} is not {column.type}: {_first_line(error)}") from None
+            raise RecordError(f"column {name!r} is not {column.type}: {first_line(error)}") from None
         if len(array) != rows:
             raise RecordError(f"column {name!r} has {len(array)} rows where 'request_id' has {rows}")
         return array
@@ -180,10 +163,6 @@ def _column(name: str, columns: Mapping[str, Any], rows: int) -> pa.Array:
 
 
 _DEFAULTS = {"attempt": 0, "kind": "first", "status": "ok"}
-
-
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)
 
 
 def split(batch: pa.RecordBatch, tokens: int, rows: int) -> Iterator[pa.RecordBatch]:
@@ -201,10 +180,10 @@ def count_tokens(batch: pa.RecordBatch) -> int:
     return int(_tokens(batch).sum())
 
 
-def _tokens(batch: pa.RecordBatch) -> NDArray[np.int64]:
+def _tokens(batch: pa.RecordBatch) -> Ints:
     """Tokens that each row delivered."""
     events, tokens = batch.column("event_ns"), batch.column("event_tokens")
-    delivered: NDArray[np.int64] = np.diff(events.offsets.to_numpy().astype(np.int64))
+    delivered: Ints = np.diff(events.offsets.to_numpy().astype(np.int64))
     if tokens.null_count < len(tokens):
         bounds = tokens.offsets.to_numpy().astype(np.int64)
         running = np.concatenate([[0], np.cumsum(tokens.values.to_numpy(), dtype=np.int64)])

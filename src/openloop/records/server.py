@@ -1,35 +1,26 @@
 """server.parquet: what servers and GPUs said of themselves during a run, a row per figure and moment."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final, Literal
 
 import pyarrow as pa
 
-from openloop.records.side import SideTable, SideWriter
+from openloop.records.tables import SideTable
 
-__all__ = [
-    "MEASURES",
-    "SERVER",
-    "SERVER_SCHEMA",
-    "Measure",
-    "Reading",
-    "ServerWriter",
-    "read_server",
-    "server_table",
-]
-
-SERVER_SCHEMA: Final = pa.schema(
-    [
-        pa.field("time_ns", pa.int64(), nullable=False),
-        pa.field("replica", pa.string(), nullable=False),
-        pa.field("name", pa.string(), nullable=False),
-        pa.field("value", pa.float64(), nullable=False),
-    ]
+SERVER: Final = SideTable(
+    "server",
+    pa.schema(
+        [
+            pa.field("time_ns", pa.int64(), nullable=False),
+            pa.field("replica", pa.string(), nullable=False),
+            pa.field("name", pa.string(), nullable=False),
+            pa.field("value", pa.float64(), nullable=False),
+        ]
+    ),
+    "the server's figures",
+    "server figures",
 )
-
-SERVER: Final = SideTable("server", SERVER_SCHEMA, "the server's figures", "server figures")
 
 Reading = tuple[int, str, str, float]  # a row: time_ns, replica, name, value
 
@@ -58,21 +49,3 @@ MEASURES: Final[Mapping[str, Measure]] = {
     "gpu_memory_use": Measure("share", "of the GPU's memory that is taken"),
     "gpu_power_w": Measure("gauge", "watts that the GPU draws"),
 }
-
-
-def server_table(readings: Iterable[Reading]) -> pa.Table:
-    columns = list(zip(*readings, strict=True)) or [()] * len(SERVER_SCHEMA)
-    arrays = [pa.array(values, field.type) for values, field in zip(columns, SERVER_SCHEMA, strict=True)]
-    return pa.Table.from_arrays(arrays, schema=SERVER_SCHEMA)
-
-
-class ServerWriter(SideWriter):
-    """server.parquet in the making, from any thread. Where there is nothing to write, there is no file."""
-
-    def __init__(self, folder: str | Path) -> None:
-        super().__init__(folder, SERVER)
-
-
-def read_server(folder: Path) -> tuple[pa.Table | None, str | None]:
-    """The table if there is one, and a sentence if not all of it is there."""
-    return SERVER.read(folder)

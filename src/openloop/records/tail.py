@@ -15,8 +15,6 @@ from openloop.records.run import MemorySource, ParquetSource, Run
 from openloop.records.schema import SCHEMA
 from openloop.records.writer import SPOOL_FILE, TABLE_FILE
 
-__all__ = ["MOST_ROWS", "Tail"]
-
 MOST_ROWS = 50_000  # held: the latest
 KEPT_LOOKS = 480
 

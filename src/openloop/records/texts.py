@@ -1,16 +1,12 @@
 """texts.parquet: what was asked and answered, where that is kept; grades.parquet: how each answer was judged."""
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from openloop.records.side import SideTable, SideWriter
-
-__all__ = ["GRADES", "TEXTS", "GradesWriter", "Labels", "TextsWriter", "side_table"]
+from openloop.records.tables import SideTable
 
 _KEYS = [pa.field("request_id", pa.int64(), nullable=False), pa.field("attempt", pa.int32(), nullable=False)]
 
@@ -39,25 +35,6 @@ GRADES: Final = SideTable(
     "grades",
 )
 FILLED = ("quality", "quality_score", "review_cost", "slices")
-
-
-class TextsWriter(SideWriter):
-    """texts.parquet in the making."""
-
-    def __init__(self, folder: str | Path) -> None:
-        super().__init__(folder, TEXTS)
-
-
-class GradesWriter(SideWriter):
-    """grades.parquet in the making."""
-
-    def __init__(self, folder: str | Path) -> None:
-        super().__init__(folder, GRADES)
-
-
-def side_table(table: SideTable, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
-    columns = [pa.array([row.get(field.name) for row in rows], field.type) for field in table.schema]
-    return pa.Table.from_arrays(columns, schema=table.schema)
 
 
 class Labels:

@@ -6,13 +6,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from openloop.arrays import Bools, Counts, Ints
 from openloop.errors import RecordError
 from openloop.records.schema import COLUMNS, KINDS, LATEST_NS, MISSING, STATUSES, ints, words
-
-__all__ = ["LARGEST_EVENT", "check_attempts", "check_batch", "check_events", "check_rows"]
-
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 
 TIMES = ("scheduled_ns", "sent_ns", "ended_ns", "first_any_ns")
 COUNTS = [name for name in COLUMNS if name.endswith("_tokens") and name != "event_tokens"]
@@ -45,13 +41,7 @@ def check_rows(batch: pa.RecordBatch, first_row: int = 0) -> None:
     _check_order(rows)
     _check_status(rows, status)
     for name in ("cost", "review_cost"):
-        if batch.column(name).null_count < batch.num_rows:
-            _check_money(rows, name)
-
-
-def _check_money(rows: "_Rows", name: str) -> None:
-    cost = rows.batch.column(name).fill_null(0.0).to_numpy()
-    rows.refuse(~(cost >= 0) | np.isinf(cost), lambda i: f"{name} is {cost[i]}; it is zero or more")
+        rows.refuse_no_money(name)
 
 
 def _check_order(rows: "_Rows") -> None:
@@ -66,7 +56,7 @@ def _check_order(rows: "_Rows") -> None:
     )
 
 
-def _check_status(rows: "_Rows", status: NDArray[np.int32]) -> None:
+def _check_status(rows: "_Rows", status: Counts) -> None:
     sent, ended = rows.ints("sent_ns"), rows.ints("ended_ns")
     ok, dropped, censored = (status == STATUSES.index(name) for name in ("ok", "dropped", "censored"))
     rows.refuse(ok & ((sent == MISSING) | (ended == MISSING)), lambda _: "status is ok without sent_ns and ended_ns")
@@ -187,6 +177,11 @@ class _Rows:
         if column.null_count < len(values):
             self.refuse((values < 0) & ~_nulls(column), lambda i: f"{name} is {values[i]}; {rule}")
 
+    def refuse_no_money(self, name: str) -> None:
+        if self.batch.column(name).null_count < self.batch.num_rows:
+            money = self.batch.column(name).fill_null(0.0).to_numpy()
+            self.refuse(~(money >= 0) | np.isinf(money), lambda i: f"{name} is {money[i]}; it is zero or more")
+
     def refuse_far(self, name: str) -> None:
         values = self.ints(name)
         self.refuse(values > LATEST_NS, lambda i: f"{name} is {values[i]} ns, over seventy years")
@@ -196,7 +191,7 @@ class _Rows:
         bad = (parts != MISSING) & (wholes != MISSING) & (parts > wholes)
         self.refuse(bad, lambda i: f"{part} {parts[i]} is more than its {whole} {wholes[i]}")
 
-    def words(self, name: str, known: tuple[str, ...]) -> NDArray[np.int32]:
+    def words(self, name: str, known: tuple[str, ...]) -> Counts:
         """Codes into `known`; any other word is refused."""
         codes = {word: code for code, word in enumerate(known)}
         found = words(self.batch.column(name), codes)

@@ -1,13 +1,6 @@
-"""Writing a run so that whatever was appended survives whatever happens next.
+"""A run in the making: whatever was appended survives whatever happens next."""
 
-Batches go to a spool first, an Arrow stream that can be read up to its last whole batch at any time: after a crash,
-or while the run is still going on. `finish` turns the spool into requests.parquet, in row groups of a size that is
-fast to read, and removes it only when that file is complete.
-"""
-
-import errno
-import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
@@ -22,10 +15,9 @@ from openloop.records.manifest import MANIFEST_FILE, Manifest, checked, write_ma
 from openloop.records.remote import is_url
 from openloop.records.schema import COLUMNS, SCHEMA, count_tokens, split
 from openloop.records.server import SERVER
+from openloop.records.tables import Spool, gathered, reason, write_parquet
 from openloop.records.texts import GRADES, TEXTS, Labels
 from openloop.records.validate import check_batch
-
-__all__ = ["SPOOL_FILE", "TABLE_FILE", "RunWriter", "relabel"]
 
 TABLE_FILE: Final = "requests.parquet"
 SPOOL_FILE: Final = "requests.arrows"
@@ -56,11 +48,10 @@ class RunWriter:
                 raise RunError(f"{self.folder} already holds a run ({name}): choose another folder or remove it")
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            self._spool = (self.folder / SPOOL_FILE).open("xb", buffering=0)
+            self._spool = Spool(self.folder / SPOOL_FILE, SCHEMA)
         except OSError as error:
             raise StorageError(f"{self.folder} cannot be made: {error.strerror}") from None
         write_manifest(self.folder, self.manifest)
-        self._write(SCHEMA.serialize())
 
     def append(self, batch: pa.RecordBatch) -> None:
         """Check and store a batch; when this returns, the batch outlives the process."""
@@ -73,7 +64,13 @@ class RunWriter:
         except (pa.ArrowException, ValueError) as error:
             raise RecordError(f"a batch does not fit the table: {error}; build it with make_batch") from None
         check_batch(batch, self.rows)
-        self._write(batch.serialize())
+        try:
+            self._spool.append(batch)
+        except OSError as error:
+            raise StorageError(
+                f"{self.folder / SPOOL_FILE} cannot grow ({reason(error)}); "
+                f"the {self.rows} rows before this batch are kept"
+            ) from None
         self.rows += batch.num_rows
 
     def finish(self, labels: Labels | None = None, **facts: Any) -> None:
@@ -82,38 +79,20 @@ class RunWriter:
             raise RunError(f"{self.folder} is finished or was closed")
         self.manifest = checked(msgspec.structs.replace(self.manifest, finished=True, **facts))
         self._spool.close()
-        draft = self.folder / f"{TABLE_FILE}.tmp"
         try:
-            with pa.OSFile(str(self.folder / SPOOL_FILE)) as source:
-                _write_table(pa.ipc.open_stream(source), draft, labels)
-            draft.replace(self.folder / TABLE_FILE)
+            with pa.OSFile(str(self._spool.path)) as source:
+                _write_table(self.folder, pa.ipc.open_stream(source), labels)
             write_manifest(self.folder, self.manifest)
-            (self.folder / SPOOL_FILE).unlink()
+            self._spool.path.unlink()
         except OSError as error:
-            draft.unlink(missing_ok=True)
             raise StorageError(
-                f"{self.folder / TABLE_FILE} cannot be written ({_reason(error)}); "
+                f"{self.folder / TABLE_FILE} cannot be written ({reason(error)}); "
                 f"all {self.rows} rows are kept in {SPOOL_FILE}"
             ) from None
 
     def close(self) -> None:
         """Stop without finishing: the run stays as a crash would leave it, readable and marked as not closed."""
         self._spool.close()
-
-    def _write(self, message: pa.Buffer) -> None:
-        """Append one whole message, or nothing: a torn one would hide all that follow."""
-        start = self._spool.tell()
-        view = memoryview(message)
-        try:
-            while view:
-                view = view[self._spool.write(view) :]
-        except OSError as error:
-            os.ftruncate(self._spool.fileno(), start)
-            self._spool.seek(start)
-            raise StorageError(
-                f"{self.folder / SPOOL_FILE} cannot grow ({_reason(error)}); "
-                f"the {self.rows} rows before this batch are kept"
-            ) from None
 
     def __enter__(self) -> "RunWriter":
         return self
@@ -133,40 +112,24 @@ def relabel(folder: Path, batches: Iterable[pa.RecordBatch], labels: Labels, man
         raise RunError(
             f"{folder / TABLE_FILE} has the column {min(others)!r}, which openloop would lose: grade a copy without it"
         )
-    draft = folder / f"{TABLE_FILE}.tmp"
     try:
-        _write_table((batch.cast(SCHEMA) for batch in batches), draft, labels)
-        draft.replace(folder / TABLE_FILE)
+        _write_table(folder, (batch.cast(SCHEMA) for batch in batches), labels)
     except OSError as error:
-        draft.unlink(missing_ok=True)
-        raise StorageError(f"{folder / TABLE_FILE} cannot be written ({_reason(error)}); it is as it was") from None
+        raise StorageError(f"{folder / TABLE_FILE} cannot be written ({reason(error)}); it is as it was") from None
     write_manifest(folder, checked(manifest))
 
 
-def _write_table(batches: Iterable[pa.RecordBatch], table: Path, labels: Labels | None) -> None:
+def _write_table(folder: Path, batches: Iterable[pa.RecordBatch], labels: Labels | None) -> None:
     """The Parquet file of a run, one row group at a time."""
     filled = batches if labels is None else (labels.fill(batch) for batch in batches)
-    with table.open("wb") as file, pq.ParquetWriter(file, SCHEMA, **_PARQUET) as writer:
-        for group in _row_groups(filled):
-            writer.write_table(group, row_group_size=group.num_rows)
-        writer.close()
-        file.flush()
-        os.fsync(file.fileno())
+    pieces = (piece for batch in filled for piece in split(batch, TOKENS_PER_ROW_GROUP, ROWS_PER_ROW_GROUP))
+    groups = gathered(pieces, _size, TOKENS_PER_ROW_GROUP)
+    write_parquet(folder / TABLE_FILE, SCHEMA, map(pa.Table.from_batches, groups), **_PARQUET)
 
 
-def _row_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    held: list[pa.RecordBatch] = []
-    rows = tokens = 0
-    for batch in batches:
-        for piece in split(batch, TOKENS_PER_ROW_GROUP, ROWS_PER_ROW_GROUP):
-            held.append(piece)
-            rows += piece.num_rows
-            tokens += count_tokens(piece)
-            if rows >= ROWS_PER_ROW_GROUP or tokens >= TOKENS_PER_ROW_GROUP:
-                yield pa.Table.from_batches(held)
-                held, rows, tokens = [], 0, 0
-    if held:
-        yield pa.Table.from_batches(held)
+def _size(batch: pa.RecordBatch) -> int:
+    """In tokens; many rows of few tokens are large as well."""
+    return max(count_tokens(batch), int(batch.num_rows) * TOKENS_PER_ROW_GROUP // ROWS_PER_ROW_GROUP)
 
 
 def _parquet_options() -> dict[str, Any]:
@@ -184,7 +147,3 @@ def _parquet_options() -> dict[str, Any]:
 
 
 _PARQUET = _parquet_options()
-
-
-def _reason(error: OSError) -> str:
-    return "the disk is full" if error.errno == errno.ENOSPC else error.strerror or str(error)

@@ -7,14 +7,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from openloop.arrays import Codes, Counts, Floats, Ints
 from openloop.records import COLUMNS, KINDS, MISSING, STATUSES, Run, check_attempts, check_rows, words
-
-__all__ = ["CENSORED", "DROPPED", "HEDGE", "OK", "REPAIR", "RETRY", "Attempts", "read_attempts"]
-
-Ints = NDArray[np.int64]
-Counts = NDArray[np.int32]
-Codes = NDArray[np.int8]
-Floats = NDArray[np.float64]
 
 OK, DROPPED, CENSORED = (STATUSES.index(status) for status in ("ok", "dropped", "censored"))
 RETRY, HEDGE, REPAIR = (KINDS.index(kind) for kind in ("retry", "hedge", "repair"))

@@ -4,14 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from openloop.arrays import Bools, Counts
 from openloop.score.requests import Answers, Where
 from openloop.slo import SLO
-
-__all__ = ["GateScore", "JointFailure", "Judgement", "judge"]
-
-Bools = NDArray[np.bool_]
 
 SUCCESS = "success"
 
@@ -77,7 +73,7 @@ class Judgement:
         return Judgement(self.ok[where], self.accepted[where], missed)
 
 
-def judge(answers: Answers, objective: NDArray[np.int32], slos: Sequence[SLO]) -> Judgement:
+def judge(answers: Answers, objective: Counts, slos: Sequence[SLO]) -> Judgement:
     """Hold each request against the gates of its own SLO, `slos[objective]`."""
     ok = answers.deliveries.ok
     missed = {gate.name: np.zeros(len(ok), np.bool_) for slo in slos for gate in slo.gates}

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
+from openloop.arrays import Bools, Counts, Floats, Ints
 from openloop.errors import RunError
 from openloop.records import MISSING, Manifest, Prices, Run
 from openloop.score import kernel
@@ -15,11 +15,6 @@ from openloop.score.scope import JudgedRun
 from openloop.score.streams import Progress, StreamPlan, Streams, read_again, read_streams
 from openloop.slo import SLO, TTFT, CustomDeadlines, LinearDeadlines, Objectives
 from openloop.units import to_ns
-
-__all__ = ["judge_batch", "judge_run"]
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 EXPECTED_FIRST_S = 1.0  # when QoE and fluidity expect the first token, where the SLO does not say
 EXPECTED_PACE_S = 0.05  # and each further one
@@ -53,6 +48,8 @@ def judge_run(
     judgement, from_sent = (
         judge(Answers(deliveries, window_ns[0], from_sent=sent), objective, slos) for sent in (False, True)
     )
+    # Watching ended as recorded, or else with the last thing that is known to have happened.
+    last = max(int(each.max()) for each in (attempts.scheduled_ns, attempts.sent_ns, attempts.ended_ns))
     return JudgedRun(
         attempts=attempts,
         request_of=request_of,
@@ -66,20 +63,18 @@ def judge_run(
         per_hour=per_hour,
         prices=prices,
         window_ns=window_ns,
-        stopped_ns=_stopped(run, attempts),
+        stopped_ns=last if run.manifest.stopped_ns is None else run.manifest.stopped_ns,
     )
 
 
-def judge_batch(batch: pa.RecordBatch, objectives: Objectives) -> tuple[Ints, NDArray[np.bool_]]:
+def judge_batch(batch: pa.RecordBatch, objectives: Objectives) -> tuple[Ints, Bools]:
     """Of whole requests, as they end: the places of the rows that answered, and whether these are accepted."""
     judged = judge_run(Run.of(Manifest(source="proxy"), [batch]), objectives)
     rows = judged.deliveries.requests.rows
     return np.arange(batch.num_rows)[rows], judged.judgement.accepted
 
 
-def _assign(
-    attempts: Attempts, requests: Requests, objectives: Objectives
-) -> tuple[NDArray[np.int32], tuple[SLO, ...]]:
+def _assign(attempts: Attempts, requests: Requests, objectives: Objectives) -> tuple[Counts, tuple[SLO, ...]]:
     """Which SLO each request is held against, and the SLOs."""
     codes = attempts.workload_class[requests.rows]
     present = np.flatnonzero(np.bincount(codes + 1)) - 1
@@ -143,17 +138,11 @@ def _window(run: Run, attempts: Attempts, requests: Requests) -> tuple[int, int]
     return first, max(int(attempts.ended_ns.max()), first + 1)
 
 
-def _stopped(run: Run, attempts: Attempts) -> int:
-    """When watching ended: as recorded, or else the last thing that is known to have happened."""
-    known = max(int(attempts.scheduled_ns.max()), int(attempts.sent_ns.max()), int(attempts.ended_ns.max()))
-    return known if run.manifest.stopped_ns is None else run.manifest.stopped_ns
-
-
 def _plan(
     attempts: Attempts,
     requests: Requests,
     request_of: slice | Ints,
-    objective: NDArray[np.int32],
+    objective: Counts,
     slos: tuple[SLO, ...],
     window_ns: tuple[int, int],
 ) -> StreamPlan:

@@ -17,20 +17,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-__all__ = [
-    "BINS",
-    "LONG_AGO",
-    "Facts",
-    "Plan",
-    "bin_edges_and_values",
-    "gap_quantiles",
-    "reach_at_pace",
-    "scan",
-    "scan_again",
-]
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
+from openloop.arrays import Counts, Floats, Ints
 
 # Token gaps are counted in 2**11 bins to each power of two, up to 2**40 ns (18 minutes): the value that stands for a
 # bin is within 0.025% of everything in it.
@@ -47,8 +34,8 @@ class Plan(NamedTuple):
     """What each row is held against."""
 
     arrival: Ints
-    objective: NDArray[np.int32]  # index into the last two
-    slice_of: NDArray[np.int32]  # where its gaps are counted; negative: nowhere
+    objective: Counts  # index into the last two
+    slice_of: Counts  # where its gaps are counted; negative: nowhere
     first_ns: Ints  # when the first token is expected, after arrival
     pace_ns: Ints  # and each further one, after the one before
 

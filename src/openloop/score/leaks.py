@@ -4,17 +4,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from openloop.arrays import Codes, Ints
 from openloop.score.money import extra_work, reviews
 from openloop.score.scope import Scope
 from openloop.score.server import ServerScore
 
-__all__ = ["Leak", "leaks", "work"]
-
+Teller = Literal["rows", "server", "estimate"]
 FATES = ("retries_and_repairs", "unsuccessful", "quality_failures", "slo_misses", "accepted")
-
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -29,7 +26,7 @@ class Leak:
     tokens_per_s: float | None
     share: float | None  # of all the work that is known
     cost: float | None  # what was spent on it
-    told_by: Literal["rows", "server", "estimate"] | None = "rows"
+    told_by: Teller | None = "rows"
 
 
 def work(scope: Scope) -> float:
@@ -56,7 +53,7 @@ def leaks(scope: Scope, server: ServerScore | None = None) -> list[Leak]:
     tokens: dict[str, float | None] = {
         name: None if each is None else float(each.sum()) for name, each in extra.items()
     }
-    told_by = dict.fromkeys((*known, *FATES), "rows")
+    told_by: dict[str, Teller] = dict.fromkeys((*known, *FATES), "rows")
     for name, found, teller in _by_the_server(scope, server):
         if tokens[name] is None and found is not None:
             tokens[name], told_by[name] = found, teller
@@ -72,12 +69,12 @@ def leaks(scope: Scope, server: ServerScore | None = None) -> list[Leak]:
             return Leak(name, gone, None, None, None, None)
         share = n / total if total else np.nan
         cost = money.get(name, 0.0) + hourly * float(np.nan_to_num(share)) if scope.run.priced else None
-        return Leak(name, gone, n / scope.seconds, share, cost, told_by[name])  # type: ignore[arg-type]
+        return Leak(name, gone, n / scope.seconds, share, cost, told_by[name])
 
     return [step(name, n) for name, n in tokens.items()]
 
 
-def _money(scope: Scope, fates: NDArray[np.int8], output: Ints, mine: Ints, known: dict[str, Ints]) -> dict[str, float]:
+def _money(scope: Scope, fates: Codes, output: Ints, mine: Ints, known: dict[str, Ints]) -> dict[str, float]:
     """What was spent on each step, apart from what is paid by the hour."""
     found: dict[str, float] = {}
     judging, people = reviews(scope)
@@ -92,7 +89,7 @@ def _money(scope: Scope, fates: NDArray[np.int8], output: Ints, mine: Ints, know
     return found | dict(zip(FATES, by_fate.tolist(), strict=True))
 
 
-def _by_the_server(scope: Scope, server: ServerScore | None) -> list[tuple[str, float | None, str]]:
+def _by_the_server(scope: Scope, server: ServerScore | None) -> list[tuple[str, float | None, Teller]]:
     """Tokens lost in the window by the server's own account; of a preemption, the context that it threw away."""
     if server is None:
         return []
@@ -100,18 +97,21 @@ def _by_the_server(scope: Scope, server: ServerScore | None) -> list[tuple[str, 
     prompt = scope.deliveries.of_attempt(scope.run.attempts.prompt_tokens)
     context = prompt[prompt >= 0].mean() + scope.deliveries.tokens.mean() / 2 if np.any(prompt >= 0) else np.nan
     recomputed = server.preemptions * context if server.preemptions else server.preemptions
-    told = (("rejected_drafts", rejected, "server"), ("kv_recompute", recomputed, "estimate"))
+    told: list[tuple[str, float, Teller]] = [
+        ("rejected_drafts", rejected, "server"),
+        ("kv_recompute", recomputed, "estimate"),
+    ]
     return [(name, None if np.isnan(value) else float(value), teller) for name, value, teller in told]
 
 
-def _answer_fates(scope: Scope) -> NDArray[np.int8]:
+def _answer_fates(scope: Scope) -> Codes:
     """By request: what became of its answer, an index into FATES."""
     judged = scope.judgement
     bad = judged.missed.get("quality", np.zeros(scope.n, np.bool_))
     return np.select([~judged.ok, bad, ~judged.accepted], [1, 2, 3], 4).astype(np.int8)
 
 
-def _fates(scope: Scope) -> NDArray[np.int8]:
+def _fates(scope: Scope) -> Codes:
     """By attempt at these requests, likewise."""
     fate = np.full(len(scope.run.attempts), 0, np.int8)
     fate[scope.deliveries.requests.rows] = _answer_fates(scope)

@@ -5,31 +5,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from openloop.arrays import Bools, Counts, Floats, Ints
 from openloop.records import KINDS, MISSING
 from openloop.score.attempts import HEDGE, REPAIR, RETRY
+from openloop.score.quantiles import ratio
 from openloop.score.scope import Scope
 from openloop.slo import SLO
-
-__all__ = [
-    "LittleScore",
-    "RetryScore",
-    "SessionScore",
-    "Straggler",
-    "TurnScore",
-    "UnitScore",
-    "benefits",
-    "cache_hit_rate",
-    "little",
-    "mean_over_due",
-    "retry_score",
-    "sessions",
-    "stragglers",
-    "units",
-    "utilisation",
-]
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 MOST_TURNS = 100
 
@@ -53,7 +34,7 @@ def little(scope: Scope) -> LittleScore:
     inside = np.minimum(everyone.left_ns, end) - np.maximum(everyone.due_ns, start)
     measured = float(np.sum(np.maximum(inside, 0))) / (end - start)
     law = float(np.sum(scope.left_ns - scope.due_ns)) / (end - start)
-    return LittleScore(measured, law, _ratio(measured - law, measured))
+    return LittleScore(measured, law, ratio(measured - law, measured))
 
 
 def benefits(scope: Scope) -> tuple[Floats, Floats]:
@@ -87,7 +68,7 @@ def mean_over_due(scope: Scope, values: NDArray[np.float32]) -> float:
     """Mean over everything due, an unsuccessful request counting as 0; completed ones without tokens do not count."""
     ok = scope.deliveries.ok
     known = ok & ~np.isnan(values)
-    return _ratio(float(values[known].sum(dtype=np.float64)), int(known.sum() + np.sum(~ok))) if known.any() else np.nan
+    return ratio(float(values[known].sum(dtype=np.float64)), int(known.sum() + np.sum(~ok))) if known.any() else np.nan
 
 
 @dataclass(frozen=True)
@@ -137,17 +118,17 @@ def sessions(scope: Scope) -> SessionScore:
     return SessionScore(
         total,
         passed,
-        _ratio(passed, total),
+        ratio(passed, total),
         passed / scope.seconds,
         scope.n,
-        _ratio(turns, scope.n),
+        ratio(turns, scope.n),
         turns / scope.seconds,
         int(np.sum(~whole[counted])),
         _by_turn(scope) if counted.any() else [],
     )
 
 
-def _whole(session: Ints, turn: NDArray[np.int32], count: int) -> NDArray[np.bool_]:
+def _whole(session: Ints, turn: Counts, count: int) -> Bools:
     """Sessions that have every turn up to their last, as far as turns are told."""
     last = np.full(count, -1)
     np.maximum.at(last, session, turn)
@@ -200,7 +181,7 @@ def units(scope: Scope) -> dict[str, UnitScore]:
         else:
             due, good = mine.n, int(mine.judgement.accepted.sum())
         score = UnitScore(
-            slo.unit, slo.unit_name, due, good, _ratio(good, due), good / scope.seconds * slo.per_s, slo.per_s
+            slo.unit, slo.unit_name, due, good, ratio(good, due), good / scope.seconds * slo.per_s, slo.per_s
         )
         found["all" if len(scope.run.slos) == 1 else _classes(mine)] = score
     return found
@@ -227,7 +208,7 @@ def retry_score(scope: Scope) -> RetryScore:
     kinds = np.bincount(scope.run.attempts.kind[scope.of_attempts], minlength=len(KINDS))
     wasted = int(scope.deliveries.spending.tokens.sum() - scope.deliveries.tokens.sum())
     retries, hedges, repairs = (int(kinds[kind]) for kind in (RETRY, HEDGE, REPAIR))
-    return RetryScore(attempts, _ratio(attempts, scope.n), retries, hedges, repairs, wasted)
+    return RetryScore(attempts, ratio(attempts, scope.n), retries, hedges, repairs, wasted)
 
 
 def utilisation(scope: Scope, replicas: int | None) -> float:
@@ -244,7 +225,7 @@ def utilisation(scope: Scope, replicas: int | None) -> float:
         idle = np.sum(np.maximum(begin[1:] - finish[:-1], 0)) + (begin[0] - start) + (end - finish[-1])
         shares.append(1 - idle / (end - start))
     told = len(attempts.words["replica"]) > 0  # where rows name replicas, those that are not named were idle
-    return _ratio(float(np.sum(shares)), max(len(shares), replicas or 0) if told else len(shares))
+    return ratio(float(np.sum(shares)), max(len(shares), replicas or 0) if told else len(shares))
 
 
 def cache_hit_rate(scope: Scope) -> float:
@@ -254,7 +235,7 @@ def cache_hit_rate(scope: Scope) -> float:
         return np.nan
     cached, prompt = (scope.deliveries.of_attempt(c) for c in (attempts.cached_tokens, attempts.prompt_tokens))
     told = (cached >= 0) & (prompt > 0)
-    return _ratio(float(cached[told].sum()), float(prompt[told].sum()))
+    return ratio(float(cached[told].sum()), float(prompt[told].sum()))
 
 
 @dataclass(frozen=True)
@@ -291,8 +272,3 @@ def stragglers(scope: Scope) -> list[Straggler]:
             if value >= 1.5 * middle and value - middle > 3.5 * spread
         ]
     return found
-
-
-def _ratio(amount: float, count: float) -> float:
-    """amount / count; of nothing, infinite if anything was spent on it and otherwise not known."""
-    return amount / count if count else np.inf if amount else np.nan

@@ -3,16 +3,12 @@
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from openloop.arrays import Floats, Ints
 from openloop.errors import SpecError
+from openloop.score.quantiles import ratio
 from openloop.score.scope import Scope
 from openloop.units import check_number
-
-__all__ = ["Blend", "CostScore", "blended", "capacity_needed", "cost_score", "extra_work", "reviews"]
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 DAY_S = 86400.0
 
@@ -53,10 +49,10 @@ def cost_score(scope: Scope, hourly_share: float | None = 1.0) -> CostScore | No
         hourly,
         judging,
         people,
-        per_request=_ratio(total, scope.n),
-        per_accepted=_ratio(total, int(accepted.sum())),
-        per_million_output_tokens=_ratio(total, spending.tokens.sum() / 1e6),
-        per_million_accepted_output_tokens=_ratio(total, scope.deliveries.tokens[accepted].sum() / 1e6),
+        per_request=ratio(total, scope.n),
+        per_accepted=ratio(total, int(accepted.sum())),
+        per_million_output_tokens=ratio(total, spending.tokens.sum() / 1e6),
+        per_million_accepted_output_tokens=ratio(total, scope.deliveries.tokens[accepted].sum() / 1e6),
         known_for=1.0 if run.per_hour or run.attempt_cost is None else float(np.mean(~np.isnan(spending.cost))),
     )
 
@@ -121,8 +117,8 @@ def blended(
             f"a disruption of {disruption_s:g} s every {every_s:g} s is none; it is shorter than the time between"
         )
     calm, rough = every_s - disruption_s, goodput_ratio * disruption_s
-    cost = _ratio(steady * calm + disrupted * rough, calm + rough)
-    return Blend(every_s, disruption_s / every_s, cost, _ratio(cost, steady) - 1)
+    cost = ratio(steady * calm + disrupted * rough, calm + rough)
+    return Blend(every_s, disruption_s / every_s, cost, ratio(cost, steady) - 1)
 
 
 def capacity_needed(
@@ -140,8 +136,3 @@ def capacity_needed(
     check_number("quality_failures", quality_failures, 0, 0.999999)
     check_number("cold_factor", cold_factor, 1, 1e6)
     return planned * (1 + retries) / (1 - quality_failures) * (1 + cold * (cold_factor - 1))
-
-
-def _ratio(amount: float, count: float) -> float:
-    """amount / count; of nothing, infinite if anything was spent on it and otherwise not known."""
-    return float(amount / count) if count else np.inf if amount else np.nan

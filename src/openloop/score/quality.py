@@ -5,14 +5,10 @@ from dataclasses import dataclass
 from statistics import NormalDist
 
 import numpy as np
-from numpy.typing import NDArray
 
+from openloop.arrays import Bools
 from openloop.score.quantiles import share_interval
 from openloop.score.scope import Scope
-
-__all__ = ["QualityScore", "SliceScore", "needed_to_see", "quality_score"]
-
-Bools = NDArray[np.bool_]
 
 RISE = 0.02  # of failures, that a slice is to show
 LATE_TURN = 4  # turns count from 0: the fifth and later

@@ -17,28 +17,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = [
-    "LADDER",
-    "SLICES",
-    "Distribution",
-    "Ladder",
-    "Percentiles",
-    "Sample",
-    "T",
-    "independence",
-    "independent_hits",
-    "ladder",
-    "percentiles",
-    "pooled",
-    "rate_interval",
-    "share_interval",
-    "slice_bounds",
-    "wilson",
-]
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
+from openloop.arrays import Bools, Floats, Ints
 
 LADDER = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p99_9": 0.999}
 SLICES = 20
@@ -99,10 +78,10 @@ class Sample:
         self.mean = float(self._sorted.mean()) if self.n else np.nan
 
     def quantile(self, share: float) -> float:
-        return _interpolate(self._sorted, share, self.n)
+        return interpolated(self._sorted, share, self.n)
 
     def quantile_with_failures(self, share: float, failures: int) -> float:
-        return _interpolate(self._sorted, share, self.n + failures)
+        return interpolated(self._sorted, share, self.n + failures)
 
     def below(self, value: float) -> tuple[Ints, Ints]:
         return _count_by_slice(self._values <= value, self._bounds), self._counts
@@ -110,6 +89,11 @@ class Sample:
     @cached_property
     def independence(self) -> float:
         return independence(self)
+
+
+def ratio(amount: float, count: float) -> float:
+    """amount / count; of nothing, infinite if anything was spent on it and otherwise not known."""
+    return float(amount / count) if count else np.inf if amount else np.nan
 
 
 def pooled(samples: Sequence[Sample]) -> Sample:
@@ -221,7 +205,7 @@ def _count_by_slice(hits: Bools, bounds: Ints) -> Ints:
     return np.array([np.count_nonzero(hits[a:b]) for a, b in itertools.pairwise(bounds)])
 
 
-def _interpolate(values: Floats, share: float, n: int) -> float:
+def interpolated(values: Floats | Ints, share: float, n: int) -> float:
     """The quantile of `n` values of which `values`, sorted, are the finite ones; linear between neighbours."""
     place = share * (n - 1)
     below = int(place)

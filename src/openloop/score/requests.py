@@ -8,16 +8,12 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from openloop.arrays import Bools, Codes, Floats, Ints
 from openloop.records import MISSING
 from openloop.score.attempts import OK, REPAIR, RETRY, Attempts
 from openloop.score.streams import Streams
 from openloop.slo import CustomDeadlines, Deadlines, LinearDeadlines
 
-__all__ = ["Answers", "Deliveries", "Requests", "Spending", "Where", "group_attempts", "pace_ns"]
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
 Where = slice | Ints | Bools
 Scalar = TypeVar("Scalar", bound=np.generic)
 
@@ -200,7 +196,7 @@ class Deliveries:
         return self.gaps_told | (self.delivered <= 1)
 
     @property
-    def quality(self) -> NDArray[np.int8]:
+    def quality(self) -> Codes:
         return self.of_attempt(self._attempts.quality)
 
     @property
@@ -255,7 +251,7 @@ class Answers:
         return _known((done_ns - self.opened_ns) / 1e9, done_ns != MISSING)
 
     @property
-    def quality(self) -> NDArray[np.int8]:
+    def quality(self) -> Codes:
         return self.deliveries.quality
 
     @property

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
+from openloop.arrays import Bools, Counts, Floats, Ints
 from openloop.records import MISSING, Prices
 from openloop.score.attempts import Attempts
 from openloop.score.judge import Judgement
@@ -13,12 +13,6 @@ from openloop.score.quantiles import Sample, slice_bounds
 from openloop.score.requests import Answers, Deliveries
 from openloop.score.streams import Streams
 from openloop.slo import SLO
-
-__all__ = ["JudgedRun", "Scope"]
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -28,7 +22,7 @@ class JudgedRun:
     attempts: Attempts
     request_of: slice | Ints  # by attempt
     slos: tuple[SLO, ...]
-    objective: NDArray[np.int32]  # by request: which of the SLOs
+    objective: Counts  # by request: which of the SLOs
     deliveries: Deliveries
     judgement: Judgement
     judgement_from_sent: Judgement
@@ -109,7 +103,7 @@ class Scope:
         return self.run.judgement_from_sent.at(self.where)
 
     @cached_property
-    def objective(self) -> NDArray[np.int32]:
+    def objective(self) -> Counts:
         return self.run.objective[self.where]
 
     @cached_property

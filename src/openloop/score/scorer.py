@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
+from openloop.arrays import Floats
 from openloop.errors import SpecError
 from openloop.importers import open_any
 from openloop.records import STATUSES, Prices, Run, TimedEvent
@@ -29,21 +29,6 @@ from openloop.score.verdict import Verdict, verdict
 from openloop.slo import SLO, Objectives, parse_slo, read_slo
 from openloop.spec import plain, suggest
 from openloop.units import format_seconds, to_ns
-
-__all__ = [
-    "GROUPS",
-    "Disruption",
-    "Score",
-    "Summary",
-    "TimeWindow",
-    "blends",
-    "check",
-    "objectives_of",
-    "score",
-    "score_judged",
-]
-
-Floats = NDArray[np.float64]
 
 MAX_PARTS = 10_000
 
@@ -90,14 +75,11 @@ class TimeWindow:
 
 
 @dataclass(frozen=True)
-class Disruption:
+class Disruption(TimeWindow):
     """The stretch after a timed event of the run."""
 
     kind: str
     detail: str | None
-    start_s: float
-    end_s: float
-    summary: Summary
 
 
 @dataclass(frozen=True)
@@ -131,8 +113,7 @@ class Score(Summary):
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON. Null stands for what is not known and, inside a ladder, for what is infinite."""
-        found: dict[str, Any] = plain(self)
-        return found
+        return cast(dict[str, Any], plain(self))
 
     def _repr_html_(self) -> str:
         """For notebooks, which ask the thing itself."""
@@ -229,16 +210,17 @@ def score_judged(
     scope = judged.whole
     found = verdict(run, scope)
     server = server_score(run.server(), scope.window_ns)
+    statuses = np.bincount(scope.deliveries.of_attempt(judged.attempts.status), minlength=len(STATUSES))
     disruptions, steady = _disruptions(scope, run.manifest.events, disruption_s)
     return Score(
-        **_fields(_summary(scope)),
+        **vars(_summary(scope)),
         run=str(run.path) if run.path else None,
         slo=str(objectives),
         valid=found.valid,
         reasons=found.reasons,
         faults=found.faults,
         notes=(*found.notes, *_unused_classes(objectives, judged)),
-        statuses=_statuses(scope),
+        statuses=dict(zip(STATUSES, statuses.tolist(), strict=True)),
         completed_in_window_rps=_completed_inside(scope) / scope.seconds,
         itl_s=_token_gaps(judged),
         client_lag_s=percentiles(scope.lag_s),
@@ -330,13 +312,8 @@ def _token_gaps(judged: JudgedRun) -> Percentiles | None:
     found = percentiles(judged.streams.gaps)
     if found is None:
         return None
-    steps = {field.name: getattr(found, field.name) for field in dataclasses.fields(Ladder)}
-    return dataclasses.replace(found, from_sent=Ladder(**steps))
-
-
-def _statuses(scope: Scope) -> dict[str, int]:
-    counts = np.bincount(scope.deliveries.of_attempt(scope.run.attempts.status), minlength=len(STATUSES))
-    return {status: int(count) for status, count in zip(STATUSES, counts, strict=True)}
+    steps = [getattr(found, field.name) for field in dataclasses.fields(Ladder)]
+    return dataclasses.replace(found, from_sent=Ladder(*steps))
 
 
 def _completed_inside(scope: Scope) -> float:
@@ -387,14 +364,10 @@ def _disruptions(
         a, b = max(event.at_ns, start), min(event.at_ns + to_ns(disruption_s), end)
         if a < b:
             summary = _summary(scope.run.between(a, b))
-            found.append(Disruption(event.kind, event.detail, a / 1e9, b / 1e9, summary))
+            found.append(Disruption(a / 1e9, b / 1e9, summary, event.kind, event.detail))
             before = disturbed.pop() if disturbed and disturbed[-1][1] >= a else (a, b)
             disturbed.append((before[0], max(before[1], b)))
     if not found or sum(b - a for a, b in disturbed) >= end - start:
         return found, None
     calm = np.all([(scope.due_ns < a) | (scope.due_ns >= b) for a, b in disturbed], axis=0)
     return found, _summary(Scope(scope.run, scope.places[calm], scope.window_ns, tuple(disturbed)))
-
-
-def _fields(summary: Summary) -> dict[str, Any]:
-    return {field.name: getattr(summary, field.name) for field in dataclasses.fields(summary)}

@@ -6,14 +6,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
+from openloop.arrays import Counts, Floats, Ints
 from openloop.records import MEASURES, words
 
-__all__ = ["ServerScore", "server_score"]
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 Series = tuple[Ints, Floats]  # times and values
 
 
@@ -128,7 +124,7 @@ def _replicas(table: pa.Table) -> dict[str, dict[str, Series]]:
     return found
 
 
-def _codes(column: pa.ChunkedArray) -> tuple[NDArray[np.int32], list[str]]:
+def _codes(column: pa.ChunkedArray) -> tuple[Counts, list[str]]:
     known: dict[str, int] = {}
     return np.concatenate([words(chunk, known) for chunk in column.chunks]), list(known)
 

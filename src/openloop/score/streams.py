@@ -5,18 +5,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
+from openloop.arrays import Floats, Ints
 from openloop.errors import SpecError
 from openloop.records import LARGEST_EVENT, Run, split
 from openloop.score import kernel
-from openloop.score.quantiles import SLICES
+from openloop.score.quantiles import SLICES, interpolated
 from openloop.slo import CustomDeadlines
-
-__all__ = ["GapPool", "Progress", "StreamPlan", "Streams", "read_again", "read_streams"]
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 Progress = Callable[[int, int], None]
 
@@ -76,12 +71,9 @@ class GapPool:
         self.room = np.sort(self.room[: self.written]) if self.written == self.n else self.room[:0]
 
     def quantile(self, share: float) -> float:
-        place = share * (self.n - 1)
         if len(self.room):
-            below = int(place)
-            low, high = self.room[below], self.room[min(below + 1, self.n - 1)]
-            return float(low + (place - below) * (high - low)) / 1e9
-        return float(self._values[np.searchsorted(self._cumulative, place, side="right")])
+            return interpolated(self.room, share, self.n) / 1e9
+        return float(self._values[np.searchsorted(self._cumulative, share * (self.n - 1), side="right")])
 
     def below(self, value: float) -> tuple[Ints, Ints]:
         bins = np.searchsorted(self._lows, value, side="right")
@@ -130,7 +122,7 @@ def read_again(run: Run, plan: StreamPlan, before: Streams) -> Streams:
 
 def _read_batch(batch: pa.RecordBatch, plan: StreamPlan, streams: Streams, rows: slice) -> bool:
     """False where the events cannot be right."""
-    if any(column.null_count for column in (batch.column("event_ns"), *map(_items, batch.columns))):
+    if batch.column("event_ns").null_count or any(lists.values.null_count for lists in batch.columns):
         return False
     ns, offsets = _token_times(batch)
     if len(offsets) != batch.num_rows + 1:
@@ -150,10 +142,6 @@ def _read_batch(batch: pa.RecordBatch, plan: StreamPlan, streams: Streams, rows:
         origin = plan.first_sent_ns if sent and plan.first_sent_ns is not None else plan.rows.arrival
         late[rows] = _lateness(custom, ns, offsets, origin[rows])
     return bool(backwards < 0)
-
-
-def _items(lists: pa.ListArray) -> pa.Array:
-    return lists.values
 
 
 def _token_times(batch: pa.RecordBatch) -> tuple[Ints, Ints]:

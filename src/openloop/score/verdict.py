@@ -8,19 +8,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from openloop.arrays import Bools, Floats, Ints
 from openloop.records import Manifest, Run
 from openloop.score.attempts import CENSORED, DROPPED
 from openloop.score.metrics import sessions
 from openloop.score.scope import Scope
 from openloop.slo import E2E, TPOT, TTFT, Completion, Cost, Gate, LinearDeadlines, Quality, Retries
 from openloop.units import format_seconds, format_share
-
-__all__ = ["CHECKS", "Verdict", "verdict"]
-
-Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
 
 MIN_REQUESTS = 100  # the article's worked example has as many; below, a single request moves attainment by over 1%
 LAG_SHARE = 0.1  # of the tightest bound from arrival: more, and the client is a visible part of what it measures
@@ -124,7 +119,7 @@ def arrivals_not_as_promised(manifest: Manifest, scope: Scope) -> str | None:
     )
 
 
-def _cv_error(gaps: NDArray[np.int64]) -> float:
+def _cv_error(gaps: Ints) -> float:
     """Standard error of the coefficient of variation, from the sample: with heavy tails it is larger than for gamma."""
     if not gaps.any():
         return 0.0
@@ -278,20 +273,11 @@ def verdict(run: Run, scope: Scope) -> Verdict:
     return Verdict(not reasons, reasons, (*_notes(run, scope), *run.manifest.notes), faults)
 
 
-FACTS = {
-    "model": "model",
-    "model_revision": "model revision",
-    "quantization": "quantization",
-    "engine": "engine",
-    "engine_version": "engine version",
-    "engine_flags": "engine flags",
-    "hardware": "hardware",
-    "workload": "workload",
-    "lengths": "length distribution",
-    "arrivals": "arrival process",
-    "prices": "prices",
-    "seed": "seed",
-}
+FACTS = (
+    *("model", "model_revision", "quantization", "engine", "engine_version", "engine_flags", "hardware", "workload"),
+    *("lengths", "arrivals", "prices", "seed"),
+)
+FACTS_IN_WORDS = {"lengths": "length distribution", "arrivals": "arrival process"}  # where the name is not plain
 
 
 def _notes(run: Run, scope: Scope) -> Iterator[str]:
@@ -324,6 +310,7 @@ def _notes(run: Run, scope: Scope) -> Iterator[str]:
     if run.manifest.cache_warmth is None:
         yield "cache warmth is not known: warm and disrupted caches may differ by more than what is compared"
     told = {"prices"} if scope.run.priced else set()
-    absent = [words for name, words in FACTS.items() if getattr(run.manifest, name) is None and name not in told]
+    absent = [name for name in FACTS if getattr(run.manifest, name) is None and name not in told]
     if absent:
-        yield f"not recorded, so weaker evidence: {', '.join(absent)}"
+        named = (FACTS_IN_WORDS.get(name, name.replace("_", " ")) for name in absent)
+        yield f"not recorded, so weaker evidence: {', '.join(named)}"

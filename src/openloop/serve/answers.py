@@ -1,35 +1,12 @@
 """What the built-in endpoint says, in the OpenAI dialect: bytes made beforehand wherever they can be."""
 
+from http import HTTPStatus
 from typing import Annotated, Any
 
 import msgspec
 
-__all__ = ["WORDS", "Ask", "Voice", "chunk", "read_ask", "respond"]
-
-WORDS = (
-    "the",
-    "quick",
-    "brown",
-    "fox",
-    "jumps",
-    "over",
-    "a",
-    "lazy",
-    "dog",
-    "and",
-    "runs",
-    "far",
-    "away",
-    "from",
-    "it",
-)
-REASONS = {200: "OK", 400: "Bad Request", 401: "Unauthorized", 404: "Not Found", 405: "Method Not Allowed"}
-REASONS |= {
-    413: "Content Too Large",
-    429: "Too Many Requests",
-    500: "Internal Server Error",
-    503: "Service Unavailable",
-}
+SENTENCE = "the quick brown fox jumps over a lazy dog and runs far away from it"
+WORDS = tuple(SENTENCE.split())
 
 Length = Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
 
@@ -67,12 +44,7 @@ class Ask(msgspec.Struct):
         return bool(self.stream_options and self.stream_options.include_usage)
 
 
-_DECODER = msgspec.json.Decoder(Ask)
-
-
-def read_ask(body: bytes) -> Ask:
-    """Raises msgspec.MsgspecError where it is none."""
-    return _DECODER.decode(body)
+read_ask = msgspec.json.Decoder(Ask).decode  # raises msgspec.MsgspecError where it is none
 
 
 def chunk(data: bytes) -> bytes:
@@ -82,10 +54,8 @@ def chunk(data: bytes) -> bytes:
 
 def respond(status: int, body: bytes, kind: str = "application/json", more: str = "") -> bytes:
     """A whole response."""
-    head = (
-        f"HTTP/1.1 {status} {REASONS.get(status, 'Status')}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n"
-    )
-    return (head + more + "\r\n").encode() + body
+    first = f"HTTP/1.1 {status} {HTTPStatus(status).phrase}"
+    return f"{first}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n{more}\r\n".encode() + body
 
 
 class Voice:
@@ -101,7 +71,10 @@ class Voice:
         self.model = model
         self.role = self._event(True, {"role": "assistant", "content": ""}, None)
         # One token is one word; the bytes of every event are ready before the first request.
-        self.tokens = {chat: [self._token(chat, word) for word in WORDS] for chat in (True, False)}
+        self.tokens = {
+            True: [self._event(True, {"content": f" {word}"}, None) for word in WORDS],
+            False: [self._event(False, f" {word}", None) for word in WORDS],
+        }
         self.last = {chat: self._event(chat, {} if chat else "", "length") for chat in (True, False)}
 
     def usage(self, chat: bool, prompt_tokens: int, output_tokens: int, cached_tokens: int = 0) -> bytes:
@@ -124,9 +97,6 @@ class Voice:
     def refuse(self, status: int, sentence: str, more: str = "") -> bytes:
         error = {"message": sentence, "type": "invalid_request_error", "code": status}
         return respond(status, msgspec.json.encode({"error": error}), more=more)
-
-    def _token(self, chat: bool, word: str) -> bytes:
-        return self._event(chat, {"content": f" {word}"} if chat else f" {word}", None)
 
     def _event(self, chat: bool, said: Any, finish: str | None) -> bytes:
         choice = {"index": 0, "delta" if chat else "text": said, "finish_reason": finish}

@@ -6,8 +6,6 @@ import msgspec
 
 from openloop.spec import Strict
 
-__all__ = ["Behaviour", "Fault"]
-
 Fault = Literal[
     "error", "unauthorized", "overloaded", "refuse", "hang", "cut", "reset", "drip", "garbage", "whole", "late"
 ]

@@ -20,8 +20,6 @@ from openloop.serve.answers import Ask, Voice, chunk, read_ask, respond
 from openloop.serve.behaviour import Behaviour
 from openloop.serve.engine import Engine, EngineSpec
 
-__all__ = ["Endpoint"]
-
 LARGEST_REQUEST = 64 << 20
 BACKLOG = 4096
 DRIP_NS = 1_000_000_000

@@ -9,10 +9,8 @@ from typing import Protocol
 import numpy as np
 
 from openloop.distributions import TIMES, Distribution, Fixed
-from openloop.terms import COUNT, SECONDS, Term, param, read_term
+from openloop.terms import COUNT, SECONDS, Term, by_name, param, read_term
 from openloop.units import to_ns
-
-__all__ = ["ENGINES", "Engine", "EngineSpec", "Slots", "SlotsEngine", "read_engine"]
 
 
 class Engine(Protocol):
@@ -149,5 +147,4 @@ def read_engine(text: str) -> EngineSpec:
     return found
 
 
-_KINDS: tuple[type[Term], ...] = (Slots,)
-ENGINES = {kind.name: kind for kind in _KINDS}
+ENGINES = by_name(Slots)

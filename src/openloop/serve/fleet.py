@@ -18,8 +18,6 @@ from openloop.sim.fleet import Fleet, assemble, read_fleet
 from openloop.sim.tables import DECODING, FREE, GONE, OK, REQUEST, RUNNING, SHED, records
 from openloop.units import NS_PER_S
 
-__all__ = ["FleetEngine", "FleetSpec"]
-
 ROWS = 256  # requests at a time, to begin with
 NAMES = 1024  # blocks of a request that may be known, at most
 MASK = (1 << 62) - 1

@@ -12,8 +12,6 @@ import msgspec
 
 from openloop.errors import SpecError
 
-__all__ = ["Served", "endpoint_process"]
-
 LISTENING = "listening on "
 
 

@@ -12,21 +12,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-__all__ = [
-    "CustomDeadlines",
-    "Deadlines",
-    "LinearDeadlines",
-    "end_to_end",
-    "lateness",
-    "reading",
-    "reading_from_first",
-    "ttft_and_tbt",
-]
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+from openloop.arrays import Floats, Ints
 
 DueFunction = Callable[[Ints, Floats, Floats], Floats]
 

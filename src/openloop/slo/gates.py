@@ -9,9 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
+from openloop.arrays import Bools, Codes, Floats, Ints
 from openloop.slo.deadlines import Deadlines, reading, reading_from_first
 from openloop.units import (
     LONGEST_S,
@@ -22,31 +20,6 @@ from openloop.units import (
     parse_token_rate,
     write_seconds,
 )
-
-__all__ = [
-    "E2E",
-    "GATES",
-    "ITL",
-    "TBT",
-    "TPOT",
-    "TTFT",
-    "AnswerColumns",
-    "Completion",
-    "Cost",
-    "Gate",
-    "GateForm",
-    "Jitter",
-    "Quality",
-    "Read",
-    "ReadFromFirst",
-    "Retries",
-    "TokenDeadlines",
-    "find_form",
-]
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 
 
 class AnswerColumns(Protocol):
@@ -69,7 +42,7 @@ class AnswerColumns(Protocol):
     @property
     def completion_s(self) -> Floats: ...  # from the start of the measured window
     @property
-    def quality(self) -> NDArray[np.int8]: ...  # 1 pass, 0 fail, -1 not judged
+    def quality(self) -> Codes: ...  # 1 pass, 0 fail, -1 not judged
     @property
     def quality_score(self) -> Floats: ...
     @property
@@ -242,37 +215,35 @@ class Quality:
 
 
 @dataclass(frozen=True)
-class Retries:
-    """No more than this many retries and repairs; hedges do not count, they are not waited for."""
-
-    at_most: int
-    name = "retries"
-
-    def __post_init__(self) -> None:
-        check_number(self.name, self.at_most, 0, 1e9)
-
-    def met(self, answers: AnswerColumns) -> Bools:
-        return answers.retries <= self.at_most
-
-    def __str__(self) -> str:
-        return f"retries<={self.at_most}"
-
-
-@dataclass(frozen=True)
-class Cost:
-    """All attempts at the request together cost no more than this."""
+class _AtMost:
+    """No more than this."""
 
     at_most: float
-    name = "cost"
+    name: ClassVar[str]
 
     def __post_init__(self) -> None:
         check_number(self.name, self.at_most, 0, 1e12)
 
+    def __str__(self) -> str:
+        return f"{self.name}<={self.at_most!r}"
+
+
+class Retries(_AtMost):
+    """No more than this many retries and repairs; hedges do not count, they are not waited for."""
+
+    name = "retries"
+
+    def met(self, answers: AnswerColumns) -> Bools:
+        return answers.retries <= self.at_most
+
+
+class Cost(_AtMost):
+    """All attempts at the request together cost no more than this."""
+
+    name = "cost"
+
     def met(self, answers: AnswerColumns) -> Bools:
         return answers.cost <= self.at_most
-
-    def __str__(self) -> str:
-        return f"cost<={self.at_most!r}"
 
 
 @dataclass(frozen=True)

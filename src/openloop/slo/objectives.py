@@ -10,10 +10,8 @@ from openloop.errors import SpecError
 from openloop.slo.deadlines import reading, reading_from_first
 from openloop.slo.gates import GATES, Gate, find_form
 from openloop.slo.smooth import PENALTIES, Smooth
-from openloop.spec import Strict, convert, read_yaml, suggest
+from openloop.spec import Strict, convert, read_yaml, saying_where, suggest
 from openloop.units import LONGEST_S, check_number, parse_seconds, parse_token_rate
-
-__all__ = ["PRESETS", "SLO", "Objectives", "Unit", "parse_slo", "read_slo"]
 
 Unit = Literal["request", "session", "row"]
 
@@ -98,13 +96,11 @@ def _parse_term(term: str, number: int) -> Gate:
         return form.bare
     if not value:
         raise SpecError(f"{where}: write it as {form.example}")
-    try:
+    with saying_where(where):
         bound = form.parse(value)
         if operator != form.operator:
             raise SpecError(f"write it as {name}{form.operator}{value}")
         return form.build(bound)
-    except SpecError as error:
-        raise SpecError(f"{where}: {error}") from None
 
 
 def _unknown_gate(name: str) -> str:
@@ -164,7 +160,7 @@ def _from_mapping(raw: object, where: str) -> Objectives:
 
 def _entry(raw: object, where: str) -> SLO:
     entry = _Entry(gates=raw) if isinstance(raw, str) else convert(raw, _Entry, where)
-    try:
+    with saying_where(where):
         slo = parse_slo(entry.gates)
         if entry.unit:
             slo = replace(slo, unit=entry.unit, unit_name=entry.unit)
@@ -173,8 +169,6 @@ def _entry(raw: object, where: str) -> SLO:
         if entry.smooth:
             slo = replace(slo, smooth=_smooth(entry.smooth))
         return slo
-    except SpecError as error:
-        raise SpecError(f"{where}: {error}") from None
 
 
 def _smooth(entry: _SmoothEntry) -> Smooth:

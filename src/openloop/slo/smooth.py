@@ -18,14 +18,10 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from openloop.arrays import Floats
 from openloop.slo.deadlines import Deadlines, reading
 from openloop.units import LONGEST_S, check_number
-
-__all__ = ["PENALTIES", "Exponential", "Linear", "Penalty", "Smooth", "Step"]
-
-Floats = NDArray[np.float64]
 
 
 class Penalty(Protocol):

@@ -8,13 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from openloop.arrays import Floats
 from openloop.distributions import LENGTHS, Distribution
 from openloop.errors import SpecError
-from openloop.terms import Term, param
-from openloop.workload.demand import ASSISTANT, SYSTEM, USER, Demand, Floats, Pieces
-from openloop.workload.source import PATH, whole
-
-__all__ = ["Corpus"]
+from openloop.spec import read_text
+from openloop.terms import PATH, Term, param
+from openloop.workload.demand import ASSISTANT, SYSTEM, USER, Demand, Pieces, whole
 
 TOKENS_PER_WORD = 4 / 3  # of English, roughly: only for what a picture shows, and for answers whose text is known
 ROLES = {"human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant", "system": "system"}
@@ -75,12 +74,7 @@ def _tokens(text: str) -> int:
 
 def _records(path: Path) -> Iterator[tuple[Messages, int, Known]]:
     """Messages, how many tokens to ask for (0 where the file does not say), and what is known of the answer."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise SpecError(f"{path} cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise SpecError(f"{path} is not text in UTF-8") from None
+    text = read_text(path)
     if path.suffix == ".json":
         found = _json(text, str(path))
         if not isinstance(found, list):

@@ -9,23 +9,9 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-__all__ = [
-    "ASSISTANT",
-    "SYSTEM",
-    "USER",
-    "Demand",
-    "Floats",
-    "Ints",
-    "Pieces",
-    "one_after_the_other",
-    "one_piece",
-    "together",
-]
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+from openloop.arrays import Codes, Floats, Ints
+from openloop.distributions import Distribution
 
 USER, ASSISTANT, SYSTEM = 0, 1, 2
 
@@ -37,7 +23,7 @@ class Pieces:
     starts: Ints
     identity: Ints  # below zero: nobody else has it
     tokens: Ints
-    role: NDArray[np.int8]
+    role: Codes
 
     @property
     def owner(self) -> Ints:
@@ -60,6 +46,11 @@ def one_piece(tokens: Ints, first: int = 0) -> Pieces:
     return Pieces(
         np.arange(count + 1), -1 - first - np.arange(count), np.asarray(tokens, np.int64), np.zeros(count, np.int8)
     )
+
+
+def whole(lengths: Distribution, count: int, rng: np.random.Generator, least: int = 1) -> Ints:
+    """Numbers of tokens."""
+    return np.maximum(np.rint(np.minimum(lengths.draw(count, rng), 1e9)), least).astype(np.int64)
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,11 +5,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from openloop.workload.demand import ASSISTANT, Demand, Ints
+from openloop.arrays import Ints
+from openloop.workload.demand import ASSISTANT, Demand
 
-__all__ = ["MULTIPLIER", "Description", "chains", "describe", "known_tokens"]
-
-Words = NDArray[np.uint64]
+Hashes = NDArray[np.uint64]
 
 MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 
@@ -64,7 +63,7 @@ def _percentiles(values: Ints) -> dict[str, float]:
     return {"mean": float(values.mean()), **found, "max": float(values.max())}
 
 
-def chains(demand: Demand) -> Words:
+def chains(demand: Demand) -> Hashes:
     """Of each piece a number for it and all before it in its prompt: where it is the same, so is the text so far."""
     pieces = demand.pieces
     lengths = np.diff(pieces.starts)
@@ -92,7 +91,7 @@ def known_tokens(demand: Demand) -> Ints:
     return found
 
 
-def _mixed(chain: Words, identity: Ints, tokens: Ints) -> Words:
+def _mixed(chain: Hashes, identity: Ints, tokens: Ints) -> Hashes:
     value = (chain ^ identity.astype(np.uint64)) * MULTIPLIER + tokens.astype(np.uint64)
     value = (value ^ (value >> np.uint64(29))) * MULTIPLIER
     return value ^ (value >> np.uint64(32))

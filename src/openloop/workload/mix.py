@@ -2,25 +2,34 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 
+from openloop.arrays import Floats
 from openloop.arrivals import MOST_ARRIVALS, Arrivals
 from openloop.errors import SpecError
 from openloop.seeds import stream
-from openloop.terms import Term, read_term
+from openloop.terms import by_name, read_term
 from openloop.workload.corpus import Corpus
-from openloop.workload.demand import Demand, Floats, together
+from openloop.workload.demand import Demand, together
 from openloop.workload.servegen import ServeGen
-from openloop.workload.source import Source
 from openloop.workload.synthetic import Sessions, Synthetic
 from openloop.workload.trace import Trace
 
-__all__ = ["SOURCES", "Class", "Scaled", "Workload", "read_source", "schedule"]
-
-_KINDS: tuple[type[Term], ...] = (Synthetic, Sessions, Corpus, Trace, ServeGen)
-SOURCES = {kind.name: kind for kind in _KINDS}
+SOURCES = by_name(Synthetic, Sessions, Corpus, Trace, ServeGen)
 PART = 20_000  # users whose requests are held at once, where it can be
+
+
+class Source(Protocol):
+    """Where requests come from: a term, such as `synthetic:prompt=500,output=64`."""
+
+    @property
+    def timed(self) -> bool:
+        """Whether it knows itself when its requests are due."""
+
+    def demand(self, starts_s: Floats | None, horizon_s: float, rng: np.random.Generator) -> Demand:
+        """Requests of users who come at these times, or at the source's own."""
 
 
 def read_source(text: str) -> Source:

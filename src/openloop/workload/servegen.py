@@ -14,13 +14,12 @@ from pathlib import Path
 
 import numpy as np
 
+from openloop.arrays import Floats, Ints
 from openloop.arrivals import MOST_ARRIVALS, Gamma, Weibull
 from openloop.errors import SpecError
-from openloop.terms import RATE, SECONDS, Term, param
-from openloop.workload.demand import Demand, Floats, Ints, one_piece
-from openloop.workload.source import PATH
-
-__all__ = ["ServeGen"]
+from openloop.spec import read_text
+from openloop.terms import PATH, RATE, SECONDS, Term, param
+from openloop.workload.demand import Demand, one_piece
 
 LEAST_SHAPE, MOST_SHAPE = 0.1, 100.0
 
@@ -67,7 +66,7 @@ class ServeGen(Term):
         for path in sorted(windows, key=_number):
             times = np.concatenate([np.empty(0), *(each.arrivals(factor, rng) for each in windows[path])])
             if len(times):
-                parts.append((_name(path), times, *_lengths(path, times, rng)))
+                parts.append((f"client-{_number(path)}", times, *_lengths(path, times, rng)))
         if not parts:
             raise SpecError(f"nothing is due in {horizon_s:g} s of {self}: raise the rate, or run longer")
         due = np.concatenate([times for _, times, _, _ in parts]) - self.start
@@ -81,10 +80,6 @@ def _number(path: Path) -> int:
     return int(match[1]) if match else 0
 
 
-def _name(path: Path) -> str:
-    return f"client-{_number(path)}"
-
-
 def _clients(folder: Path) -> list[Path]:
     found = sorted(folder.glob("chunk-*-trace.csv"))
     if not found:
@@ -95,7 +90,7 @@ def _clients(folder: Path) -> list[Path]:
 def _windows(path: Path, start_s: float, end_s: float) -> list[_Window]:
     """Those of a client that reach into the time asked for, cut to it."""
     try:
-        rows = [row for row in csv.reader(path.read_text(encoding="utf-8").splitlines()) if row]
+        rows = [row for row in csv.reader(read_text(path).splitlines()) if row]
         starts = [float(row[0]) for row in rows]
         step = min(np.diff(starts), default=600.0)
         if not step > 0:
@@ -105,8 +100,6 @@ def _windows(path: Path, start_s: float, end_s: float) -> list[_Window]:
             for at, row in zip(starts, rows, strict=True)
             if at < end_s and at + step > start_s and float(row[1]) > 0
         ]
-    except OSError as error:
-        raise SpecError(f"{path} cannot be read: {error.strerror}") from None
     except (ValueError, IndexError):
         raise SpecError(f"{path} is no client of ServeGen: a line is start,rate,cv,pattern,shape,scale") from None
     for each in found:
@@ -119,13 +112,11 @@ def _lengths(path: Path, times_s: Floats, rng: np.random.Generator) -> tuple[Int
     """Of prompts and answers, drawn from what was seen at the time, or at the nearest time at which any was."""
     source = path.with_name(path.name.replace("-trace.csv", "-dataset.json"))
     try:
-        raw = json.loads(source.read_text(encoding="utf-8"))
+        raw = json.loads(read_text(source))
         seen = {
             float(at): tuple(_histogram(each[name]) for name in ("input_tokens", "output_tokens"))
             for at, each in raw.items()
         }
-    except OSError as error:
-        raise SpecError(f"{source} cannot be read: {error.strerror}") from None
     except (ValueError, SyntaxError, TypeError, KeyError, AttributeError, RecursionError, OverflowError) as error:
         raise SpecError(f"{source} is no record of lengths: {error}") from None
     known = np.array(sorted(at for at, pair in seen.items() if all(len(values) for values, _ in pair)))

@@ -4,13 +4,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from openloop.arrays import Floats, Ints
 from openloop.distributions import LENGTHS, TIMES, Distribution, Fixed
 from openloop.errors import SpecError
 from openloop.terms import COUNT, NUMBER, SHARE, Term, param
-from openloop.workload.demand import ASSISTANT, SYSTEM, USER, Demand, Floats, Ints, Pieces, one_piece
-from openloop.workload.source import whole
-
-__all__ = ["Sessions", "Synthetic"]
+from openloop.workload.demand import ASSISTANT, SYSTEM, USER, Demand, Pieces, one_piece, whole
 
 MOST_PIECES = 100_000_000
 

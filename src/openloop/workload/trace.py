@@ -17,12 +17,11 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
+from openloop.arrays import Floats, Ints
 from openloop.errors import SpecError
-from openloop.terms import COUNT, NUMBER, SECONDS, Term, param
-from openloop.workload.demand import Demand, Floats, Ints, Pieces
-from openloop.workload.source import PATH
-
-__all__ = ["Trace"]
+from openloop.spec import read_text
+from openloop.terms import COUNT, NUMBER, PATH, SECONDS, Term, param
+from openloop.workload.demand import Demand, Pieces
 
 MOST_TOKENS = (1 << 31) - 1
 
@@ -119,12 +118,7 @@ def _blocks(found: list[_Request], block: int) -> Pieces:
 
 def _read(path: Path) -> tuple[list[_Request], int]:
     """The requests of a file, and how many of its records have no tokens: failures of the service that it recorded."""
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except OSError as error:
-        raise SpecError(f"{path} cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise SpecError(f"{path} is not text in UTF-8") from None
+    text = read_text(path)
     found, empty, latest = [], 0, -math.inf
     for number, each in _read_lines(path, text) if text.lstrip().startswith("{") else _read_table(path, text):
         if not (math.isfinite(each.time_s) and 0 <= each.prompt <= MOST_TOKENS and 0 <= each.output <= MOST_TOKENS):

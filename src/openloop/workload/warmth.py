@@ -11,30 +11,14 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from openloop.arrays import Floats, Ints
 from openloop.errors import SpecError
 from openloop.records import TimedEvent, Warmth
 from openloop.terms import SECONDS, Term, param, read_term
 from openloop.units import to_ns
-from openloop.workload.demand import Demand, Ints, one_after_the_other
+from openloop.workload.demand import Demand, one_after_the_other
 from openloop.workload.describe import MULTIPLIER, chains
-
-__all__ = [
-    "WARMTHS",
-    "Cold",
-    "ColdCache",
-    "Disrupted",
-    "Hot",
-    "WarmCache",
-    "Warming",
-    "priming",
-    "read_warming",
-    "salted",
-    "split_states",
-    "steady",
-    "with_priming",
-]
 
 MOST_PRIMES = 2000
 STEADY_POINTS = 0.03  # that the hit rate may differ by between thirds
@@ -123,13 +107,12 @@ class Disrupted(Warming):
         return (TimedEvent(at_ns=to_ns(self.moment_s(seconds)), kind="salt-rotation"),)
 
 
-_KINDS: tuple[type[Warming], ...] = (Cold, ColdCache, WarmCache, Hot, Disrupted)
-WARMTHS = {kind.name: kind for kind in _KINDS}
+WARMTHS: dict[str, type[Warming]] = {kind.name: kind for kind in (Cold, ColdCache, WarmCache, Hot, Disrupted)}
 
 
 def read_warming(text: str) -> Warming:
     """`warm-cache`, `disrupted:at=30s`, or a state by the name that manifests have for it."""
-    name = next((kind.name for kind in _KINDS if kind.state == text.strip()), text)
+    name = next((kind.name for kind in WARMTHS.values() if kind.state == text.strip()), text)
     found: Warming = read_term(name, WARMTHS, "cache warmth")
     return found
 
@@ -183,7 +166,7 @@ def priming(demand: Demand) -> Demand:
     )
 
 
-def with_priming(demand: Demand, primes: Demand, due_s: NDArray[np.float64], lead_s: float) -> Demand:
+def with_priming(demand: Demand, primes: Demand, due_s: Floats, lead_s: float) -> Demand:
     """First the primes at these times, and `lead_s` after the start what was to come."""
     later = replace(demand, due_s=demand.due_s + lead_s)
     return one_after_the_other(replace(primes, due_s=due_s), later)

@@ -15,8 +15,7 @@ import numpy as np
 
 from openloop.errors import SpecError
 from openloop.seeds import stream
-
-__all__ = ["Scale", "Words", "word_tokens"]
+from openloop.spec import one_line
 
 # fmt: off
 WORDS = [
@@ -120,4 +119,4 @@ def _load(folder: Path) -> Any:
     try:
         return tokenizer.from_file(str(path))
     except Exception as error:
-        raise SpecError(f"{path} is no tokenizer: {' '.join(str(error).split())[:200]}") from None
+        raise SpecError(f"{path} is no tokenizer: {one_line(error)[:200]}") from None
