@@ -5,8 +5,7 @@ next turn of a conversation, a retry, a copy, a client who gives up, memory that
 plan). The earliest comes first; of equal times replicas come before arrivals, and otherwise who was put off first.
 
 Everything is in tables, so the loop can stop anywhere and go on: it returns when a table is full, or at `until`. What
-is not used is None, and its part of the code is not compiled. The same source is plain Python where compiling is switched
-off (NUMBA_DISABLE_JIT=1), with equal results.
+is not used is None, and its part of the code is not compiled.
 
 `t` has all tables; `w` are the counters of the loop.
 """

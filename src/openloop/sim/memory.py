@@ -9,6 +9,7 @@ from typing import Any
 
 __all__ = ["blocks_of", "forget_all", "get_blocks", "hits_of", "leave", "name_blocks", "use"]
 
+
 def blocks_of(tokens: int, size: int) -> int:
     return (tokens + size - 1) // size
 

@@ -52,15 +52,12 @@ class _Native(Generic[P, R]):
 
 class _Entry:
     def __init__(self, function: Callable[..., Any], kinds: tuple[Kind, ...]) -> None:
-        machine, cpu = _machine()
-        made_of = (llvmlite.__version__, cpu, kinds, *_made_of(function, set()))
+        made_of = (llvmlite.__version__, str(_target()[0].triple), _target()[1:], kinds, *_made_of(function, set()))
         name = f"{function.__name__}-{hashlib.sha256(repr(made_of).encode()).hexdigest()[:24]}"
-        self.engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
-        code, back = _kept(name, lambda: _compile(function, kinds, name))
-        self.engine.add_object_file(llvm.ObjectFileRef.from_data(code))
-        self.engine.finalize_object()
-        self.call = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(self.engine.get_function_address(name))
-        self.given, self.back = struct.Struct("=" + "".join(map(_letters, kinds))), struct.Struct(back)
+        if name not in _LOADED:
+            _LOADED[name] = _load(name, _kept(name, lambda: _compile(function, kinds, name)))
+        self.call, back = _LOADED[name]
+        self.given, self.back = struct.Struct("=" + "".join(map(_letters, kinds))), struct.Struct(f"={back}")
         self.size = max(self.given.size, self.back.size, 8)
 
     def __call__(self, given: tuple[Any, ...]) -> Any:
@@ -124,43 +121,59 @@ def _made_of(function: Any, seen: set[Any]) -> Iterator[Any]:
 
 
 @functools.cache
-def _machine() -> tuple[Any, str]:
-    """What code is made for, and its name."""
+def _target() -> tuple[Any, str, str]:
+    """What code is made for: the kind of machine, its processor, and what that can do."""
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     target = llvm.Target.from_triple(llvm.get_process_triple())
-    cpu, features = llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()
+    return target, llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()
+
+
+def _machine() -> Any:
+    target, cpu, features = _target()
     reloc = "static" if target.name.startswith("x86") else "default"
-    machine = target.create_target_machine(cpu, features, opt=2, reloc=reloc, codemodel="jitdefault", jit=True)
-    return machine, f"{target.triple} {cpu} {features}"
+    return target.create_target_machine(cpu, features, opt=2, reloc=reloc, codemodel="jitdefault", jit=True)
+
+
+@functools.cache
+def _engine() -> Any:
+    """Where machine code lives, as long as the process does."""
+    return llvm.create_mcjit_compiler(llvm.parse_assembly(""), _machine())
+
+
+_LOADED: dict[str, tuple[Any, str]] = {}  # what is called, and what it gives back
+
+
+def _load(name: str, kept: bytes) -> tuple[Any, str]:
+    back, code = kept.split(b"\n", 1)
+    _engine().add_object_file(llvm.ObjectFileRef.from_data(code))
+    _engine().finalize_object()
+    return ctypes.CFUNCTYPE(None, ctypes.c_void_p)(_engine().get_function_address(name)), back.decode()
 
 
 def _compile(function: Callable[..., Any], kinds: tuple[Kind, ...], name: str) -> bytes:
     """What it gives back, in letters, a line's end, and the machine code."""
     text, result = translate(function, kinds, f'"{name}"')
-    machine, _ = _machine()
-    module = llvm.parse_assembly(text)
+    machine, module = _machine(), llvm.parse_assembly(text)
     module.triple, module.data_layout = llvm.get_process_triple(), str(machine.target_data)
-    options = llvm.create_pipeline_tuning_options(speed_level=2)
-    builder = llvm.create_pass_builder(machine, options)
+    builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=2))
     builder.getModulePassManager().run(module, builder)
-    return b"=" + _letters(result).encode() + b"\n" + machine.emit_object(module)
+    code: bytes = machine.emit_object(module)
+    return _letters(result).encode() + b"\n" + code
 
 
-def _kept(name: str, make: Callable[[], bytes]) -> tuple[bytes, str]:
-    """Machine code as it is kept on disk, or made; by one process, while others that want it wait."""
+def _kept(name: str, make: Callable[[], bytes]) -> bytes:
+    """As it is on disk, or made; by one process, while others that want it wait."""
     folder = _folder()
     if folder is None:
-        found = make()
-    else:
-        with _alone(folder):
-            path = folder / f"{name}.o"
-            found = _read(path)
-            if not found:
-                found = make()
-                _write(path, found)
-    back, code = found.split(b"\n", 1)
-    return code, back.decode()
+        return make()
+    path = folder / f"{name}.o"
+    with _alone(folder):
+        found = _read(path)
+        if not found:
+            found = make()
+            _write(path, found)
+    return found
 
 
 def _read(path: Path) -> bytes:
@@ -185,7 +198,7 @@ def _write(path: Path, code: bytes) -> None:
 def _folder() -> Path | None:
     """Where numba is told to keep its own, beside the source, or in the user's home; None: nothing can be kept."""
     told, home = os.environ.get("NUMBA_CACHE_DIR"), os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    places = [told] if told else [Path(__file__).with_name("__pycache__"), home]
+    places = [told] if told else [str(Path(__file__).with_name("__pycache__")), home]
     for place in places:
         with contextlib.suppress(OSError, RuntimeError):
             folder = Path(place).expanduser() / "openloop"
@@ -200,7 +213,7 @@ def _alone(folder: Path) -> Iterator[None]:
     """One process at a time, where the system can say so."""
     handle = None
     with contextlib.suppress(ImportError, OSError):
-        import fcntl
+        import fcntl  # noqa: PLC0415  # Windows has none
 
         handle = os.open(folder, os.O_RDONLY)
         fcntl.flock(handle, fcntl.LOCK_EX)

@@ -188,4 +188,4 @@ def _put_last(heap: Any, size: int, time: float) -> None:
 
 
 def _before(one: Any, time: float, who: int) -> bool:
-    return one.time < time or (one.time == time and one.who < who)
+    return bool(one.time < time or (one.time == time and one.who < who))

@@ -12,6 +12,7 @@ import math
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -77,7 +78,7 @@ class Value:
     parts: tuple[str, ...] = ()
 
 
-class _Again(Exception):
+class _AgainError(Exception):
     """A variable must hold more than was thought."""
 
 
@@ -126,8 +127,8 @@ def _returned(parts: list[str]) -> str:
 @functools.cache
 def _functions(path: str) -> dict[str, ast.FunctionDef]:
     """Those of a file, by name."""
-    with open(path, encoding="utf-8") as file:
-        return {node.name: node for node in ast.parse(file.read()).body if isinstance(node, ast.FunctionDef)}
+    tree = ast.parse(Path(path).read_text(encoding="utf-8"))
+    return {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
 
 
 class _Module:
@@ -149,7 +150,7 @@ class _Module:
                     name = f"{function.__name__}.{len(self.done)}"
                     self.bodies.append(body.text(name))
                     break
-                except _Again:
+                except _AgainError:
                     continue
             self.done[key] = name, body.result
         return self.done[key]
@@ -290,7 +291,7 @@ class _Body(ast.NodeVisitor):
         held = self.known[name]
         if isinstance(held.kind, Scalar) and isinstance(value.kind, Scalar) and value.kind.rank > held.kind.rank:
             self.wide[name] = value.kind
-            raise _Again
+            raise _AgainError
         value = self.cast(value, held.kind)
         for leaf, part, slot in zip(leaves(held.kind), value.parts, held.parts, strict=True):
             self.lines.append(f"store {leaf} {part}, ptr {slot}")
@@ -331,11 +332,12 @@ class _Body(ast.NodeVisitor):
 
     def field(self, owner: Value, node: ast.Attribute) -> tuple[str, np.dtype[Any], str]:
         """Of a row: where it is, what is there, and which others are not."""
-        if not isinstance(owner.kind, Row) or node.attr not in (owner.kind.dtype.fields or {}):
+        fields: Any = owner.kind.dtype.fields if isinstance(owner.kind, Row) else {}
+        if node.attr not in fields:
             raise self.generic_visit(node)
-        kind, offset = (owner.kind.dtype.fields or {})[node.attr][:2]
+        kind, offset = fields[node.attr][:2]
         at = self.emit(f"getelementptr inbounds i8, ptr {owner.parts[0]}, i64 {offset}")
-        return at, kind, self.module.tag(owner.kind.dtype, node.attr)
+        return at, kind, self.module.tag(owner.kind, node.attr)
 
     def load(self, at: str, dtype: np.dtype[Any], tag: str) -> Value:
         kind, llvm = _STORED[dtype.str[1:]]
@@ -367,7 +369,7 @@ class _Body(ast.NodeVisitor):
     def visit_Subscript(self, node: ast.Subscript) -> Value:
         owner: Value = self.visit(node.value)
         if isinstance(owner.kind, Several) and isinstance(node.slice, ast.Constant):
-            return Value(owner.kind.kinds[node.slice.value], (owner.parts[node.slice.value],))
+            return Value(INT, (owner.parts[int(str(node.slice.value))],))  # of a shape
         if not isinstance(owner.kind, Table):
             raise self.generic_visit(node)
         if isinstance(node.slice, ast.Slice):
@@ -450,10 +452,8 @@ class _Body(ast.NodeVisitor):
         return Value(value.kind, (self.emit(f"{what} {value.parts[0]}"),))
 
     def visit_Compare(self, node: ast.Compare) -> Value:
-        if len(node.ops) > 1:  # a < b < c: each of them
-            sides = [node.left, *node.comparators]
-            pairs = [ast.Compare(a, [op], [b]) for a, op, b in zip(sides, node.ops, sides[1:], strict=False)]
-            return self.visit_BoolOp(ast.BoolOp(ast.And(), list(pairs)))
+        if len(node.ops) > 1:
+            raise self.generic_visit(node)
         left, right = self.visit(node.left), self.visit(node.comparators[0])
         op = type(node.ops[0])
         if op in (ast.Is, ast.IsNot):
@@ -523,7 +523,8 @@ class _Body(ast.NodeVisitor):
         if what in (float, bool, np.uint64):
             return self.cast(given[0], {float: REAL, bool: TRUTH}.get(what, WORD), cut=True)
         if what in (min, max):
-            return functools.reduce(functools.partial(self.choose, "lt" if what is min else "gt"), given)
+            best: Value = functools.reduce(functools.partial(self.choose, "lt" if what is min else "gt"), given)
+            return best
         if what in _INTRINSICS:
             name = f"double @llvm.{_INTRINSICS[what]}.f64"
             self.module.declare(f"{name}(double)")
@@ -686,8 +687,6 @@ class _Body(ast.NodeVisitor):
         self.put(node.target, Value(INT, (now,)))
         self.loop(node, self.label(), again, after)
 
-    def visit_Pass(self, node: ast.Pass) -> None: ...
-
     def visit_Break(self, _: ast.Break) -> None:
         self.end(f"br label %{self.loops[-1][1]}")
 
@@ -700,7 +699,7 @@ class _Body(ast.NodeVisitor):
             self.returns, self.result = True, value.kind
         if isinstance(self.result, Scalar) and isinstance(value.kind, Scalar) and value.kind.rank > self.result.rank:
             self.wide["return"] = value.kind
-            raise _Again
+            raise _AgainError
         value = self.cast(value, self.result)
         back = leaves(self.result)
         if len(back) < 2:
