@@ -15,6 +15,9 @@ import sys
 import tempfile
 from pathlib import Path
 
+import openloop
+
+SOURCE = str(Path(openloop.__file__).parent.parent)  # also from another folder
 HELP_S, FIRST_S = 0.3, 5.0
 FLEET = "model: 8b\ngpu: h100\n"
 SLO = ["--slo", "ttft<=1s, tpot<=40ms", "--for", "1m"]
@@ -32,7 +35,7 @@ def cpu_seconds(arguments: list[str], runs: int, home: Path | None = None, *, co
     times = []
     for _ in range(runs):
         with tempfile.TemporaryDirectory() as empty:
-            told = {"NUMBA_CACHE_DIR": empty if cold else str(home)} if home else {}
+            told = {"NUMBA_CACHE_DIR": empty if cold else str(home), "PYTHONPATH": SOURCE} if home else {}
             before = resource.getrusage(resource.RUSAGE_CHILDREN)
             with subprocess.Popen(
                 [sys.executable, *arguments], cwd=home, env={**os.environ, **told}, stdout=subprocess.PIPE,

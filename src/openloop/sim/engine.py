@@ -159,7 +159,7 @@ class Engine:
 
     def advance(self, until: float) -> int:
         """Why it stopped: a table is full, it is time, or nothing is left."""
-        found: int = loop.advance(self, until)
+        found: int = loop.advance(self, float(until))
         if self.errors:
             told = f"{type(self.errors[0]).__name__}: {self.errors[0]}"
             raise SpecError(f"the routing policy failed: {told}") from self.errors[0]

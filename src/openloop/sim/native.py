@@ -28,6 +28,7 @@ R = TypeVar("R")
 
 PLAIN = os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0")
 KEPT = 64  # functions on disk, at most
+LONG = 2000  # lines of LLVM's language from which on little is won by twice the time to optimise
 LETTERS = {"i64": "q", "ptr": "q", "double": "d", "i1": "?"}
 
 
@@ -156,7 +157,8 @@ def _compile(function: Callable[..., Any], kinds: tuple[Kind, ...], name: str) -
     text, result = translate(function, kinds, f'"{name}"')
     machine, module = _machine(), llvm.parse_assembly(text)
     module.triple, module.data_layout = llvm.get_process_triple(), str(machine.target_data)
-    builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=2))
+    level = 1 if text.count("\n") > LONG else 2
+    builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=level))
     builder.getModulePassManager().run(module, builder)
     code: bytes = machine.emit_object(module)
     return _letters(result).encode() + b"\n" + code
@@ -168,9 +170,10 @@ def _kept(name: str, make: Callable[[], bytes]) -> bytes:
     if folder is None:
         return make()
     path = folder / f"{name}.o"
+    if found := _read(path):
+        return found
     with _alone(folder):
-        found = _read(path)
-        if not found:
+        if not (found := _read(path)):
             found = make()
             _write(path, found)
     return found

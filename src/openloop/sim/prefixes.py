@@ -23,13 +23,13 @@ def block_names(demand: Demand, size: int, salt: Ints | None = None) -> tuple[In
     """
     pieces = demand.pieces
     count = len(demand)
-    answers = np.full(count, -1) if demand.answer is None else demand.answer
+    answers = np.full(count, -1) if demand.answer is None else np.asarray(demand.answer, np.int64)
     owned = np.where(demand.answer is None, 0, demand.output_tokens) if count else np.empty(0, np.int64)
     most = (demand.prompt_tokens + owned) // size
     starts = np.concatenate([[0], np.cumsum(most)])
     names = np.empty(int(starts[-1]), np.int64)
     named, of_prompt = np.zeros(count, np.int64), np.zeros(count, np.int64)
-    salted = np.zeros(count, np.int64) if salt is None else salt
+    salted = np.zeros(count, np.int64) if salt is None else np.asarray(salt, np.int64)
     _name(
         pieces.starts, pieces.identity, pieces.tokens, answers, np.asarray(owned, np.int64), salted, starts, size,
         names, named, of_prompt,
