@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
 from openloop.errors import SpecError
 from openloop.routing import ASK, VIEW, Policy, make_index, start_memory
 from openloop.sim import loop
+from openloop.sim.native import native
 from openloop.sim.tables import (
     ATTEMPT,
     BLOCK,
@@ -70,6 +70,12 @@ class _Place(NamedTuple):
 
 
 class Engine:
+    tables = (
+        "world", "requests", "attempts", "replicas", "seats", "residue", "hashes", "spots", "blocks", "head", "line",
+        "later", "runs", "segments", "ended", "log", "waits", "client", "scaler", "events", "views", "ask", "choose",
+        "state", "knobs", "index", "held",
+    )  # fmt: skip
+
     def __init__(
         self,
         requests: Any,
@@ -153,12 +159,7 @@ class Engine:
 
     def advance(self, until: float) -> int:
         """Why it stopped: a table is full, it is time, or nothing is left."""
-        found: int = loop.advance(
-            self.world, self.requests, self.attempts, self.replicas, self.seats, self.residue, self.hashes, self.spots,
-            self.blocks, self.head, self.line, self.later, self.runs, self.segments, self.ended, self.log, self.waits,
-            self.client, self.scaler, self.events, self.views, self.ask, self.choose, self.state, self.knobs,
-            self.index, self.held, until,
-        )  # fmt: skip
+        found: int = loop.advance(self, float(until))
         if self.errors:
             told = f"{type(self.errors[0]).__name__}: {self.errors[0]}"
             raise SpecError(f"the routing policy failed: {told}") from self.errors[0]
@@ -385,7 +386,7 @@ def _doubled(old: Any) -> Any:
     return new
 
 
-@numba.njit(cache=True, error_model="numpy")
+@native
 def _wind(runs: Any, steps: Any, clock: Any) -> None:
     """Ends of all steps, in nanoseconds."""
     place = 0
@@ -396,7 +397,7 @@ def _wind(runs: Any, steps: Any, clock: Any) -> None:
             place += 1
 
 
-@numba.njit(cache=True, error_model="numpy")
+@native
 def _copy_times(pieces: Any, clock: Any, places: Any, firsts: Any, times: Any) -> None:
     """The tokens of a sequence are a slice of the clock of its replica, after the one that its prefill made."""
     place = 0

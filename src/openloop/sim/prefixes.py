@@ -5,10 +5,10 @@ Only blocks that somebody else may have are named: from the first piece of a pro
 
 from typing import Any
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from openloop.sim.native import native
 from openloop.workload import Demand
 
 __all__ = ["block_names"]
@@ -23,13 +23,13 @@ def block_names(demand: Demand, size: int, salt: Ints | None = None) -> tuple[In
     """
     pieces = demand.pieces
     count = len(demand)
-    answers = np.full(count, -1) if demand.answer is None else demand.answer
+    answers = np.full(count, -1) if demand.answer is None else np.asarray(demand.answer, np.int64)
     owned = np.where(demand.answer is None, 0, demand.output_tokens) if count else np.empty(0, np.int64)
     most = (demand.prompt_tokens + owned) // size
     starts = np.concatenate([[0], np.cumsum(most)])
     names = np.empty(int(starts[-1]), np.int64)
     named, of_prompt = np.zeros(count, np.int64), np.zeros(count, np.int64)
-    salted = np.zeros(count, np.int64) if salt is None else salt
+    salted = np.zeros(count, np.int64) if salt is None else np.asarray(salt, np.int64)
     _name(
         pieces.starts, pieces.identity, pieces.tokens, answers, np.asarray(owned, np.int64), salted, starts, size,
         names, named, of_prompt,
@@ -37,7 +37,7 @@ def block_names(demand: Demand, size: int, salt: Ints | None = None) -> tuple[In
     return names, starts[:-1], named, of_prompt
 
 
-@numba.njit(cache=True)
+@native
 def _name(
     piece_starts: Any, identity: Any, tokens: Any, answers: Any, owned: Any, salt: Any, starts: Any, size: int,
     names: Any, named: Any, of_prompt: Any,
@@ -69,7 +69,6 @@ def _name(
         named[i] = place - starts[i]
 
 
-@numba.njit
 def _mixed(chain: Any, who: int, at: int, step: int) -> Any:
     """A number of 64 bits that looks random, from what was before and what comes (as splitmix64 does)."""
     value = chain ^ (np.uint64(who) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(at) * np.uint64(0xD1B54A32D192ED03))

@@ -1,10 +1,11 @@
 """The loops of the queue models, compiled. Times are seconds; arrivals are sorted."""
 
-import heapq
+from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from openloop.sim.native import native
 
 __all__ = ["hedged_ends", "multi_server", "shared_clock", "single_server", "static_batches"]
 
@@ -12,18 +13,21 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 
-@njit(cache=True, nogil=True)
 def single_server(arrival: Floats, service: Floats) -> Floats:
     """end_i = max(arrival_i, end_{i-1}) + service_i."""
     end = np.empty(arrival.size)
-    free = 0.0
-    for i in range(arrival.size):
-        free = max(arrival[i], free) + service[i]
-        end[i] = free
+    _serve_one(arrival, service, end)
     return end
 
 
-@njit(cache=True, nogil=True)
+@native
+def _serve_one(arrival: Any, service: Any, end: Any) -> None:
+    free = 0.0
+    for i in range(len(arrival)):
+        free = max(arrival[i], free) + service[i]
+        end[i] = free
+
+
 def multi_server(arrival: Floats, service: Floats, servers: int, connections: int) -> tuple[Floats, Floats, Ints]:
     """First come, first served by whoever is free first: when each was sent, when it ended, and by which server.
 
@@ -31,22 +35,22 @@ def multi_server(arrival: Floats, service: Floats, servers: int, connections: in
     connections: as many as it takes.
     """
     sent, end, server = np.empty(arrival.size), np.empty(arrival.size), np.zeros(arrival.size, np.int64)
-    free = [(0.0, each) for each in range(max(servers, 1))]
-    idle = [0.0] * max(connections, 1)
-    for i in range(arrival.size):
-        sent[i] = begin = max(arrival[i], idle[0]) if connections else arrival[i]
-        if servers:
-            begin = max(begin, free[0][0])
-            server[i] = free[0][1]
-        end[i] = begin + service[i]
-        if servers:
-            heapq.heapreplace(free, (end[i], server[i]))
-        if connections:
-            heapq.heapreplace(idle, end[i])
+    _serve_many(arrival, service, _heap(servers), _heap(connections), sent, end, server)
     return sent, end, server
 
 
-@njit(cache=True, nogil=True)
+@native
+def _serve_many(arrival: Any, service: Any, free: Any, idle: Any, sent: Any, end: Any, server: Any) -> None:
+    for i in range(len(arrival)):
+        sent[i] = begin = max(arrival[i], idle[0].time) if len(idle) > 0 else arrival[i]
+        if len(free) > 0:
+            begin = max(begin, free[0].time)
+            server[i] = free[0].who
+        end[i] = begin + service[i]
+        _put_first(free, len(free), end[i])
+        _put_first(idle, len(idle), end[i])
+
+
 def hedged_ends(
     arrival: Floats, service: Floats, again: Floats, servers: int, delay: float
 ) -> tuple[Floats, Floats, Ints, Ints]:
@@ -58,27 +62,37 @@ def hedged_ends(
     n = arrival.size
     end, second = np.empty(n), np.full(n, np.inf)
     server, other = np.zeros(n, np.int64), np.full(n, -1, np.int64)
-    free = [(0.0, each) for each in range(max(servers, 1))]
+    _hedge(arrival, service, again, _heap(servers), float(delay), end, second, server, other)
+    return end, second, server, other
+
+
+@native
+def _hedge(
+    arrival: Any, service: Any, again: Any, free: Any, delay: float, end: Any, second: Any, server: Any, other: Any
+) -> None:
+    n = len(arrival)
     i = j = 0
     while j < n:
         if i < n and arrival[i] <= arrival[j] + delay:
-            begin = max(arrival[i], free[0][0]) if servers else arrival[i]
-            end[i], server[i] = begin + service[i], free[0][1]
-            if servers:
-                heapq.heapreplace(free, (end[i], server[i]))
+            end[i], server[i] = _serve(free, arrival[i], service[i])
             i += 1
             continue
         sent = arrival[j] + delay
         if end[j] > sent + 5e-10:  # a nanosecond is the grain of records
-            begin = max(sent, free[0][0]) if servers else sent
-            second[j], other[j] = begin + again[j], free[0][1]
-            if servers:
-                heapq.heapreplace(free, (second[j], other[j]))
+            second[j], other[j] = _serve(free, sent, again[j])
         j += 1
-    return end, second, server, other
 
 
-@njit(cache=True, nogil=True)
+def _serve(free: Any, sent: float, service: float) -> tuple[float, int]:
+    """When it ends, and by whom; with no servers at all, at once."""
+    if len(free) == 0:
+        return sent + service, 0
+    end = max(sent, free[0].time) + service
+    who = free[0].who
+    _put_first(free, len(free), end)
+    return end, who
+
+
 def static_batches(arrival: Floats, size: int, fixed: float, each: float, patience: float) -> Floats:
     """When each request's batch ends.
 
@@ -87,44 +101,91 @@ def static_batches(arrival: Floats, size: int, fixed: float, each: float, patien
     ever if `patience` is infinite: then they start when the last of them has come.
     """
     end = np.empty(arrival.size)
+    _serve_batches(arrival, size, float(fixed), float(each), float(patience), end)
+    return end
+
+
+@native
+def _serve_batches(arrival: Any, size: int, fixed: float, each: float, patience: float, end: Any) -> None:
     free = 0.0
     first = 0
-    while first < arrival.size:
-        full = min(first + size, arrival.size)
+    while first < len(arrival):
+        full = min(first + size, len(arrival))
         fills = arrival[full - 1] if full - first == size or patience == np.inf else np.inf
         begin = max(min(fills, arrival[first] + patience), free)
         stop = first + 1
         while stop < full and arrival[stop] <= begin:
             stop += 1
         free = begin + fixed + each * (stop - first)
-        end[first:stop] = free
+        for i in range(first, stop):
+            end[i] = free
         first = stop
-    return end
 
 
-@njit(cache=True, nogil=True)
 def shared_clock(start: Floats, work: Floats, crowding: float) -> tuple[Floats, Floats, Floats]:
     """A clock of work that all streams share: k of them advance it at 1 / (1 + crowding * (k - 1)) per second.
 
     A stream that starts when the clock shows v has done w of its work when it shows v + w. Returns the clock at each
     start, and pairs of (time, clock) between which it runs evenly. Starts are sorted.
     """
-    n = start.size
-    clock_at_start = np.empty(n)
-    times, clocks = np.zeros(2 * n + 1), np.zeros(2 * n + 1)
-    leaving = [np.inf]  # clock at which streams end
+    clock_at_start = np.empty(start.size)
+    times, clocks = np.zeros(2 * start.size + 1), np.zeros(2 * start.size + 1)
+    _run_clock(start, work, float(crowding), _heap(start.size), clock_at_start, times, clocks)
+    return clock_at_start, times, clocks
+
+
+@native
+def _run_clock(start: Any, work: Any, crowding: float, leaving: Any, at_start: Any, times: Any, clocks: Any) -> None:
     now = clock = 0.0
-    i = 0
-    for event in range(1, 2 * n + 1):
-        slowness = 1.0 + crowding * max(len(leaving) - 2, 0)
-        departs = now + (leaving[0] - clock) * slowness
-        if i < n and start[i] <= departs:
+    i = active = 0
+    for event in range(1, len(times)):
+        slowness = 1.0 + crowding * max(active - 1, 0)
+        departs = now + (leaving[0].time - clock) * slowness if active > 0 else np.inf
+        if i < len(start) and start[i] <= departs:
             clock += max(start[i] - now, 0.0) / slowness
             now = max(start[i], now)
-            clock_at_start[i] = clock
-            heapq.heappush(leaving, clock + work[i])
+            at_start[i] = clock
+            _put_last(leaving, active, clock + work[i])
+            active += 1
             i += 1
         else:
-            now, clock = departs, heapq.heappop(leaving)
+            active -= 1
+            now, clock = departs, leaving[0].time
+            _put_first(leaving, active, leaving[active].time)
         times[event], clocks[event] = now, clock
-    return clock_at_start, times, clocks
+
+
+def _heap(size: int) -> Any:
+    """By time, and of equal times by who."""
+    heap = np.zeros(size, [("time", np.float64), ("who", np.int64)]).view(np.recarray)
+    heap.who = np.arange(size)
+    return heap
+
+
+def _put_first(heap: Any, size: int, time: float) -> None:
+    """Whoever is first gets another time, and with it another place."""
+    if size == 0:
+        return
+    who, place = heap[0].who, 0
+    while 2 * place + 1 < size:
+        below = 2 * place + 1
+        if below + 1 < size and _before(heap[below + 1], heap[below].time, heap[below].who):
+            below += 1
+        if not _before(heap[below], time, who):
+            break
+        heap[place] = heap[below]
+        place = below
+    heap[place].time, heap[place].who = time, who
+
+
+def _put_last(heap: Any, size: int, time: float) -> None:
+    """One more, after `size` others."""
+    place = size
+    while place > 0 and time < heap[(place - 1) // 2].time:
+        heap[place] = heap[(place - 1) // 2]
+        place = (place - 1) // 2
+    heap[place].time = time
+
+
+def _before(one: Any, time: float, who: int) -> bool:
+    return bool(one.time < time or (one.time == time and one.who < who))

@@ -1,7 +1,6 @@
 """The tables that the compiled loop works on: few and wide, because each array that is handed to a compiled function
 costs time; rows are records, because a field of a row is one address."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -64,7 +63,6 @@ __all__ = [
     "UNDER_WAY",
     "UNLIMITED",
     "WORLD",
-    "codes",
     "records",
 ]
 
@@ -79,28 +77,23 @@ def records(kind: np.dtype[Any], *shape: int) -> Any:
     return np.zeros(shape, kind).view(np.recarray)
 
 
-def codes(count: int) -> Iterator[Any]:
-    """Typed, or else compiled functions would be compiled again for each literal."""
-    return (np.int64(code) for code in range(count))
-
-
 # How a batch is put together; in which order requests are taken into it; what a replica is there for.
-STATIC, PREFILL_FIRST, CHUNKED, PREPONE = codes(4)
-FIRST, SHORTEST, DEADLINE, GOODPUT = codes(4)
-BOTH, PREFILL, DECODE = codes(3)
+STATIC, PREFILL_FIRST, CHUNKED, PREPONE = range(4)
+FIRST, SHORTEST, DEADLINE, GOODPUT = range(4)
+BOTH, PREFILL, DECODE = range(3)
 # When a fleet refuses.
-UNLIMITED, IN_FLIGHT, QUEUE, BUCKET, LIKELY_LATE = codes(5)
+UNLIMITED, IN_FLIGHT, QUEUE, BUCKET, LIKELY_LATE = range(5)
 # What a replica does, and where an attempt is.
-IDLE, PREFILLING, DECODING = codes(3)
-FREE, WAITING, FILLING, RUNNING, MOVING, GONE, REFUSED = codes(7)
-NOT_YET, UNDER_WAY, DONE = codes(3)  # of steps before a prefill
-HERE, SWAPPED, MOVED = codes(3)  # memory that is there, not any more, not yet
+IDLE, PREFILLING, DECODING = range(3)
+FREE, WAITING, FILLING, RUNNING, MOVING, GONE, REFUSED = range(7)
+NOT_YET, UNDER_WAY, DONE = range(3)  # of steps before a prefill
+HERE, SWAPPED, MOVED = range(3)  # memory that is there, not any more, not yet
 # How an attempt ends, and what kind it is.
 STATUSES = ("ok", "shed", "censored", "error", "timeout", "cancelled")
-OK, SHED, CENSORED, ERROR, TIMEOUT, CANCELLED = codes(6)
-FIRST_TRY, RETRY, HEDGE = codes(3)
+OK, SHED, CENSORED, ERROR, TIMEOUT, CANCELLED = range(6)
+FIRST_TRY, RETRY, HEDGE = range(3)
 # What happens to a fleet at a given time, by plan or by a rule.
-SLOW, CRASH, START, DRAIN, ROTATE, SCALE_OUT, SCALE_IN = codes(7)
+SLOW, CRASH, START, DRAIN, ROTATE, SCALE_OUT, SCALE_IN = range(7)
 
 REQUEST = _row(
     "prompt output follower "  # tokens; the request that comes after its answer, or -1

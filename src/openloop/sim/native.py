@@ -1,0 +1,227 @@
+"""Functions of the simulator as machine code: compiled when they are first called, and kept on disk.
+
+Numba would take many times as long: it types, optimises and assembles every function by itself and again in all that
+call it. Where numba is switched off (NUMBA_DISABLE_JIT=1) these are plain Python too, with equal results.
+"""
+
+import contextlib
+import ctypes
+import functools
+import hashlib
+import os
+import struct
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FunctionType
+from typing import Any, Generic, ParamSpec, TypeVar
+
+import llvmlite
+import llvmlite.binding as llvm
+import numpy as np
+
+from openloop.sim.translate import INT, REAL, Kind, Known, Pointer, Table, Tables, leaves, translate
+
+__all__ = ["native"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+PLAIN = os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0")
+KEPT = 64  # functions on disk, at most
+LONG = 2000  # lines of LLVM's language from which on little is won by twice the time to optimise
+LETTERS = {"i64": "q", "ptr": "q", "double": "d", "i1": "?"}
+
+
+def native(function: Callable[P, R]) -> Callable[P, R]:
+    """To be called with numbers, arrays, None, and one object with `tables`: the names of its attributes that are."""
+    return function if PLAIN else _Native(function)
+
+
+class _Native(Generic[P, R]):
+    def __init__(self, function: Callable[P, R]) -> None:
+        functools.update_wrapper(self, function)
+        self._ready: dict[tuple[Kind, ...], _Entry] = {}
+
+    def __call__(self, *given: P.args, **_: P.kwargs) -> R:
+        kinds = tuple(_kind(each) for each in given)
+        entry = self._ready.get(kinds)
+        if entry is None:
+            entry = self._ready[kinds] = _Entry(self.__wrapped__, kinds)  # type: ignore[attr-defined]
+        found: R = entry(given)
+        return found
+
+
+class _Entry:
+    def __init__(self, function: Callable[..., Any], kinds: tuple[Kind, ...]) -> None:
+        made_of = (llvmlite.__version__, str(_target()[0].triple), _target()[1:], kinds, *_made_of(function, set()))
+        name = f"{function.__name__}-{hashlib.sha256(repr(made_of).encode()).hexdigest()[:24]}"
+        if name not in _LOADED:
+            _LOADED[name] = _load(name, _kept(name, lambda: _compile(function, kinds, name)))
+        self.call, back = _LOADED[name]
+        self.given, self.back = struct.Struct("=" + "".join(map(_letters, kinds))), struct.Struct(f"={back}")
+        self.size = max(self.given.size, self.back.size, 8)
+
+    def __call__(self, given: tuple[Any, ...]) -> Any:
+        box = ctypes.create_string_buffer(self.size)
+        self.given.pack_into(box, 0, *(part for each in given for part in _parts(each)))
+        self.call(ctypes.addressof(box))
+        found = self.back.unpack_from(box)
+        return found if len(found) > 1 else found[0] if found else None
+
+
+def _kind(what: Any) -> Kind:
+    if what is None:
+        return Known(None)
+    if isinstance(what, np.ndarray):
+        return Table(what.dtype, what.ndim, not what.flags.c_contiguous)
+    if isinstance(what, int | np.integer):
+        return INT
+    if isinstance(what, float):
+        return REAL
+    if hasattr(what, "address"):
+        return Pointer()
+    return Tables(tuple((name, _kind(getattr(what, name))) for name in what.tables))
+
+
+def _parts(what: Any) -> Iterator[int | float]:
+    """As they go into the box."""
+    if isinstance(what, np.ndarray):
+        yield what.__array_interface__["data"][0]
+        yield from what.shape
+        if not what.flags.c_contiguous:
+            yield from what.strides
+    elif isinstance(what, int | float | np.integer):
+        yield what  # type: ignore[misc]
+    elif hasattr(what, "address"):
+        yield what.address
+    elif what is not None:
+        for name in what.tables:
+            yield from _parts(getattr(what, name))
+
+
+def _letters(kind: Kind) -> str:
+    if isinstance(kind, Tables):
+        return "".join(_letters(each) for _, each in kind.kinds)
+    return "".join(LETTERS[leaf] for leaf in leaves(kind))
+
+
+def _made_of(function: Any, seen: set[Any]) -> Iterator[Any]:
+    """All that its code depends on: its own, that of what it calls, and the numbers that it names."""
+    function = getattr(function, "__wrapped__", function)
+    if function in seen:
+        return
+    seen.add(function)
+    code = function.__code__
+    yield code.co_code, code.co_consts, code.co_names, code.co_varnames
+    for name in code.co_names:
+        value = function.__globals__.get(name)
+        if isinstance(value, FunctionType | _Native):
+            yield from _made_of(value, seen)
+        elif isinstance(value, int | float | np.integer):
+            yield name, value
+
+
+@functools.cache
+def _target() -> tuple[Any, str, str]:
+    """What code is made for: the kind of machine, its processor, and what that can do."""
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    target = llvm.Target.from_triple(llvm.get_process_triple())
+    return target, llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()
+
+
+def _machine() -> Any:
+    target, cpu, features = _target()
+    reloc = "static" if target.name.startswith("x86") else "default"
+    return target.create_target_machine(cpu, features, opt=2, reloc=reloc, codemodel="jitdefault", jit=True)
+
+
+@functools.cache
+def _engine() -> Any:
+    """Where machine code lives, as long as the process does."""
+    return llvm.create_mcjit_compiler(llvm.parse_assembly(""), _machine())
+
+
+_LOADED: dict[str, tuple[Any, str]] = {}  # what is called, and what it gives back
+
+
+def _load(name: str, kept: bytes) -> tuple[Any, str]:
+    back, code = kept.split(b"\n", 1)
+    _engine().add_object_file(llvm.ObjectFileRef.from_data(code))
+    _engine().finalize_object()
+    return ctypes.CFUNCTYPE(None, ctypes.c_void_p)(_engine().get_function_address(name)), back.decode()
+
+
+def _compile(function: Callable[..., Any], kinds: tuple[Kind, ...], name: str) -> bytes:
+    """What it gives back, in letters, a line's end, and the machine code."""
+    text, result = translate(function, kinds, f'"{name}"')
+    machine, module = _machine(), llvm.parse_assembly(text)
+    module.triple, module.data_layout = llvm.get_process_triple(), str(machine.target_data)
+    level = 1 if text.count("\n") > LONG else 2
+    builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=level))
+    builder.getModulePassManager().run(module, builder)
+    code: bytes = machine.emit_object(module)
+    return _letters(result).encode() + b"\n" + code
+
+
+def _kept(name: str, make: Callable[[], bytes]) -> bytes:
+    """As it is on disk, or made; by one process, while others that want it wait."""
+    folder = _folder()
+    if folder is None:
+        return make()
+    path = folder / f"{name}.o"
+    if found := _read(path):
+        return found
+    with _alone(folder):
+        if not (found := _read(path)):
+            found = make()
+            _write(path, found)
+    return found
+
+
+def _read(path: Path) -> bytes:
+    """Nothing if it is not there, or not whole."""
+    with contextlib.suppress(OSError):
+        held = path.read_bytes()
+        if hashlib.sha256(held[32:]).digest() == held[:32]:
+            return held[32:]
+    return b""
+
+
+def _write(path: Path, code: bytes) -> None:
+    with contextlib.suppress(OSError):
+        new = path.with_suffix(f".{os.getpid()}")
+        new.write_bytes(hashlib.sha256(code).digest() + code)
+        new.replace(path)
+        for old in sorted(path.parent.glob("*.o"), key=lambda each: each.stat().st_mtime)[:-KEPT]:
+            old.unlink(missing_ok=True)
+
+
+@functools.cache
+def _folder() -> Path | None:
+    """Where numba is told to keep its own, beside the source, or in the user's home; None: nothing can be kept."""
+    told, home = os.environ.get("NUMBA_CACHE_DIR"), os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    places = [told] if told else [str(Path(__file__).with_name("__pycache__")), home]
+    for place in places:
+        with contextlib.suppress(OSError, RuntimeError):
+            folder = Path(place).expanduser() / "openloop"
+            folder.mkdir(parents=True, exist_ok=True)
+            if os.access(folder, os.W_OK):
+                return folder
+    return None
+
+
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """One process at a time, where the system can say so."""
+    handle = None
+    with contextlib.suppress(ImportError, OSError):
+        import fcntl  # noqa: PLC0415  # Windows has none
+
+        handle = os.open(folder, os.O_RDONLY)
+        fcntl.flock(handle, fcntl.LOCK_EX)
+    try:
+        yield
+    finally:
+        if handle is not None:
+            os.close(handle)

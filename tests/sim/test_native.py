@@ -1,0 +1,152 @@
+"""What is compiled does what Python does; it is compiled once, by one of many processes, and kept whole."""
+
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from openloop.sim.native import native
+
+ROW = np.dtype([("count", np.int64), ("share", np.float64), ("small", np.int32)], align=True)
+WHOLE = st.integers(-(2**40), 2**40)
+REAL = st.floats(allow_nan=True, allow_infinity=True, width=64)
+SIZED = st.floats(-1e6, 1e6)
+
+
+def compute(a: int, b: int, x: float, y: float, whole: Any, real: Any) -> tuple[int, float]:
+    whole[0], whole[1] = a // b, a % b
+    whole[2] = (a & 255) ^ (b << 3) | (a >> 5)
+    whole[3] = min(a, b, 7) - max(a, -b)
+    whole[4] = (a < b) + (x < y) + (x != x) + (not a) + ((x <= y and a >= b) or x > 1.0)
+    whole[5] = math.ceil(x / 1000.0) if abs_of(x) < 1e9 else 0
+    whole[6] = np.int64((np.uint64(a & 65535) * np.uint64(0x9E3779B97F4A7C15) ^ np.uint64(b & 15)) >> np.uint64(3))
+    real[0], real[1] = a / 3, x - y * a
+    real[2] = min(x, y, 0.0)
+    real[3] = max(x, y)
+    real[4] = x if a > b else b  # one kind holds both
+    real[5] = np.rint(y)
+    real[6] = -x
+    return a - b, x
+
+
+def abs_of(x: float) -> float:
+    return x if x > 0 else -x
+
+
+@given(WHOLE, WHOLE.filter(bool), REAL, SIZED)
+def test_numbers(a: int, b: int, x: float, y: float) -> None:
+    found = []
+    for function in (native(compute), compute):
+        whole, real = np.zeros(8, np.int64), np.zeros(8)
+        with np.errstate(all="ignore"):
+            result = function(a, b, x, y, whole, real)
+        found.append((*whole.tolist(), *np.where(np.isnan(real), -0.5, real).tolist(), result[0], repr(result[1])))
+    assert found[0] == found[1]
+
+
+class Shelf:
+    tables = ("rows", "grid", "spare")
+
+    def __init__(self, size: int, spare: bool) -> None:
+        self.rows = np.zeros(size, ROW).view(np.recarray)
+        self.grid = np.arange(size * 3).reshape(size, 3)
+        self.spare = np.zeros(2) if spare else None
+
+
+def walk(t: Any, step: int, until: float) -> int:
+    """Loops that are left and gone round, rows by reference and as copies, slices, and tables that may not be there."""
+    seen = 0
+    for n in range(len(t.rows) - 1, -1, -1):
+        row = t.rows[n]
+        if n % 4 == 3:
+            continue
+        row.count, row.share = n, n / 2
+        row.count += t.grid[n, n % t.grid.shape[1]]
+        row.small -= row.count
+        seen += 1
+    place = 0
+    while True:
+        place += step
+        if place >= len(t.rows) or t.rows[place].share > until:
+            break
+        t.rows[place - 1] = t.rows[place]
+    if t.spare is not None and t.rows[0].count >= 0:
+        t.spare[1] = seen
+    return seen + sum_of(t.spare)
+
+
+def sum_of(values: Any) -> int:
+    if values is None:
+        return -1
+    found = 0
+    for n in range(len(values)):
+        found += int(values[n])
+    return found
+
+
+@given(st.integers(1, 30), st.booleans(), st.integers(1, 5), st.floats(0, 20))
+def test_tables(size: int, spare: bool, step: int, until: float) -> None:
+    compiled, plain = Shelf(size, spare), Shelf(size, spare)
+    assert native(walk)(compiled, step, until) == walk(plain, step, until)
+    assert np.array_equal(compiled.rows, plain.rows)
+
+
+def pick(values: Any, start: int, stop: int, step: int) -> int:
+    return sum_of(values[start:stop:step]) * 100 + len(values[start:stop:step])
+
+
+@given(st.integers(0, 20), st.integers(0, 25), st.integers(0, 25), st.integers(1, 6))
+def test_slices(size: int, start: int, stop: int, step: int) -> None:
+    values = np.arange(size)
+    assert native(pick)(values, start, stop, step) == pick(values, start, stop, step)
+    assert native(pick)(values[::2], start, stop, step) == pick(values[::2], start, stop, step)
+
+
+def wrong(values: Any) -> None:
+    for each in values:
+        values[0] = each
+
+
+def test_what_it_does_not_know_is_said() -> None:
+    with pytest.raises(TypeError, match=r"test_native.py:\d+: 'values' cannot be compiled"):
+        native(wrong)(np.zeros(3))
+
+
+MANY = """
+import sys
+from pathlib import Path
+import numpy as np
+from openloop.sim import native
+from openloop.sim.recursions import single_server
+make = native._compile
+def told(*what):
+    with open(sys.argv[1], "a") as log:
+        log.write("made\\n")
+    return make(*what)
+native._compile = told
+print(single_server(np.array([1.0, 2.0]), np.array([5.0, 1.0])).tolist())
+"""
+
+
+def test_many_processes_compile_once_and_what_is_broken_is_made_again(tmp_path: Path) -> None:
+    log, cache = tmp_path / "log", tmp_path / "cache"
+
+    def call(times: int) -> None:
+        environment = {**os.environ, "NUMBA_CACHE_DIR": str(cache), "NUMBA_DISABLE_JIT": "0"}
+        command = [sys.executable, "-c", MANY, str(log)]
+        started = [subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) for _ in range(times)]
+        assert {child.communicate()[0] for child in started} == {"[6.0, 7.0]\n"}
+
+    call(4)
+    assert log.read_text().split() == ["made"]
+    (kept,) = (cache / "openloop").glob("*.o")
+    kept.write_bytes(kept.read_bytes()[:-100])
+    call(1)
+    assert len(log.read_text().split()) == 2
