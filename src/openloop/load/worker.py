@@ -22,7 +22,6 @@ from dataclasses import dataclass, field
 from openloop.clock import READ, WRITE, Poller, Receiver, raise_file_limit, wake_exactly
 from openloop.load.address import Address, tls_context
 from openloop.load.channel import Channel, GoneError
-from openloop.load.rest import LEAST_NS, MOST_NS, Rest
 from openloop.load.wire import LARGEST, Framing, WireError
 
 __all__ = ["BROKEN", "CANCELLED", "CENSORED", "DONE", "TIMEOUT", "UNSENT", "Asked", "Finished", "Plan", "work"]
@@ -42,6 +41,7 @@ FREE_COPIES = 10  # whatever the share
 CHECK_NS = 100_000_000
 HAND_OVER = 48
 READ_SIZE = 4096
+REST_NS = 1_000_000  # the kernel stamps what arrives, so a crowd of tokens can be read this much later, together
 MOST_TRIES = 5
 STALE_NS = 25_000_000
 LONGEST_PAUSE_NS = 5_000_000_000
@@ -166,7 +166,8 @@ class _Worker:
         self.check_ns = 0
         self.next_ns = NEVER
         self.stop_ns = NEVER
-        self.rest = Rest(self._longest_rest_ns())
+        exact = self.receiver.exact
+        self.rest_ns = REST_NS if exact and not (self.plan.users or self.plan.limit) else 0  # nobody waits for reads
         self.looked_ns = self.read_ns = 0  # when sockets were looked at, and are to be next
         self.fed = False  # no more requests will come
         self.poller.watch(self.channel.fd, READ)
@@ -176,24 +177,18 @@ class _Worker:
             self._keep_spare(pool)
         self.channel.send(("ready",))
         while not (self.fed and not self.pending and not self.in_flight):
-            now = time.monotonic_ns()
-            if now >= self.next_ns:
+            if time.monotonic_ns() >= self.next_ns:
                 self._dispatch()
-            elif now < self.read_ns and now < self.check_ns:
+            now = time.monotonic_ns()
+            if now < self.read_ns and now < self.check_ns:
                 self.poller.rest(min(self.next_ns, self.read_ns, self.check_ns))
-            else:
-                self._look(self.poller.wait(min(self.next_ns, self.check_ns)))
-                now = time.monotonic_ns()
-                if now >= self.check_ns:
-                    self._look_at_clock(now)
+                continue
+            self._look(self.poller.wait(min(self.next_ns, self.check_ns)))
+            now = time.monotonic_ns()
+            if now >= self.check_ns:
+                self._look_at_clock(now)
         self._hand_over()
         self._say_goodbye()
-
-    def _longest_rest_ns(self) -> int:
-        """Not at all where somebody waits for what is read; briefly where an answer decides what is sent next."""
-        if not self.receiver.exact or self.plan.users or self.plan.limit:
-            return 0
-        return LEAST_NS if self.plan.eager or self.plan.hedge_share else MOST_NS
 
     def _look(self, ready: list[tuple[int, int]]) -> None:
         """Deal with what is ready; where much is, the next look is after a rest, for being woken costs most."""
@@ -214,8 +209,8 @@ class _Worker:
                     self._lost(connection, f"{type(error).__name__}: {error}")
             if time.monotonic_ns() >= self.next_ns:
                 self._dispatch()
-        crowded = len(ready) * self.rest.ns > 2 * (now - self.looked_ns)
-        self.read_ns = now + self.rest.ns if crowded and not any(pool.waiting for pool in self.pools) else 0
+        crowded = len(ready) * self.rest_ns > 2 * (now - self.looked_ns)
+        self.read_ns = now + self.rest_ns if crowded and not any(pool.waiting for pool in self.pools) else 0
         self.looked_ns = now
 
     def _look_at_clock(self, now: int) -> None:
@@ -556,7 +551,7 @@ class _Worker:
 
     def _follow(self, connection: _Connection, request: _Request, data: bytes) -> None:
         """What is not one whole chunk, as most reads of a stream are: the beginning, the end, or several at once."""
-        framing, chunked = connection.framing, connection.framing.between_chunks
+        framing = connection.framing
         try:
             whole = framing.feed(data)
         except WireError as error:
@@ -566,10 +561,7 @@ class _Worker:
             self._end(request, BROKEN, str(error))
             return
         if whole:
-            self.rest.learn(request.stamps)
             self._complete(connection, request)
-        elif chunked:
-            self.rest.shorten()
 
     def _decrypt(self, connection: _Connection, data: bytes) -> tuple[bytes, str | None]:
         """What it says, and why it will say no more, if so."""
