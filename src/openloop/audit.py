@@ -16,8 +16,6 @@ from openloop.slo import Completion
 from openloop.spec import read_json, read_yaml, suggest
 from openloop.units import format_seconds, format_share
 
-__all__ = ["CLAIMS", "FACTS", "Audit", "Claim", "Fact", "audit"]
-
 ENOUGH = 100  # requests, to have one beyond p99
 RATES = 5  # comfortable, moderate, busy, stressed, overloaded
 

@@ -20,8 +20,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-__all__ = ["READ", "WRITE", "Offset", "Poller", "Receiver", "offset_of", "raise_file_limit", "stolen_s", "wake_exactly"]
-
 READ: Final = 1
 WRITE: Final = 4
 

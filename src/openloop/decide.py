@@ -31,8 +31,6 @@ from openloop.score.quantiles import wilson
 from openloop.spec import Strict, convert, plain, read_yaml
 from openloop.units import parse_price, parse_rate, parse_share, parse_times, parse_token_rate
 
-__all__ = ["Case", "Decision", "Gap", "decide"]
-
 SURE = 0.95
 Z = 1.96
 

@@ -21,8 +21,6 @@ from openloop.serve.process import endpoint_process
 from openloop.slo import read_slo
 from openloop.workload import Workload, read_source
 
-__all__ = ["demo"]
-
 # A 7B model on an A100, sixteen requests at a time: about 18 requests per second are all it can do.
 FLEET = """# Simulated in real time behind a real endpoint; the same file in virtual time: openloop sim fleet.yaml
 model: 7b

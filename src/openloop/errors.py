@@ -9,8 +9,6 @@
 A request that failed is not in this tree: it is a row.
 """
 
-__all__ = ["OpenloopError", "RecordError", "RunError", "SpecError", "StorageError"]
-
 
 class OpenloopError(Exception):
     """One sentence that names the offending value and the fix."""

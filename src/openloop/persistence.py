@@ -12,8 +12,6 @@ from openloop.errors import SpecError
 from openloop.terms import COUNT, NUMBER, SECONDS, SHARE, TEXT, Codec, Term, param, read_term
 from openloop.units import LONGEST_S, check_number, parse_seconds, write_seconds
 
-__all__ = ["AFTER", "MOST_TRIES", "After", "Hedge", "Repair", "Retry", "read_hedge", "read_repair", "read_retry"]
-
 MOST_TRIES = 30  # waves of attempts at one request
 SPARE = 10  # what a budget allows in any case, for a share of little is nothing
 FAILURES = ("error", "timeout", "shed")

@@ -16,8 +16,6 @@ from openloop.units import format_rate, format_share, parse_share
 if TYPE_CHECKING:
     from openloop.score import Score
 
-__all__ = ["GoodputGate", "goodput_gate", "pytest_terminal_summary"]
-
 GoodputGate = Callable[..., "Score"]
 
 _HEADING = "goodput"

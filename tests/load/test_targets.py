@@ -26,9 +26,9 @@ from openloop.load.targets import (
     Plain,
     Responses,
     check_template,
-    find_function,
 )
 from openloop.load.wire import WireError
+from openloop.plugins import find_function
 from openloop.records.validate import check_batch
 from openloop.workload import Ask
 

@@ -4,17 +4,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from openloop.arrays import Floats
 from openloop.calibrate.match import PARAMETERS, Fitted, Limits, Replay, fit, loss, residuals, sizes, solve
 from openloop.calibrate.start import OPTIONAL, TERMS, first_guess
 from openloop.calibrate.trace import Trace, crowd, held
 from openloop.errors import RunError
-
-__all__ = ["Calibration", "Held", "Tried", "calibrate_traces"]
-
-Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
 
 LEAST_REQUESTS = 30  # that tell something, in all runs together
 LEAST_SPREAD = 1.5  # between busy and quiet moments: of how many decode at once

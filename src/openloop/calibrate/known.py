@@ -11,8 +11,6 @@ from openloop.errors import SpecError
 from openloop.records import Run
 from openloop.spec import suggest
 
-__all__ = ["calibrate", "read_known"]
-
 
 def calibrate(
     runs: Sequence[str | Path | Run | Trace], known: str = "", tell: Callable[[str], None] = lambda _: None

@@ -5,31 +5,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from openloop.arrays import Bools, Floats
 from openloop.calibrate.trace import Trace
 from openloop.sim.engine import Engine
 from openloop.sim.fleet import Fleet, engine_of
 from openloop.sim.steps import StepTime
 from openloop.workload import Demand
 from openloop.workload.demand import Pieces, one_piece
-
-__all__ = [
-    "MANY",
-    "PARAMETERS",
-    "Fitted",
-    "Limits",
-    "Replay",
-    "Seen",
-    "bounded",
-    "fit",
-    "loss",
-    "residuals",
-    "sizes",
-    "solve",
-]
-
-Floats = NDArray[np.float64]
 
 PARAMETERS = ("overhead", *StepTime.__dataclass_fields__)  # seconds, none below zero
 UNLIMITED = 1 << 34
@@ -211,7 +194,7 @@ class Fitted:
     off: Floats
     weights: Floats
     units: Floats
-    moving: NDArray[np.bool_]
+    moving: Bools
 
 
 def solve(found: Fitted, counts: Floats) -> Floats:
@@ -294,7 +277,7 @@ def _step(
     return np.maximum(theta + change * units, 0.0)
 
 
-def bounded(normal: Floats, aims: Floats, least: Floats, free: NDArray[np.bool_] | None = None) -> Floats:
+def bounded(normal: Floats, aims: Floats, least: Floats, free: Bools | None = None) -> Floats:
     """x that solves normal @ x = aims, as nearly as x >= least allows: what would go below is put there."""
     moving = np.diag(normal) > 0 if free is None else free & (np.diag(normal) > 0)
     found = least.copy()

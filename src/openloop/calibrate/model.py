@@ -14,8 +14,6 @@ from openloop.calibrate.trace import held
 from openloop.errors import SpecError
 from openloop.sim.fleet import Calibrated, Fleet, StepSpec
 
-__all__ = ["drawn", "evidence", "fleet_of", "suggestions", "unknown", "write_model"]
-
 HEAD = """\
 # Fitted to measured runs by openloop calibrate. Read by openloop sim, sweep --sim, serve --engine and whatif.
 # Change what you like: this is a fleet as docs/simulator.md has it.

@@ -14,8 +14,6 @@ from openloop.sim.fleet import Fleet
 from openloop.slo import Objectives, read_slo
 from openloop.workload import Scaled, Workload, read_source
 
-__all__ = ["measured_facts", "read_change", "resized", "wanted"]
-
 
 def read_change(text: str) -> Change:
     try:

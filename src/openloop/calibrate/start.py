@@ -9,14 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from openloop.arrays import Floats
 from openloop.calibrate.match import PARAMETERS, bounded
 from openloop.calibrate.trace import Trace
-
-__all__ = ["OPTIONAL", "TERMS", "Guess", "first_guess"]
-
-Floats = NDArray[np.float64]
 
 MOST = 1500  # stretches of a run: more tell no more
 LEAST_STEPS = 4

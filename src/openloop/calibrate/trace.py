@@ -7,19 +7,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
+from openloop.arrays import Bools, Floats, Ints
 from openloop.arrivals import read_arrivals
 from openloop.errors import OpenloopError, RunError
 from openloop.records import MISSING, Run, ints, open_run
 from openloop.units import NS_PER_S
 from openloop.workload import Workload, read_source
-
-__all__ = ["Trace", "crowd", "held", "read_trace", "read_traces"]
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 
 MOST_GAPS = 4000  # of a run: more tell no more
 

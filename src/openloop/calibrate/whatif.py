@@ -17,8 +17,6 @@ from openloop.sim.fleet import Fleet, read_fleet, simulate_fleet
 from openloop.slo import Objectives
 from openloop.workload import Workload
 
-__all__ = ["Change", "Outcome", "changed", "common_changes", "compare_changes"]
-
 SHARES = (0.05, 0.5, 0.95)
 
 

@@ -17,11 +17,6 @@ if TYPE_CHECKING:
     from openloop.records import Run
     from openloop.score import Score
 
-__all__ = [
-    *("DURATION", "JSON", "PATH", "PLACE", "RATE", "RATES", "SHARE", "Quantity"),
-    *("cli", "command_line", "progress_bar", "say", "tell", "tell_made", "tell_run", "tell_score"),
-]
-
 
 class Place(click.Path):
     """A path here, or a URL as it is."""

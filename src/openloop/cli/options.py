@@ -7,8 +7,6 @@ import click
 
 from openloop.cli.common import PATH, PLACE, RATE, SHARE
 
-__all__ = ["PRICES", "RAY", "REQUIRE", "RUN", "SLO", "scenario_flags"]
-
 RUN = click.argument("run", type=PLACE)
 SLO = click.option("--slo", help="Gates, a preset or a YAML file; by default the SLO in the run's manifest.")
 PRICES = click.option("--prices", type=PATH, help="YAML file of prices, in place of the manifest's.")

@@ -7,7 +7,8 @@ import sys
 from types import ModuleType
 from typing import Any
 
-from openloop.compare.decide import Change, Comparison, Gate, compare, read_gate
+from openloop.compare.change import Change
+from openloop.compare.decide import Comparison, Gate, compare, read_gate
 
 __all__ = ["Change", "Comparison", "Gate", "compare", "read_gate"]
 

@@ -12,15 +12,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from openloop.arrays import Bools, Floats
 from openloop.score.quantiles import SLICES, T
 from openloop.score.scope import Scope
-
-__all__ = ["METRICS", "Change", "Metric", "change_of", "changes", "same_schedule", "together"]
-
-Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
 
 # 95% quantiles of Student's t with 1, 2, ... degrees of freedom; T has those of 97.5%.
 ONE_SIDED = (

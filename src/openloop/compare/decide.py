@@ -22,8 +22,6 @@ from openloop.slo import Objectives, read_slo
 from openloop.spec import plain, suggest
 from openloop.units import to_ns
 
-__all__ = ["Change", "Comparison", "Gate", "compare", "read_gate"]
-
 ONE_SIDED = 1.645 / 1.96
 TELL = 0.05  # a difference that is worth telling apart
 POWER = (1.96 + 0.84) / 1.96  # errors that it takes to find such a difference four times in five

@@ -11,8 +11,6 @@ from openloop.frontier import Frontier, open_frontier
 from openloop.spec import plain
 from openloop.units import format_money, format_rate
 
-__all__ = ["Gap", "StateGap", "gap_lines", "gaps"]
-
 
 @dataclass(frozen=True)
 class Gap:

@@ -16,8 +16,8 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
+from openloop.arrays import Floats
 from openloop.arrivals import Arrivals
 from openloop.errors import SpecError
 from openloop.routing import ROUTING, read_routing
@@ -27,10 +27,6 @@ from openloop.sim.fleet import Fleet, simulate_fleet
 from openloop.sim.warmth import simulate_warm
 from openloop.slo import Objectives
 from openloop.workload import Warming, Workload
-
-__all__ = ["Estimate", "Standing", "read_policies", "tournament"]
-
-Floats = NDArray[np.float64]
 
 ALONE_S = 3.0
 _SCORED = ("goodput_rps", "attainment", "cost_per_accepted", "hit_rate", "ttft_mean_s", "ttft_p99_s", "shed")

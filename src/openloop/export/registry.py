@@ -13,8 +13,6 @@ from openloop.report.files import writing
 from openloop.score import Score, score
 from openloop.spec import suggest
 
-__all__ = ["EXPORTERS", "Exporter", "export"]
-
 
 @dataclass(frozen=True)
 class Exporter:

@@ -15,8 +15,6 @@ from openloop.records import SCHEMA, Run
 from openloop.score.judged import judge_run
 from openloop.slo import SLO, Objectives
 
-__all__ = ["write_arrow", "write_csv", "write_hdr", "write_jsonl"]
-
 HIGHEST = 3600 * 10**9  # nanoseconds of a histogram
 FLAT = pa.schema(
     [pa.field(each.name, pa.string() if pa.types.is_list(each.type) else each.type) for each in SCHEMA],

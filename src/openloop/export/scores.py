@@ -15,16 +15,14 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from openloop import __version__
+from openloop.arrays import Floats
 from openloop.records import Run
 from openloop.report.page import written
 from openloop.score import Percentiles, Score
 from openloop.score.judged import judge_run
 from openloop.slo import SLO, Objectives
-
-__all__ = ["started_ns", "write_mlflow", "write_otel", "write_prometheus"]
 
 RATES = (
     *("requests", "completed", "accepted", "offered_rps", "throughput_rps", "goodput_rps", "goodput_rps_from_sent"),
@@ -108,7 +106,7 @@ def write_otel(run: Run, score: Score, path: Path) -> None:
     path.write_bytes(msgspec.json.encode(document) + b"\n")
 
 
-def _histogram(values: NDArray[np.float64], bounds: list[float]) -> dict[str, Any]:
+def _histogram(values: Floats, bounds: list[float]) -> dict[str, Any]:
     """Counts of what is in (bound before, bound]."""
     counts = np.bincount(np.searchsorted(bounds, values, side="left"), minlength=len(bounds) + 1)
     return {

@@ -15,11 +15,6 @@ from openloop.records import open_run
 from openloop.slo import SLO, Objectives, read_slo
 from openloop.spec import Strict, convert, plain, read_json
 
-__all__ = [
-    "FRONTIER_FILE", "POINTS", "Asked", "Frontier", "key_of", "make_frontier", "open_frontier", "read_asked",
-    "trials_in",
-]  # fmt: skip
-
 FRONTIER_FILE: Final = "frontier.json"
 POINTS: Final = "points"
 

@@ -17,15 +17,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from openloop.arrays import Bools, Floats
 from openloop.frontier.point import Point
 from openloop.frontier.slack import MOST
 from openloop.units import format_rate, format_share
-
-__all__ = ["Knee", "find_knee"]
-
-Floats = NDArray[np.float64]
 
 SLOPES = np.geomspace(0.1, 100.0, 40)
 COARSE, FINE = 100, 200  # knees that are tried
@@ -111,7 +107,7 @@ class _Runs:
         low, high = (knee + (-1, 1)[end > knee] * np.hypot(end - knee, MODEL * knee) for end in (low, high))
         return float(low), knee, float(high)
 
-    def _weigh(self, knees: Floats, near: NDArray[np.bool_], error: Floats) -> Floats:
+    def _weigh(self, knees: Floats, near: Bools, error: Floats) -> Floats:
         """How likely the runs are, by slope and knee."""
         found = np.zeros((len(SLOPES), len(knees)))
         for rate in self.grown:
@@ -125,7 +121,7 @@ class _Runs:
             found -= np.minimum(off**2, MOST_OFF**2) / 2
         return np.asarray(np.exp(found - found.max()), np.float64)
 
-    def _beyond(self, near: NDArray[np.bool_], knee: float, slope: float) -> float:
+    def _beyond(self, near: Bools, knee: float, slope: float) -> float:
         """How many times further than their own errors the runs are from what was expected of them."""
         expected = np.clip(1 - slope * (self.rate / knee - 1), 0.0, MOST)
         off = ((self.slack - expected) / self.error)[near]

@@ -42,8 +42,6 @@ from openloop.units import format_money, format_seconds, write_seconds
 from openloop.workload.corpus import Corpus
 from openloop.workload.warmth import Disrupted
 
-__all__ = ["INTERRUPTED", "View", "sweep"]
-
 INTERRUPTED = "interrupted: the same command goes on from here"
 DONE = "done"
 DRAFT = ".draft"  # a simulated run that is being written

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from openloop.frontier.slack import Slack, slack
 from openloop.frontier.steady import flow_of, growth, settled_from
@@ -17,10 +16,6 @@ from openloop.score.quantiles import Sample, independent_hits, percentiles, pool
 from openloop.score.scorer import score_judged
 from openloop.slo import Objectives
 from openloop.units import NS_PER_S, to_ns
-
-__all__ = ["Point", "Trial", "make_point", "read_trial"]
-
-Floats = NDArray[np.float64]
 
 LATENCIES = ("ttft_s", "tpot_s", "e2e_s")
 

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from openloop.frontier.knee import Knee
 from openloop.frontier.point import Point
 
-__all__ = ["Step", "next_step"]
-
 START_RPS = 1.0
 PROBE_SHARE = 0.1  # of the time of a point, to see whether it breaks
 PROBE_DUE = 20.0  # requests that a probe needs

@@ -4,14 +4,10 @@ import itertools
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from openloop.arrays import Bools, Floats
 from openloop.score.scope import Scope
 from openloop.slo import SLO, Gate
-
-__all__ = ["MOST", "Slack", "slack", "slack_of"]
-
-Floats = NDArray[np.float64]
 
 MOST = 4.0  # times stricter, and times laxer: as far as it is looked for
 SCALES = np.geomspace(1 / MOST, MOST, 25)  # of all bounds on time
@@ -32,7 +28,7 @@ def slack(scope: Scope, target: float) -> Slack:
     return slack_of(accepted, np.diff(scope.bounds).astype(float), target)
 
 
-def _met(scope: Scope, scale: float) -> NDArray[np.bool_]:
+def _met(scope: Scope, scale: float) -> Bools:
     found = scope.deliveries.ok.copy()
     for index, slo in enumerate(scope.run.slos):
         mine = scope.objective == index

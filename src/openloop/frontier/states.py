@@ -14,8 +14,6 @@ from openloop.frontier.measure import INTERRUPTED, sweep
 from openloop.load.scenario import Limits, Scenario
 from openloop.spec import Strict, convert, read_json
 
-__all__ = ["STATES_FILE", "State", "states_in", "sweep_states"]
-
 STATES_FILE: Final = "states.json"
 
 

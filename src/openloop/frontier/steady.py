@@ -3,14 +3,9 @@
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from openloop.arrays import Floats, Ints
 from openloop.records import MISSING, Run, ints
-
-__all__ = ["GRID", "LEAST_DUE", "QUICK_SHARE", "Flow", "backlog_growth", "flow_of", "growth", "settled_from", "warm_up"]
-
-Floats = NDArray[np.float64]
-Counts = NDArray[np.int64]
 
 SLICES = 20  # of a run, by schedule time
 GRID = 40  # moments at which a backlog is looked at
@@ -77,7 +72,7 @@ def growth(flow: Flow, now_s: float) -> float:
     return backlog_growth(due, left, now_s, float(np.quantile(stays, QUICK_SHARE)) if len(stays) else np.inf)
 
 
-def backlog_growth(due: Counts, left: Counts, now_s: float, quick_s: float) -> float:
+def backlog_growth(due: Ints, left: Ints, now_s: float, quick_s: float) -> float:
     """The same from how many had come and left at GRID + 1 equally spaced moments.
 
     All but the first quarter is cut into steps. In a steady state what a step adds another takes away, so the mean of

@@ -23,8 +23,8 @@ import msgspec
 
 from openloop.clock import READ, WRITE, Poller
 from openloop.load.channel import Channel, GoneError
-from openloop.load.targets import find_function
 from openloop.load.worker import BROKEN, CENSORED, DONE, TIMEOUT, UNSENT, Finished
+from openloop.plugins import find_function
 from openloop.workload import Ask
 
 NEVER = 1 << 62

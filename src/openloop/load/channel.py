@@ -7,8 +7,6 @@ import struct
 from collections.abc import Iterator
 from typing import Any
 
-__all__ = ["Channel", "GoneError"]
-
 _LENGTH = struct.Struct("<Q")
 READ_SIZE = 1 << 16
 

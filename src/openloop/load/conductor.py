@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from openloop.arrays import Ints
 from openloop.arrivals import Arrivals, Constant
 from openloop.clock import READ, WRITE, Poller, stolen_s
 from openloop.errors import OpenloopError, SpecError
@@ -52,25 +52,6 @@ from openloop.seeds import stream
 from openloop.units import to_ns
 from openloop.workload import Ask, Demand, Prompts, Scale, Warming, Words, Workload, steady
 from openloop.workload.warmth import Hot
-
-__all__ = [
-    "FLUSH_ROWS",
-    "TELL_NS",
-    "Conductor",
-    "Load",
-    "Share",
-    "Snapshot",
-    "demand_of",
-    "drive",
-    "due_ns_of",
-    "interrupts_heard",
-    "manifest_of",
-    "pages_of",
-    "prime_caches",
-    "share_of",
-]
-
-Ints = NDArray[np.int64]
 
 AHEAD_NS = 2_000_000_000  # requests are with their worker this long before they are due
 LATE_NS = 500_000_000  # where it is less, somebody else has the processor

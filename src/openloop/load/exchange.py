@@ -12,8 +12,6 @@ from openloop.load.targets import JsonTarget
 from openloop.load.wire import Framing, Reply, WireError
 from openloop.workload import Ask, Scale, Words
 
-__all__ = ["exchange", "measure_scale", "only_model"]
-
 PATIENCE_S = 5.0
 RETRY_S = 0.3
 SHORT, LONG = 8, 136  # words of the prompts that tokens are counted by

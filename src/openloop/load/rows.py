@@ -12,8 +12,6 @@ from openloop.load.worker import BROKEN, CANCELLED, CENSORED, TIMEOUT, UNSENT, F
 from openloop.records import make_batch, make_lists
 from openloop.workload import Ask
 
-__all__ = ["Row", "batch_of", "read_finished"]
-
 
 @dataclass(slots=True)
 class Row:

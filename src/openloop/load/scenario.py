@@ -21,9 +21,10 @@ from openloop.load.exchange import exchange, measure_scale, only_model
 from openloop.load.part import Part
 from openloop.load.restart import restart
 from openloop.load.spread import spread
-from openloop.load.targets import TARGETS, Function, JsonTarget, Plain, Target, check_template, find_function
+from openloop.load.targets import TARGETS, Function, JsonTarget, Plain, Target, check_template
 from openloop.load.wire import WireError
 from openloop.persistence import read_hedge, read_repair, read_retry
+from openloop.plugins import find_function
 from openloop.quality import Gating, read_gating
 from openloop.records import Prices, Run, TimedEvent, Warmth, read_prices
 from openloop.slo import Objectives, read_slo

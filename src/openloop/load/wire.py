@@ -5,8 +5,6 @@ from bisect import bisect_left
 from functools import cached_property, lru_cache
 from itertools import accumulate
 
-__all__ = ["LARGEST", "Framing", "Reply", "WireError", "encode_head"]
-
 
 class WireError(Exception):
     """Bytes that are no HTTP response: a failed request, not a failed program."""

@@ -24,8 +24,6 @@ from openloop.load.address import Address, tls_context
 from openloop.load.channel import Channel, GoneError
 from openloop.load.wire import LARGEST, Framing, WireError
 
-__all__ = ["BROKEN", "CANCELLED", "CENSORED", "DONE", "TIMEOUT", "UNSENT", "Asked", "Finished", "Plan", "work"]
-
 # How a request went, as the worker sees it.
 DONE, BROKEN, TIMEOUT, CENSORED, UNSENT, CANCELLED = "done", "broken", "timeout", "censored", "unsent", "cancelled"
 

@@ -9,22 +9,6 @@ from openloop.distributions import Distribution
 from openloop.errors import SpecError
 from openloop.seeds import stream
 
-__all__ = [
-    "Hedging",
-    "all_up",
-    "batch_limit",
-    "batch_size",
-    "cost_each",
-    "diluted",
-    "fan_width",
-    "hedging",
-    "little",
-    "machines_for",
-    "needed_share",
-    "some_up",
-    "whole",
-]
-
 MOST_MACHINES = 5_000_000
 DRAWS = 200_000
 

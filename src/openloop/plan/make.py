@@ -7,18 +7,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from openloop.arrays import Floats
 from openloop.arrivals import read_arrivals
 from openloop.errors import RunError, SpecError
 from openloop.plan.formulas import all_up, cost_each, diluted, machines_for, some_up, whole
 from openloop.plan.system import Interval, System
 from openloop.spec import convert, plain, read_json
 from openloop.terms import COUNT, FLAG, SHARE, Term, param, read_term
-
-__all__ = ["HOURS", "PRICE", "Cache", "Confirmed", "Day", "Estimate", "Gain", "Needs", "Plan", "make_plan", "read_plan"]
-
-Floats = NDArray[np.float64]
 
 PRICE = "price of a replica"
 HOURS = 730.0  # in a month

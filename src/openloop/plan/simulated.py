@@ -17,8 +17,6 @@ from openloop.score import score as score_run
 from openloop.sim.fleet import Fleet, StepSpec, read_fleet, simulate_fleet
 from openloop.units import format_share
 
-__all__ = ["model_error", "plan_fleet", "widened"]
-
 MOST_REQUESTS, LEAST_S = 400_000, 20.0  # of the simulation that confirms
 TYPICAL, BATCH = 512, 16  # tokens of a prompt and of an answer's context, and answers in a step
 WIDER = 1.96 / 1.645  # from a 90% to a 95% interval

@@ -15,8 +15,6 @@ from openloop.records import open_run
 from openloop.sim.fleet import read_fleet
 from openloop.units import format_rate, format_share
 
-__all__ = ["Interval", "Load", "System", "frontier_system", "typed_system"]
-
 Interval = tuple[float, float]
 
 SPREAD = 1.96

@@ -6,8 +6,6 @@ import msgspec
 
 from openloop.said import NO_SENSE
 
-__all__ = ["PATHS", "Ask", "read_ask"]
-
 PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings")
 LETTERS_PER_TOKEN = 4  # a guess, to weigh requests by
 

@@ -12,8 +12,6 @@ from openloop.proxy.hearing import Hearing
 from openloop.routing import Routed
 from openloop.said import SHED, Outcome, fail, message
 
-__all__ = ["Attempt", "Post"]
-
 MOST_HELD = 256 << 10  # bytes before the first token
 LARGEST_REFUSAL = 64 << 10
 TROUBLE = (aiohttp.ClientError, TimeoutError, OSError, ValueError)

@@ -20,8 +20,6 @@ try:
 except ImportError:
     zmq = None  # type: ignore[assignment]
 
-__all__ = ["Caches"]
-
 LARGEST = 64 << 20  # bytes of a message
 PATIENCE_S = 1.0  # until a replica has said what the tokens of a prompt are
 REPLAY_S = 10.0

@@ -15,8 +15,6 @@ from openloop.slo import SLO, Objectives, read_slo
 from openloop.spec import Strict, convert, read_yaml
 from openloop.units import parse_seconds
 
-__all__ = ["HeaderNames", "ProxySpec", "ReplicaSpec", "read_proxy"]
-
 LARGEST_BODY = 16 << 20
 LARGEST_HEADER = 16 << 10
 

@@ -15,8 +15,6 @@ from openloop.errors import SpecError
 from openloop.proxy.config import ProxySpec
 from openloop.units import parse_seconds
 
-__all__ = ["Door", "Refusal", "said"]
-
 BACKLOG = 4096
 IDLE_S = 75.0  # a connection that asks nothing
 LINGER_S = 1.0  # what a client goes on sending after it was refused is read for so long

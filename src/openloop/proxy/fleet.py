@@ -17,8 +17,6 @@ from openloop.proxy.ask import Ask
 from openloop.proxy.config import ProxySpec, ReplicaSpec
 from openloop.routing import CHUNK_TOKENS, ENTRIES, Routed, Router, prefix_names
 
-__all__ = ["Fleet", "Gatekeeper", "Named", "Replica"]
-
 FALLS = 2  # failures in a row after which a replica is left out
 ENOUGH = 20  # first tokens before a percentile of them means something
 MOST_BLOCKS = 1 << 20  # of all caches together that are known

@@ -6,8 +6,6 @@ import msgspec
 
 from openloop.said import NO_SENSE, Outcome, Said, fail, hear, hear_all, listed, settle
 
-__all__ = ["Hearing"]
-
 LONGEST = 4 << 20  # bytes of one event, or of a whole answer, that are read
 
 _DECODER = msgspec.json.Decoder(Said)

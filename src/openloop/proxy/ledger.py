@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
+from openloop.arrays import Bools, Ints
 from openloop.errors import OpenloopError, StorageError
 from openloop.proxy.attempt import Attempt
 from openloop.proxy.fleet import Named
@@ -21,13 +20,11 @@ from openloop.proxy.meters import Judged, Meters
 from openloop.records import Now, RunWriter, TimedEvent, forget_now, make_batch, write_now
 from openloop.records.manifest import write_manifest
 
-__all__ = ["Accepted", "Flight", "Judge", "Ledger"]
-
 DECISIONS_FILE = "decisions.jsonl"
 EVERY_S = 0.5
 MOST_EVENTS = 10_000  # in the manifest; a replica that flaps must not fill the disk
 
-Accepted = tuple[NDArray[np.int64], NDArray[np.bool_]]
+Accepted = tuple[Ints, Bools]
 Judge = Callable[[pa.RecordBatch], Accepted]  # places of the rows that answered, and whether they are accepted
 
 _TOLD = (
@@ -181,7 +178,7 @@ def _append(path: Path, data: bytes) -> None:
             raise
 
 
-def _judged(rows: list[dict[str, Any]], places: NDArray[np.int64], accepted: NDArray[np.bool_]) -> list[Judged]:
+def _judged(rows: list[dict[str, Any]], places: Ints, accepted: Bools) -> list[Judged]:
     found = []
     for place, good in zip(places.tolist(), accepted.tolist(), strict=True):
         row = rows[place]

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from openloop.proxy.fleet import Fleet
 
-__all__ = ["Judged", "Meters"]
-
 WINDOW_S = 60
 OTHER = "other"
 

@@ -30,8 +30,6 @@ from openloop.seeds import stream
 from openloop.slo import TTFT
 from openloop.units import parse_seconds
 
-__all__ = ["Proxy", "serve_proxy"]
-
 CONNECT_S = 10.0
 KEPT_S = 2.0  # a resting connection to a replica: shorter than servers keep theirs, which would close under a request
 SWITCH_S = 0.0005  # so long a token may wait for the thread that writes rows

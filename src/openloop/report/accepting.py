@@ -12,8 +12,6 @@ from openloop.score import CostScore, Score, blended, blends, score
 from openloop.slo import SLO
 from openloop.units import format_count, format_money, format_seconds, format_share
 
-__all__ = ["cost_report", "show_audit", "show_cost", "show_grading"]
-
 
 def show_grading(run: Path, found: Grading) -> None:
     page = Page(valid=True)

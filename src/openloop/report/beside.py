@@ -17,8 +17,6 @@ from openloop.report.marks import Axis, Curve, Figure, Mark, Panel, Rule, Stretc
 from openloop.report.page import Cell, Columns, Number, Report, Section, Table, capital, field_of, span
 from openloop.report.run import RunSubject
 
-__all__ = ["PAIR_SECTIONS", "Pair", "Subject", "names_of", "pair_of", "pair_report"]
-
 Subject = RunSubject | FrontierSubject
 
 COLORS = ("blue", "orange")

@@ -13,8 +13,6 @@ from openloop.sim.theory import batch_throughput, slow_share
 from openloop.spec import plain
 from openloop.units import format_rate, format_seconds, format_share
 
-__all__ = ["Answer", "answer_batch", "answer_fanout", "answer_hedge", "answer_little"]
-
 
 @dataclass(frozen=True)
 class Answer:

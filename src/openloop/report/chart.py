@@ -14,8 +14,6 @@ from numpy.typing import ArrayLike
 from openloop.errors import SpecError
 from openloop.report.files import save_picture
 
-__all__ = ["COLORS", "Chart"]
-
 # Told apart by people who see colours differently (Okabe and Ito).
 COLORS = {
     "orange": "#E69F00",

@@ -11,8 +11,6 @@ from openloop.report.page import show, span
 from openloop.report.terminal import Page
 from openloop.units import format_rate, format_share
 
-__all__ = ["as_junit", "as_markdown", "show_comparison", "show_standings"]
-
 UNITS: dict[str, Unit] = {"cost": "money", "attainment": "share"}
 HEADER = ("A", "B", "change", "95% interval", "better")
 STANDING = (

@@ -8,12 +8,13 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from openloop.arrays import Floats
 from openloop.errors import SpecError
 from openloop.frontier import Frontier, Point, open_frontier
 from openloop.frontier.folder import read_asked
 from openloop.records import open_run
 from openloop.report.figures import gate_rules, slos_of
-from openloop.report.marks import Axis, Curve, Figure, Floats, Mark, Panel, Rule, Stretch
+from openloop.report.marks import Axis, Curve, Figure, Mark, Panel, Rule, Stretch
 from openloop.report.page import (
     LEAST,
     Columns,
@@ -31,11 +32,6 @@ from openloop.report.page import (
 from openloop.report.run import RUN_SECTIONS, RunSubject, read_run_subject
 from openloop.slo import E2E, TPOT, TTFT, Objectives, read_slo
 from openloop.units import format_money, format_rate, format_seconds, format_share, to_ns
-
-__all__ = [
-    *("FRONTIER_SECTIONS", "TAILS", "FrontierSubject", "frontier_headline", "frontier_report"),
-    *("frontier_subject", "point_curve", "read_frontier_subject"),
-]
 
 ENOUGH = 100  # requests of a point, as of a run
 HOLLOW = f"Hollow points rest on fewer than {ENOUGH} requests, or on a client that was at fault."

@@ -8,8 +8,6 @@ from openloop.report.marks import Axis, Curve, Figure, names_figure
 from openloop.report.page import Cell, Columns, Number, Part, Report, Section, Table, below, span
 from openloop.report.plan import PLAN_SECTIONS
 
-__all__ = ["decision_report"]
-
 ROWS: Columns = {
     "cost_per_accepted": ("cost per accepted result", "money"),
     "monthly": ("cost per month", "money"),

@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from openloop.arrays import Floats, Ints
 from openloop.records import MEASURES, Run
 from openloop.report.marks import (
     MOST_NAMES,
@@ -14,7 +15,6 @@ from openloop.report.marks import (
     Bars,
     Curve,
     Figure,
-    Floats,
     Mark,
     Panel,
     Rule,
@@ -28,13 +28,6 @@ from openloop.score.quantiles import LADDER
 from openloop.score.scope import JudgedRun, Scope
 from openloop.slo import E2E, SLO, TPOT, TTFT, LinearDeadlines, Objectives
 from openloop.units import format_count, format_seconds
-
-__all__ = [
-    *("distribution_figure", "gate_rules", "gates_figure", "leaks_figure", "replicas_figure", "slos_of"),
-    *("smooth_figure", "tail_curve", "tail_places", "timeline_figure", "token_figures", "token_times"),
-]
-
-Ints = NDArray[np.int64]
 
 DRAWN = 240  # points of a distribution, evenly along its stretched axis, and as many of the largest
 LARGEST = 60

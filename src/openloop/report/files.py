@@ -7,8 +7,6 @@ from typing import Any
 
 from openloop.errors import StorageError
 
-__all__ = ["save_picture", "write_text", "writing"]
-
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:

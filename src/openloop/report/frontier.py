@@ -16,8 +16,6 @@ from openloop.report.terminal import WIDTH
 from openloop.slo import Objectives
 from openloop.units import format_money, format_rate, format_seconds
 
-__all__ = ["SweepView", "frontier_table", "show_frontier"]
-
 BAR = 30
 BRIEF: Columns = {
     "rate": ("offered", "rate"),

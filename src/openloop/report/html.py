@@ -19,9 +19,6 @@ from openloop.report.page import Cell, Number, Report, Section, Table
 from openloop.report.scales import x_scale
 from openloop.report.svg import NARROW, WIDE, svg
 
-__all__ = ["TOP", "asset", "body", "document", "page"]
-
-
 TOP = (
     '<header class="top"><span class="brand">openloop</span>'
     '<button id="theme" type="button" aria-label="Change between light and dark">Theme</button></header>'

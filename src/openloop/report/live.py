@@ -10,13 +10,12 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from openloop.arrays import Floats
 from openloop.load.conductor import Snapshot
 from openloop.load.rows import Row
 from openloop.load.selftest import Error, Trial
 from openloop.slo import E2E, TPOT, TTFT, Objectives
 from openloop.units import format_rate, format_seconds
-
-__all__ = ["LiveView", "in_place", "show_trial", "show_trials_header"]
 
 KEPT = 10_000  # requests that percentiles are taken over
 PLAIN_S = 5.0
@@ -107,12 +106,12 @@ class LiveView:
         return not any(bounds[type(gate)] > gate.within_s for gate in gates if isinstance(gate, TTFT | TPOT | E2E))
 
 
-def _quantile(values: "np.typing.NDArray[np.float64]", share: float) -> float:
+def _quantile(values: Floats, share: float) -> float:
     known = values[~np.isnan(values)]
     return float(np.quantile(known, share)) if len(known) else np.nan
 
 
-def _pair(values: "np.typing.NDArray[np.float64]") -> str:
+def _pair(values: Floats) -> str:
     return f"{format_seconds(_quantile(values, 0.5))} / {format_seconds(_quantile(values, 0.99))}"
 
 

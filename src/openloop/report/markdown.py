@@ -4,8 +4,6 @@ from collections.abc import Iterator
 
 from openloop.report.page import Number, Report, Table
 
-__all__ = ["markdown"]
-
 MOST_ROWS = 40
 LEFT_OUT = ("manifest",)  # nobody reads it there
 

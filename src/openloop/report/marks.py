@@ -4,16 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
-__all__ = [
-    *("MOST_NAMES", "Axis", "Bars", "Curve", "Figure", "Floats", "Mark", "Panel", "Rule", "Stretch", "Unit"),
-    "names_figure",
-]
-
-Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
+from openloop.arrays import Bools, Floats
 
 Unit = Literal["seconds", "rate", "share", "count", "money", "number"]
 Style = Literal["line", "dashed", "steps", "dots", "area"]

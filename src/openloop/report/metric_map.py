@@ -9,8 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["METRICS", "TOOLS", "Metric", "Theirs"]
-
 TOOLS: Final = (
     *("vllm", "sglang", "aiperf", "guidellm", "inference-perf", "genai-bench", "veeksha", "etalon", "llmperf"),
     *("loadgen", "kneepoint", "otel", "k6", "vegeta", "locust", "wrk2"),

@@ -10,8 +10,6 @@ from openloop.report.chart import Chart
 from openloop.report.terminal import WIDTH, show_inspection, show_score
 from openloop.score import Score
 
-__all__ = ["run_html", "score_html"]
-
 PAGE = '<pre style="font-family:ui-monospace,monospace;line-height:1.3;overflow-x:auto;white-space:pre">{code}</pre>'
 SHOWN_ROWS = 5
 

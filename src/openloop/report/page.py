@@ -10,11 +10,6 @@ import msgspec
 from openloop.report.marks import Bars, Curve, Figure, Mark, Unit
 from openloop.units import format_count, format_money, format_rate, format_seconds, format_share
 
-__all__ = [
-    *("LEAST", "Cell", "Columns", "Number", "Part", "Report", "Section", "Table"),
-    *("below", "capital", "field_of", "numbers", "show", "span", "texts", "written"),
-]
-
 LEAST = {"p50": 0, "p90": 10, "p95": 20, "p99": 100, "p99_9": 1000}  # values that it takes to have one beyond
 
 

@@ -9,8 +9,6 @@ from pathlib import Path
 from openloop.errors import SpecError, StorageError
 from openloop.report.files import writing
 
-__all__ = ["find_browser", "print_pdf"]
-
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "microsoft-edge")
 FLAGS = (
     *("--headless", "--disable-gpu", "--no-first-run", "--disable-background-networking"),

@@ -14,8 +14,6 @@ from openloop.report.files import save_picture
 from openloop.report.marks import Bars, Curve, Figure, Mark, Panel, Rule, Stretch
 from openloop.report.scales import Scale, tick, x_scale, y_scale
 
-__all__ = ["draw_figure"]
-
 INK = "#222222"
 INCH = 90  # of a panel's height
 

@@ -11,8 +11,6 @@ from openloop.report.page import Cell, Number, Part, Report, Section, Table, cap
 from openloop.terms import read_term
 from openloop.units import format_money, format_rate, format_seconds, format_share
 
-__all__ = ["PLAN_SECTIONS", "plan_report"]
-
 NINES = 6  # shown at most, of an availability
 COSTS: dict[str, str] = {
     "cost_per_hour": "cost per hour",

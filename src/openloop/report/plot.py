@@ -3,15 +3,13 @@
 from collections.abc import Iterable
 
 import numpy as np
-from numpy.typing import NDArray
 from rich.text import Text
 
+from openloop.arrays import Floats
 from openloop.report.marks import Curve, Figure, Panel, Rule, Stretch
 from openloop.report.page import Report, Table
 from openloop.report.scales import Scale, tick, x_scale, y_scale
 from openloop.report.terminal import Page
-
-__all__ = ["show_answer", "show_report", "text_plot"]
 
 HUES = {
     "orange": "yellow",
@@ -94,7 +92,7 @@ def _lines(panel: Panel) -> list[Curve]:
 Cells = list[list[tuple[str, str]]]
 
 
-def _heights(mark: Curve, x: Scale, y: Scale, places: NDArray[np.float64]) -> NDArray[np.float64]:
+def _heights(mark: Curve, x: Scale, y: Scale, places: Floats) -> Floats:
     """How high the curve is at places along x, both from 0 to 1; NaN outside of it."""
     known = np.isfinite(mark.x) & np.isfinite(mark.y)
     return np.interp(places, x(mark.x[known]), y(mark.y[known]), np.nan, np.nan) if known.any() else places * np.nan

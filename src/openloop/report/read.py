@@ -18,8 +18,6 @@ from openloop.report.run import RunSubject, read_run_subject, run_report
 from openloop.score.streams import Progress
 from openloop.slo import Objectives
 
-__all__ = ["read_pair", "read_report"]
-
 
 def read_report(
     path: Path,

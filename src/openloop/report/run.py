@@ -30,8 +30,6 @@ from openloop.score.streams import Progress
 from openloop.slo import Objectives
 from openloop.units import format_count, format_money, format_rate, format_seconds, format_share
 
-__all__ = ["RUN_SECTIONS", "RunSubject", "read_run_subject", "run_headline", "run_report"]
-
 LATENCIES = {
     "ttft_s": ("first token", "TTFT"),
     "tpot_s": ("each further token", "TPOT"),

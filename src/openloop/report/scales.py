@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from openloop.report.marks import Axis, Bars, Curve, Floats, Mark, Panel, Stretch
+from openloop.arrays import Floats
+from openloop.report.marks import Axis, Bars, Curve, Mark, Panel, Stretch
 from openloop.report.page import show
-
-__all__ = ["Scale", "tick", "x_scale", "y_scale"]
 
 TOP = 1 - 1e-7  # of shares on a stretched axis
 

@@ -5,12 +5,11 @@ from dataclasses import dataclass
 from html import escape
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from openloop.report.marks import Axis, Bars, Curve, Figure, Floats, Panel, Rule, Stretch
+from openloop.arrays import Bools, Floats
+from openloop.report.marks import Axis, Bars, Curve, Figure, Panel, Rule, Stretch
 from openloop.report.scales import Scale, tick, x_scale, y_scale
-
-__all__ = ["NARROW", "WIDE", "svg"]
 
 WIDE, NARROW = 860, 360  # of a desk or paper, and of a phone
 
@@ -191,7 +190,7 @@ def _curve(mark: Curve, box: _Box) -> Iterator[str]:
         yield f'<path class="dots" d="{dots}"/>'
 
 
-def _circles(mark: Curve, values: Floats, x: Floats, y: Floats, known: NDArray[np.bool_]) -> Iterator[str]:
+def _circles(mark: Curve, values: Floats, x: Floats, y: Floats, known: Bools) -> Iterator[str]:
     few = np.zeros(len(x), np.bool_) if mark.few is None else mark.few
     for i in np.flatnonzero(known).tolist():
         told = _told(mark, i, float(values[i]))
@@ -203,7 +202,7 @@ def _told(mark: Curve | Bars, i: int, value: float) -> str:
     return f' data-key="{escape(mark.keys[i])}" data-value="{value!r}"' if mark.keys else ""
 
 
-def _path(x: Floats, y: Floats, known: NDArray[np.bool_], *, steps: bool) -> str:
+def _path(x: Floats, y: Floats, known: Bools, *, steps: bool) -> str:
     """A gap where something is not known."""
     pieces: list[str] = []
     drawn = False

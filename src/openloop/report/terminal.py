@@ -17,8 +17,6 @@ from openloop.score import CostScore, Leak, QualityScore, Score, ServerScore, Sl
 from openloop.spec import plain
 from openloop.units import format_count, format_money, format_rate, format_seconds, format_share
 
-__all__ = ["Page", "inspection", "show_inspection", "show_metrics", "show_quality", "show_score", "show_table"]
-
 LATENCIES = {
     "ttft": "ttft_s",
     "tpot": "tpot_s",

@@ -10,8 +10,6 @@ from openloop.report.page import Cell, Number, Report, Section, Table, capital, 
 from openloop.tune import OBJECTIVES, Trial, Tuning
 from openloop.units import format_seconds, format_share
 
-__all__ = ["tuning_report"]
-
 TAILS = {"ttft_s": "p99 TTFT", "e2e_s": "p99 E2E", "tpot_s": "p99 TPOT"}
 UNITS: dict[str, tuple[str, Unit]] = {
     "goodput_per_dollar": ("accepted results per unit of money", "count"),

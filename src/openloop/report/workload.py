@@ -7,15 +7,13 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from numpy.typing import NDArray
 
+from openloop.arrays import Ints
 from openloop.errors import SpecError
 from openloop.report.chart import COLORS, STYLE
 from openloop.report.files import save_picture
 from openloop.units import format_rate, format_seconds
 from openloop.workload import Demand, Description, known_tokens
-
-__all__ = ["draw_workload", "show_workload"]
 
 BARS = " ▁▂▃▄▅▆▇█"
 WIDTH = 60
@@ -55,14 +53,14 @@ def show_workload(name: str, found: Description, demand: Demand) -> None:
     click.echo(f"{'arrivals':<10}|{_bars(counts)}| 0 to {format_seconds(found.span_s)}, most {most:.3g}/s")
 
 
-def _picture(label: str, tokens: NDArray[np.int64]) -> str:
+def _picture(label: str, tokens: Ints) -> str:
     low, high = (max(float(each), 1.0) for each in (tokens.min(), tokens.max()))
     edges = np.geomspace(low, max(high, low * 1.0001) * 1.0001, WIDTH + 1)
     counts, _ = np.histogram(tokens, edges)
     return f"{label:<10}|{_bars(counts)}| {low:,.0f} to {high:,.0f} tokens, logarithmic"
 
 
-def _bars(counts: NDArray[np.int64]) -> str:
+def _bars(counts: Ints) -> str:
     """Heights as letters; what is there is never invisible."""
     most = max(int(counts.max()), 1)
     return "".join(BARS[-(-int(each) * (len(BARS) - 1) // most)] for each in counts)
@@ -86,7 +84,7 @@ def draw_workload(name: str, demand: Demand, horizon_s: float, path: Path) -> No
         save_picture(figure, path)
 
 
-def _draw_lengths(axes: Axes, tokens: NDArray[np.int64], label: str, color: str) -> None:
+def _draw_lengths(axes: Axes, tokens: Ints, label: str, color: str) -> None:
     low, high = max(float(tokens.min()), 1.0), max(float(tokens.max()), 1.0)
     edges = np.geomspace(low, high, 61).tolist() if high > low else [low * 0.9, low * 1.1]
     axes.hist(tokens, edges, color=COLORS[color], edgecolor="white", linewidth=0.3)

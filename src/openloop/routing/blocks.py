@@ -8,8 +8,6 @@ from typing import Any
 import msgspec
 import numpy as np
 
-__all__ = ["Blocks", "read_events", "token_names"]
-
 _FIELDS = {
     "BlockStored": (
         *("block_hashes", "parent_block_hash", "token_ids", "block_size", "lora_id"),

@@ -11,8 +11,6 @@ from typing import Any
 import numpy as np
 from numba.extending import register_jitable
 
-__all__ = ["ENTRIES", "find", "find_home", "forget", "learn", "learn_home", "look", "make_index", "unlearn"]
-
 ENTRIES = 1 << 16
 _ENTRY = np.dtype([("name", np.int64), *((each, np.int32) for each in ("chain", "head", "newer", "older"))], align=True)
 

@@ -10,8 +10,6 @@ from openloop.routing.policy import Balanced, chance, settle
 from openloop.routing.rows import NOBODY
 from openloop.terms import COUNT, NUMBER, SHARE, param
 
-__all__ = ["Dynamo", "LlmD", "Sglang"]
-
 
 def _sglang(ask: Any, views: Any, memory: Any, knobs: Any, now: float) -> int:
     idlest, best, low, high = NOBODY, NOBODY, views[0].sent, views[0].sent

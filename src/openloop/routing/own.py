@@ -13,8 +13,6 @@ from openloop.routing.policy import Policy, signature
 from openloop.routing.rows import NOBODY
 from openloop.terms import TEXT, param
 
-__all__ = ["Own"]
-
 
 @dataclass(frozen=True)
 class Own(Policy):

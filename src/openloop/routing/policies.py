@@ -11,21 +11,6 @@ from openloop.routing.policy import FALLBACK, LIMIT, Balanced, Policy, chance, l
 from openloop.routing.rows import NOBODY
 from openloop.terms import COUNT, NUMBER, SECONDS, SHARE, param, read_term
 
-__all__ = [
-    "ROUTING",
-    "KvAware",
-    "LeastRequests",
-    "LeastTokens",
-    "Pools",
-    "PowerOfTwo",
-    "PrefixAware",
-    "Random",
-    "RoundRobin",
-    "SloAware",
-    "Sticky",
-    "read_routing",
-]
-
 LEAD = 8.0  # requests by which a favourite may be busier than others
 
 

@@ -17,26 +17,12 @@ from typing import Any, ClassVar
 import numba
 import numpy as np
 from numba.extending import register_jitable
-from numpy.typing import NDArray
 
+from openloop.arrays import Floats
 from openloop.errors import SpecError
 from openloop.routing.rows import ASK, NOBODY, SEED, VIEW
 from openloop.terms import Codec, Term, param
 from openloop.units import parse_count
-
-__all__ = [
-    "FALLBACK",
-    "FULL",
-    "LIMIT",
-    "NEVER",
-    "Balanced",
-    "Policy",
-    "chance",
-    "compiled",
-    "least",
-    "settle",
-    "signature",
-]
 
 NEVER, FULL = math.inf, 0.0
 FALLBACKS = ("least", "stay", "shed")
@@ -81,7 +67,7 @@ class Policy(Term):
         """What is to be said of a run with it."""
         return None
 
-    def knobs(self) -> NDArray[np.float64]:
+    def knobs(self) -> Floats:
         return np.zeros(0)
 
 
@@ -95,7 +81,7 @@ class Balanced(Policy):
     lead: float = param(LIMIT, NEVER)
     fallback: str = param(FALLBACK, "least")
 
-    def knobs(self) -> NDArray[np.float64]:
+    def knobs(self) -> Floats:
         values = [getattr(self, field.name) for field in dataclasses.fields(self)]
         return np.array([FALLBACKS.index(each) if isinstance(each, str) else each for each in values], np.float64)
 

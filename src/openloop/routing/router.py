@@ -17,8 +17,6 @@ from openloop.routing.policies import read_routing
 from openloop.routing.policy import Policy
 from openloop.routing.rows import ASK, MEMORY, NOBODY, SEED, VIEW, rows
 
-__all__ = ["CHUNK_TOKENS", "Replayed", "Routed", "Router", "prefix_names", "replay", "session_name", "start_memory"]
-
 CHUNK = 256  # characters of a prompt behind one name
 CHUNK_TOKENS = 64
 _MASK = (1 << 62) - 1

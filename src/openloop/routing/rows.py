@@ -4,8 +4,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["ASK", "MEMORY", "NOBODY", "SEED", "VIEW", "rows"]
-
 MEMORY = 64  # whole numbers that a policy may keep,
 SEED = 63  # of which this one is where chance comes from
 NOBODY = -1  # the place of no replica: the request is shed

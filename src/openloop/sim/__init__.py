@@ -1,7 +1,8 @@
 """Modelled systems in virtual time, which write the same records as real ones."""
 
+from openloop.persistence import After
 from openloop.sim.produce import simulate
-from openloop.sim.queues import QUEUES, After, Batch, FanOut, Fcfs, Hedged, Pipeline, Queue, Replica, Served, read_queue
+from openloop.sim.queues import QUEUES, Batch, FanOut, Fcfs, Hedged, Pipeline, Queue, Replica, Served, read_queue
 
 __all__ = [
     "QUEUES",

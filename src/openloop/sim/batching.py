@@ -6,19 +6,6 @@ from typing import ClassVar
 from openloop.sim import tables
 from openloop.terms import COUNT, Codec, Term, param
 
-__all__ = [
-    "ORDERS",
-    "POLICIES",
-    "Chunked",
-    "Deadline",
-    "First",
-    "Goodput",
-    "PrefillFirst",
-    "Prepone",
-    "Shortest",
-    "Static",
-]
-
 
 @dataclass(frozen=True)
 class Static(Term):

@@ -11,14 +11,6 @@ from openloop.sim.tables import BUCKET, CLIENT, IN_FLIGHT, LIKELY_LATE, QUEUE, S
 from openloop.spec import Strict
 from openloop.units import parse_number, parse_seconds, parse_share
 
-__all__ = [
-    "LIMITS",
-    "Client",
-    "Scale",
-    "client_row",
-    "scaler_row",
-]
-
 
 class Client(Strict, frozen=True):
     """How users behave."""

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from openloop.arrays import Bools, Floats, Ints
 from openloop.errors import SpecError
 from openloop.routing import ASK, VIEW, Policy, make_index, start_memory
 from openloop.sim import loop
@@ -35,11 +35,6 @@ from openloop.sim.tables import (
     records,
 )
 
-__all__ = ["Engine", "Served"]
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-
 BLOCK_ROWS = 16_384  # attempts that leave together
 WAIT_BINS = 512
 INDEX_TOKENS = 64  # behind one name in the index of a policy
@@ -54,7 +49,7 @@ class Served:
     times: Ints  # when, in nanoseconds,
     tokens: Ints | None  # and how many; None: one each time
 
-    def some(self, wanted: NDArray[np.bool_]) -> "Served":
+    def some(self, wanted: Bools) -> "Served":
         """Some of the attempts."""
         each = np.repeat(wanted, self.counts)
         tokens = None if self.tokens is None else self.tokens[each]

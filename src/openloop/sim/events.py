@@ -10,8 +10,6 @@ from openloop.sim.tables import CRASH, DRAIN, ROTATE, SLOW, START
 from openloop.terms import COUNT, NUMBER, SECONDS, Codec, Term, param
 from openloop.units import parse_number
 
-__all__ = ["EVENTS", "LOGGED", "Add", "Crash", "Deploy", "Event", "Remove", "Rotate", "Slow", "plan_rows"]
-
 Row = tuple[float, ...]  # time, kind, replica, value; and of what comes again: every, until
 LOGGED = ("slow", "crash", "start", "drain", "salt-rotation", "scale-out", "scale-in")
 

@@ -10,10 +10,10 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from openloop import __version__
 from openloop.admission import Admission, read_admission
+from openloop.arrays import Floats, Ints
 from openloop.arrivals import Arrivals
 from openloop.distributions import Distribution, read_distribution
 from openloop.errors import SpecError
@@ -59,24 +59,6 @@ from openloop.spec import Strict, convert, read_yaml
 from openloop.terms import SECONDS, read_term
 from openloop.units import NS_PER_S, parse_seconds, parse_share, to_ns
 from openloop.workload import Demand, Workload
-
-__all__ = [
-    "Calibrated",
-    "Drafts",
-    "Fleet",
-    "Quantization",
-    "Replicas",
-    "StepSpec",
-    "Transfer",
-    "assemble",
-    "engine_of",
-    "explain_fleet",
-    "read_fleet",
-    "simulate_fleet",
-]
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 ROLES = {"both": BOTH, "prefill": PREFILL, "decode": DECODE}
 KINDS = ("first", "retry", "hedge", "repair")

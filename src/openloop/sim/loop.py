@@ -74,8 +74,6 @@ from openloop.sim.tables import (
     WAITING,
 )
 
-__all__ = ["ENDED", "FULL", "REACHED", "advance"]
-
 FULL, REACHED, ENDED = range(3)  # why the loop returned
 SPARE_ROWS = 8
 FOLLOW, AGAIN, COPY, GIVE_UP, LOSE_PATIENCE, ARRIVE, HAPPEN, LOOK = range(8)  # what was put off

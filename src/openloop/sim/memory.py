@@ -7,8 +7,6 @@ falls away. `t` has all tables, `m` is the replica, `s` a sequence.
 
 from typing import Any
 
-__all__ = ["blocks_of", "forget_all", "get_blocks", "hits_of", "leave", "name_blocks", "use"]
-
 
 def blocks_of(tokens: int, size: int) -> int:
     return (tokens + size - 1) // size

@@ -21,8 +21,6 @@ import numpy as np
 
 from openloop.sim.translate import INT, REAL, Kind, Known, Pointer, Table, Tables, leaves, translate
 
-__all__ = ["native"]
-
 P = ParamSpec("P")
 R = TypeVar("R")
 

@@ -6,14 +6,10 @@ Only blocks that somebody else may have are named: from the first piece of a pro
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from openloop.arrays import Ints
 from openloop.sim.native import native
 from openloop.workload import Demand
-
-__all__ = ["block_names"]
-
-Ints = NDArray[np.int64]
 
 
 def block_names(demand: Demand, size: int, salt: Ints | None = None) -> tuple[Ints, Ints, Ints, Ints]:

@@ -3,20 +3,15 @@
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from openloop import __version__
+from openloop.arrays import Floats, Ints
 from openloop.arrivals import MOST_ARRIVALS, Arrivals, read_arrivals
 from openloop.errors import SpecError
 from openloop.records import Manifest, Run, checked, make_batch, make_lists, make_words
 from openloop.seeds import stream
 from openloop.sim.queues import Queue, Served, read_queue
 from openloop.units import LONGEST_S, NS_PER_S, check_number, to_ns
-
-__all__ = ["simulate"]
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 
 def simulate(

@@ -5,15 +5,11 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
+from openloop.arrays import Bools, Floats
 from openloop.records import Run, ints
 from openloop.seeds import stream
 from openloop.terms import NUMBER, SHARE, Term, param, read_term
-
-__all__ = ["LATE_TURN", "SLICES", "QualityModel", "label", "labelled", "read_quality"]
-
-Bools = NDArray[np.bool_]
 
 LATE_TURN = 4  # turns count from 0
 SLICES = ("numeric", "rare", "numeric+rare")
@@ -32,7 +28,7 @@ class QualityModel(Term):
     numeric: float = param(SHARE, 0.05)
     factor: float = param(NUMBER, 1.0)
 
-    def chance(self, tail: Bools) -> NDArray[np.float64]:
+    def chance(self, tail: Bools) -> Floats:
         return np.where(tail, max(self.fail, min(self.tail * self.factor, 1.0)), self.fail)
 
 

@@ -8,30 +8,13 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from openloop.arrays import Bools, Floats, Ints
 from openloop.distributions import LENGTHS, TIMES, Distribution
 from openloop.errors import SpecError
 from openloop.persistence import AFTER, After
 from openloop.sim.recursions import hedged_ends, multi_server, shared_clock, single_server, static_batches
 from openloop.terms import COUNT, SECONDS, SHARE, Codec, Term, param, read_term
-
-__all__ = [
-    "QUEUES",
-    "After",
-    "Batch",
-    "FanOut",
-    "Fcfs",
-    "Hedged",
-    "Pipeline",
-    "Queue",
-    "Replica",
-    "Served",
-    "read_queue",
-]
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 MOST_TOKENS = 100_000_000
 MOST_CALLS = 2_000_000_000
@@ -44,7 +27,7 @@ class Served:
     sent_s: Floats
     ended_s: Floats
     request: Ints | None = None  # which arrival it belongs to; None: one attempt each
-    hedge: NDArray[np.bool_] | None = None  # whether it is a second copy
+    hedge: Bools | None = None  # whether it is a second copy
     replica: Ints | None = None
     token_s: Floats | None = None  # of all attempts, end to end
     prompt_tokens: Ints | None = None

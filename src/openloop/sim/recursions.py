@@ -3,14 +3,9 @@
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from openloop.arrays import Floats, Ints
 from openloop.sim.native import native
-
-__all__ = ["hedged_ends", "multi_server", "shared_clock", "single_server", "static_batches"]
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 
 def single_server(arrival: Floats, service: Floats) -> Floats:

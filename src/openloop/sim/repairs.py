@@ -8,17 +8,12 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from openloop.arrays import Bools, Ints
 from openloop.persistence import Repair
 from openloop.sim.quality import LATE_TURN, QualityModel
 from openloop.workload import Demand
 from openloop.workload.demand import ASSISTANT, USER, Pieces
-
-__all__ = ["Repaired", "with_repairs"]
-
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 
 CORRECTION_TOKENS = 20
 FRESH = 1 << 60  # identities that no workload has

@@ -36,11 +36,6 @@ from openloop.sim.tables import (
     WAITING,
 )
 
-__all__ = [
-    "NEVER", "cut", "forget", "grow", "join", "key_of", "lasting", "part", "plan", "predicted_s", "purge",
-    "reserved", "steps_by", "take", "wait",
-]  # fmt: skip
-
 NEVER = np.inf
 LATER = 1e12  # added to the key of what is put off
 

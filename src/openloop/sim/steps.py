@@ -17,8 +17,6 @@ from statistics import median
 from openloop.errors import SpecError
 from openloop.spec import suggest
 
-__all__ = ["GPUS", "MEASURED", "MODELS", "Gpu", "Measured", "Model", "Preset", "StepTime", "explain", "preset"]
-
 MEMORY_SHARE = 0.9  # of a GPU's memory that an engine uses
 PROBE_TOKENS = 2048  # of the prefill in MEASURED
 PROBE_CONTEXT = 1024  # of the decoding sequences in MEASURED

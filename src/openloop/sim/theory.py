@@ -6,17 +6,6 @@ from collections.abc import Sequence
 from openloop.distributions import Distribution
 from openloop.errors import SpecError
 
-__all__ = [
-    "batch_throughput",
-    "concurrency",
-    "mg1_wait",
-    "mmc_wait",
-    "pipeline_latency",
-    "pipeline_throughput",
-    "probability_of_waiting",
-    "slow_share",
-]
-
 
 def concurrency(rate: float, latency_s: float) -> float:
     """Little's law: L = lambda * W."""

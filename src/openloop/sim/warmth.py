@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
+from openloop.arrays import Floats
 from openloop.arrivals import Arrivals
 from openloop.records import Run, TimedEvent, ints
 from openloop.sim.fleet import Fleet, simulate_fleet
@@ -16,11 +16,6 @@ from openloop.slo import Objectives
 from openloop.units import to_ns
 from openloop.workload import Demand, Warming, Workload, priming, salted, steady, with_priming
 from openloop.workload.warmth import Hot
-
-__all__ = ["simulate_warm"]
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 LOOKS = 40  # at the hit rate, while it settles
 

@@ -23,8 +23,6 @@ from openloop.spec import plain, read_json, suggest
 from openloop.tune.search import first_places, next_places
 from openloop.tune.space import Space
 
-__all__ = ["OBJECTIVES", "Trial", "Tuning", "simulate_one", "trial_of", "tune"]
-
 ASKED, TRIALS, BEST_FLEET = "tune.json", "trials.jsonl", "best.yaml"
 ROUND = 4  # tried at a time, whatever the number of cores: the same seed finds the same
 FIRST_SHARE, LAST_SHARE = 0.35, 0.4  # of the trials: spread out before any is chosen; near the best

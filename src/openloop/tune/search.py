@@ -13,13 +13,10 @@ from collections.abc import Mapping, Sequence
 from operator import ne
 
 import numpy as np
-from numpy.typing import NDArray
 
+from openloop.arrays import Floats
 from openloop.seeds import stream
 
-__all__ = ["first_places", "next_places"]
-
-Floats = NDArray[np.float64]
 Place = tuple[int, ...]
 Worth = tuple[float, ...]  # what a place brings; what comes later in it decides between equals
 

@@ -13,8 +13,6 @@ from openloop.errors import OpenloopError, SpecError
 from openloop.sim.fleet import Fleet, read_fleet
 from openloop.spec import read_yaml, suggest
 
-__all__ = ["Space", "read_space"]
-
 MOST_VALUES = 1000
 TOGETHER = ("groups", "role", "scale", "memory_tokens")  # keys that may be right only with others
 RANGE = ("from", "to", "step", "times")

@@ -4,20 +4,18 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from openloop.arrays import Bools, Floats
 from openloop.records import MISSING, Now
 from openloop.records.tail import MOST_ROWS, Tail
 from openloop.report.figures import gate_rules
-from openloop.report.marks import Axis, Curve, Figure, Floats, Panel
+from openloop.report.marks import Axis, Curve, Figure, Panel
 from openloop.report.page import Number, Report, Section
 from openloop.score.judged import judge_run
 from openloop.score.scope import Scope
 from openloop.score.scorer import objectives_of
 from openloop.slo import E2E, SLO, TTFT, Objectives, parse_slo
 from openloop.units import format_seconds
-
-__all__ = ["live_report"]
 
 RECENT_S = 10.0
 SHOWN_S = 120
@@ -97,7 +95,7 @@ def _waits(scope: Scope) -> Floats:
     return scope.answers.ttft_s if _streamed(scope) else scope.answers.e2e_s
 
 
-def _quantile(scope: Scope, which: NDArray[np.bool_], share: float) -> float | None:
+def _quantile(scope: Scope, which: Bools, share: float) -> float | None:
     values = _waits(scope)[which]
     values = values[~np.isnan(values)]
     return float(np.quantile(values, share)) if len(values) else None

@@ -8,8 +8,6 @@ from openloop.report.page import Report
 from openloop.slo import Gate, Objectives
 from openloop.units import format_seconds
 
-__all__ = ["controls", "list_page"]
-
 COLUMNS = {
     "name": "name",
     "verdict": "verdict",

@@ -21,8 +21,6 @@ from openloop.spec import plain
 from openloop.view.pages import controls, list_page
 from openloop.view.shelf import Shelf
 
-__all__ = ["ViewServer"]
-
 COOKIE = "openloop-token"
 LONGEST = 2000  # letters of a question
 PATIENCE_S = 30.0

@@ -26,8 +26,6 @@ from openloop.report.run import RunSubject, read_run_subject, run_headline, run_
 from openloop.slo import Objectives, parse_slo, read_slo
 from openloop.view.live import live_report
 
-__all__ = ["Entry", "Shelf", "entries"]
-
 DEEPEST = 6
 MOST_ENTRIES = 2000
 KEPT_BYTES = 2_000_000_000  # of runs in memory

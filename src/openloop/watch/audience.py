@@ -16,8 +16,6 @@ from openloop.watch.frame import Frame
 from openloop.watch.outlets import MetricsServer, Webhook, metrics_page
 from openloop.watch.show import history, line, picture
 
-__all__ = ["Audience"]
-
 
 class Audience:
     """With `quiet`, nothing is shown before `sum_up`; the webhook and the page hear of everything."""

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from openloop.errors import SpecError
 from openloop.units import format_seconds, parse_number, parse_seconds, write_seconds
 
-__all__ = ["FEWEST", "RULES", "Alarm", "Alert", "Burn", "Rule", "burn_rate", "parse_rules"]
-
 FEWEST = 10  # requests in the short window, below which nothing is said
 
 Counted = Callable[[float], tuple[float, float]]  # seconds back from now: how many were judged, how many passed

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from openloop.arrays import Bools, Floats, Ints
 from openloop.errors import OpenloopError
 from openloop.importers.foreign import Call
 from openloop.importers.otel import calls, run_of
@@ -25,11 +26,6 @@ from openloop.slo import Gate, Objectives
 from openloop.units import NS_PER_S
 from openloop.watch.frame import GOODPUT, Ladder, Mark, ReplicaTails, columns
 from openloop.watch.ledger import Ledger
-
-__all__ = ["Feed", "Replay", "RunFeed", "SpanFeed", "gate_names", "wall"]
-
-Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
 
 AT_ONCE = 20_000  # rows that are judged together while catching up
 SETTLE_S = 1.0  # what ended just now is not written yet
@@ -86,7 +82,7 @@ class _Records:
         self.judged: JudgedRun | None = None
         self._left_s = self._due_s = np.empty(0)
         self._accepted: Bools = np.empty(0, np.bool_)
-        self._order: NDArray[np.int64] = np.empty(0, np.int64)
+        self._order: Ints = np.empty(0, np.int64)
 
     @property
     def started_s(self) -> float | None:

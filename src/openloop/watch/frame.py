@@ -6,19 +6,6 @@ from dataclasses import dataclass
 from openloop.watch.burn import Alert, Burn
 from openloop.watch.ledger import Ledger
 
-__all__ = [
-    "GOODPUT",
-    "Disruption",
-    "Frame",
-    "Ladder",
-    "Mark",
-    "ReplicaTails",
-    "Share",
-    "columns",
-    "disruptions",
-    "share",
-]
-
 GOODPUT = "goodput"  # the signal of all gates together
 
 

@@ -3,11 +3,8 @@
 from collections.abc import Iterable, Mapping
 
 import numpy as np
-from numpy.typing import NDArray
 
-__all__ = ["Ledger"]
-
-Floats = NDArray[np.float64]
+from openloop.arrays import Floats
 
 
 class Ledger:

@@ -18,8 +18,6 @@ from openloop.spec import plain
 from openloop.watch.burn import Alert
 from openloop.watch.frame import Frame, Share
 
-__all__ = ["MetricsServer", "Webhook", "metrics_page"]
-
 TIMEOUT_S = 5.0
 TRIES = 3
 MOST_WAITING = 1000

@@ -15,8 +15,6 @@ from openloop.watch.feeds import gate_names
 from openloop.watch.frame import GOODPUT, Ladder, Mark, ReplicaTails, columns
 from openloop.watch.ledger import Ledger
 
-__all__ = ["HISTOGRAMS", "PageFeed", "within"]
-
 Buckets = dict[float, float]  # by upper edge: how many were no longer
 
 # Of requests, and of the gaps between their tokens: the first that a page has counts.

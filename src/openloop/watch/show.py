@@ -11,8 +11,6 @@ from openloop.watch.burn import Alert
 from openloop.watch.frame import GOODPUT, Frame, Ladder, share
 from openloop.watch.ledger import Ledger
 
-__all__ = ["history", "line", "picture"]
-
 BARS = " ▁▂▃▄▅▆▇█"
 POINTS = 30
 MOST_SHOWN = 8

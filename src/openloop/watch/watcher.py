@@ -19,8 +19,6 @@ from openloop.watch.frame import GOODPUT, Frame, disruptions, share
 from openloop.watch.ledger import Ledger
 from openloop.watch.pages import PageFeed
 
-__all__ = ["Settings", "open_feed", "watch"]
-
 WINDOW_S = 60.0
 SILENT_S = 30.0
 

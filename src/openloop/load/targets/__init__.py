@@ -2,7 +2,7 @@
 
 from openloop.load.targets.base import HttpTarget, JsonTarget, Target
 from openloop.load.targets.embeddings import Embeddings
-from openloop.load.targets.function import Function, find_function
+from openloop.load.targets.function import Function
 from openloop.load.targets.messages import Messages
 from openloop.load.targets.openai import Chat, Completions
 from openloop.load.targets.plain import Plain, check_template
@@ -23,7 +23,6 @@ __all__ = [
     "Responses",
     "Target",
     "check_template",
-    "find_function",
 ]
 
 TARGETS: dict[str, type[Target]] = {

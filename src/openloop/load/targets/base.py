@@ -12,8 +12,6 @@ from openloop.load.wire import Reply, encode_head
 from openloop.said import NO_SENSE, SHED, Outcome, fail, message, settle, short
 from openloop.workload import Ask
 
-__all__ = ["HttpTarget", "JsonTarget", "Target"]
-
 T = TypeVar("T")
 
 OWN_HEADERS = ("x-request-id", "content-length")

@@ -8,8 +8,6 @@ from openloop.load.targets.base import JsonTarget
 from openloop.said import Count, Outcome, fail
 from openloop.workload import Ask
 
-__all__ = ["Embeddings"]
-
 
 class _Usage(msgspec.Struct):
     prompt_tokens: Count | None = None

@@ -3,11 +3,8 @@
 import msgspec
 
 from openloop.load.targets.base import Target
-from openloop.plugins import find_function
 from openloop.said import Outcome
 from openloop.workload import Ask
-
-__all__ = ["Function", "find_function"]
 
 
 class Function(Target):

@@ -8,8 +8,6 @@ from openloop.load.targets.base import JsonTarget
 from openloop.said import Count, Outcome, fail, message
 from openloop.workload import Ask
 
-__all__ = ["Messages"]
-
 MOST_OUTPUT = 1024  # the server wants to be told, also where nobody asked for a length
 
 

@@ -10,8 +10,6 @@ from openloop.load.targets.base import JsonTarget
 from openloop.said import Choice, Outcome, Said, hear, hear_all, listed
 from openloop.workload import Ask
 
-__all__ = ["Chat", "Completions"]
-
 
 class _OpenAI(JsonTarget):
     """What the two dialects have in common."""

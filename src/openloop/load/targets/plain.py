@@ -13,8 +13,6 @@ from openloop.load.wire import Reply
 from openloop.said import Outcome
 from openloop.workload import Ask
 
-__all__ = ["Plain", "check_template"]
-
 PLACES = ("prompt", "output_tokens", "number", "model")
 
 

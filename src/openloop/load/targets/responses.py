@@ -8,8 +8,6 @@ from openloop.load.targets.base import JsonTarget
 from openloop.said import Count, Outcome, fail, message
 from openloop.workload import Ask
 
-__all__ = ["Responses"]
-
 
 class _Details(msgspec.Struct, gc=False):
     cached_tokens: Count | None = None
