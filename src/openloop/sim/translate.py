@@ -17,8 +17,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Kind", "Pointer", "Row", "Scalar", "Table", "Tables", "translate"]
-
 
 @dataclass(frozen=True)
 class Scalar:
