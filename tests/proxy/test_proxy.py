@@ -248,6 +248,24 @@ def test_a_client_that_goes_is_gone_for_the_replica_too(
     assert {row["status"] for row in rows(asyncio.run(main()))} == {"cancelled"}
 
 
+def test_a_client_that_is_gone_when_its_answer_begins_is_no_defect_of_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def relay(request: web.BaseRequest, attempt: Attempt) -> None:
+        raise ConnectionResetError("Cannot write to closing transport")
+
+    async def main() -> Run:
+        async with world(tmp_path, three_tokens) as w:
+            monkeypatch.setattr(w.proxy, "_relay", relay)
+            with pytest.raises(aiohttp.ClientError):
+                await w.ask()
+            return await w.run()
+
+    (row,) = rows(asyncio.run(main()))
+    assert (row["status"], row["error"]) == ("cancelled", "the client went away")
+    assert "Traceback" not in caplog.text
+
+
 def test_a_replica_that_is_not_well_leaves_and_comes_back(tmp_path: Path) -> None:
     async def main() -> Run:
         async with world(tmp_path, three_tokens, three_tokens, health_every="20ms", routing="round-robin") as w:

@@ -99,6 +99,8 @@ class Proxy:
         arrived_ns = time.monotonic_ns()
         try:
             return await self._answer(request, arrived_ns)
+        except ConnectionError:  # the client went away while it was written to: nobody is there to be told
+            raise asyncio.CancelledError from None
         except Refusal as refusal:
             self.meters.refused[refusal.why] += 1
             response = said(refusal.status, str(refusal))
