@@ -21,6 +21,11 @@ import numpy as np
 
 from openloop.sim.translate import INT, REAL, Kind, Known, Pointer, Table, Tables, leaves, translate
 
+try:
+    import fcntl
+except ImportError:  # Windows has none
+    fcntl = None  # type: ignore[assignment]
+
 __all__ = ["native"]
 
 P = ParamSpec("P")
@@ -215,9 +220,7 @@ def _folder() -> Path | None:
 def _alone(folder: Path) -> Iterator[None]:
     """One process at a time, where the system can say so."""
     handle = None
-    with contextlib.suppress(ImportError, OSError):
-        import fcntl  # noqa: PLC0415  # Windows has none
-
+    with contextlib.suppress(AttributeError, OSError):
         handle = os.open(folder, os.O_RDONLY)
         fcntl.flock(handle, fcntl.LOCK_EX)
     try:

@@ -17,21 +17,21 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Kind", "Pointer", "Row", "Scalar", "Table", "Tables", "translate"]
+__all__ = ["INT", "REAL", "Kind", "Known", "Pointer", "Table", "Tables", "leaves", "translate"]
 
 
 @dataclass(frozen=True)
-class Scalar:
+class _Scalar:
     llvm: str
     rank: int  # which of two kinds holds both
 
 
-TRUTH, INT, REAL = Scalar("i1", 0), Scalar("i64", 1), Scalar("double", 2)
-WORD = Scalar("i64", -1)  # whole, without a sign, and with no other
+TRUTH, INT, REAL = _Scalar("i1", 0), _Scalar("i64", 1), _Scalar("double", 2)
+WORD = _Scalar("i64", -1)  # whole, without a sign, and with no other
 
 
 @dataclass(frozen=True)
-class Row:
+class _Row:
     dtype: np.dtype[Any]
 
 
@@ -58,7 +58,7 @@ class Pointer:
 
 
 @dataclass(frozen=True)
-class Several:
+class _Several:
     kinds: tuple["Kind", ...]
 
 
@@ -69,11 +69,11 @@ class Known:
     value: Any
 
 
-Kind = Scalar | Row | Table | Tables | Pointer | Several | Known
+Kind = _Scalar | _Row | Table | Tables | Pointer | _Several | Known
 
 
 @dataclass(frozen=True)
-class Value:
+class _Value:
     kind: Kind
     parts: tuple[str, ...] = ()
 
@@ -85,20 +85,20 @@ class _AgainError(Exception):
 def leaves(kind: Kind) -> list[str]:
     """What it is made of, in LLVM's types."""
     match kind:
-        case Scalar():
+        case _Scalar():
             return [kind.llvm]
         case Table():
             return ["ptr"] + ["i64"] * (kind.axes + kind.sliced)
-        case Several():
+        case _Several():
             return [leaf for each in kind.kinds for leaf in leaves(each)]
         case Known():
             return []
     return ["ptr"]
 
 
-def width(kind: Kind) -> int:
+def _width(kind: Kind) -> int:
     """Places that it takes in the box in which arguments are handed over."""
-    return sum(width(each) for _, each in kind.kinds) if isinstance(kind, Tables) else len(leaves(kind))
+    return sum(_width(each) for _, each in kind.kinds) if isinstance(kind, Tables) else len(leaves(kind))
 
 
 def translate(function: Callable[..., Any], kinds: Sequence[Kind], entry: str) -> tuple[str, Kind]:
@@ -111,7 +111,7 @@ def translate(function: Callable[..., Any], kinds: Sequence[Kind], entry: str) -
             lines.append(f"%p{place} = getelementptr i64, ptr %box, i64 {place}")
             lines += [] if isinstance(kind, Tables) else [f"%a{place} = load {leaf}, ptr %p{place}"]
             given.append(f"ptr %p{place}" if isinstance(kind, Tables) else f"{leaf} %a{place}")
-            place += width(kind) if isinstance(kind, Tables) else 1
+            place += _width(kind) if isinstance(kind, Tables) else 1
     back = leaves(result)
     call = f"call {_returned(back)} @{name}({', '.join(given)})"
     lines.append(f"store {_returned(back)} %r, ptr %box" if back else "ret void")
@@ -186,7 +186,7 @@ class _Body(ast.NodeVisitor):
         self.kinds = kinds
         self.lines: list[str] = []
         self.slots: list[str] = []
-        self.known: dict[str, Value] = {}  # variables: their kind, and where their parts are
+        self.known: dict[str, _Value] = {}  # variables: their kind, and where their parts are
         self.count = 0
         self.over = False  # nothing comes after this in the block
         self.loops: list[tuple[str, str]] = []  # where continue and break lead
@@ -199,7 +199,7 @@ class _Body(ast.NodeVisitor):
         for argument, kind in zip(node.args.args, self.kinds, strict=True):
             parts = [f"%{argument.arg}.{n}" for n in range(len(leaves(kind)))]
             given += [f"{leaf} {part}" for leaf, part in zip(leaves(kind), parts, strict=True)]
-            self.assign(argument.arg, Value(kind, tuple(parts)))
+            self.assign(argument.arg, _Value(kind, tuple(parts)))
         for statement in node.body:
             self.visit(statement)
         if not self.over:
@@ -234,47 +234,47 @@ class _Body(ast.NodeVisitor):
 
     # Kinds.
 
-    def as_value(self, what: Any) -> Value:
+    def as_value(self, what: Any) -> _Value:
         """What Python knows already."""
         if isinstance(what, bool | np.bool_):
-            return Value(TRUTH, ("true" if what else "false",))
+            return _Value(TRUTH, ("true" if what else "false",))
         if isinstance(what, int | np.integer):
-            return Value(INT, (str((int(what) + (1 << 63)) % (1 << 64) - (1 << 63)),))
+            return _Value(INT, (str((int(what) + (1 << 63)) % (1 << 64) - (1 << 63)),))
         if isinstance(what, float):
-            return Value(REAL, (f"0x{struct.unpack('>Q', struct.pack('>d', what))[0]:016X}",))
-        return Value(Known(what))
+            return _Value(REAL, (f"0x{struct.unpack('>Q', struct.pack('>d', what))[0]:016X}",))
+        return _Value(Known(what))
 
-    def cast(self, value: Value, kind: Kind, *, cut: bool = False) -> Value:
+    def cast(self, value: _Value, kind: Kind, *, cut: bool = False) -> _Value:
         """To another kind that can hold it, or one that loses something where that is asked for."""
         old, (part, *_) = value.kind, value.parts or ("",)
         if old == kind:
             return value
-        if not (isinstance(old, Scalar) and isinstance(kind, Scalar)) or (not cut and kind.rank < old.rank):
+        if not (isinstance(old, _Scalar) and isinstance(kind, _Scalar)) or (not cut and kind.rank < old.rank):
             raise TypeError(f"{self.function.__name__}: {old} where there should be {kind}")
         if cut and {old, kind} == {INT, WORD}:
-            return Value(kind, (part,))
+            return _Value(kind, (part,))
         if kind == TRUTH:
             test = f"icmp ne i64 {part}, 0" if old != REAL else f"fcmp une double {part}, 0.0"
-            return Value(TRUTH, (self.emit(test),))
+            return _Value(TRUTH, (self.emit(test),))
         if old == TRUTH:
             part = {"true": "1", "false": "0"}.get(part) or self.emit(f"zext i1 {part} to i64")
-            return self.cast(Value(INT, (part,)), kind)
+            return self.cast(_Value(INT, (part,)), kind)
         if part.lstrip("-").isdecimal():
             return self.as_value(float(part))
         how = "fptosi" if old == REAL else "sitofp"
-        return Value(kind, (self.emit(f"{how} {old.llvm} {part} to {kind.llvm}"),))
+        return _Value(kind, (self.emit(f"{how} {old.llvm} {part} to {kind.llvm}"),))
 
-    def together(self, *values: Value) -> list[Value]:
+    def together(self, *values: _Value) -> list[_Value]:
         """As one kind, which holds them all."""
         kinds = {each.kind for each in values}
         if len(kinds) == 1 and TRUTH not in kinds:
             return list(values)
-        widest = max((each for each in kinds if isinstance(each, Scalar)), key=lambda each: each.rank)
+        widest = max((each for each in kinds if isinstance(each, _Scalar)), key=lambda each: each.rank)
         return [self.cast(each, INT if widest == TRUTH else widest) for each in values]
 
     def truth(self, node: ast.expr) -> str:
         """As LLVM branches by it; `true` and `false` are known beforehand."""
-        value: Value = self.visit(node)
+        value: _Value = self.visit(node)
         return "false" if value.kind == Known(None) else self.cast(value, TRUTH, cut=True).parts[0]
 
     # Variables, fields and places.
@@ -284,41 +284,41 @@ class _Body(ast.NodeVisitor):
         self.slots.append(f"{name} = alloca {llvm}")
         return name
 
-    def assign(self, name: str, value: Value) -> None:
+    def assign(self, name: str, value: _Value) -> None:
         if name not in self.known:
             kind = self.wide.get(name, value.kind)
-            self.known[name] = Value(kind, tuple(self.slot(leaf) for leaf in leaves(kind)))
+            self.known[name] = _Value(kind, tuple(self.slot(leaf) for leaf in leaves(kind)))
         held = self.known[name]
-        if isinstance(held.kind, Scalar) and isinstance(value.kind, Scalar) and value.kind.rank > held.kind.rank:
+        if isinstance(held.kind, _Scalar) and isinstance(value.kind, _Scalar) and value.kind.rank > held.kind.rank:
             self.wide[name] = value.kind
             raise _AgainError
         value = self.cast(value, held.kind)
         for leaf, part, slot in zip(leaves(held.kind), value.parts, held.parts, strict=True):
             self.lines.append(f"store {leaf} {part}, ptr {slot}")
 
-    def visit_Name(self, node: ast.Name) -> Value:
+    def visit_Name(self, node: ast.Name) -> _Value:
         if node.id in self.known:
             held = self.known[node.id]
             loaded = zip(leaves(held.kind), held.parts, strict=True)
-            return Value(held.kind, tuple(self.emit(f"load {leaf}, ptr {slot}") for leaf, slot in loaded))
+            return _Value(held.kind, tuple(self.emit(f"load {leaf}, ptr {slot}") for leaf, slot in loaded))
         names = self.function.__globals__
         return self.as_value(names[node.id] if node.id in names else names["__builtins__"][node.id])
 
-    def visit_Constant(self, node: ast.Constant) -> Value:
+    def visit_Constant(self, node: ast.Constant) -> _Value:
         return self.as_value(node.value)
 
-    def visit_Attribute(self, node: ast.Attribute) -> Value:
-        owner: Value = self.visit(node.value)
+    def visit_Attribute(self, node: ast.Attribute) -> _Value:
+        owner: _Value = self.visit(node.value)
         if isinstance(owner.kind, Known):
             return self.as_value(getattr(owner.kind.value, node.attr))
         if isinstance(owner.kind, Table) and node.attr == "shape":
             axes = owner.kind.axes
-            return Value(Several((INT,) * axes), owner.parts[1 : 1 + axes])
+            return _Value(_Several((INT,) * axes), owner.parts[1 : 1 + axes])
         if isinstance(owner.kind, Tables):
             return self.table(owner, node.attr)
         return self.load(*self.field(owner, node))
 
-    def table(self, owner: Value, name: str) -> Value:
+    def table(self, owner: _Value, name: str) -> _Value:
         assert isinstance(owner.kind, Tables)
         place, parts = 0, []
         for each, kind in owner.kind.kinds:
@@ -326,31 +326,31 @@ class _Body(ast.NodeVisitor):
                 for n, leaf in enumerate(leaves(kind)):
                     at = self.emit(f"getelementptr inbounds i64, ptr {owner.parts[0]}, i64 {place + n}")
                     parts.append(self.emit(f"load {leaf}, ptr {at}, !invariant.load !1"))
-                return Value(kind, tuple(parts))
-            place += width(kind)
+                return _Value(kind, tuple(parts))
+            place += _width(kind)
         raise TypeError(f"{self.function.__name__}: there is no table {name}")
 
-    def field(self, owner: Value, node: ast.Attribute) -> tuple[str, np.dtype[Any], str]:
+    def field(self, owner: _Value, node: ast.Attribute) -> tuple[str, np.dtype[Any], str]:
         """Of a row: where it is, what is there, and which others are not."""
-        fields: Any = owner.kind.dtype.fields if isinstance(owner.kind, Row) else {}
+        fields: Any = owner.kind.dtype.fields if isinstance(owner.kind, _Row) else {}
         if node.attr not in fields:
             raise self.generic_visit(node)
         kind, offset = fields[node.attr][:2]
         at = self.emit(f"getelementptr inbounds i8, ptr {owner.parts[0]}, i64 {offset}")
         return at, kind, self.module.tag(owner.kind, node.attr)
 
-    def load(self, at: str, dtype: np.dtype[Any], tag: str) -> Value:
+    def load(self, at: str, dtype: np.dtype[Any], tag: str) -> _Value:
         kind, llvm = _STORED[dtype.str[1:]]
         found = self.emit(f"load {llvm}, ptr {at}, {tag}")
-        return Value(kind, (self.emit(f"sext i32 {found} to i64") if llvm == "i32" else found,))
+        return _Value(kind, (self.emit(f"sext i32 {found} to i64") if llvm == "i32" else found,))
 
-    def store(self, at: str, dtype: np.dtype[Any], tag: str, value: Value) -> None:
+    def store(self, at: str, dtype: np.dtype[Any], tag: str, value: _Value) -> None:
         kind, llvm = _STORED[dtype.str[1:]]
         part = self.cast(value, kind).parts[0]
         part = self.emit(f"trunc i64 {part} to i32") if llvm == "i32" else part
         self.lines.append(f"store {llvm} {part}, ptr {at}, {tag}")
 
-    def element(self, owner: Value, index: ast.expr) -> str:
+    def element(self, owner: _Value, index: ast.expr) -> str:
         """Where it is."""
         table = owner.kind
         assert isinstance(table, Table)
@@ -366,18 +366,18 @@ class _Body(ast.NodeVisitor):
             place, size = self.emit(f"mul nsw i64 {place}, {owner.parts[-1]}"), "i8"
         return self.emit(f"getelementptr inbounds {size}, ptr {owner.parts[0]}, i64 {place}")
 
-    def visit_Subscript(self, node: ast.Subscript) -> Value:
-        owner: Value = self.visit(node.value)
-        if isinstance(owner.kind, Several) and isinstance(node.slice, ast.Constant):
-            return Value(INT, (owner.parts[int(str(node.slice.value))],))  # of a shape
+    def visit_Subscript(self, node: ast.Subscript) -> _Value:
+        owner: _Value = self.visit(node.value)
+        if isinstance(owner.kind, _Several) and isinstance(node.slice, ast.Constant):
+            return _Value(INT, (owner.parts[int(str(node.slice.value))],))  # of a shape
         if not isinstance(owner.kind, Table):
             raise self.generic_visit(node)
         if isinstance(node.slice, ast.Slice):
             return self.some(owner, node.slice)
         at, dtype = self.element(owner, node.slice), owner.kind.dtype
-        return Value(Row(dtype), (at,)) if dtype.names else self.load(at, dtype, self.module.tag(dtype))
+        return _Value(_Row(dtype), (at,)) if dtype.names else self.load(at, dtype, self.module.tag(dtype))
 
-    def some(self, owner: Value, asked: ast.Slice) -> Value:
+    def some(self, owner: _Value, asked: ast.Slice) -> _Value:
         """A slice forwards of a table with one axis."""
         assert isinstance(owner.kind, Table)
         start, stop, step = (
@@ -391,7 +391,7 @@ class _Body(ast.NodeVisitor):
         old = owner.parts[-1] if owner.kind.sliced else str(size)
         at = self.emit(f"getelementptr i8, ptr {owner.parts[0]}, i64 {self.emit(f'mul i64 {start}, {old}')}")
         stride = self.emit(f"mul i64 {step}, {old}")
-        return Value(Table(owner.kind.dtype, 1, True), (at, count, stride))
+        return _Value(Table(owner.kind.dtype, 1, True), (at, count, stride))
 
     def least(self, order: str, one: str, other: str) -> str:
         test = self.emit(f"icmp {order} i64 {one}, {other}")
@@ -399,10 +399,10 @@ class _Body(ast.NodeVisitor):
 
     # Expressions.
 
-    def visit_BinOp(self, node: ast.BinOp) -> Value:
+    def visit_BinOp(self, node: ast.BinOp) -> _Value:
         return self.combine(node, self.visit(node.left), self.visit(node.right))
 
-    def combine(self, node: ast.BinOp | ast.AugAssign, left: Value, right: Value) -> Value:
+    def combine(self, node: ast.BinOp | ast.AugAssign, left: _Value, right: _Value) -> _Value:
         op = type(node.op)
         one, other = self.together(left, right)
         if op in (ast.Div, ast.Pow):
@@ -420,10 +420,10 @@ class _Body(ast.NodeVisitor):
         elif op in _BITS and not real:
             what = f"{_BITS[op]} i64 {a}, {b}"
         elif op is ast.Mod or (op is ast.FloorDiv and one.kind == INT):
-            return Value(one.kind, (self.divide(op is ast.Mod, real, a, b),))
+            return _Value(one.kind, (self.divide(op is ast.Mod, real, a, b),))
         else:
             raise self.generic_visit(node)
-        return Value(one.kind, (self.emit(what),))
+        return _Value(one.kind, (self.emit(what),))
 
     def divide(self, rest: bool, real: bool, a: str, b: str) -> str:
         """Rounded down, so that the rest has the sign of the divisor."""
@@ -438,20 +438,20 @@ class _Body(ast.NodeVisitor):
             return self.emit(f"select i1 {off}, {llvm} {fixed}, {llvm} {left}")
         return self.emit(f"sub i64 {self.emit(f'sdiv i64 {a}, {b}')}, {self.emit(f'zext i1 {off} to i64')}")
 
-    def visit_UnaryOp(self, node: ast.UnaryOp) -> Value:
+    def visit_UnaryOp(self, node: ast.UnaryOp) -> _Value:
         if isinstance(node.op, ast.Not):
             test = self.truth(node.operand)
             known = {"true": "false", "false": "true"}.get(test)
-            return Value(TRUTH, (known or self.emit(f"xor i1 {test}, true"),))
+            return _Value(TRUTH, (known or self.emit(f"xor i1 {test}, true"),))
         if not isinstance(node.op, ast.USub):
             raise self.generic_visit(node)
         if isinstance(node.operand, ast.Constant):
             return self.as_value(-node.operand.value)  # type: ignore[operator]
         (value,) = self.together(self.visit(node.operand))
         what = "fneg double" if value.kind == REAL else "sub i64 0,"
-        return Value(value.kind, (self.emit(f"{what} {value.parts[0]}"),))
+        return _Value(value.kind, (self.emit(f"{what} {value.parts[0]}"),))
 
-    def visit_Compare(self, node: ast.Compare) -> Value:
+    def visit_Compare(self, node: ast.Compare) -> _Value:
         if len(node.ops) > 1:
             raise self.generic_visit(node)
         left, right = self.visit(node.left), self.visit(node.comparators[0])
@@ -464,9 +464,9 @@ class _Body(ast.NodeVisitor):
             how = f"fcmp {'u' if how == 'ne' else 'o'}{how} double"
         else:
             how = f"icmp {how if how in ('eq', 'ne') else ('u' if one.kind == WORD else 's') + how} i64"
-        return Value(TRUTH, (self.emit(f"{how} {one.parts[0]}, {other.parts[0]}"),))
+        return _Value(TRUTH, (self.emit(f"{how} {one.parts[0]}, {other.parts[0]}"),))
 
-    def visit_BoolOp(self, node: ast.BoolOp) -> Value:
+    def visit_BoolOp(self, node: ast.BoolOp) -> _Value:
         """What decides ends it, and what is known decides beforehand."""
         decides = "false" if isinstance(node.op, ast.And) else "true"
         slot, done = self.slot("i1"), self.label()
@@ -476,7 +476,7 @@ class _Body(ast.NodeVisitor):
             test = self.truth(each)
             if test == decides:
                 if not asked:
-                    return Value(TRUTH, (decides,))
+                    return _Value(TRUTH, (decides,))
                 break
             if test in ("true", "false"):
                 continue
@@ -487,29 +487,29 @@ class _Body(ast.NodeVisitor):
         else:
             test = self.truth(node.values[-1])
             if not asked:
-                return Value(TRUTH, (test,))
+                return _Value(TRUTH, (test,))
             self.lines.append(f"store i1 {test}, ptr {slot}")
         self.begin(done)
-        return Value(TRUTH, (self.emit(f"load i1, ptr {slot}"),))
+        return _Value(TRUTH, (self.emit(f"load i1, ptr {slot}"),))
 
-    def visit_IfExp(self, node: ast.IfExp) -> Value:
+    def visit_IfExp(self, node: ast.IfExp) -> _Value:
         test = self.truth(node.test)
         if test in ("true", "false"):
-            found: Value = self.visit(node.body if test == "true" else node.orelse)
+            found: _Value = self.visit(node.body if test == "true" else node.orelse)
             return found
         name = f"?{node.lineno}.{node.col_offset}"
         self.branch(test, lambda: self.assign(name, self.visit(node.body)),
                     lambda: self.assign(name, self.visit(node.orelse)))  # fmt: skip
         return self.visit_Name(ast.Name(name))
 
-    def visit_Tuple(self, node: ast.Tuple) -> Value:
+    def visit_Tuple(self, node: ast.Tuple) -> _Value:
         values = [self.visit(each) for each in node.elts]
-        return Value(
-            Several(tuple(each.kind for each in values)), tuple(part for each in values for part in each.parts)
+        return _Value(
+            _Several(tuple(each.kind for each in values)), tuple(part for each in values for part in each.parts)
         )
 
-    def visit_Call(self, node: ast.Call) -> Value:
-        called: Value = self.visit(node.func)
+    def visit_Call(self, node: ast.Call) -> _Value:
+        called: _Value = self.visit(node.func)
         given = [self.visit(each) for each in node.args]
         if isinstance(called.kind, Pointer):
             return self.call_pointer(called, given)
@@ -517,43 +517,45 @@ class _Body(ast.NodeVisitor):
         if node.keywords or what is None:
             raise self.generic_visit(node)
         if what is len:
-            return Value(INT, (given[0].parts[1],))
+            return _Value(INT, (given[0].parts[1],))
         if what in (int, np.int64):
             return self.cast(given[0], INT, cut=True)
         if what in (float, bool, np.uint64):
             return self.cast(given[0], {float: REAL, bool: TRUTH}.get(what, WORD), cut=True)
         if what in (min, max):
-            best: Value = functools.reduce(functools.partial(self.choose, "lt" if what is min else "gt"), given)
+            best: _Value = functools.reduce(functools.partial(self.choose, "lt" if what is min else "gt"), given)
             return best
         if what in _INTRINSICS:
             name = f"double @llvm.{_INTRINSICS[what]}.f64"
             self.module.declare(f"{name}(double)")
-            found = Value(REAL, (self.emit(f"call {name}(double {self.cast(given[0], REAL).parts[0]})"),))
+            found = _Value(REAL, (self.emit(f"call {name}(double {self.cast(given[0], REAL).parts[0]})"),))
             return self.cast(found, INT, cut=True) if what in (math.ceil, math.floor) else found
         return self.call(what, given)
 
-    def choose(self, how: str, one: Value, other: Value) -> Value:
+    def choose(self, how: str, one: _Value, other: _Value) -> _Value:
         """The first, unless the other is less or more."""
         one, other = self.together(one, other)
         a, b = one.parts[0], other.parts[0]
         test = self.emit(f"fcmp o{how} double {b}, {a}" if one.kind == REAL else f"icmp s{how} i64 {b}, {a}")
         llvm = leaves(one.kind)[0]
-        return Value(one.kind, (self.emit(f"select i1 {test}, {llvm} {b}, {llvm} {a}"),))
+        return _Value(one.kind, (self.emit(f"select i1 {test}, {llvm} {b}, {llvm} {a}"),))
 
-    def call(self, function: Callable[..., Any], given: list[Value]) -> Value:
+    def call(self, function: Callable[..., Any], given: list[_Value]) -> _Value:
         name, result = self.module.instance(function, tuple(each.kind for each in given))
         parts = [f"{leaf} {part}" for each in given for leaf, part in zip(leaves(each.kind), each.parts, strict=True)]
         back = leaves(result)
         line = f"call {_returned(back)} @{name}({', '.join(parts)})"
         if not back:
             self.lines.append(line)
-            return Value(result)
+            return _Value(result)
         found = self.emit(line)
         if len(back) == 1:
-            return Value(result, (found,))
-        return Value(result, tuple(self.emit(f"extractvalue {_returned(back)} {found}, {n}") for n in range(len(back))))
+            return _Value(result, (found,))
+        return _Value(
+            result, tuple(self.emit(f"extractvalue {_returned(back)} {found}, {n}") for n in range(len(back)))
+        )
 
-    def call_pointer(self, called: Value, given: list[Value]) -> Value:
+    def call_pointer(self, called: _Value, given: list[_Value]) -> _Value:
         """Numba hands an array over as one structure: who owns it, twice; items, bytes of one, where, and how far."""
         parts = []
         shape = "{ ptr, ptr, i64, i64, ptr, [1 x i64], [1 x i64] }"
@@ -567,7 +569,7 @@ class _Body(ast.NodeVisitor):
             for place, value in fields.items():
                 made = self.emit(f"insertvalue {shape} {made}, {value}, {place}")
             parts.append(f"{shape} {made}")
-        return Value(INT, (self.emit(f"call i64 {called.parts[0]}({', '.join(parts)})"),))
+        return _Value(INT, (self.emit(f"call i64 {called.parts[0]}({', '.join(parts)})"),))
 
     # Statements.
 
@@ -611,13 +613,13 @@ class _Body(ast.NodeVisitor):
             raise self.generic_visit(target)
         return self.element(owner, target.slice), owner.kind.dtype, self.module.tag(owner.kind.dtype)
 
-    def put(self, target: ast.expr, value: Value) -> None:
+    def put(self, target: ast.expr, value: _Value) -> None:
         if isinstance(target, ast.Name):
             self.assign(target.id, value)
         elif isinstance(target, ast.Tuple):
-            assert isinstance(value.kind, Several)
+            assert isinstance(value.kind, _Several)
             for each, kind, part in zip(target.elts, value.kind.kinds, value.parts, strict=True):
-                self.put(each, Value(kind, (part,)))
+                self.put(each, _Value(kind, (part,)))
         else:
             at, dtype, tag = self.place(target)
             if dtype.names is None:
@@ -684,7 +686,7 @@ class _Body(ast.NodeVisitor):
         test = self.emit(f"icmp {'sgt' if step.startswith('-') else 'slt'} i64 {now}, {stop}")
         self.end(f"br i1 {test}, label %{body}, label %{after}")
         self.begin(body)
-        self.put(node.target, Value(INT, (now,)))
+        self.put(node.target, _Value(INT, (now,)))
         self.loop(node, self.label(), again, after)
 
     def visit_Break(self, _: ast.Break) -> None:
@@ -694,10 +696,10 @@ class _Body(ast.NodeVisitor):
         self.end(f"br label %{self.loops[-1][0]}")
 
     def visit_Return(self, node: ast.Return) -> None:
-        value = Value(Known(None)) if node.value is None else self.visit(node.value)
+        value = _Value(Known(None)) if node.value is None else self.visit(node.value)
         if not self.returns:
             self.returns, self.result = True, value.kind
-        if isinstance(self.result, Scalar) and isinstance(value.kind, Scalar) and value.kind.rank > self.result.rank:
+        if isinstance(self.result, _Scalar) and isinstance(value.kind, _Scalar) and value.kind.rank > self.result.rank:
             self.wide["return"] = value.kind
             raise _AgainError
         value = self.cast(value, self.result)
