@@ -152,7 +152,13 @@ def test_interrupted_it_goes_on_where_it_was(tmp_path: Path, how: int) -> None:
     folder = run_with(tmp_path / "run", [str(i) for i in range(60)])
     gate = f"python:{tmp_path}/slow.py:check,limit=60s"
     command = [sys.executable, "-m", "openloop", "grade", str(folder), "--gate", gate, "--jobs", "1"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # tests may run where nobody can interrupt
+    )
     spool = folder / GRADES.spool
     until = time.monotonic() + 60
     while time.monotonic() < until and not (spool.exists() and GRADES.read_spool(folder)[0].num_rows):
