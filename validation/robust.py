@@ -488,26 +488,30 @@ def streams(folder: Path, _: int) -> None:
 def soak(folder: Path, minutes: int) -> None:
     """Load, proxy and view for an hour: after a tenth of it, none of them grows."""
     slos = [f"ttft<={200 + 10 * each}ms" for each in range(20)]
-    with served() as (first, one), served() as (second, other):
-        with proxied(folder, folder / "record", first, second) as (url, door):
-            run = start(command(url, folder / "run", rate=10.0, seconds=60.0 * minutes))
-            while not (folder / "run" / "now.json").exists() and run.poll() is None:
-                time.sleep(0.1)
-            seen = folder / "shelf" / "seen"
-            subprocess.run(command(first, seen, seconds=10.0), check=False, capture_output=True)
-            with listening([*OPENLOOP, "view", str(seen.parent), "--port", "0"]) as (page, viewer):
-                processes = {"server": one, "other server": other, "proxy": door, "view": viewer, "client": run}
-                sizes: list[dict[str, int]] = []
-                asked = 0
-                while run.poll() is None:
-                    with urllib.request.urlopen(f"{page}api/score?what=seen&slo={quote(slos[asked % 20])}") as answer:
-                        json.load(answer)
-                    asked += 1
-                    now = {name: _memory(each.pid) for name, each in processes.items()}
-                    sizes.append(now | {"worker": sum(map(_memory, below(run.pid)))})
-                    time.sleep(10.0)
-        told = run.communicate()[1]
-        assert "Traceback" not in told, told
+    with (
+        served() as (first, one),
+        served() as (second, other),
+        proxied(folder, folder / "record", first, second) as (url, door),
+    ):
+        with (folder / "told").open("w") as told:  # a pipe that nobody reads is full after a while
+            call = command(url, folder / "run", rate=10.0, seconds=60.0 * minutes)
+            run = subprocess.Popen(call, stdout=told, stderr=told, text=True, start_new_session=True)
+        while not (folder / "run" / "now.json").exists() and run.poll() is None:
+            time.sleep(0.1)
+        seen = folder / "shelf" / "seen"
+        subprocess.run(command(first, seen, seconds=10.0), check=False, capture_output=True)
+        with listening([*OPENLOOP, "view", str(seen.parent), "--port", "0"]) as (page, viewer):
+            processes = {"server": one, "other server": other, "proxy": door, "view": viewer, "client": run}
+            sizes: list[dict[str, int]] = []
+            asked = 0
+            while run.poll() is None:
+                with urllib.request.urlopen(f"{page}api/score?what=seen&slo={quote(slos[asked % 20])}") as answer:
+                    json.load(answer)
+                asked += 1
+                now = {name: _memory(each.pid) for name, each in processes.items()}
+                sizes.append(now | {"worker": sum(map(_memory, below(run.pid)))})
+                time.sleep(10.0)
+    assert "Traceback" not in (folder / "told").read_text()
     fates = Counter(row["status"] for row in ol.open_run(folder / "run").head(1 << 30))
     recorded = ol.open_run(folder / "record").num_rows
     print(

@@ -1,5 +1,6 @@
 """A run while it goes on: one line that changes on a terminal, one line now and then elsewhere."""
 
+import select
 import sys
 import time
 from collections import Counter, deque
@@ -29,6 +30,14 @@ def in_place(quiet: bool) -> Live | None:
     live = Live(console=Console(stderr=True), refresh_per_second=4, transient=True)
     live.start()
     return live
+
+
+def _is_read() -> bool:
+    """Whether a line on standard error can be written at once: a reader who does not read must not hold up the load."""
+    try:
+        return bool(select.select([], [sys.stderr], [], 0)[1])
+    except (OSError, ValueError):  # no file: a string, in which there is always room
+        return True
 
 
 class LiveView:
@@ -61,7 +70,7 @@ class LiveView:
         self.last = self.line(snapshot)
         if self._live:
             self._live.update(Text(self.last))
-        elif not self._quiet and time.monotonic() - self._shown >= PLAIN_S:
+        elif not self._quiet and time.monotonic() - self._shown >= PLAIN_S and _is_read():
             click.echo(self.last, err=True)
             self._shown = time.monotonic()
 

@@ -1,0 +1,35 @@
+"""A run while it goes on."""
+
+import contextlib
+import os
+import sys
+import threading
+
+import pytest
+
+from openloop.load.conductor import Snapshot
+from openloop.report.live import LiveView
+
+
+def test_who_does_not_read_does_not_hold_up_the_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    read, write = os.pipe()
+    os.set_blocking(write, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(write, bytes(4096))
+    os.set_blocking(write, True)
+    with os.fdopen(write, "w") as full:
+        monkeypatch.setattr(sys, "stderr", full)
+        view = LiveView(10.0, None)
+        telling = threading.Thread(target=view, args=(Snapshot(seconds=1.0, due=3),), daemon=True)
+        telling.start()
+        telling.join(20.0)
+        hangs = telling.is_alive()
+        os.read(read, 1 << 20)  # now there is room again
+        telling.join(20.0)
+        assert not hangs
+        assert os.get_blocking(write)
+        view(Snapshot(seconds=2.0, due=6))
+        full.flush()
+        assert "2 of 10 s" in os.read(read, 1 << 20).decode()
+    os.close(read)
