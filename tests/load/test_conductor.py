@@ -753,7 +753,7 @@ def test_a_limit_on_requests_ends_the_run_cleanly(server: Served, tmp_path: Path
 
 def test_requests_within_a_limit_are_asked_again_too(server: Served, tmp_path: Path) -> None:
     load = load_of(server, 100.0, 30.0, most_requests=40, retry=Retry(most=9, base=0.01))
-    server.behave(fault="overloaded", share=0.5)
+    server.behave(fault="overloaded", share=0.2)
     run = drive(load, tmp_path / "run")
     run.validate()
     found = attempts(run)
