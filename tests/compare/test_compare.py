@@ -55,6 +55,19 @@ def test_who_is_better_depends_on_the_metric_and_order_does_not_matter() -> None
     assert turned.changes["goodput"].change == pytest.approx(1 / (1 + (found.changes["goodput"].change or 0)) - 1)
 
 
+@pytest.mark.parametrize(
+    ("run", "free"), [({"rate": 45.0, "seconds": 60.0}, 2), ({"rate": 10.0, "seconds": 2000.0}, 3)]
+)
+def test_a_percentile_has_no_more_degrees_of_freedom_than_busy_stretches(run: dict[str, float], free: int) -> None:
+    """Two-sided over one-sided margins tell how many it was given: 3 at least where there are many stretches."""
+    found = ol.compare(queue(seed=1, **run), queue(seed=2, **run)).changes["e2e_p99"]
+    assert found.interval is not None
+    ends = [np.log1p(each or 0.0) for each in (found.interval[1], found.at_most, found.change)]
+    ratio = (ends[0] - ends[2]) / (ends[1] - ends[2])
+    assert (ratio == pytest.approx(4.303 / 2.920, rel=1e-3)) == (free == 2)
+    assert ratio < 1.48
+
+
 @pytest.mark.parametrize(("accepted", "winner"), [(0, None), (3, None), (300, "B")])
 def test_a_handful_against_nothing_shows_nothing_and_hundreds_do(accepted: int, winner: str | None) -> None:
     """Where no request of one is accepted its blocks do not vary, and yet it could as well have been one or two."""

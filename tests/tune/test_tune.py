@@ -36,6 +36,15 @@ def search(shape: tuple[int, ...], ordered: tuple[bool, ...], value: Any, budget
     return float(max(seen.values())[0])
 
 
+def test_near_a_place_one_key_changes_while_there_are_such_places() -> None:
+    shape, around = (3, 2), (0, 0)
+    seen: dict[tuple[int, ...], tuple[float, ...]] = {around: (1.0,), (2, 1): (0.0,)}
+    near = next_places(shape, (True, False), seen, 9, 0, around)
+    assert sorted(near) == [(0, 1), (1, 0), (2, 0)]
+    seen |= dict.fromkeys(near, (0.5,))
+    assert next_places(shape, (True, False), seen, 9, 0, around) == [(1, 1)]
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_the_best_of_a_landscape_with_cliffs_is_found_with_a_tenth(seed: int) -> None:
     """Ridges along numbers, words that matter, and a cliff where there is too little of something."""

@@ -47,10 +47,6 @@ class Framing:
         """Whether the end of the connection is the end of the response."""
         return self._state == _UNTIL_CLOSE
 
-    @property
-    def between_chunks(self) -> bool:
-        return self._state == _SIZE and not self._rest
-
     def is_chunk(self, data: bytes) -> bool:
         """Whether this is exactly one chunk, as most reads of a stream are; then it needs not be fed."""
         size = len(data)
