@@ -22,7 +22,7 @@ from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
 from openloop.load.scenario import read_scenario
-from openloop.tune import OBJECTIVES, read_space, tune
+from openloop.tune import MAXIMIZED, read_space, tune
 from openloop.tune.run import simulate_one, trial_of
 
 SPLITS = [[], *([{"replicas": n, "role": "prefill"}, {"replicas": 4 - n, "role": "decode"}] for n in (1, 2, 3))]
@@ -78,7 +78,7 @@ def worth(pool: ProcessPoolExecutor, name: str) -> dict[tuple[int, ...], float]:
     places = list(itertools.product(*map(range, space.shape)))
     results = pool.map(simulate_one, [(space.fleet(place), scenario, REFERENCE) for place in places], chunksize=8)
     return {
-        place: OBJECTIVES[objective](trial_of(place, {}, False, result, "ttft_s"))
+        place: MAXIMIZED[objective](trial_of(place, {}, False, result, "ttft_s"))
         for place, result in zip(places, results, strict=True)
     }
 

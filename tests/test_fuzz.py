@@ -27,6 +27,7 @@ from openloop.spec import read_yaml
 from openloop.terms import NUMBER
 from openloop.workload import read_source
 from tests.runs import row, write_run
+from validation.fuzz import CORPUS, readers, refusals
 
 TRIES = int(os.environ.get("FUZZ", "25"))
 often = settings(max_examples=TRIES, suppress_health_check=list(HealthCheck))
@@ -158,6 +159,16 @@ def test_an_answer_is_read_or_refused(kind: Any, answer: bytes, cuts: list[int])
     with contextlib.suppress(WireError):
         found = kind("host", "m").read(blocks, list(range(len(blocks))))
         assert found.status in ("ok", "error", "shed")
+
+
+@pytest.mark.parametrize("name", readers())
+def test_what_coverage_led_to_is_read_or_refused(name: str) -> None:
+    """Inputs that `validation/fuzz.py` made up, each of which led to other code."""
+    reader, corpus = readers()[name], sorted((CORPUS / name).iterdir())
+    assert corpus
+    for path in corpus:
+        with contextlib.suppress(*refusals()):
+            reader(path.read_bytes())
 
 
 @often

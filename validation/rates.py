@@ -26,6 +26,7 @@ PROBE_SECONDS = 10
 WORKLOAD = "synthetic:prompt=lognormal(median=150,sigma=0.8),output=lognormal(median=30,sigma=0.6)"
 SLO = "ttft<=500ms, tpot<=40ms"
 SLOTS = 8
+HTTP_THREADS = 512  # llama-server has a thread for each open connection, and by default few: the others wait unseen
 VLLM = {
     "chunked": (*NO_CACHE, "--max-num-batched-tokens", "256", "--max-num-seqs", "16"),
     "whole": (
@@ -101,6 +102,7 @@ def main() -> None:
             collect(server, given.out, given.lock, 60, **common, **{"target.extra": SAMPLING})
     else:
         command = [given.server, "-m", given.gguf, *f"-t 1 -c 32768 -np {SLOTS} -cb --metrics --alias tiny".split()]
+        command += ["--threads-http", str(HTTP_THREADS)]
         with engine(command, log) as server:
             collect(server, given.out, given.lock, 40, **common, **{"target.extra": EXTRA})
 

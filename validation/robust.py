@@ -10,14 +10,18 @@ docs/reliability.md.
 
 import argparse
 import contextlib
+import fcntl
 import gzip
+import heapq
 import json
 import os
 import random
 import resource
+import select
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -41,6 +45,18 @@ OPENLOOP = [sys.executable, "-m", "openloop"]
 RATE, SECONDS = 60.0, 4.0
 DUE = Poisson(RATE).times(SECONDS, stream(0, "arrivals"))
 PATIENCE_S = 300.0
+
+HERE, THERE = "10.78.0.1", "10.78.0.2"
+TUNSETIFF, IFF_TUN, IFF_NO_PI = 0x400454CA, 0x0001, 0x1000
+WELL = {"delay_s": 0.0, "jitter_s": 0.0, "loss": 0.0}
+FAULTS: dict[str, list[dict[str, float]]] = {
+    "well": [WELL],
+    "delay of 30 to 70 ms each way": [{"delay_s": 0.05, "jitter_s": 0.02}],
+    "loss of 5%": [{"loss": 0.05}],
+    "delay and loss of 20%": [{"delay_s": 0.05, "jitter_s": 0.02, "loss": 0.2}],
+    "cut for a second": [{"loss": 1.0}, WELL],
+    "cut for good": [{"loss": 1.0}],
+}
 
 
 @contextlib.contextmanager
@@ -372,29 +388,57 @@ def clock(folder: Path, _: int) -> None:
     assert slowest < 60, "a step of the clock is in the times"
 
 
+class Link:
+    """A link into a network space of its own, packet by packet through this process: as slow and lossy as it is told.
+
+    Two tunnel devices, one of which is moved there. It needs no queueing discipline of the kernel, which not all have.
+    """
+
+    def __init__(self, space: str) -> None:
+        self.delay_s = self.jitter_s = self.loss = 0.0
+        self.carried = self.lost = 0
+        self.rng = random.Random(7)
+        self.on_the_way: list[tuple[float, int, int, bytes]] = []  # a heap: when, a number, where to, what
+        self.ends = [self._tunnel(f"{space}{side}") for side in "ab"]
+        subprocess.run(["ip", "netns", "add", space], check=True)
+        subprocess.run(["ip", "link", "set", f"{space}b", "netns", space], check=True)
+        for where, side, address in (([], "a", HERE), (["-n", space], "b", THERE)):
+            subprocess.run(["ip", *where, "address", "add", f"{address}/24", "dev", f"{space}{side}"], check=True)
+            subprocess.run(["ip", *where, "link", "set", f"{space}{side}", "up"], check=True)
+        threading.Thread(target=self._carry, daemon=True).start()
+
+    @staticmethod
+    def _tunnel(name: str) -> int:
+        found = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
+        fcntl.ioctl(found, TUNSETIFF, struct.pack("16sH22x", name.encode(), IFF_TUN | IFF_NO_PI))
+        return found
+
+    def _carry(self) -> None:
+        while True:
+            wait = max(self.on_the_way[0][0] - time.monotonic(), 0.0) if self.on_the_way else None
+            for end in select.select(self.ends, [], [], wait)[0]:
+                packet = os.read(end, 65536)
+                self.carried += 1
+                if self.rng.random() < self.loss:
+                    self.lost += 1
+                    continue
+                due = time.monotonic() + self.delay_s + self.rng.uniform(-self.jitter_s, self.jitter_s)
+                other = self.ends[1 - self.ends.index(end)]
+                heapq.heappush(self.on_the_way, (due, self.carried, other, packet))
+            while self.on_the_way and self.on_the_way[0][0] <= time.monotonic():
+                _, _, end, packet = heapq.heappop(self.on_the_way)
+                with contextlib.suppress(BlockingIOError):
+                    os.write(end, packet)
+
+
 def network(folder: Path, _: int) -> None:
-    """A server in a network of its own, whose link is slow, lossy or cut; and one that resets connections."""
-    space, link = f"ol{os.getpid()}", f"ol{os.getpid() % 10000}"
-    lines = [
-        f"ip netns add {space}",
-        f"ip link add {link} type veth peer name eth0 netns {space}",
-        f"ip address add 10.78.0.1/24 dev {link}",
-        f"ip link set {link} up",
-        f"ip -n {space} address add 10.78.0.2/24 dev eth0",
-        f"ip -n {space} link set eth0 up",
-    ]
-    faults = {
-        "delay": [f"tc -n {space} qdisc add dev eth0 root netem delay 50ms 20ms"],
-        "loss": [f"tc -n {space} qdisc add dev eth0 root netem loss 5%"],
-        "cut for a second": [f"ip link set {link} down", "sleep 1", f"ip link set {link} up"],
-        "cut for good": [f"ip link set {link} down"],
-    }
+    """A server behind a link that is slow, lossy or cut; and one that resets connections."""
+    space = f"ol{os.getpid()}"
+    link = Link(space)
     try:
-        for line in lines:
-            subprocess.run(line.split(), check=True)
-        for name, fault in faults.items():
-            subprocess.run(f"ip link set {link} up".split(), check=True)
-            _fault(folder / name.replace(" ", "-"), space, name, fault)
+        with served("ip", "netns", "exec", space, host=THERE) as (url, _process):
+            for name, faults in FAULTS.items():
+                _fault(folder / name.replace(" ", "-"), url, link, name, faults)
     finally:
         subprocess.run(["ip", "netns", "delete", space], check=False)
     with served() as (url, _process):
@@ -403,6 +447,23 @@ def network(folder: Path, _: int) -> None:
         process = start(command(url, folder / "reset"))
         process.communicate(timeout=PATIENCE_S)
         print(f"network: reset of half the connections: {dict(whole(folder / 'reset', len(DUE)))}", flush=True)
+
+
+def _fault(out: Path, url: str, link: Link, name: str, faults: Sequence[dict[str, float]]) -> None:
+    """A run of which the link is at fault from its second on; each fault lasts a second, the last one to the end."""
+    process = start(command(url, out))
+    while not (out / "now.json").exists() and process.poll() is None:
+        time.sleep(0.02)
+    link.carried = link.lost = 0
+    for fault in faults:
+        time.sleep(1.0)
+        vars(link).update(fault)
+    told = process.communicate(timeout=PATIENCE_S)[1]
+    vars(link).update(WELL)
+    assert "Traceback" not in told, told
+    fates, waits = whole(out, len(DUE)), ol.score(ol.open_run(out), "ttft<=10s").ttft_s
+    seen = f"TTFT p50 {1e3 * waits.p50:.0f} ms, p99 {1e3 * waits.p99:.0f} ms" if waits else "no answer"
+    print(f"network: {name}: {dict(fates)}; {link.lost:,} of {link.carried:,} packets lost; {seen}", flush=True)
 
 
 def urllib_request(url: str, body: dict[str, object]) -> bytes:

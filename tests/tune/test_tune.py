@@ -14,7 +14,7 @@ from openloop.load.scenario import Scenario, read_scenario
 from openloop.report.tuning import tuning_report
 from openloop.sim.fleet import read_fleet
 from openloop.tune import read_space, tune
-from openloop.tune.run import OBJECTIVES
+from openloop.tune.run import MAXIMIZED
 from openloop.tune.search import first_places, next_places
 from tests.report.test_report import check_numbers
 
@@ -84,7 +84,7 @@ def test_the_best_is_confirmed_and_the_search_goes_on_where_it_was(tmp_path: Pat
     assert found.best_interval is not None
     assert found.best_value is not None
     assert found.best_interval[0] <= found.best_value <= found.best_interval[1]
-    assert found.best_value == max(OBJECTIVES["goodput_per_dollar"](trial) for trial in found.confirmed)
+    assert found.best_value == max(MAXIMIZED["goodput_per_dollar"](trial) for trial in found.confirmed)
     assert found.fleet == yaml.safe_load((tmp_path / "a" / "best.yaml").read_text())
     read_fleet(tmp_path / "a" / "best.yaml")
     assert seen
@@ -142,11 +142,11 @@ def test_an_interrupt_keeps_what_was_found(tmp_path: Path) -> None:
 
 
 def test_what_is_required_is_kept() -> None:
-    found = tune(read_space(FLEET, SPACE), scenario(), trials=14, require=0.98, processes=1)
+    found = tune(read_space(FLEET, SPACE), scenario(), trials=14, attain=0.98, processes=1)
     assert found.best is not None
     assert found.best.attainment >= 0.98
     hopeless = tune(
-        read_space(FLEET, SPACE), scenario(rate=2000.0, **{"for": "2s"}), trials=4, require=0.99, processes=1
+        read_space(FLEET, SPACE), scenario(rate=2000.0, **{"for": "2s"}), trials=4, attain=0.99, processes=1
     )
     assert hopeless.best is None
     assert "accepts as many as required" in tuning_report(hopeless).headline

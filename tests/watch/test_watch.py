@@ -471,7 +471,7 @@ def test_the_command_and_its_exit_codes(tmp_path: Path, call: Callable[..., Any]
         (["nowhere", "--slo", "ttft<=1s"], "does not exist"),
         ([tmp_path / "good", "--burn", "nonsense"], "no burn rule"),
         ([tmp_path / "good", "--once", "--speed", "2"], "leave out --speed"),
-        ([tmp_path / "good", "--objective", "100%"], "no budget"),
+        ([tmp_path / "good", "--attain", "100%"], "no budget"),
         ([tmp_path / "good", "--listen", "nowhere"], "nowhere to listen"),
         ([tmp_path / "good", "--every", "1ms"], "a second or more"),
         (["http://127.0.0.1:9/metrics"], "no goodput without an SLO"),

@@ -301,7 +301,7 @@ def decide(scenario: Path, out: Path | None, as_json: bool) -> None:
         "--seed": "The same seed, the same search.  [default: 0]",
     },
 )
-@click.option("--require", type=SHARE, default="0%", show_default=True, help="Share of requests that must be accepted.")
+@click.option("--attain", type=SHARE, default="0%", show_default=True, help="Share of requests to accept.")
 @click.option("--trials", type=click.IntRange(1), help="Fleets to try.  [default: a tenth of the space, 20 to 200]")
 @click.option("--processes", type=click.IntRange(1), help="[default: all cores]")
 @click.option("-o", "--out", type=PATH, help="Folder of the search: it can be resumed there.")
@@ -328,7 +328,7 @@ def tune(
     \b
     Examples:
       openloop tune fleet.yaml --space space.yaml --rate 40 --slo "ttft<=1s, tpot<=40ms" -o tuned/
-      openloop tune fleet.yaml --space space.yaml --rate 40 --slo rag --maximize goodput --require 95%
+      openloop tune fleet.yaml --space space.yaml --rate 40 --slo rag --maximize goodput --attain 95%
     """
     from openloop.load.scenario import read_scenario
     from openloop.report.tuning import tuning_report

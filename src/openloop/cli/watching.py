@@ -12,7 +12,7 @@ from openloop.cli.common import DURATION, JSON, PLACE, SHARE, cli, say
 @click.argument("what", type=PLACE)
 @click.option("--slo", help="Gates, a preset or a YAML file; by default the SLO in the run's manifest.")
 @click.option(
-    "--objective", type=SHARE, default="99%", show_default=True, help="Share that is to be met; the rest is the budget."
+    "--attain", type=SHARE, default="99%", show_default=True, help="Share of requests to accept; the rest is the budget."
 )
 @click.option("--burn", help="Alert rules, as factor:long/short.  [default: 14.4:1h/5m, 6:6h/30m, 1:72h/6h]")
 @click.option("--window", type=DURATION, default="60s", show_default=True, help="What rolling figures are over.")
@@ -33,7 +33,7 @@ from openloop.cli.common import DURATION, JSON, PLACE, SHARE, cli, say
 def watch(
     what: Path | str,
     slo: str | None,
-    objective: float,
+    attain: float,
     burn: str | None,
     window: float,
     every: float,
@@ -57,7 +57,7 @@ def watch(
     Examples:
       openloop watch run/ --slo "ttft<=500ms, tpot<=40ms"
       openloop watch run/ --speed 20 --burn 10:5m/30s
-      openloop watch run/ --once --objective 95% --json
+      openloop watch run/ --once --attain 95% --json
       openloop watch spans.jsonl --slo "ttft<=1s" --webhook https://example.com/hook
       openloop watch http://localhost:8000/metrics --slo "ttft<=500ms, e2e<=10s" --listen 9464
     """
@@ -73,7 +73,7 @@ def watch(
     if once and speed is not None:
         raise click.UsageError("--once goes through it at once: leave out --speed")
     rules = parse_rules(burn) if burn else RULES
-    settings = Settings(objective, rules, window, every, disruption, math.inf if once else speed)
+    settings = Settings(attain, rules, window, every, disruption, math.inf if once else speed)
     feed = open_feed(what, slo, read_prices(prices) if prices else None, settings)
     with MetricsServer(listen, token) if listen else nullcontext() as page:
         if page:

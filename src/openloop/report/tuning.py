@@ -7,7 +7,7 @@ import numpy as np
 
 from openloop.report.marks import Axis, Curve, Figure, Panel, Unit
 from openloop.report.page import Cell, Number, Report, Section, Table, capital, show, span
-from openloop.tune import OBJECTIVES, Trial, Tuning
+from openloop.tune import MAXIMIZED, Trial, Tuning
 from openloop.units import format_seconds, format_share
 
 TAILS = {"ttft_s": "p99 TTFT", "e2e_s": "p99 E2E", "tpot_s": "p99 TPOT"}
@@ -23,7 +23,7 @@ MOST_ROWS = 30
 
 def tuning_report(found: Tuning) -> Report:
     known = [trial for trial in found.trials if trial.refused is None]
-    best = found.best or max(known, key=OBJECTIVES[found.objective], default=None)
+    best = found.best or max(known, key=MAXIMIZED[found.maximize], default=None)
     return Report(
         title="Tuning",
         subtitle=f"{len(found.trials)} of {found.size:,} fleets tried · {found.slo} · {found.rate}",
@@ -59,7 +59,7 @@ def _headline(found: Tuning, best: Trial | None) -> str:
 
 def _sentences(found: Tuning, best: Trial | None) -> list[str]:
     lines = []
-    words, unit = UNITS[found.objective]
+    words, unit = UNITS[found.maximize]
     if found.best and found.best_value is not None and found.best_interval is not None:
         lines.append(
             f"It makes {show(found.best_value, unit)} {words} ({span(found.best_interval, unit)}) on seeds that the "
@@ -87,9 +87,9 @@ def _numbers(found: Tuning) -> list[tuple[str, Number, str]]:
     best = found.best
     if best is None or found.best_interval is None:
         return []
-    words, unit = UNITS[found.objective]
+    words, unit = UNITS[found.maximize]
     lines = [(words, Number(found.best_value, unit, "best_value"), span(found.best_interval, unit))]
-    if found.objective != "goodput":
+    if found.maximize != "goodput":
         about = span(best.goodput_interval, "rate")
         lines.append(("goodput", Number(best.goodput_rps, "rate", "best.goodput_rps"), about))
     lines.append(("accepted", Number(best.attainment, "share", "best.attainment"), "of requests"))
@@ -161,9 +161,9 @@ def _dots(name: str, trials: Sequence[Trial], color: str, x: str, y: str) -> Cur
 
 
 def _search(found: Tuning) -> Section:
-    value = OBJECTIVES[found.objective]
+    value = MAXIMIZED[found.maximize]
     values = np.array([value(trial) for trial in found.trials], float)
-    words, unit = UNITS[found.objective]
+    words, unit = UNITS[found.maximize]
     number = np.arange(1, len(values) + 1, dtype=float)
     best = np.maximum.accumulate(values) if len(values) else values
     marks = [Curve("tried", number, values, "grey", "dots"), Curve("best so far", number, best, "blue", "steps")]

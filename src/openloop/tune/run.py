@@ -54,7 +54,7 @@ class Trial:
 class Tuning:
     """What was found. `best` was confirmed on fresh seeds; None: nothing meets what is required, or it was cut off."""
 
-    objective: str
+    maximize: str
     slo: str
     tail: str
     rate: str
@@ -80,7 +80,7 @@ def _per_dollar(value: float, trial: Trial) -> float:
     return value * 3600 / trial.cost_per_hour if trial.cost_per_hour else 0.0
 
 
-OBJECTIVES: dict[str, Callable[[Trial], float]] = {
+MAXIMIZED: dict[str, Callable[[Trial], float]] = {
     "goodput_per_dollar": lambda trial: _per_dollar(trial.goodput_rps, trial),
     "token_goodput_per_dollar": lambda trial: _per_dollar(trial.token_goodput, trial),
     "goodput": lambda trial: trial.goodput_rps,
@@ -93,8 +93,8 @@ class _Asked(msgspec.Struct, frozen=True):
     base: dict[str, Any]
     values: dict[str, list[Any]]
     scenario: dict[str, Any]
-    objective: str
-    require: float
+    maximize: str
+    attain: float
     seed: int
 
 
@@ -104,10 +104,10 @@ Watch = Callable[[int, int, Trial], None]
 def tune(
     space: Space,
     scenario: Scenario,
-    objective: str = "goodput_per_dollar",
+    maximize: str = "goodput_per_dollar",
     *,
     trials: int | None = None,
-    require: float = 0.0,
+    attain: float = 0.0,
     out: str | Path | None = None,
     processes: int | None = None,
     watch: Watch | None = None,
@@ -116,21 +116,21 @@ def tune(
     objectives = scenario.objectives()
     if objectives is None:
         raise SpecError("there is no goodput without an SLO: give one, for example --slo 'ttft<=1s, tpot<=40ms'")
-    if objective not in OBJECTIVES:
-        raise SpecError(f"cannot maximize {objective!r}{suggest(objective, OBJECTIVES)}")
-    if objective.endswith("per_dollar") and not _priced(space.base):
-        raise SpecError(f"{objective} needs a price: write price_per_hour: 3 into the fleet, or maximize goodput")
+    if maximize not in MAXIMIZED:
+        raise SpecError(f"cannot maximize {maximize!r}{suggest(maximize, MAXIMIZED)}")
+    if maximize.endswith("per_dollar") and not _priced(space.base):
+        raise SpecError(f"{maximize} needs a price: write price_per_hour: 3 into the fleet, or maximize goodput")
     budget = min(trials or _default_trials(space.size), space.size)
     asked = _Asked(
         msgspec.to_builtins(space.base),
         {name: list(values) for name, values in space.values.items()},
         msgspec.to_builtins(scenario),
-        objective,
-        require,
+        maximize,
+        attain,
         scenario.seed,
     )
     store = _Store(None if out is None else Path(out), asked)
-    search = _Search(space, scenario, objectives, objective, require, budget, store, watch)
+    search = _Search(space, scenario, objectives, maximize, attain, budget, store, watch)
     with _pool(processes or len(os.sched_getaffinity(0))) as simulate:
         search.simulate = simulate
         return search.run()
@@ -157,17 +157,17 @@ class _Search:
         space: Space,
         scenario: Scenario,
         objectives: Objectives,
-        objective: str,
-        require: float,
+        maximize: str,
+        attain: float,
         budget: int,
         store: "_Store",
         watch: Watch | None,
     ) -> None:
         self.space, self.scenario, self.objectives = space, scenario, objectives
-        self.objective, self.require, self.budget = objective, require, budget
+        self.maximize, self.attain, self.budget = maximize, attain, budget
         self.store, self.watch = store, watch
         self.tail = _tail_of(objectives)
-        self.value = OBJECTIVES[objective]
+        self.value = MAXIMIZED[maximize]
 
     def run(self) -> Tuning:
         stopped = "done"
@@ -207,7 +207,7 @@ class _Search:
         return self.value(trial), -np.inf if trial.tail_s is None else -trial.tail_s
 
     def _meets(self, trial: Trial) -> bool:
-        return trial.refused is None and trial.attainment >= self.require
+        return trial.refused is None and trial.attainment >= self.attain
 
     def _try(self, places: Sequence[Place], fresh: bool, done: int) -> list[Trial]:
         """In the order of the places, from the folder or simulated."""
@@ -235,7 +235,7 @@ class _Search:
         self.store.name(fleet)
         runs = len(searched) + FRESH * len(fresh)
         return Tuning(
-            objective=self.objective,
+            maximize=self.maximize,
             slo=str(self.objectives),
             tail=self.tail,
             rate=str(self.scenario.arrivals),

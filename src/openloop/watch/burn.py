@@ -1,4 +1,4 @@
-"""Burn rates: how fast failures use up what the objective allows, over a long and a short window at once."""
+"""Burn rates: how fast failures use up what is allowed, over a long and a short window at once."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ Counted = Callable[[float], tuple[float, float]]  # seconds back from now: how m
 
 @dataclass(frozen=True)
 class Rule:
-    """An alert while failures come at least `factor` times as fast as the objective allows, over both windows.
+    """An alert while failures come at least `factor` times as fast as is allowed, over both windows.
 
     The long window says that it matters, the short one that it still goes on.
     """
@@ -57,9 +57,9 @@ def parse_rules(text: str) -> tuple[Rule, ...]:
     return tuple(found)
 
 
-def burn_rate(judged: float, passed: float, objective: float) -> float | None:
-    """(failed / judged) / (1 - objective): 1 uses up exactly what the objective allows. None: nothing was judged."""
-    return (judged - passed) / judged / (1 - objective) if judged else None
+def burn_rate(judged: float, passed: float, attain: float) -> float | None:
+    """(failed / judged) / (1 - attain): 1 uses up exactly what is allowed. None: nothing was judged."""
+    return (judged - passed) / judged / (1 - attain) if judged else None
 
 
 @dataclass(frozen=True)
@@ -81,14 +81,14 @@ class Alert:
     rule: str
     since_s: float
     burn: float  # over the long window when it began
-    objective: float
+    attain: float
     until_s: float | None = None
 
     def __str__(self) -> str:
         what = "resolved" if self.until_s is not None else "firing"
         at = self.since_s if self.until_s is None else self.until_s
         return (
-            f"{what}: {self.signal} burns its budget ({1 - self.objective:.3g} of requests) {self.burn:.3g} times "
+            f"{what}: {self.signal} burns its budget ({1 - self.attain:.3g} of requests) {self.burn:.3g} times "
             f"too fast by rule {self.rule}, at {format_seconds(at)}"
         )
 
@@ -96,16 +96,16 @@ class Alert:
 class Alarm:
     """The rules over all signals; remembers which alerts are on."""
 
-    def __init__(self, rules: Sequence[Rule], objective: float) -> None:
-        if not 0 < objective < 1:
-            raise SpecError(f"an objective of {objective:.6g} leaves no budget to burn; give one below 100%, as 99%")
-        self.rules = tuple(rule for rule in rules if rule.factor * (1 - objective) <= 1 + 1e-9)
+    def __init__(self, rules: Sequence[Rule], attain: float) -> None:
+        if not 0 < attain < 1:
+            raise SpecError(f"to attain {attain:.6g} leaves no budget to burn; give --attain below 100%, as 99%")
+        self.rules = tuple(rule for rule in rules if rule.factor * (1 - attain) <= 1 + 1e-9)
         if not self.rules:
             raise SpecError(
-                f"with an objective of {100 * objective:g}% nothing burns faster than {1 / (1 - objective):.3g} times, "
-                f"so rule {rules[0] if rules else 'none'} never fires; give a lower factor, or a higher objective"
+                f"with {100 * attain:g}% to attain nothing burns faster than {1 / (1 - attain):.3g} times, "
+                f"so rule {rules[0] if rules else 'none'} never fires; give a lower factor, or more to attain"
             )
-        self.objective = objective
+        self.attain = attain
         self.burns: list[Burn] = []
         self.on: dict[tuple[str, str], Alert] = {}
 
@@ -116,16 +116,16 @@ class Alarm:
             for rule in self.rules:
                 judged, passed = counted(rule.short_s)
                 long, short = (
-                    burn_rate(*counted(rule.long_s), self.objective),
-                    burn_rate(judged, passed, self.objective),
+                    burn_rate(*counted(rule.long_s), self.attain),
+                    burn_rate(judged, passed, self.attain),
                 )
                 enough = judged >= FEWEST and long is not None and short is not None
                 firing = enough and min(long or 0.0, short or 0.0) >= rule.factor * (1 - 1e-9)
                 self.burns.append(Burn(signal, rule, long, short, firing))
                 key = signal, str(rule)
                 if firing and key not in self.on:
-                    self.on[key] = Alert(signal, str(rule), at_s, long or 0.0, self.objective)
+                    self.on[key] = Alert(signal, str(rule), at_s, long or 0.0, self.attain)
                     yield self.on[key]
                 elif not firing and key in self.on:
                     began = self.on.pop(key)
-                    yield Alert(began.signal, began.rule, began.since_s, began.burn, began.objective, at_s)
+                    yield Alert(began.signal, began.rule, began.since_s, began.burn, began.attain, at_s)

@@ -25,7 +25,7 @@ SILENT_S = 30.0
 
 @dataclass(frozen=True)
 class Settings:
-    objective: float = 0.99
+    attain: float = 0.99
     rules: tuple[Rule, ...] = RULES
     window_s: float = WINDOW_S
     every_s: float = 1.0
@@ -75,7 +75,7 @@ def watch(
     feed: Feed, settings: Settings, wait: Callable[[float], None] = time.sleep
 ) -> Iterator[tuple[Frame, list[Alert]]]:
     """What is known, moment by moment, with the alerts that began or ended in each; the last frame is of the end."""
-    alarm = Alarm(settings.rules, settings.objective)
+    alarm = Alarm(settings.rules, settings.attain)
     feed.read()
     replaying = settings.speed is not None or feed.over
     speed = settings.speed or 1.0

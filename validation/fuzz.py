@@ -1,0 +1,208 @@
+"""Whatever bytes say, they are read or refused with a sentence: fuzzing that is guided by coverage.
+
+    pip install atheris
+    python -m validation.fuzz [slo] [chat] ... [--seconds 60] [--keep FOLDER]
+
+Each reader has a process of its own, which begins with tests/corpus and the samples of the tests and makes up what
+leads to code that nothing has led to before. The first input that is neither read nor refused ends the script. With
+--keep, up to 20 of the small inputs that each led somewhere else are put into FOLDER: tests/corpus is made so, and
+`tests/test_fuzz.py` reads all of it again in every build.
+"""
+
+import argparse
+import contextlib
+import itertools
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+CORPUS = ROOT / "tests" / "corpus"
+SAMPLES = ROOT / "tests" / "importers" / "files"
+MOST_KEPT, LARGEST_KEPT = 20, 2000
+
+Reader = Callable[[bytes], object]
+
+
+def readers() -> dict[str, Reader]:
+    """By name: what is to read any bytes, or raise an error of openloop's own."""
+    import openloop as ol
+    from openloop.arrivals import read_arrivals
+    from openloop.distributions import read_distribution
+    from openloop.load.prometheus import read_figures
+    from openloop.load.scenario import read_scenario
+    from openloop.load.targets import Chat, Completions, Messages, Responses
+    from openloop.persistence import read_hedge, read_retry
+    from openloop.proxy.config import read_proxy
+    from openloop.quality import read_gating
+    from openloop.routing import read_routing
+    from openloop.routing.blocks import read_events
+    from openloop.sim.fleet import read_fleet
+    from openloop.terms import NUMBER
+    from openloop.workload import read_source
+
+    texts: dict[str, Callable[[str], object]] = {
+        "slo": ol.parse_slo,
+        "arrivals": read_arrivals,
+        "distribution": partial(read_distribution, value=NUMBER),
+        "workload": read_source,
+        "retry": read_retry,
+        "hedge": read_hedge,
+        "gate": read_gating,
+        "routing": read_routing,
+        "prometheus": read_figures,
+    }
+    files: dict[str, tuple[str, Callable[[Path], object]]] = {
+        "scenario": ("scenario.yaml", read_scenario),
+        "fleet": ("fleet.yaml", read_fleet),
+        "proxy": ("proxy.yaml", read_proxy),
+        "json": ("result.json", _score),
+        "lines": ("result.jsonl", _score),
+        "histogram": ("result.hlog", _score),
+        "manifest": ("run/run.json", lambda path: _score(path.parent)),
+        "parquet": ("run/requests.parquet", lambda path: _score(path.parent)),
+        "spool": ("run/requests.arrows", lambda path: _score(path.parent)),
+    }
+    streams = {"chat": Chat, "completions": Completions, "messages": Messages, "responses": Responses}
+    found: dict[str, Reader] = {name: partial(_text, read) for name, read in texts.items()}
+    found |= {name: partial(_file, file, read) for name, (file, read) in files.items()}
+    found |= {name: partial(_stream, kind) for name, kind in streams.items()}
+    return found | {"events": read_events}
+
+
+def refusals() -> tuple[type[Exception], ...]:
+    from openloop.errors import OpenloopError
+    from openloop.load.wire import WireError
+
+    return OpenloopError, WireError
+
+
+def _text(read: Callable[[str], object], data: bytes) -> None:
+    read(data.decode(errors="replace"))
+
+
+def _file(name: str, read: Callable[[Path], object], data: bytes) -> None:
+    with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as folder:
+        path = Path(folder) / name
+        if name.startswith("run/"):
+            shutil.copytree(_whole_run(), path.parent)
+            if name.endswith(".arrows"):
+                (path.parent / "requests.parquet").unlink()
+        path.write_bytes(data)
+        read(path)
+
+
+def _score(path: Path) -> None:
+    import openloop as ol
+
+    run = ol.load(path)
+    run.validate()
+    ol.score(run, "ttft<=1s")
+
+
+@cache
+def _whole_run() -> Path:
+    from tests.runs import row, write_run
+
+    rows = [row(i, 0.1 * i, [0.1, 0.2, 0.3], prompt_tokens=5, workload_class="chat") for i in range(40)]
+    return write_run(Path(tempfile.mkdtemp()) / "run", rows, batches=3, slo="ttft<=1s", model="m")
+
+
+def _stream(kind: Any, data: bytes) -> None:
+    """An answer says the same however it is cut into reads; the first byte says how it is."""
+    answer, step = data[1:], 1 + (data[0] if data else 0)
+    blocks = [answer[at : at + step] for at in range(0, len(answer), step)] or [b""]
+    target = kind("host", "m", keep_text=True)
+    whole = target.read([answer], [0])
+    cut = target.read(blocks, list(range(len(blocks))))
+    assert (whole.status, whole.text, whole.output_tokens) == (cut.status, cut.text, cut.output_tokens), "cuts matter"
+
+
+def seeds(name: str) -> list[bytes]:
+    """What a reader begins with, besides the corpus."""
+    from openloop.load.scenario import STARTER
+    from tests.test_fuzz import STREAM
+
+    if name in ("json", "lines", "histogram"):
+        kinds = {"json": ".json", "lines": ".jsonl", "histogram": ".hlog"}
+        return [each.read_bytes() for each in SAMPLES.rglob(f"*{kinds[name]}") if each.stat().st_size < 20_000]
+    if name in ("chat", "completions", "messages", "responses"):
+        return [b"\x05" + STREAM]
+    if name in ("manifest", "parquet"):
+        return [(_whole_run() / {"manifest": "run.json", "parquet": "requests.parquet"}[name]).read_bytes()]
+    fleet = b"model: 8b\ngpu: h100\nreplicas: 2\nmemory: {blocks: 100, block: 16}\n"
+    proxy = b"replicas: [{url: 'http://127.0.0.1:1', name: a}]\npolicy: prefix-aware\nslo: ttft<=1s\n"
+    return {
+        "slo": [b"ttft<=500ms, tpot<=40ms", b"p99 ttft<=1s; quality", b"deadline: 1s + 50ms * i"],
+        "arrivals": [b"gamma:rate=12,cv=2", b"poisson:rate=5", b"steps:rate=1,to=9"],
+        "distribution": [b"lognormal(median=40,sigma=0.35)", b"uniform(1,5)"],
+        "workload": [b"synthetic:prompt=uniform(1,9),output=5", b"sessions:turns=3,think=2s"],
+        "retry": [b"retry:most=2,on=error+shed"],
+        "hedge": [b"hedge:after=p95,budget=10%"],
+        "gate": [b"json", b"regex:^a", b"length:min=1,max=9"],
+        "routing": [b"prefix-aware:lead=4", b"power-of-two"],
+        "prometheus": [b'vllm:num_requests_waiting{engine="0"} 3\n', b"llamacpp:requests_deferred 1\n"],
+        "scenario": [STARTER.encode()],
+        "fleet": [fleet],
+        "proxy": [proxy],
+    }.get(name, [b""])
+
+
+def fuzz(name: str, corpus: Path, seconds: int) -> None:
+    """In a process of its own, which the fuzzer ends."""
+    import atheris
+
+    with atheris.instrument_imports(include=["openloop"]):
+        reader, refused = readers()[name], refusals()
+
+    def once(data: bytes) -> None:
+        with contextlib.suppress(refused):
+            reader(data)
+
+    limits = [f"-max_total_time={seconds}", "-max_len=8192", "-timeout=20", "-rss_limit_mb=3000", "-verbosity=0"]
+    atheris.Setup([name, str(corpus), *limits, "-print_final_stats=1"], once)
+    atheris.Fuzz()
+
+
+def explore(name: str, seconds: int, keep: Path | None) -> None:
+    with tempfile.TemporaryDirectory() as scratch:
+        corpus = Path(scratch) / "corpus"
+        corpus.mkdir()
+        known = (each.read_bytes() for each in sorted((CORPUS / name).glob("*")))
+        for number, data in enumerate(itertools.chain(seeds(name), known)):
+            (corpus / f"seed-{number}").write_bytes(data)
+        call = [sys.executable, "-m", "validation.fuzz", "--one", name, str(corpus), "--seconds", str(seconds)]
+        done = subprocess.run(call, capture_output=True, text=True, errors="replace", check=False, cwd=ROOT)
+        if done.returncode:
+            raise SystemExit(f"{done.stderr[-6000:]}\n{name}: the input above is neither read nor refused")
+        tried = next((line.split()[-1] for line in done.stderr.splitlines() if "executed_units" in line), "0")
+        made = [each for each in corpus.iterdir() if not each.name.startswith("seed-")]
+        print(f"{name}: {int(tried):,} inputs, {len(made):,} led somewhere new; all read or refused", flush=True)
+        if keep is not None:
+            small = sorted(each for each in made if each.stat().st_size <= LARGEST_KEPT)
+            (keep / name).mkdir(parents=True, exist_ok=True)
+            for each in small[:MOST_KEPT]:  # names are hashes: these are any
+                shutil.copy(each, keep / name / each.name[:12])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", help="readers; all of them by default")
+    parser.add_argument("--seconds", type=int, default=60, help="for each")
+    parser.add_argument("--keep", type=Path, help="a folder for some of the inputs that were made up")
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.one:
+        fuzz(given.one, Path(given.names[0]), given.seconds)
+        return
+    for name in given.names or readers():
+        explore(name, given.seconds, given.keep)
+
+
+if __name__ == "__main__":
+    main()
