@@ -9,6 +9,8 @@ leads to code that nothing has led to before. The first input that is neither re
 `tests/test_fuzz.py` reads all of it again in every build.
 """
 
+# ruff: noqa: PLC0415  the fuzzer follows what is imported after it has begun
+
 import argparse
 import contextlib
 import itertools
@@ -20,6 +22,8 @@ from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 ROOT = Path(__file__).parent.parent
 CORPUS = ROOT / "tests" / "corpus"
@@ -41,7 +45,6 @@ def readers() -> dict[str, Reader]:
     from openloop.proxy.config import read_proxy
     from openloop.quality import read_gating
     from openloop.routing import read_routing
-    from openloop.routing.blocks import read_events
     from openloop.sim.fleet import read_fleet
     from openloop.terms import NUMBER
     from openloop.workload import read_source
@@ -72,14 +75,17 @@ def readers() -> dict[str, Reader]:
     found: dict[str, Reader] = {name: partial(_text, read) for name, read in texts.items()}
     found |= {name: partial(_file, file, read) for name, (file, read) in files.items()}
     found |= {name: partial(_stream, kind) for name, kind in streams.items()}
-    return found | {"events": read_events}
+    return found | {"events": _events}
 
 
-def refusals() -> tuple[type[Exception], ...]:
+def refusals(name: str) -> tuple[type[Exception], ...]:
+    """What a reader may raise; of what servers say, its caller makes a note."""
     from openloop.errors import OpenloopError
     from openloop.load.wire import WireError
+    from openloop.proxy.caches import NONSENSE
 
-    return OpenloopError, WireError
+    of_servers: dict[str, tuple[type[Exception], ...]] = {"prometheus": (ValueError,), "events": NONSENSE}
+    return of_servers.get(name, (OpenloopError, WireError))
 
 
 def _text(read: Callable[[str], object], data: bytes) -> None:
@@ -113,6 +119,14 @@ def _whole_run() -> Path:
     return write_run(Path(tempfile.mkdtemp()) / "run", rows, batches=3, slo="ttft<=1s", model="m")
 
 
+def _events(data: bytes) -> None:
+    from openloop.routing.blocks import Blocks, read_events
+
+    blocks = Blocks()
+    for event in read_events(data)[1]:
+        blocks.take(event)
+
+
 def _stream(kind: Any, data: bytes) -> None:
     """An answer says the same however it is cut into reads; the first byte says how it is."""
     answer, step = data[1:], 1 + (data[0] if data else 0)
@@ -135,6 +149,9 @@ def seeds(name: str) -> list[bytes]:
         return [b"\x05" + STREAM]
     if name in ("manifest", "parquet"):
         return [(_whole_run() / {"manifest": "run.json", "parquet": "requests.parquet"}[name]).read_bytes()]
+    if name == "events":
+        stored = ["BlockStored", [7], None, [1, 2, 3, 4], 4, None]
+        return [msgspec.msgpack.encode([1.5, [stored, ["BlockRemoved", [7]], {"type": "AllBlocksCleared"}]])]
     fleet = b"model: 8b\ngpu: h100\nreplicas: 2\nmemory: {blocks: 100, block: 16}\n"
     proxy = b"replicas: [{url: 'http://127.0.0.1:1', name: a}]\npolicy: prefix-aware\nslo: ttft<=1s\n"
     return {
@@ -155,17 +172,18 @@ def seeds(name: str) -> list[bytes]:
 
 def fuzz(name: str, corpus: Path, seconds: int) -> None:
     """In a process of its own, which the fuzzer ends."""
-    import atheris
+    import atheris  # type: ignore[import-untyped]
 
     with atheris.instrument_imports(include=["openloop"]):
-        reader, refused = readers()[name], refusals()
+        reader, refused = readers()[name], refusals(name)
 
     def once(data: bytes) -> None:
-        with contextlib.suppress(refused):
+        with contextlib.suppress(*refused):
             reader(data)
 
-    limits = [f"-max_total_time={seconds}", "-max_len=8192", "-timeout=20", "-rss_limit_mb=3000", "-verbosity=0"]
-    atheris.Setup([name, str(corpus), *limits, "-print_final_stats=1"], once)
+    limits = [f"-max_total_time={seconds}", "-max_len=8192", "-timeout=20", "-rss_limit_mb=3000"]
+    told = ["-verbosity=0", "-print_final_stats=1", f"-artifact_prefix={corpus.parent}/"]
+    atheris.Setup([name, str(corpus), *limits, *told], once)
     atheris.Fuzz()
 
 
@@ -179,7 +197,8 @@ def explore(name: str, seconds: int, keep: Path | None) -> None:
         call = [sys.executable, "-m", "validation.fuzz", "--one", name, str(corpus), "--seconds", str(seconds)]
         done = subprocess.run(call, capture_output=True, text=True, errors="replace", check=False, cwd=ROOT)
         if done.returncode:
-            raise SystemExit(f"{done.stderr[-6000:]}\n{name}: the input above is neither read nor refused")
+            told = [line for line in done.stderr.splitlines() if not line.startswith(("INFO", "WARNING", "stat:"))]
+            raise SystemExit("\n".join([done.stdout[-3000:], *told, f"{name}: neither read nor refused"]))
         tried = next((line.split()[-1] for line in done.stderr.splitlines() if "executed_units" in line), "0")
         made = [each for each in corpus.iterdir() if not each.name.startswith("seed-")]
         print(f"{name}: {int(tried):,} inputs, {len(made):,} led somewhere new; all read or refused", flush=True)

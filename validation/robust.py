@@ -475,23 +475,6 @@ def urllib_request(url: str, body: dict[str, object]) -> bytes:
         return sock.recv(4096)
 
 
-def _fault(out: Path, space: str, name: str, fault: Sequence[str]) -> None:
-    with served("ip", "netns", "exec", space, host="10.78.0.2") as (url, _process):
-        process = start(command(url, out))
-        while not (out / "now.json").exists() and process.poll() is None:
-            time.sleep(0.02)
-        time.sleep(1.0)
-        for line in fault:
-            if subprocess.run(line.split(), check=False, capture_output=True).returncode:
-                process.kill()
-                process.communicate()
-                print(f"network: {name}: not tried, this kernel has no netem", flush=True)
-                return
-        told = process.communicate(timeout=PATIENCE_S)[1]
-    assert "Traceback" not in told, told
-    print(f"network: {name}: {dict(whole(out, len(DUE)))}", flush=True)
-
-
 def secrets(folder: Path, _: int) -> None:
     """A key and a header of ours are in no file, no output and no list of processes."""
     key, header = "sk-robust-0123456789abcdef", "token-robust-fedcba9876543210"

@@ -118,16 +118,16 @@ class Repair(Term):
 
 def read_repair(text: str) -> Repair:
     """`repair:most=2`, or only how many times."""
-    found: Repair = (
-        Repair(most=int(text)) if text.strip().isdecimal() else read_term(text, {"repair": Repair}, "repair policy")
+    found: Repair = read_term(
+        f"repair:most={text}" if text.strip().isdecimal() else text, {"repair": Repair}, "repair policy"
     )
     return found
 
 
 def read_retry(text: str) -> Retry:
     """`retry:most=2,on=429+503`, or only how many times."""
-    found: Retry = (
-        Retry(most=int(text)) if text.strip().isdecimal() else read_term(text, {"retry": Retry}, "retry policy")
+    found: Retry = read_term(
+        f"retry:most={text}" if text.strip().isdecimal() else text, {"retry": Retry}, "retry policy"
     )
     return found
 

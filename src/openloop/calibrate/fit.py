@@ -18,9 +18,12 @@ GAIN = 0.98  # a further limit or term must lower the loss on what it was not fi
 # Where single steps are seen so clearly (what is left unexplained of them), they count so many times as much as whole
 # requests: a stall that everybody waits for is one slow step among thousands, and a hundred slow requests.
 CLEAR, TRUST = 0.15, 30.0
+STALL = 3.0  # times what a step should take: a longer one counts as one of this length
 NEEDED = {"max_sequences": GAIN, "memory_tokens": 0.9}  # memory fits too well whatever it is put to
 ALMOST = 0.9  # of the KV cache: what servers fill at most before they put requests back
 FULL = 0.05  # of the time at a limit: so much shows that there is one
+QUEUE = 3  # who wait together: more than come at once by chance
+SHOWN = 1.05  # a limit that shows itself may cost so much, where the loss does not tell it
 BRIEF, LONG = 3, 12  # turns of a fit
 MOST_JITTER = 1.5
 LEAST_FORM, UNHELD = 0.01, 0.03  # of a step: what the form leaves open at least, and where no rate was held out
@@ -84,7 +87,7 @@ def calibrate_traces(
     best = search.run()
     tell(f"fitting {best.limits}")
     replays = [Replay(trace) for trace in traces]
-    found = fit(replays, best.limits, search.thetas[best], LONG, _free(best.terms), search.steps)
+    found = _fit(replays, best.limits, search.thetas[best], LONG, _free(best.terms), search.steps)
     held = _hold_out(replays, found, _free(best.terms), search.steps, tell)
     tried = tuple(sorted(search.losses, key=lambda each: each.loss))
     return Calibration(
@@ -133,6 +136,12 @@ def _free(terms: frozenset[str]) -> list[bool]:
 def _reached(values: Floats, near: float, waiting: Floats) -> bool:
     """Whether something was at its most for a while, and somebody waited meanwhile."""
     return bool(np.mean((values >= near) & (waiting > 0)) > FULL)
+
+
+def _piled(several: Floats, peak: int, waiting: Floats) -> bool:
+    """Whether whoever queues does so while all places are taken: then their number shows itself."""
+    queue = several[waiting >= QUEUE]
+    return bool(len(queue) and np.median(queue) >= peak - 1)
 
 
 class _Search:
@@ -191,6 +200,9 @@ class _Search:
         values: dict[str, list[int]] = {"max_sequences": [], "memory_tokens": []}
         if _reached(several, 0.95 * peak - 1, waiting):
             values["max_sequences"] = sorted({peak - 1, peak, peak + 1, *map(int, told)} - {0})
+            if _piled(several, peak, waiting):
+                shown = [each for each in values.pop("max_sequences") if each >= peak]
+                best = self._better(best, "max_sequences", shown, SHOWN, self.guess.theta)
         told = [trace.memory_tokens for trace in self.traces if trace.memory_tokens == trace.memory_tokens]
         use = [trace.kv_peak for trace in self.traces if trace.kv_peak == trace.kv_peak]
         if use:  # by the server's own account
@@ -237,6 +249,23 @@ class _Search:
         if best.limits.padding > 1:
             best = self._better(best, "padding", [1], 1 / GAIN)
         return best
+
+
+def _fit(
+    replays: Sequence[Replay], limits: Limits, start: Floats, turns: int, free: list[bool], steps: float
+) -> Fitted:
+    """Where a fit goes by single steps, it finds how long most of them take. Some stall, and requests wait for these
+    too: so all are made longer, until together they take as long as was measured."""
+    found = fit(replays, limits, start, turns, free, steps)
+    if steps == 1.0:
+        return found
+    shares = []
+    for replay in replays:
+        measured = replay.amounts[:, 0]
+        made = measured * np.exp(replay.steps(limits, found.theta))
+        shares.append(np.minimum(measured, STALL * made).sum() / made.sum())
+    longer = float(np.mean(shares))
+    return replace(found, theta=np.append(found.theta[:1], longer * found.theta[1:]))
 
 
 def _draws(found: Fitted, traces: Sequence[Trace], form: float) -> Floats:
@@ -292,7 +321,7 @@ def _hold_out(replays: Sequence[Replay], found: Fitted, free: list[bool], steps:
         tell(f"predicting {rate:g}/s from the other rates")
         others = [replay for replay, each in zip(replays, rates, strict=True) if each != rate]
         mine = [replay for replay, each in zip(replays, rates, strict=True) if each == rate]
-        refitted = fit(others, found.limits, found.theta, BRIEF, free, steps)
+        refitted = _fit(others, found.limits, found.theta, BRIEF, free, steps)
         result.append(_held_out(mine, found.limits, refitted.theta, rate))
     return tuple(result)
 

@@ -24,7 +24,7 @@ LARGEST = 64 << 20  # bytes of a message
 PATIENCE_S = 1.0  # until a replica has said what the tokens of a prompt are
 REPLAY_S = 10.0
 END = b"\xff" * 8
-NONSENSE = (msgspec.MsgspecError, KeyError, IndexError, TypeError, ValueError, OverflowError, AttributeError)
+NONSENSE = (msgspec.MsgspecError, KeyError, IndexError, TypeError, ValueError, ArithmeticError, AttributeError)
 
 
 class _Batch(NamedTuple):
