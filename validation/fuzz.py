@@ -5,7 +5,7 @@
 
 Each reader has a process of its own, which begins with tests/corpus and the samples of the tests and makes up what
 leads to code that nothing has led to before. The first input that is neither read nor refused ends the script. With
---keep, up to 20 of the small inputs that each led somewhere else are put into FOLDER: tests/corpus is made so, and
+--keep, up to 12 of the small inputs that each led somewhere else are put into FOLDER: tests/corpus is made so, and
 `tests/test_fuzz.py` reads all of it again in every build.
 """
 
@@ -28,7 +28,7 @@ import msgspec
 ROOT = Path(__file__).parent.parent
 CORPUS = ROOT / "tests" / "corpus"
 SAMPLES = ROOT / "tests" / "importers" / "files"
-MOST_KEPT, LARGEST_KEPT = 20, 2000
+MOST_KEPT, LARGEST_KEPT = 12, 8000
 
 Reader = Callable[[bytes], object]
 
@@ -137,6 +137,17 @@ def _stream(kind: Any, data: bytes) -> None:
     assert (whole.status, whole.text, whole.output_tokens) == (cut.status, cut.text, cut.output_tokens), "cuts matter"
 
 
+def _spool() -> bytes:
+    import openloop as ol
+
+    folder = Path(tempfile.mkdtemp()) / "run"
+    writer = ol.RunWriter(folder, ol.Manifest(source="test", slo="ttft<=1s"))
+    for batch in ol.open_run(_whole_run()).batches():
+        writer.append(batch)
+    writer.close()
+    return (folder / "requests.arrows").read_bytes()
+
+
 def seeds(name: str) -> list[bytes]:
     """What a reader begins with, besides the corpus."""
     from openloop.load.scenario import STARTER
@@ -149,6 +160,8 @@ def seeds(name: str) -> list[bytes]:
         return [b"\x05" + STREAM]
     if name in ("manifest", "parquet"):
         return [(_whole_run() / {"manifest": "run.json", "parquet": "requests.parquet"}[name]).read_bytes()]
+    if name == "spool":
+        return [_spool()]
     if name == "events":
         stored = ["BlockStored", [7], None, [1, 2, 3, 4], 4, None]
         return [msgspec.msgpack.encode([1.5, [stored, ["BlockRemoved", [7]], {"type": "AllBlocksCleared"}]])]

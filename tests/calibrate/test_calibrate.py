@@ -12,6 +12,7 @@ from click.testing import CliRunner
 
 from openloop.arrivals import read_arrivals
 from openloop.calibrate import Calibration, calibrate, compare_changes, drawn, fleet_of, read_known, write_model
+from openloop.calibrate.fit import _crowds, _piled
 from openloop.calibrate.model import suggestions, unknown
 from openloop.calibrate.read import read_change, resized, wanted
 from openloop.calibrate.trace import read_trace
@@ -111,10 +112,12 @@ def test_steps_that_stall_make_all_of_them_longer(true: Fleet, runs: list[Run]) 
     assert 1.03 < longer.decode(6, 250) / plain.decode(6, 250) < 1.09
 
 
-def test_a_limit_shows_itself_at_a_rate_that_is_served(true: Fleet) -> None:
-    """Whoever queues does so while twelve decode, though there is hardly a backlog."""
-    found = calibrate([measure(true, rate, 5) for rate in (6.0, 26.0)], "policy=chunked,max_tokens=512")
-    assert found.limits.max_sequences == 12
+def test_places_show_themselves_where_people_queue_for_them(true: Fleet) -> None:
+    """Whoever queues does so while all twelve places are taken; where steps are slow, while any number decode."""
+    for fleet, shown in ((true, True), (read_fleet({**TRUE, "max_sequences": 256, "max_tokens": 64}), False)):
+        several, _, waiting = _crowds(read_trace(measure(fleet, 28.0, 3))[0])
+        assert np.mean(waiting >= 3) > 0.1
+        assert _piled(several, int(np.quantile(several, 0.999)), waiting) is shown
 
 
 def test_a_model_is_a_fleet_and_keeps_what_it_leaves_open(found: Calibration, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ HIDDEN = (0, 32, 64, 128, 192, 256, 384, 512)
 PADDINGS = (1, *(1 << n for n in range(10, 17)))
 OPTIONAL = ("attention", "packed")  # either: the second has the pairs of the first
 TERMS = (frozenset[str](), frozenset({"attention"}), frozenset({"packed"}))
-GAIN = 0.95  # a padding or an optional term must lower what is left of the second half to this share
+GAIN = 0.98  # a padding or an optional term must lower what is left of the second half to this share
 
 
 @dataclass(frozen=True, eq=False)
