@@ -183,6 +183,18 @@ def test_longer_prompts(true: Fleet) -> None:
     assert np.array_equal(parts[0].prompt_tokens, 2 * plain.prompt_tokens)
 
 
+def test_each_replica_has_its_own_steps_and_the_model_has_all_of_them(found: Calibration) -> None:
+    slow = {"step": {**STEP, "fixed": "10ms"}}
+    run = measure(read_fleet({**TRUE, "groups": [{"replicas": 1}, {"replicas": 1, **slow}]}), 10.0, 1)
+    traces = read_trace(run)
+    quick, other = (float(np.median(np.diff(trace.gaps))) for trace in traces)
+    assert other > quick + 8e-3
+    fleet = fleet_of(replace(found, traces=tuple(traces)))
+    assert fleet.replicas == 2
+    assert fleet.calibration is not None
+    assert fleet.calibration.rates == (10.0,)
+
+
 def test_what_was_cut_off_is_known_from_the_seed(runs: list[Run]) -> None:
     rows = runs[0].head(1 << 30)
     order = np.argsort([row["sent_ns"] for row in rows], kind="stable")

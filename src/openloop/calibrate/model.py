@@ -34,7 +34,7 @@ def fleet_of(found: Calibration, **more: Any) -> Fleet:
     """`more` are keys of its section `calibration`."""
     limits, traces = found.limits, found.traces
     return Fleet(
-        replicas=max(trace.replicas for trace in traces),
+        replicas=max(trace.replicas * trace.beside for trace in traces),
         step=StepSpec(**{name: _time(found.value(name)) for name in PARAMETERS[1:]}),
         policy=limits.policy,
         max_tokens=limits.max_tokens,
