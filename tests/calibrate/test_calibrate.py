@@ -183,6 +183,17 @@ def test_longer_prompts(true: Fleet) -> None:
     assert np.array_equal(parts[0].prompt_tokens, 2 * plain.prompt_tokens)
 
 
+def test_prompts_that_hide_in_a_step_leave_open_what_a_token_takes() -> None:
+    true = read_fleet({"step": {"floor": "5ms", "token": "20us", "sequence": "40us"}})
+    how = Workload.of(read_source("synthetic:prompt=100,output=40"))
+    short = [simulate_fleet(true, how, read_arrivals(f"poisson:rate={rate}"), 20.0, 1) for rate in (4.0, 20.0)]
+    found = calibrate(short, "policy=chunked,max_tokens=512")
+    low, high = found.interval("token")
+    assert low <= 20e-6 <= high < 100e-6
+    assert low <= found.value("token") <= high
+    assert any(line.startswith("token: prompts of several lengths") for line in suggestions(found))
+
+
 def test_each_replica_has_its_own_steps_and_the_model_has_all_of_them(found: Calibration) -> None:
     slow = {"step": {**STEP, "fixed": "10ms"}}
     run = measure(read_fleet({**TRUE, "groups": [{"replicas": 1}, {"replicas": 1, **slow}]}), 10.0, 1)

@@ -83,8 +83,8 @@ def write_model(found: Calibration, path: Path, **more: Any) -> Fleet:
 
 def evidence(found: Calibration) -> Iterator[str]:
     """Why these limits and this policy: the best of each kind, by what was not fitted to."""
-    best = found.tried[0].loss
-    yield f"{found.limits}: log(modelled / measured) of the second half of each run is off by {best:.3f} on average"
+    off = f"off by {_chosen(found):.3f} on average"
+    yield f"{found.limits}: log(modelled / measured) of the second half of each run is {off}"
     seen = {found.limits.policy}
     for each in found.tried:
         if each.limits.policy not in seen:
@@ -105,7 +105,7 @@ def unknown(found: Calibration) -> Iterator[str]:
     if found.limits.memory_tokens is None:
         yield f"memory_tokens: never full; there is room for at least {full:,.0f} tokens"
     budgets = {
-        each.limits.max_tokens for each in found.tried if _same(found, each) and each.loss < CLOSE * found.tried[0].loss
+        each.limits.max_tokens for each in found.tried if _same(found, each) and each.loss < CLOSE * _chosen(found)
     }
     if len(budgets) > 1:
         yield f"max_tokens: {min(budgets):,} to {max(budgets):,} explain the data about as well"
@@ -117,6 +117,11 @@ def unknown(found: Calibration) -> Iterator[str]:
         yield "other rates: all runs have the same one, so none was held out"
     if not any(bool(np.any(trace.cached > 0)) for trace in found.traces):
         yield "the prefix cache: no prompt was found in one"
+
+
+def _chosen(found: Calibration) -> float:
+    """What its limits leave of the second halves; others may leave less, but too little less to be needed."""
+    return min(each.loss for each in found.tried if each.limits == found.limits)
 
 
 def _same(found: Calibration, other: Any) -> bool:
@@ -131,7 +136,7 @@ def suggestions(found: Calibration) -> Iterator[str]:
     top = max(trace.offered for trace in found.traces)
     prompt = int(np.median(np.concatenate([trace.prompt for trace in found.traces])))
     overload = f"overload, so that requests wait: openloop run --rate {2 * top:.3g} --for 60s"
-    lengths = f"prompts of several lengths: openloop run --prompt 'lognormal(median={prompt},sigma=1)' --for 3m"
+    lengths = f"prompts of several lengths: openloop run --prompt 'lognormal(median={4 * prompt},sigma=1)' --for 3m"
     memory = f"long answers to long prompts: openloop run --prompt {4 * prompt} --output 500 --for 3m"
     idle = f"an idle system: openloop run --rate {top / 20:.3g} --prompt 16 --for 3m"
     ways = {
@@ -144,7 +149,7 @@ def suggestions(found: Calibration) -> Iterator[str]:
         "packed": memory,
         "overhead": idle,
         "fixed": idle,
-        "floor": idle,
+        "floor": lengths,
         "sequence": f"rates from idle to overload: openloop sweep --rates {top / 8:.2g}:{top:.2g}:{top / 8:.2g}",
         "other rates": f"openloop run --rate {top / 3:.3g} and --rate {1.5 * top:.3g}",
         "the prefix cache": f"prompts that share a beginning: --workload synthetic:prefixes=5,prefix={2 * prompt}",
