@@ -14,7 +14,7 @@ from openloop.arrivals import read_arrivals
 from openloop.calibrate import Calibration, calibrate, compare_changes, drawn, fleet_of, read_known, write_model
 from openloop.calibrate.fit import _crowds, _piled
 from openloop.calibrate.model import suggestions, unknown
-from openloop.calibrate.read import read_change, resized, wanted
+from openloop.calibrate.read import differences, read_change, resized, wanted
 from openloop.calibrate.trace import read_trace
 from openloop.calibrate.whatif import Change, changed, common_changes
 from openloop.cli import cli
@@ -194,6 +194,29 @@ def test_prompts_that_hide_in_a_step_leave_open_what_a_token_takes() -> None:
     assert any(line.startswith("token: prompts of several lengths") for line in suggestions(found))
 
 
+def test_limits_that_cannot_be_are_refused(runs: list[Run]) -> None:
+    for known in ("max_sequences=3", "memory_tokens=100"):
+        with pytest.raises(SpecError, match=f"{known} cannot be"):
+            calibrate(runs, known)
+
+
+def test_what_was_set_by_hand_is_not_drawn(found: Calibration) -> None:
+    fleet = fleet_of(found)
+    assert fleet.step is not None and fleet.calibration is not None
+    slower = msgspec.structs.replace(fleet, step=msgspec.structs.replace(fleet.step, fixed="80ms"))
+    assert drawn(slower, 3).step_time().fixed == 80e-3
+    assert drawn(slower, 3).step_time().sequence == drawn(fleet, 3).step_time().sequence
+    broken = msgspec.structs.replace(fleet.calibration, draws=((1.0, 2.0),))
+    with pytest.raises(SpecError, match="changed by hand"):
+        drawn(msgspec.structs.replace(fleet, calibration=broken), 0)
+
+
+def test_changes_as_people_write_them() -> None:
+    drafts = {"drafts": {"tokens": 4, "acceptance": 0.5}}
+    for text in ("drafts: {tokens: 4, acceptance: 0.5}", "{drafts: {tokens: 4, acceptance: 0.5}}"):
+        assert read_change(text).keys == drafts
+
+
 def test_each_replica_has_its_own_steps_and_the_model_has_all_of_them(found: Calibration) -> None:
     slow = {"step": {**STEP, "fixed": "10ms"}}
     run = measure(read_fleet({**TRUE, "groups": [{"replicas": 1}, {"replicas": 1, **slow}]}), 10.0, 1)
@@ -266,9 +289,13 @@ def test_too_short_or_at_one_concurrency(true: Fleet) -> None:
     [
         (lambda: read_known("max_token=3"), "did you mean 'max_tokens'"),
         (lambda: read_known("max_tokens=many"), "is a number"),
+        (lambda: read_known("max_tokens=\u00b2"), "is a number"),
+        (lambda: read_known(f"max_tokens={10**25}"), "is a number"),
         (lambda: read_known("policy=magic"), "chunked, prefill-first or static"),
         (lambda: read_change("replicas"), "is no change"),
         (lambda: changed(read_fleet(TRUE), {"replica": 2}), "replica"),
+        (lambda: changed(read_fleet(TRUE), {"model": "70b"}), "changes nothing.*speed"),
+        (lambda: differences([Manifest(source="load", model=each) for each in "ab"]), "several models"),
         (lambda: wanted(read_fleet(TRUE), None, None, None), "give --workload"),
     ],
 )

@@ -13,6 +13,7 @@ from openloop.calibrate.match import MANY, PARAMETERS
 from openloop.calibrate.trace import held
 from openloop.errors import SpecError
 from openloop.sim.fleet import Calibrated, Fleet, StepSpec
+from openloop.units import parse_seconds
 
 HEAD = """\
 # Fitted to measured runs by openloop calibrate. Read by openloop sim, sweep --sim, serve --engine and whatif.
@@ -64,10 +65,20 @@ def drawn(fleet: Fleet, number: int) -> Fleet:
         raise SpecError(
             "the fleet has no calibration with draws: make one with openloop calibrate RUN... -o model.yaml"
         )
-    times = dict(zip(calibration.names, calibration.draws[number % len(calibration.draws)], strict=True))
-    step = {name: _time(value) for name, value in times.items() if name != "overhead"}
+    draws = np.array([row for row in calibration.draws if len(row) == len(PARAMETERS)])
+    if calibration.names != PARAMETERS or len(draws) < len(calibration.draws) or not np.all(draws >= 0):
+        raise SpecError(
+            "the calibration's draws were changed by hand: a row has a time in seconds for each of its names; calibrate"
+            " again, or leave the section calibration out"
+        )
+    found = dict(zip(PARAMETERS, draws[number % len(draws)], strict=True))
+    for name in PARAMETERS[1:]:  # a time that is no longer as it was found was set by someone who knows it
+        time = parse_seconds(getattr(fleet.step, name))
+        low, high = (parse_seconds(each) for each in calibration.intervals.get(name, ("0s", "0s")))
+        found[name] = found[name] if low * 0.999 <= time <= high * 1.001 else time
+    overhead = _overhead(found.pop("overhead"), calibration.jitter)
     return msgspec.structs.replace(
-        fleet, step=StepSpec(**step), overhead=_overhead(times["overhead"], calibration.jitter)
+        fleet, step=StepSpec(**{name: _time(value) for name, value in found.items()}), overhead=overhead
     )
 
 
