@@ -202,7 +202,8 @@ def test_limits_that_cannot_be_are_refused(runs: list[Run]) -> None:
 
 def test_what_was_set_by_hand_is_not_drawn(found: Calibration) -> None:
     fleet = fleet_of(found)
-    assert fleet.step is not None and fleet.calibration is not None
+    assert fleet.step is not None
+    assert fleet.calibration is not None
     slower = msgspec.structs.replace(fleet, step=msgspec.structs.replace(fleet.step, fixed="80ms"))
     assert drawn(slower, 3).step_time().fixed == 80e-3
     assert drawn(slower, 3).step_time().sequence == drawn(fleet, 3).step_time().sequence
