@@ -150,6 +150,10 @@ def test_a_model_is_a_fleet_and_keeps_what_it_leaves_open(found: Calibration, tm
     kept = json.loads((tmp_path / "r" / "run.json").read_text())
     assert kept["replicas"] == 2
     assert "prompts x 2" in kept["workload"]
+    args = ["sweep", "--sim", str(path), "--rates", "5", "--for", "5s", "--json", "-o", str(tmp_path / "s")]
+    assert CliRunner().invoke(cli, args).exit_code in (0, 1)
+    (point,) = (tmp_path / "s").rglob("run.json")
+    assert "lognormal" in json.loads(point.read_text())["workload"]
     result = CliRunner().invoke(cli, ["whatif", str(path), "--for", "5s", "--draws", "2", "--json"])
     assert result.exit_code == 0, result.output
     assert len(json.loads(result.output)) == 1 + len(common_changes(again, 0.7))
@@ -207,6 +211,8 @@ def test_what_was_set_by_hand_is_not_drawn(found: Calibration) -> None:
     slower = msgspec.structs.replace(fleet, step=msgspec.structs.replace(fleet.step, fixed="80ms"))
     assert drawn(slower, 3).step_time().fixed == 80e-3
     assert drawn(slower, 3).step_time().sequence == drawn(fleet, 3).step_time().sequence
+    assert drawn(msgspec.structs.replace(fleet, overhead="90ms"), 3).overhead == "90ms"
+    assert drawn(fleet, 3).overhead != drawn(fleet, 4).overhead
     broken = msgspec.structs.replace(fleet.calibration, draws=((1.0, 2.0),))
     with pytest.raises(SpecError, match="changed by hand"):
         drawn(msgspec.structs.replace(fleet, calibration=broken), 0)

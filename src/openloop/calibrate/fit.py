@@ -125,13 +125,14 @@ def _check(traces: Sequence[Trace]) -> None:
 
 
 def _crowds(trace: Trace) -> tuple[Floats, Floats, Floats]:
-    """How many decode, how much they hold, and how many wait, at even moments while anything goes on."""
+    """How many decode in a replica, how much they hold, and how many wait, at even moments while anything goes on."""
     at = np.linspace(trace.sent_s[0], np.nanmax(trace.last_s), 2000)
     several = crowd(trace, at)
     ends = np.nan_to_num(trace.first_s, nan=np.inf)
     waiting = np.searchsorted(trace.sent_s, at, "right") - np.searchsorted(np.sort(ends), at, "right")
     some = (several > 0) | (waiting > 0)
-    return several[some], held(trace, at[some]), waiting[some].astype(np.float64)
+    share = 1 / trace.replicas
+    return share * several[some], share * held(trace, at[some]), waiting[some].astype(np.float64)
 
 
 def _free(terms: frozenset[str]) -> list[bool]:

@@ -74,12 +74,22 @@ def drawn(fleet: Fleet, number: int) -> Fleet:
     found = dict(zip(PARAMETERS, draws[number % len(draws)], strict=True))
     for name in PARAMETERS[1:]:  # a time that is no longer as it was found was set by someone who knows it
         time = parse_seconds(getattr(fleet.step, name))
-        low, high = (parse_seconds(each) for each in calibration.intervals.get(name, ("0s", "0s")))
-        found[name] = found[name] if low * 0.999 <= time <= high * 1.001 else time
+        found[name] = found[name] if _allowed(calibration, name, time) else time
     overhead = _overhead(found.pop("overhead"), calibration.jitter)
+    try:
+        median = parse_seconds((fleet.overhead or "0s").removeprefix("lognormal(median=").partition(",")[0])
+    except SpecError:  # another distribution
+        median = np.inf
+    if not _allowed(calibration, "overhead", median):
+        overhead = fleet.overhead or "0s"
     return msgspec.structs.replace(
         fleet, step=StepSpec(**{name: _time(value) for name, value in found.items()}), overhead=overhead
     )
+
+
+def _allowed(calibration: Calibrated, name: str, seconds: float) -> bool:
+    low, high = (parse_seconds(each) for each in calibration.intervals.get(name, ("0s", "0s")))
+    return low * 0.999 <= seconds <= high * 1.001
 
 
 def write_model(found: Calibration, path: Path, **more: Any) -> Fleet:
@@ -109,8 +119,8 @@ def evidence(found: Calibration) -> Iterator[str]:
 
 def unknown(found: Calibration) -> Iterator[str]:
     """What the data do not tell."""
-    peak = max(int(trace.crowd.max(initial=0)) for trace in found.traces)
-    full = max(float(held(trace, trace.sent_s).max(initial=0)) for trace in found.traces)
+    peak = max(int(trace.crowd.max(initial=0) / trace.replicas) for trace in found.traces)
+    full = max(float(held(trace, trace.sent_s).max(initial=0)) / trace.replicas for trace in found.traces)
     if found.limits.max_sequences is None:
         yield f"max_sequences: never reached; it is at least {peak}"
     if found.limits.memory_tokens is None:
