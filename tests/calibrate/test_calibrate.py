@@ -218,6 +218,14 @@ def test_what_was_set_by_hand_is_not_drawn(found: Calibration) -> None:
         drawn(msgspec.structs.replace(fleet, calibration=broken), 0)
 
 
+def test_runs_of_unlike_systems_are_noticed(runs: list[Run]) -> None:
+    slow = read_fleet({**TRUE, "step": {**STEP, "fixed": "60ms"}})
+    mixed = calibrate([runs[0], measure(slow, 5.0, 3)], "policy=chunked,max_tokens=512,max_sequences=12")
+    assert any(line.startswith("whether this is one system") for line in unknown(mixed))
+    assert any(line.startswith("whether this is one system") for line in suggestions(mixed))
+    assert np.all(mixed.draws < 100)
+
+
 def test_changes_as_people_write_them() -> None:
     drafts = {"drafts": {"tokens": 4, "acceptance": 0.5}}
     for text in ("drafts: {tokens: 4, acceptance: 0.5}", "{drafts: {tokens: 4, acceptance: 0.5}}"):

@@ -26,7 +26,8 @@ QUEUE = 3  # who wait together: more than come at once by chance
 SHOWN = 1.05  # a limit that shows itself may cost so much, where the loss does not tell it
 BRIEF, LONG = 3, 12  # turns of a fit
 MOST_JITTER = 1.5
-LEAST_FORM, UNHELD = 0.01, 0.03  # of a step: what the form leaves open at least, and where no rate was held out
+LEAST_FORM, MOST_FORM = 0.01, 1.0  # of a step: what the form leaves open
+UNHELD = 0.03  # where no rate was held out
 DRAWS, BLOCKS = 40, 10
 QUANTILES = (0.5, 0.99)
 
@@ -96,7 +97,7 @@ def calibrate_traces(
         draws=_draws(
             found,
             traces,
-            float(np.median([abs(each.tpot[0]) for each in held])) if held else UNHELD,
+            float(np.median([abs(np.log1p(each.tpot[0])) for each in held])) if held else UNHELD,
             _hidden(replays, found),
         ),
         loss=found.loss,
@@ -316,7 +317,7 @@ def _draws(found: Fitted, traces: Sequence[Trace], form: float, most: float) -> 
     draws = np.maximum(np.array(rows) + found.theta - middle, 0.0)
     if middle[0] == 0:  # the overhead may as well be nothing
         draws[:, 0] = rng.uniform(0.0, found.theta[0], DRAWS)
-    draws[:, 1:] *= np.exp(rng.normal(0.0, max(form, LEAST_FORM), (DRAWS, 1)))
+    draws[:, 1:] *= np.exp(rng.normal(0.0, min(max(form, LEAST_FORM), MOST_FORM), (DRAWS, 1)))
     floor, token, fixed = (PARAMETERS.index(name) for name in ("floor", "token", "fixed"))
     if most > found.theta[token]:
         whole = draws[:, floor] + draws[:, fixed]

@@ -20,6 +20,7 @@ HEAD = """\
 # Change what you like: this is a fleet as docs/simulator.md has it.
 """
 WIDE = 0.5  # of a value: an interval that is wider tells little
+APART = 0.25  # of a logarithm: a TPOT that is further off was not made by the same system
 CLOSE = 1.02  # times the best loss: what is within cannot be told apart
 
 
@@ -136,6 +137,10 @@ def unknown(found: Calibration) -> Iterator[str]:
             yield f"{name}: {_time(low)} to {_time(high)} explain the data about as well"
     if len({float(f"{trace.offered:.3g}") for trace in found.traces}) < 2:
         yield "other rates: all runs have the same one, so none was held out"
+    worst = max(found.held, key=lambda each: abs(np.log1p(each.tpot[0])), default=None)
+    if worst is not None and abs(np.log1p(worst.tpot[0])) > APART:
+        times = f"{1 + worst.tpot[0]:,.2f} times the measured one"
+        yield f"whether this is one system: TPOT at {worst.rate:g}/s, predicted from other rates, is {times}"
     if not any(bool(np.any(trace.cached > 0)) for trace in found.traces):
         yield "the prefix cache: no prompt was found in one"
 
@@ -173,6 +178,7 @@ def suggestions(found: Calibration) -> Iterator[str]:
         "floor": lengths,
         "sequence": f"rates from idle to overload: openloop sweep --rates {top / 8:.2g}:{top:.2g}:{top / 8:.2g}",
         "other rates": f"openloop run --rate {top / 3:.3g} and --rate {1.5 * top:.3g}",
+        "whether this is one system": "the same rates again, with nothing else running; or calibrate to each run alone",
         "the prefix cache": f"prompts that share a beginning: --workload synthetic:prefixes=5,prefix={2 * prompt}",
     }
     for each in unknown(found):
