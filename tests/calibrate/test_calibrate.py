@@ -14,7 +14,7 @@ from openloop.arrivals import read_arrivals
 from openloop.calibrate import Calibration, calibrate, compare_changes, drawn, fleet_of, read_known, write_model
 from openloop.calibrate.fit import _crowds, _piled
 from openloop.calibrate.model import suggestions, unknown
-from openloop.calibrate.read import read_change, resized, wanted
+from openloop.calibrate.read import differences, read_change, resized, wanted
 from openloop.calibrate.trace import read_trace
 from openloop.calibrate.whatif import Change, changed, common_changes
 from openloop.cli import cli
@@ -150,6 +150,10 @@ def test_a_model_is_a_fleet_and_keeps_what_it_leaves_open(found: Calibration, tm
     kept = json.loads((tmp_path / "r" / "run.json").read_text())
     assert kept["replicas"] == 2
     assert "prompts x 2" in kept["workload"]
+    args = ["sweep", "--sim", str(path), "--rates", "5", "--for", "5s", "--json", "-o", str(tmp_path / "s")]
+    assert CliRunner().invoke(cli, args).exit_code in (0, 1)
+    (point,) = (tmp_path / "s").rglob("run.json")
+    assert "lognormal" in json.loads(point.read_text())["workload"]
     result = CliRunner().invoke(cli, ["whatif", str(path), "--for", "5s", "--draws", "2", "--json"])
     assert result.exit_code == 0, result.output
     assert len(json.loads(result.output)) == 1 + len(common_changes(again, 0.7))
@@ -181,6 +185,63 @@ def test_longer_prompts(true: Fleet) -> None:
     assert np.array_equal(mean.demand(arrivals, 100.0, 1).output_tokens, 3 * plain.output_tokens)
     parts = list(twice.parts(arrivals, 100.0, 1))
     assert np.array_equal(parts[0].prompt_tokens, 2 * plain.prompt_tokens)
+
+
+def test_prompts_that_hide_in_a_step_leave_open_what_a_token_takes() -> None:
+    true = read_fleet({"step": {"floor": "5ms", "token": "20us", "sequence": "40us"}})
+    how = Workload.of(read_source("synthetic:prompt=100,output=40"))
+    short = [simulate_fleet(true, how, read_arrivals(f"poisson:rate={rate}"), 20.0, 1) for rate in (4.0, 20.0)]
+    found = calibrate(short, "policy=chunked,max_tokens=512")
+    low, high = found.interval("token")
+    assert low <= 20e-6 <= high < 100e-6
+    assert low <= found.value("token") <= high
+    assert any(line.startswith("token: prompts of several lengths") for line in suggestions(found))
+
+
+def test_limits_that_cannot_be_are_refused(runs: list[Run]) -> None:
+    for known in ("max_sequences=3", "memory_tokens=100"):
+        with pytest.raises(SpecError, match=f"{known} cannot be"):
+            calibrate(runs, known)
+
+
+def test_what_was_set_by_hand_is_not_drawn(found: Calibration) -> None:
+    fleet = fleet_of(found)
+    assert fleet.step is not None
+    assert fleet.calibration is not None
+    slower = msgspec.structs.replace(fleet, step=msgspec.structs.replace(fleet.step, fixed="80ms"))
+    assert drawn(slower, 3).step_time().fixed == 80e-3
+    assert drawn(slower, 3).step_time().sequence == drawn(fleet, 3).step_time().sequence
+    assert drawn(msgspec.structs.replace(fleet, overhead="90ms"), 3).overhead == "90ms"
+    assert drawn(fleet, 3).overhead != drawn(fleet, 4).overhead
+    broken = msgspec.structs.replace(fleet.calibration, draws=((1.0, 2.0),))
+    with pytest.raises(SpecError, match="changed by hand"):
+        drawn(msgspec.structs.replace(fleet, calibration=broken), 0)
+
+
+def test_runs_of_unlike_systems_are_noticed(runs: list[Run]) -> None:
+    slow = read_fleet({**TRUE, "step": {**STEP, "fixed": "60ms"}})
+    mixed = calibrate([runs[0], measure(slow, 5.0, 3)], "policy=chunked,max_tokens=512,max_sequences=12")
+    assert any(line.startswith("whether this is one system") for line in unknown(mixed))
+    assert any(line.startswith("whether this is one system") for line in suggestions(mixed))
+    assert np.all(mixed.draws < 100)
+
+
+def test_changes_as_people_write_them() -> None:
+    drafts = {"drafts": {"tokens": 4, "acceptance": 0.5}}
+    for text in ("drafts: {tokens: 4, acceptance: 0.5}", "{drafts: {tokens: 4, acceptance: 0.5}}"):
+        assert read_change(text).keys == drafts
+
+
+def test_each_replica_has_its_own_steps_and_the_model_has_all_of_them(found: Calibration) -> None:
+    slow = {"step": {**STEP, "fixed": "10ms"}}
+    run = measure(read_fleet({**TRUE, "groups": [{"replicas": 1}, {"replicas": 1, **slow}]}), 10.0, 1)
+    traces = read_trace(run)
+    quick, other = (float(np.median(np.diff(trace.gaps))) for trace in traces)
+    assert other > quick + 8e-3
+    fleet = fleet_of(replace(found, traces=tuple(traces)))
+    assert fleet.replicas == 2
+    assert fleet.calibration is not None
+    assert fleet.calibration.rates == (10.0,)
 
 
 def test_what_was_cut_off_is_known_from_the_seed(runs: list[Run]) -> None:
@@ -243,9 +304,13 @@ def test_too_short_or_at_one_concurrency(true: Fleet) -> None:
     [
         (lambda: read_known("max_token=3"), "did you mean 'max_tokens'"),
         (lambda: read_known("max_tokens=many"), "is a number"),
+        (lambda: read_known("max_tokens=\u00b2"), "is a number"),
+        (lambda: read_known(f"max_tokens={10**25}"), "is a number"),
         (lambda: read_known("policy=magic"), "chunked, prefill-first or static"),
         (lambda: read_change("replicas"), "is no change"),
         (lambda: changed(read_fleet(TRUE), {"replica": 2}), "replica"),
+        (lambda: changed(read_fleet(TRUE), {"model": "70b"}), "changes nothing.*speed"),
+        (lambda: differences([Manifest(source="load", model=each) for each in "ab"]), "several models"),
         (lambda: wanted(read_fleet(TRUE), None, None, None), "give --workload"),
     ],
 )

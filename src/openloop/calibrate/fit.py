@@ -26,7 +26,8 @@ QUEUE = 3  # who wait together: more than come at once by chance
 SHOWN = 1.05  # a limit that shows itself may cost so much, where the loss does not tell it
 BRIEF, LONG = 3, 12  # turns of a fit
 MOST_JITTER = 1.5
-LEAST_FORM, UNHELD = 0.01, 0.03  # of a step: what the form leaves open at least, and where no rate was held out
+LEAST_FORM, MOST_FORM = 0.01, 1.0  # of a step: what the form leaves open
+UNHELD = 0.03  # where no rate was held out
 DRAWS, BLOCKS = 40, 10
 QUANTILES = (0.5, 0.99)
 
@@ -64,9 +65,9 @@ class Calibration:
     jitter: float = 0.0  # of the overhead: the standard deviation of its logarithm
 
     def interval(self, name: str) -> tuple[float, float]:
-        """90%."""
+        """90%, and what was found."""
         low, high = np.quantile(self.draws[:, PARAMETERS.index(name)], [0.05, 0.95])
-        return float(low), float(high)
+        return min(float(low), self.value(name)), max(float(high), self.value(name))
 
     def value(self, name: str) -> float:
         return float(self.theta[PARAMETERS.index(name)])
@@ -93,7 +94,12 @@ def calibrate_traces(
     return Calibration(
         limits=best.limits,
         theta=found.theta,
-        draws=_draws(found, traces, float(np.median([abs(each.tpot[0]) for each in held])) if held else UNHELD),
+        draws=_draws(
+            found,
+            traces,
+            float(np.median([abs(np.log1p(each.tpot[0])) for each in held])) if held else UNHELD,
+            _hidden(replays, found),
+        ),
         loss=found.loss,
         tried=tried,
         held=held,
@@ -120,13 +126,14 @@ def _check(traces: Sequence[Trace]) -> None:
 
 
 def _crowds(trace: Trace) -> tuple[Floats, Floats, Floats]:
-    """How many decode, how much they hold, and how many wait, at even moments while anything goes on."""
+    """How many decode in a replica, how much they hold, and how many wait, at even moments while anything goes on."""
     at = np.linspace(trace.sent_s[0], np.nanmax(trace.last_s), 2000)
     several = crowd(trace, at)
     ends = np.nan_to_num(trace.first_s, nan=np.inf)
     waiting = np.searchsorted(trace.sent_s, at, "right") - np.searchsorted(np.sort(ends), at, "right")
     some = (several > 0) | (waiting > 0)
-    return several[some], held(trace, at[some]), waiting[some].astype(np.float64)
+    share = 1 / trace.replicas
+    return share * several[some], share * held(trace, at[some]), waiting[some].astype(np.float64)
 
 
 def _free(terms: frozenset[str]) -> list[bool]:
@@ -268,9 +275,36 @@ def _fit(
     return replace(found, theta=np.append(found.theta[:1], longer * found.theta[1:]))
 
 
-def _draws(found: Fitted, traces: Sequence[Trace], form: float) -> Floats:
+def _hidden(replays: Sequence[Replay], found: Fitted) -> float:
+    """The most that a token may take: where prompts are read while weights are, more of it explains as much."""
+    prompt = float(np.median(np.concatenate([replay.trace.prompt - replay.trace.cached for replay in replays])))
+    floor, token, fixed = (PARAMETERS.index(name) for name in ("floor", "token", "fixed"))
+
+    def off(theta: Floats) -> float:
+        """A first token waits until a step ends, and in a model that may be another one: so TTFT by its middle."""
+        several = [each for run in residuals(replays, found.limits, theta) for each in run.items()]
+        return float(
+            np.mean([
+                abs(np.nanmedian(each)) if name == "ttft" else np.nanmean(np.minimum(abs(each), 1.0))
+                for name, each in several
+                if np.isfinite(each).any()
+            ])
+        )  # fmt: skip
+
+    most, least = float(found.theta[token]), off(found.theta)
+    for share in (0.125, 0.25, 0.5, 1.0):  # of a step that has one prompt
+        theta = found.theta.copy()
+        theta[floor], theta[fixed] = theta[floor] + theta[fixed], 0.0
+        theta[token] = share * theta[floor] / max(prompt, 1.0)
+        if theta[token] > most and off(theta) < least + LEAST_FORM:
+            most = float(theta[token])
+    return most
+
+
+def _draws(found: Fitted, traces: Sequence[Trace], form: float, most: float) -> Floats:
     """Parameters from blocks of the runs drawn anew: one step of the fit each, around what was found. All steps
-    together are drawn faster or slower as well, by what rates were off that were predicted from others."""
+    together are drawn faster or slower as well, by what rates were off that were predicted from others. A token takes
+    anything up to `most`, and as much more of a step hides it."""
     rng = np.random.default_rng(0)
     rows = []
     for _ in range(DRAWS):
@@ -279,8 +313,17 @@ def _draws(found: Fitted, traces: Sequence[Trace], form: float) -> Floats:
             drawn = np.bincount(rng.integers(0, BLOCKS, BLOCKS), minlength=BLOCKS)
             counts += [drawn[np.arange(size) * BLOCKS // max(size, 1)] for size in sizes(trace)]
         rows.append(solve(found, np.concatenate(counts).astype(np.float64)))
-    draws = np.maximum(np.array(rows) + found.theta - np.median(rows, axis=0), 0.0)
-    draws[:, 1:] *= np.exp(rng.normal(0.0, max(form, LEAST_FORM), (DRAWS, 1)))
+    middle = np.median(rows, axis=0)
+    draws = np.maximum(np.array(rows) + found.theta - middle, 0.0)
+    if middle[0] == 0:  # the overhead may as well be nothing
+        draws[:, 0] = rng.uniform(0.0, found.theta[0], DRAWS)
+    draws[:, 1:] *= np.exp(rng.normal(0.0, min(max(form, LEAST_FORM), MOST_FORM), (DRAWS, 1)))
+    floor, token, fixed = (PARAMETERS.index(name) for name in ("floor", "token", "fixed"))
+    if most > found.theta[token]:
+        whole = draws[:, floor] + draws[:, fixed]
+        draws[:, token] = np.maximum(draws[:, token], rng.uniform(0.0, most, DRAWS))
+        draws[:, floor] = np.clip(whole * draws[:, token] / most, draws[:, floor], whole)
+        draws[:, fixed] = whole - draws[:, floor]
     return draws
 
 

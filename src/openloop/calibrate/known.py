@@ -4,9 +4,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from openloop.calibrate.fit import Calibration, calibrate_traces
-from openloop.calibrate.match import Limits
-from openloop.calibrate.trace import Trace, read_traces
+from openloop.calibrate.match import UNLIMITED, Limits
+from openloop.calibrate.trace import Trace, held, read_traces
 from openloop.errors import SpecError
 from openloop.records import Run
 from openloop.spec import suggest
@@ -16,7 +18,27 @@ def calibrate(
     runs: Sequence[str | Path | Run | Trace], known: str = "", tell: Callable[[str], None] = lambda _: None
 ) -> Calibration:
     """Fit a model to runs, or to folders of them. `known` are limits that need not be found, as `max_tokens=2048`."""
-    return calibrate_traces(read_traces(runs), *read_known(known), tell)
+    limits, given = read_known(known)
+    traces = read_traces(runs)
+    _check_known(limits, traces)
+    return calibrate_traces(traces, limits, given, tell)
+
+
+def _check_known(limits: Limits, traces: Sequence[Trace]) -> None:
+    """Whoever was put back for want of memory seems to hold some, and what is shared counts for each."""
+    for trace in traces:
+        peak = float(np.quantile(trace.crowd, 0.99)) / trace.replicas
+        if limits.max_sequences is not None and limits.max_sequences < 0.75 * peak:
+            raise SpecError(
+                f"max_sequences={limits.max_sequences} cannot be: in {trace.name} {peak:.0f} answers came at once;"
+                " give the limit of a replica, or leave it out to find it"
+            )
+        full = float(np.quantile(held(trace, trace.sent_s), 0.5)) / trace.replicas
+        if limits.memory_tokens is not None and limits.memory_tokens < 0.5 * full and not np.any(trace.cached > 0):
+            raise SpecError(
+                f"memory_tokens={limits.memory_tokens} cannot be: in {trace.name} answers held about {full:,.0f} tokens"
+                " at once, half of the time; give the limit of a replica, or leave it out to find it"
+            )
 
 
 def read_known(text: str) -> tuple[Limits, frozenset[str]]:
@@ -24,10 +46,10 @@ def read_known(text: str) -> tuple[Limits, frozenset[str]]:
     given: dict[str, Any] = {}
     names = list(Limits.__dataclass_fields__)
     for each in filter(None, (part.strip() for part in text.split(","))):
-        name, _, value = each.partition("=")
+        name, value = (side.strip() for side in (each.partition("=")[::2]))
         if name not in names:
             raise SpecError(f"{name!r} is no limit that can be known{suggest(name, names)}")
-        if name != "policy" and not (value.isdigit() and int(value) > 0):
+        if name != "policy" and not (value.isdecimal() and 0 < int(value) <= UNLIMITED):
             raise SpecError(f"{each!r}: {name} is a number of tokens or sequences, as {name}=2048")
         if name == "policy" and value not in ("chunked", "prefill-first", "static"):
             raise SpecError(f"{each!r}: the policy is chunked, prefill-first or static")

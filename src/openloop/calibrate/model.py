@@ -13,12 +13,14 @@ from openloop.calibrate.match import MANY, PARAMETERS
 from openloop.calibrate.trace import held
 from openloop.errors import SpecError
 from openloop.sim.fleet import Calibrated, Fleet, StepSpec
+from openloop.units import parse_seconds
 
 HEAD = """\
 # Fitted to measured runs by openloop calibrate. Read by openloop sim, sweep --sim, serve --engine and whatif.
 # Change what you like: this is a fleet as docs/simulator.md has it.
 """
 WIDE = 0.5  # of a value: an interval that is wider tells little
+APART = 0.25  # of a logarithm: a TPOT that is further off was not made by the same system
 CLOSE = 1.02  # times the best loss: what is within cannot be told apart
 
 
@@ -34,7 +36,7 @@ def fleet_of(found: Calibration, **more: Any) -> Fleet:
     """`more` are keys of its section `calibration`."""
     limits, traces = found.limits, found.traces
     return Fleet(
-        replicas=max(trace.replicas for trace in traces),
+        replicas=max(trace.replicas * trace.beside for trace in traces),
         step=StepSpec(**{name: _time(found.value(name)) for name in PARAMETERS[1:]}),
         policy=limits.policy,
         max_tokens=limits.max_tokens,
@@ -64,11 +66,31 @@ def drawn(fleet: Fleet, number: int) -> Fleet:
         raise SpecError(
             "the fleet has no calibration with draws: make one with openloop calibrate RUN... -o model.yaml"
         )
-    times = dict(zip(calibration.names, calibration.draws[number % len(calibration.draws)], strict=True))
-    step = {name: _time(value) for name, value in times.items() if name != "overhead"}
+    draws = np.array([row for row in calibration.draws if len(row) == len(PARAMETERS)])
+    if calibration.names != PARAMETERS or len(draws) < len(calibration.draws) or not np.all(draws >= 0):
+        raise SpecError(
+            "the calibration's draws were changed by hand: a row has a time in seconds for each of its names; calibrate"
+            " again, or leave the section calibration out"
+        )
+    found = dict(zip(PARAMETERS, draws[number % len(draws)], strict=True))
+    for name in PARAMETERS[1:]:  # a time that is no longer as it was found was set by someone who knows it
+        time = parse_seconds(getattr(fleet.step, name))
+        found[name] = found[name] if _allowed(calibration, name, time) else time
+    overhead = _overhead(found.pop("overhead"), calibration.jitter)
+    try:
+        median = parse_seconds((fleet.overhead or "0s").removeprefix("lognormal(median=").partition(",")[0])
+    except SpecError:  # another distribution
+        median = np.inf
+    if not _allowed(calibration, "overhead", median):
+        overhead = fleet.overhead or "0s"
     return msgspec.structs.replace(
-        fleet, step=StepSpec(**step), overhead=_overhead(times["overhead"], calibration.jitter)
+        fleet, step=StepSpec(**{name: _time(value) for name, value in found.items()}), overhead=overhead
     )
+
+
+def _allowed(calibration: Calibrated, name: str, seconds: float) -> bool:
+    low, high = (parse_seconds(each) for each in calibration.intervals.get(name, ("0s", "0s")))
+    return low * 0.999 <= seconds <= high * 1.001
 
 
 def write_model(found: Calibration, path: Path, **more: Any) -> Fleet:
@@ -83,8 +105,8 @@ def write_model(found: Calibration, path: Path, **more: Any) -> Fleet:
 
 def evidence(found: Calibration) -> Iterator[str]:
     """Why these limits and this policy: the best of each kind, by what was not fitted to."""
-    best = found.tried[0].loss
-    yield f"{found.limits}: log(modelled / measured) of the second half of each run is off by {best:.3f} on average"
+    off = f"off by {_chosen(found):.3f} on average"
+    yield f"{found.limits}: log(modelled / measured) of the second half of each run is {off}"
     seen = {found.limits.policy}
     for each in found.tried:
         if each.limits.policy not in seen:
@@ -98,14 +120,14 @@ def evidence(found: Calibration) -> Iterator[str]:
 
 def unknown(found: Calibration) -> Iterator[str]:
     """What the data do not tell."""
-    peak = max(int(trace.crowd.max(initial=0)) for trace in found.traces)
-    full = max(float(held(trace, trace.sent_s).max(initial=0)) for trace in found.traces)
+    peak = max(int(trace.crowd.max(initial=0) / trace.replicas) for trace in found.traces)
+    full = max(float(held(trace, trace.sent_s).max(initial=0)) / trace.replicas for trace in found.traces)
     if found.limits.max_sequences is None:
         yield f"max_sequences: never reached; it is at least {peak}"
     if found.limits.memory_tokens is None:
         yield f"memory_tokens: never full; there is room for at least {full:,.0f} tokens"
     budgets = {
-        each.limits.max_tokens for each in found.tried if _same(found, each) and each.loss < CLOSE * found.tried[0].loss
+        each.limits.max_tokens for each in found.tried if _same(found, each) and each.loss < CLOSE * _chosen(found)
     }
     if len(budgets) > 1:
         yield f"max_tokens: {min(budgets):,} to {max(budgets):,} explain the data about as well"
@@ -115,8 +137,17 @@ def unknown(found: Calibration) -> Iterator[str]:
             yield f"{name}: {_time(low)} to {_time(high)} explain the data about as well"
     if len({float(f"{trace.offered:.3g}") for trace in found.traces}) < 2:
         yield "other rates: all runs have the same one, so none was held out"
+    worst = max(found.held, key=lambda each: abs(np.log1p(each.tpot[0])), default=None)
+    if worst is not None and abs(np.log1p(worst.tpot[0])) > APART:
+        times = f"{1 + worst.tpot[0]:,.2f} times the measured one"
+        yield f"whether this is one system: TPOT at {worst.rate:g}/s, predicted from other rates, is {times}"
     if not any(bool(np.any(trace.cached > 0)) for trace in found.traces):
         yield "the prefix cache: no prompt was found in one"
+
+
+def _chosen(found: Calibration) -> float:
+    """What its limits leave of the second halves; others may leave less, but too little less to be needed."""
+    return min(each.loss for each in found.tried if each.limits == found.limits)
 
 
 def _same(found: Calibration, other: Any) -> bool:
@@ -131,7 +162,7 @@ def suggestions(found: Calibration) -> Iterator[str]:
     top = max(trace.offered for trace in found.traces)
     prompt = int(np.median(np.concatenate([trace.prompt for trace in found.traces])))
     overload = f"overload, so that requests wait: openloop run --rate {2 * top:.3g} --for 60s"
-    lengths = f"prompts of several lengths: openloop run --prompt 'lognormal(median={prompt},sigma=1)' --for 3m"
+    lengths = f"prompts of several lengths: openloop run --prompt 'lognormal(median={4 * prompt},sigma=1)' --for 3m"
     memory = f"long answers to long prompts: openloop run --prompt {4 * prompt} --output 500 --for 3m"
     idle = f"an idle system: openloop run --rate {top / 20:.3g} --prompt 16 --for 3m"
     ways = {
@@ -144,9 +175,10 @@ def suggestions(found: Calibration) -> Iterator[str]:
         "packed": memory,
         "overhead": idle,
         "fixed": idle,
-        "floor": idle,
+        "floor": lengths,
         "sequence": f"rates from idle to overload: openloop sweep --rates {top / 8:.2g}:{top:.2g}:{top / 8:.2g}",
         "other rates": f"openloop run --rate {top / 3:.3g} and --rate {1.5 * top:.3g}",
+        "whether this is one system": "the same rates again, with nothing else running; or calibrate to each run alone",
         "the prefix cache": f"prompts that share a beginning: --workload synthetic:prefixes=5,prefix={2 * prompt}",
     }
     for each in unknown(found):

@@ -9,24 +9,24 @@ import yaml
 from openloop.arrivals import Arrivals, read_arrivals
 from openloop.calibrate.whatif import Change
 from openloop.errors import OpenloopError, SpecError
-from openloop.records import Run, open_run
+from openloop.records import Manifest, Run, open_run
 from openloop.sim.fleet import Fleet
 from openloop.slo import Objectives, read_slo
 from openloop.workload import Scaled, Workload, read_source
 
 
 def read_change(text: str) -> Change:
+    whole = text.strip()
     try:
-        keys = yaml.safe_load("{" + text.strip().strip("{}") + "}")
+        keys = yaml.safe_load(whole if whole.startswith("{") else "{" + whole + "}")
     except yaml.YAMLError:
         keys = None
     if not isinstance(keys, dict) or not keys or None in keys.values():
         raise SpecError(f"{text!r} is no change; write keys of a fleet, as 'replicas: 6, policy: prefill-first'")
-    return Change(text.strip(), keys)
+    return Change(whole, keys)
 
 
-def measured_facts(runs: Sequence[str | Path | Run]) -> dict[str, Any]:
-    """Workload and SLO, where all runs agree."""
+def read_manifests(runs: Sequence[str | Path | Run]) -> list[Manifest]:
     manifests = []
     for each in runs:
         if isinstance(each, Run):
@@ -34,6 +34,26 @@ def measured_facts(runs: Sequence[str | Path | Run]) -> dict[str, Any]:
             continue
         folders = [each] if (Path(each) / "run.json").exists() else [p.parent for p in Path(each).rglob("run.json")]
         manifests += [open_run(folder).manifest for folder in folders]
+    return manifests
+
+
+def differences(manifests: Sequence[Manifest]) -> str:
+    """In what the systems differ that were measured, as the runs name them; runs of two models are refused."""
+    several: dict[str, list[str]] = {}
+    for name in ("model", "engine", "engine_version", "engine_flags", "quantization", "hardware", "replicas", "target"):
+        values = sorted({str(getattr(each, name)) for each in manifests if getattr(each, name) is not None})
+        if len(values) > 1:
+            several[name] = values
+    if "model" in several:
+        names = ", ".join(several["model"])
+        raise SpecError(
+            f"the runs are of several models ({names}), and one fit is of one: calibrate to each on its own"
+        )
+    return ", ".join(name.replace("_", " ") for name in several)
+
+
+def measured_facts(manifests: Sequence[Manifest]) -> dict[str, Any]:
+    """Workload and SLO, where all runs agree."""
     found: dict[str, Any] = {}
     for name in ("workload", "slo"):
         values = {str(getattr(each, name)): getattr(each, name) for each in manifests}
@@ -67,7 +87,7 @@ def wanted(
     told = fleet.calibration
     workload = workload or (told.workload if told else None)
     slo = slo or (told.slo if told else None)
-    rate = rate or (max(told.rates, default=None) if told else None)
+    rate = rate if rate is not None or told is None else max(told.rates, default=None)
     examples = {
         "--workload 'synthetic:prompt=300,output=100'": workload,
         "--slo 'ttft<=1s, tpot<=40ms'": slo,

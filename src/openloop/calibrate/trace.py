@@ -34,8 +34,9 @@ class Trace:
     used: Bools  # its times are to be explained
     waited_s: Floats  # without a first token: how long it waited in vain; else NaN
     gaps: Floats  # begin and end of some of the times between two tokens of a request; none: ends only
-    replicas: int = 1
-    asked: float | None = None  # rate
+    replicas: int = 1  # that served it
+    beside: int = 1  # replicas of the run, each with a trace of its own
+    asked: float | None = None  # rate, of the whole run
     running_peak: float = np.nan  # by the server's own account
     memory_tokens: float = np.nan  # by the share of it that the server says is taken
     kv_peak: float = np.nan  # the largest such share
@@ -140,13 +141,17 @@ def read_trace(run: Run) -> list[Trace]:
     came = np.where(whole & (told > 0), told, came)
     output = np.where(whole, came, np.where(asked > 0, np.maximum(asked, came), came))
     first, last, gap = _times(batch, counts)
-    gaps = _some_gaps(batch, counts)
     stopped = (run.manifest.stopped_ns or int(np.nanmax(last) * NS_PER_S)) / NS_PER_S
     served = (sent != MISSING) & (prompt > 0) & (output > 0) & (some | (status == "censored"))
     order = np.flatnonzero(served)[np.argsort(sent[served], kind="stable")]
     replica = np.array([str(each) for each in batch.column("replica").to_pylist()])
     names = np.unique(replica[order])
+    if len(names) > 1:  # who was cut off before a replica was named cannot be placed
+        names = names[names != "None"]
     figures = _figures(run)
+    asked_rps = run.manifest.offered_rps
+    if asked_rps is None and len(names) > 1:
+        asked_rps = len(order) / max(float(np.ptp(sent[order])) / NS_PER_S, 1e-9)
     found = []
     for each in names:
         rows = order[replica[order] == each]
@@ -161,10 +166,11 @@ def read_trace(run: Run) -> list[Trace]:
             last_s=last[rows],
             gap_s=gap[rows],
             used=whole[rows] | (status[rows] == "censored"),
-            gaps=gaps,
+            gaps=_some_gaps(batch, counts, replica == each),
             waited_s=np.where(some[rows], np.nan, stopped - sent[rows] / NS_PER_S),
             replicas=1 if len(names) > 1 else max(run.manifest.replicas or 1, 1),
-            asked=run.manifest.offered_rps,
+            beside=len(names),
+            asked=asked_rps,
             preemptions=float(np.maximum(ints(batch, "preemptions")[rows], 0).sum()),
         )
         found.append(replace(trace, **_told(trace, figures)) if figures and len(names) == 1 else trace)
@@ -198,14 +204,15 @@ def _times(batch: pa.RecordBatch, counts: Ints) -> tuple[Floats, Floats, Floats]
     return first, last, gap
 
 
-def _some_gaps(batch: pa.RecordBatch, counts: Ints) -> Floats:
-    """Of neighbouring deliveries of one request, at most MOST_GAPS, in the order of time."""
+def _some_gaps(batch: pa.RecordBatch, counts: Ints, mine: Bools) -> Floats:
+    """Of neighbouring deliveries of one request of `mine`, at most MOST_GAPS, in the order of time."""
     if batch.column("ends_only").fill_null(False).to_numpy(zero_copy_only=False).any():
         return np.empty((0, 2))
     times = batch.column("event_ns").flatten().to_numpy()
     within = np.ones(max(len(times) - 1, 0), bool)
     ends = np.cumsum(counts[counts > 0])[:-1]
     within[ends - 1] = False
+    within &= np.repeat(mine, counts)[1:]
     found = np.column_stack([times[:-1], times[1:]])[within] / NS_PER_S
     found = found[np.argsort(found[:, 0], kind="stable")]
     return found[:: max(1, len(found) // MOST_GAPS)]

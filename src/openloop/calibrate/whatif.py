@@ -1,6 +1,6 @@
 """What would be: changes of a fleet side by side, by goodput and by what an accepted result takes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from openloop.routing import ROUTING
 from openloop.score import score
 from openloop.sim.fleet import Fleet, read_fleet, simulate_fleet
 from openloop.slo import Objectives
+from openloop.spec import saying_where
 from openloop.workload import Workload
 
 SHARES = (0.05, 0.5, 0.95)
@@ -45,6 +46,12 @@ class Outcome:
 
 def changed(fleet: Fleet, keys: Mapping[str, Any]) -> Fleet:
     """With other values for some keys; what it was calibrated to stays."""
+    idle = [name for name in ("model", "gpu", "tp") if name in keys]
+    if fleet.step is not None and "step" not in keys and idle:
+        raise SpecError(
+            f"{idle[0]} changes nothing where the fleet has times of its steps; say how many times as fast it is, as"
+            " 'speed: 1.5'"
+        )
     plain = msgspec.to_builtins(fleet)
     return read_fleet({**{key: value for key, value in plain.items() if value is not None}, **keys})
 
@@ -57,9 +64,10 @@ def common_changes(fleet: Fleet, acceptance: float) -> list[Change]:
     half = max(more // 2, 1)
     routing = next((name for name in ("prefix-aware", "least-requests") if name in ROUTING), fleet.routing)
     roles = ({"replicas": more - half, "role": "prefill"}, {"replicas": half, "role": "decode"})
+    twice = [Change("twice the replicas", {"replicas": 2 * count})] if count > 1 else []
     return [
         Change("one replica more", {"replicas": count + 1}),
-        Change("twice the replicas", {"replicas": 2 * count}),
+        *twice,
         Change(other, {"policy": other}),
         Change("fp8: 1.6 times as fast", {"quantization": {"name": "fp8", "speed": 1.6}}),
         Change(f"4 drafts, {acceptance:.0%} accepted", {"drafts": {"tokens": 4, "acceptance": acceptance}}),
@@ -77,26 +85,33 @@ def compare_changes(
     objectives: Objectives,
     draws: int = 10,
     seed: int = 0,
+    tell: Callable[[str], None] = lambda _: None,
 ) -> list[Outcome]:
     """The fleet as it is, and with each change; the same load and the same draw for all, one after another."""
     if fleet.groups:
         raise SpecError("whatif changes a fleet whose replicas are alike; this one has groups")
     several = [Change("as it is", {}), *changes]
+    for change in changes:
+        with saying_where(f"the change {change.name!r}"):
+            changed(fleet, change.keys)
     figures = np.empty((len(several), draws, 6))
     sizes = [0] * len(several)
     for number in range(draws):
         mine = drawn(fleet, number) if fleet.calibration else fleet
         for place, change in enumerate(several):
+            tell(f"{change.name}: simulation {number + 1} of {draws}")
             tried = changed(mine, change.keys)
             sizes[place] = tried.size
-            price = fleet.price_per_hour
-            prices = Prices(per_hour=tried.size * (3600.0 if price is None else price))
+            price = 3600.0 if fleet.price_per_hour is None else tried.price_per_hour or 0.0
+            prices = Prices(per_hour=tried.size * price)
             run = simulate_fleet(tried, workload, arrivals, seconds, seed + number, objectives, prices=prices)
             found = score(run, objectives)
             tails = [np.nan if each is None else each.p99 for each in (found.ttft_s, found.tpot_s)]
             cost = np.inf if found.cost_per_accepted is None else found.cost_per_accepted
             figures[place, number] = found.goodput_rps, 0.0, cost, found.attainment, *tails
-    figures[:, :, 1] = figures[:, :, 0] / np.maximum(figures[0, :, 0], 1e-12) - 1
+    goodput, base = figures[:, :, 0], figures[:1, :, 0]
+    with np.errstate(divide="ignore", invalid="ignore"):  # more than nothing is endlessly more
+        figures[:, :, 1] = np.where(goodput == base, 0.0, goodput / base - 1)
     outcomes = []
     for change, size, each in zip(several, sizes, figures, strict=True):
         low, middle, high = (

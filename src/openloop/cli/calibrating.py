@@ -11,6 +11,7 @@ import click
 from openloop.cli.common import JSON, PATH, PLACE, SHARE, cli, tell
 from openloop.cli.options import scenario_flags
 
+ALL = 0.999  # accepted
 ENDLESS = 1e200  # a cost beyond it is that of nothing
 
 
@@ -41,17 +42,23 @@ def calibrate(runs: tuple[Path, ...], out: Path | None, known: str, suggest: boo
     """
     from openloop.calibrate import calibrate as fit
     from openloop.calibrate import fleet_of, suggestions, write_model
-    from openloop.calibrate.read import measured_facts
+    from openloop.calibrate.read import differences, measured_facts, read_manifests
     from openloop.report.terminal import show_table
 
+    if out:
+        _check_writable(out)
+    manifests = read_manifests(runs)
+    unlike = differences(manifests)
     with _status(quiet=as_json) as update:
         found = fit(runs, known, update)
-    facts = measured_facts(runs)
+    facts = measured_facts(manifests)
     fleet = write_model(found, out, **facts) if out else fleet_of(found, **facts)
     told = fleet.calibration
     assert told is not None
     values = {name: str(getattr(fleet.step, name, fleet.overhead)) for name in told.names}
     more = list(suggestions(found)) if suggest else []
+    if unlike:
+        click.echo(f"the runs differ in {unlike}: if these are several systems, the fit is of none of them", err=True)
     if as_json:
         times = {name: {"value": values[name], "interval": told.intervals[name]} for name in values}
         limits = ("policy", "max_tokens", "max_sequences", "memory_tokens", "padding")
@@ -76,6 +83,15 @@ def calibrate(runs: tuple[Path, ...], out: Path | None, known: str, suggest: boo
         click.echo(line)
     if out:
         click.echo(f"written: {out}")
+
+
+def _check_writable(out: Path) -> None:
+    """Before a fit, and not after it."""
+    new = not out.exists()
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.open("a").close()
+    if new:
+        out.unlink()
 
 
 @contextmanager
@@ -106,7 +122,9 @@ def _status(quiet: bool) -> Iterator[Callable[[str], None]]:
 @click.option("--draws", type=click.IntRange(1, 1000), default=10, show_default=True, help="Simulations of each.")
 @click.option("--acceptance", type=SHARE, default="70%", show_default=True, help="Of drafted tokens.")
 @click.option(
-    "--price", type=click.FloatRange(0), help="Of a replica, per hour; without one cost is in replica seconds."
+    "--price",
+    type=click.FloatRange(0, min_open=True),
+    help="Of a replica, per hour; without one cost is in replica seconds.",
 )
 @JSON
 @click.pass_obj
@@ -136,7 +154,6 @@ def whatif(
     from openloop.calibrate import compare_changes
     from openloop.calibrate.read import read_change, wanted
     from openloop.calibrate.whatif import common_changes
-    from openloop.report.terminal import show_table
     from openloop.sim.fleet import read_fleet
     from openloop.spec import plain
     from openloop.units import parse_seconds
@@ -147,10 +164,21 @@ def whatif(
     chosen = [read_change(text) for text in changes] or common_changes(model, acceptance)
     load, arrivals, objectives, told = wanted(model, flags.get("rate"), flags.get("workload"), flags.get("slo"))
     seconds, seed = parse_seconds(flags.get("for", "5m")), flags.get("seed", 0)
-    found = compare_changes(model, chosen, load, arrivals, seconds, objectives, draws, seed)
+    with _status(quiet=as_json) as update:
+        found = compare_changes(model, chosen, load, arrivals, seconds, objectives, draws, seed, update)
     if as_json:
         tell([_finite(plain(each)) for each in found], as_json)
-        return
+    else:
+        _show_changes(model, found, told)
+    for line in _cautions(model, found, flags.get("rate")):
+        click.echo(line, err=True)
+    if found[0].goodput_rps == 0:
+        sys.exit(1)
+
+
+def _show_changes(model: Any, found: list[Any], told: str) -> None:
+    from openloop.report.terminal import show_table
+
     click.echo(told)
     unit = "replica s" if model.price_per_hour is None else "cost"
     show_table(
@@ -162,8 +190,8 @@ def whatif(
                 str(each.replicas),
                 f"{each.goodput_rps:.2f}/s",
                 _ends(each.goodput_rps_interval, "{:.2f}"),
-                f"{each.gain:+.0%}",
-                _ends(each.gain_interval, "{:+.0%}"),
+                _gain(each.gain),
+                " to ".join(map(_gain, each.gain_interval)),
                 _money(each.cost_per_accepted),
                 " to ".join(map(_money, each.cost_interval)),
                 f"{each.attainment:.1%}",
@@ -173,10 +201,24 @@ def whatif(
             for each in found
         ],
     )
-    if model.calibration is None:
-        click.echo("the fleet is not calibrated: intervals hold only what the load's chance does", err=True)
-    if found and found[0].goodput_rps == 0:
-        sys.exit(1)
+
+
+def _cautions(model: Any, found: list[Any], rate: float | None) -> Iterator[str]:
+    """What the table does not say."""
+    told = model.calibration
+    if told is None:
+        yield "the fleet is not calibrated: intervals hold only what the load's chance does"
+    elif rate is not None and rate > 1.2 * max(told.rates, default=rate):
+        limits = [each for each in told.unknown if each.startswith(("max_sequences", "memory_tokens"))]
+        yield f"{rate:g}/s is more than was measured; a limit that was not told is taken as none" + "".join(
+            f"\n  {each}" for each in limits
+        )
+    if found[0].attainment > ALL:
+        yield "all is accepted as it is, so no change can gain: a higher --rate shows what each is good for"
+
+
+def _gain(value: float) -> str:
+    return "from nothing" if value > ENDLESS else f"{value:+.0%}"
 
 
 def _ends(ends: tuple[float, float], form: str) -> str:

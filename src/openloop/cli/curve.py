@@ -73,11 +73,14 @@ def sweep(
     from openloop.frontier.states import sweep_states
     from openloop.load.scenario import read_scenario
     from openloop.report.frontier import SweepView, show_frontier
+    from openloop.sim.fleet import read_fleet
     from openloop.spec import read_yaml
     from openloop.workload.warmth import split_states
 
     if beside is not None:
-        rates = _as_measured(beside, fleet, flags, rates)
+        rates = _as_measured(beside, flags, rates)
+    if fleet is not None and scenario is None:
+        flags |= as_calibrated(read_fleet(fleet), flags)
     written = read_yaml(scenario) if scenario else None
     written = written if isinstance(written, dict) else {}
     if not written.get("arrivals"):
@@ -137,15 +140,12 @@ def _draw_beside(measured: Path, out: Path, as_json: bool) -> None:
         click.echo(f"written: {out / 'beside.html'}")
 
 
-def _as_measured(beside: Path, fleet: Path | None, flags: dict[str, Any], rates: list[float] | None) -> list[float]:
-    """Rates, SLO and workload of a measured sweep, where the flags do not say otherwise."""
+def _as_measured(beside: Path, flags: dict[str, Any], rates: list[float] | None) -> list[float]:
+    """Rates and SLO of a measured sweep, where the flags do not say otherwise."""
     from openloop.frontier import open_frontier
     from openloop.frontier.folder import read_asked
-    from openloop.sim.fleet import read_fleet
 
     flags.setdefault("slo", read_asked(beside).slo)
-    if fleet is not None:
-        flags |= as_calibrated(read_fleet(fleet), flags)
     return rates or [point.rate for point in open_frontier(beside).points]
 
 

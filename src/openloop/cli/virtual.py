@@ -154,9 +154,10 @@ def sim(
 def as_calibrated(fleet: Any, flags: dict[str, Any]) -> dict[str, Any]:
     """What is asked of a fleet that was fitted to runs: what was asked there, where the flags do not say otherwise."""
     told = fleet.calibration
+    found = {"slo": told.slo} if told and told.slo else {}
     if told and told.workload and not {"workload", "prompt", "output"} & flags.keys():
-        return {**flags, "workload": told.workload}
-    return flags
+        found["workload"] = told.workload
+    return {**found, **flags}
 
 
 def _changed(

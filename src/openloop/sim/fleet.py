@@ -240,7 +240,11 @@ _DEFAULT = Replicas()
 
 
 def read_fleet(what: str | Path | dict[str, Any]) -> Fleet:
-    found = convert(what if isinstance(what, dict) else read_yaml(Path(what)), Fleet, str(what)[:80])
+    found = convert(
+        what if isinstance(what, dict) else read_yaml(Path(what)),
+        Fleet,
+        "the fleet" if isinstance(what, dict) else str(what),
+    )
     for each in found.kinds():
         _check_replicas(each)
     roles = {each.role for each in found.kinds()}
