@@ -279,14 +279,14 @@ def main() -> None:
     highest = max(ours)
     for name in list(tools)[1:]:
         rate = max(costs[name])  # there, what a tool needs to start matters least
-        theirs = costs[name][rate]
+        theirs, aim = costs[name][rate], "10x" if name == "vllm bench" else ""
         print(
             f"=> client at {rate:g}/s | {ours[rate]:.2f} CPU-s per 1,000 | {name}: {theirs:.2f}"
-            f" | {theirs / ours[rate]:.1f}x less | 10x"
+            f" | {theirs / ours[rate]:.1f}x less | {aim}"
         )
         print(
             f"=> client, each at its highest rate | {ours[highest]:.2f} CPU-s per 1,000 at {highest:g}/s"
-            f" | {name}: {theirs:.2f} at {rate:g}/s | {theirs / ours[highest]:.1f}x less | 10x"
+            f" | {name}: {theirs:.2f} at {rate:g}/s | {theirs / ours[highest]:.1f}x less | {aim}"
         )
 
 
