@@ -37,6 +37,7 @@ def readers() -> dict[str, Reader]:
     """By name: what is to read any bytes, or raise an error of openloop's own."""
     import openloop as ol
     from openloop.arrivals import read_arrivals
+    from openloop.calibrate import read_known
     from openloop.distributions import read_distribution
     from openloop.load.prometheus import read_figures
     from openloop.load.scenario import read_scenario
@@ -58,6 +59,7 @@ def readers() -> dict[str, Reader]:
         "hedge": read_hedge,
         "gate": read_gating,
         "routing": read_routing,
+        "known": read_known,
         "prometheus": read_figures,
     }
     files: dict[str, tuple[str, Callable[[Path], object]]] = {
@@ -175,6 +177,7 @@ def seeds(name: str) -> list[bytes]:
         "retry": [b"retry:most=2,on=error+shed"],
         "hedge": [b"hedge:after=p95,budget=10%"],
         "gate": [b"json", b"regex:^a", b"length:min=1,max=9"],
+        "known": [b"policy=chunked,max_tokens=2048", b"max_sequences=16"],
         "routing": [b"prefix-aware:lead=4", b"power-of-two"],
         "prometheus": [b'vllm:num_requests_waiting{engine="0"} 3\n', b"llamacpp:requests_deferred 1\n"],
         "scenario": [STARTER.encode()],

@@ -49,7 +49,7 @@ def read_known(text: str) -> tuple[Limits, frozenset[str]]:
         name, value = (side.strip() for side in (each.partition("=")[::2]))
         if name not in names:
             raise SpecError(f"{name!r} is no limit that can be known{suggest(name, names)}")
-        if name != "policy" and not (value.isdecimal() and 0 < int(value) <= UNLIMITED):
+        if name != "policy" and not (value.isdecimal() and len(value) < 16 and 0 < int(value) <= UNLIMITED):
             raise SpecError(f"{each!r}: {name} is a number of tokens or sequences, as {name}=2048")
         if name == "policy" and value not in ("chunked", "prefill-first", "static"):
             raise SpecError(f"{each!r}: the policy is chunked, prefill-first or static")
