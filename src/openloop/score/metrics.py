@@ -43,7 +43,10 @@ def benefits(scope: Scope) -> tuple[Floats, Floats]:
     tokens = np.where(scope.deliveries.ok, scope.deliveries.tokens, 0).astype(np.float64)
     for index, slo in enumerate(scope.run.slos):
         mine = scope.objective == index
-        idle_s[mine] = _idle(scope if mine.all() else scope.part(mine), slo)
+        if mine.all():
+            idle_s = _idle(scope, slo)
+            return slo.smooth.benefit(tokens, idle_s), idle_s
+        idle_s[mine] = _idle(scope.part(mine), slo)
         benefit[mine] = slo.smooth.benefit(tokens[mine], idle_s[mine])
     return benefit, idle_s
 
@@ -219,9 +222,12 @@ def utilisation(scope: Scope, replicas: int | None) -> float:
     shares = []
     for replica in np.flatnonzero(np.bincount(attempts.replica[sent] + 1)) - 1:
         mine = sent & (attempts.replica == replica)
-        begin, finish = np.clip(attempts.sent_ns[mine], start, end), np.clip(left[mine], start, end)
-        order = np.argsort(begin, kind="stable")
-        begin, finish = begin[order], np.maximum.accumulate(finish[order])
+        whole = mine.all()
+        begin, finish = (np.clip(each if whole else each[mine], start, end) for each in (attempts.sent_ns, left))
+        if np.any(begin[1:] < begin[:-1]):
+            order = np.argsort(begin, kind="stable")
+            begin, finish = begin[order], finish[order]
+        finish = np.maximum.accumulate(finish)
         idle = np.sum(np.maximum(begin[1:] - finish[:-1], 0)) + (begin[0] - start) + (end - finish[-1])
         shares.append(1 - idle / (end - start))
     told = len(attempts.words["replica"]) > 0  # where rows name replicas, those that are not named were idle
