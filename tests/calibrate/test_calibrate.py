@@ -118,6 +118,8 @@ def test_places_show_themselves_where_people_queue_for_them(true: Fleet) -> None
         several, _, waiting = _crowds(read_trace(measure(fleet, 28.0, 3))[0])
         assert np.mean(waiting >= 3) > 0.1
         assert _piled(several, int(np.quantile(several, 0.999)), waiting) is shown
+    found = calibrate([measure(true, rate, 7) for rate in (6.0, 27.0)], "policy=chunked,max_tokens=512").limits
+    assert (found.max_sequences, found.memory_tokens) == (12, None)  # by the loss alone, memory would be short as well
 
 
 def test_a_model_is_a_fleet_and_keeps_what_it_leaves_open(found: Calibration, tmp_path: Path) -> None:
