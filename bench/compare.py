@@ -14,7 +14,7 @@ from functools import partial
 
 import numpy as np
 
-from openloop.compare import Gate, compare
+from openloop.compare import RegressionGate, compare
 from openloop.records import Run
 from openloop.sim import simulate
 
@@ -50,7 +50,7 @@ def trial(seed: int, seconds: float, slower: float, paired: bool) -> tuple[bool,
     """Whether gates at the true change and 10% above it failed, and whether the interval holds that change."""
     runs = run_of(20.0, seconds, 2 * seed), run_of(20.0 * slower, seconds, 2 * seed + (0 if paired else 1))
     limits = [change_of(slower), change_of(slower) + 0.10]
-    gates = [Gate("goodput", below=True, limit=limit) for limit in limits]
+    gates = [RegressionGate("goodput", below=True, limit=limit) for limit in limits]
     found = compare(*runs, fail_if=gates)
     low, high = found.changes["goodput"].interval or (np.nan, np.nan)
     return str(gates[0]) in found.failed, str(gates[1]) in found.failed, bool(low <= limits[0] <= high)

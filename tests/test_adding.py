@@ -96,7 +96,7 @@ def test_a_queue(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @dataclass(frozen=True)
-class Polite(quality.case.Gate):
+class Polite(quality.case.QualityGate):
     name = "polite"
 
     def check(self, case: Case) -> Grade:

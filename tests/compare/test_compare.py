@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import openloop as ol
-from openloop.compare import read_gate
+from openloop.compare import read_regression_gate
 from openloop.errors import RunError, SpecError
 from openloop.records import Prices, Run
 from openloop.score.judged import judge_run
@@ -144,7 +144,7 @@ def test_a_collapse_fails_its_gate() -> None:
 @pytest.mark.parametrize("text", ["goodput", "goodput <= -5%", "goodput < 5", "speed < -5%", ""])
 def test_a_gate_that_is_none_is_refused_by_name(text: str) -> None:
     with pytest.raises(SpecError, match="is no gate|unknown metric"):
-        read_gate(text)
+        read_regression_gate(text)
 
 
 def test_two_slos_are_not_mixed() -> None:

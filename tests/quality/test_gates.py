@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from openloop.errors import SpecError
-from openloop.quality import QUALITY_GATES, Case, Grade, read_gate, read_gating, slices_of
+from openloop.quality import QUALITY_GATES, Case, Grade, read_gating, read_quality_gate, slices_of
 from openloop.quality.case import together
 from openloop.quality.gates import Contains, Regex
 from openloop.terms import read_term
@@ -30,7 +30,7 @@ def files(tmp_path: Path) -> Path:
 
 
 def passed(gate: str, text: str, **more: object) -> bool | None:
-    return read_gate(gate).check(Case(text, **more)).passed  # type: ignore[arg-type]
+    return read_quality_gate(gate).check(Case(text, **more)).passed  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def passed(gate: str, text: str, **more: object) -> bool | None:
 def test_it_tells_good_from_bad(gate: str, good: str, bad: str) -> None:
     assert passed(gate, good) is True
     assert passed(gate, bad) is False
-    assert str(read_gate(str(read_gate(gate)))) == str(read_gate(gate))
+    assert str(read_quality_gate(str(read_quality_gate(gate)))) == str(read_quality_gate(gate))
 
 
 def test_references_contexts_and_reasons_of_a_request_count() -> None:
@@ -74,7 +74,7 @@ def test_references_contexts_and_reasons_of_a_request_count() -> None:
 
 @pytest.mark.parametrize("gate", ["exact", "match", "number", "length:most=5,unit=tokens", "finish", "grounded"])
 def test_what_cannot_be_known_is_left_open(gate: str) -> None:
-    grade = read_gate(gate).check(Case("42 it is"))
+    grade = read_quality_gate(gate).check(Case("42 it is"))
     assert grade.passed is None
     assert grade.score is None
     assert grade.why
@@ -83,7 +83,7 @@ def test_what_cannot_be_known_is_left_open(gate: str) -> None:
 def test_json_is_held_against_a_schema(files: Path) -> None:
     gate = f"schema:path={files}/schema.json"
     assert passed(gate, '{"total": 3}') is True
-    grade = read_gate(gate).check(Case('{"total": -3}'))
+    grade = read_quality_gate(gate).check(Case('{"total": -3}'))
     assert (grade.passed, grade.score) == (False, 0.0)
     assert "at $.total" in str(grade.why)
     assert passed(gate, "no json") is False
@@ -93,7 +93,7 @@ def test_a_function_of_the_users_decides(files: Path) -> None:
     assert passed(f"python:{files}/mine.py:short", "abc") is True
     assert passed(f"python:{files}/mine.py:short", "abcdef") is False
     assert passed(f"python:{files}/mine.py:score,least=0.8", "0.9") is True
-    assert read_gate(f"python:{files}/mine.py:score,least=0.8").check(Case("0.7")).score == 0.7
+    assert read_quality_gate(f"python:{files}/mine.py:score,least=0.8").check(Case("0.7")).score == 0.7
     assert passed(f"python:{files}/mine.py:score", "7") is None
     assert passed(f"python:{files}/mine.py:silent", "7") is None
 
@@ -117,7 +117,7 @@ def test_a_function_of_the_users_decides(files: Path) -> None:
 )
 def test_a_gate_that_cannot_work_is_one_sentence(files: Path, text: str, says: str) -> None:
     with pytest.raises(SpecError) as caught:
-        read_gate(text.replace("{files}", str(files)))
+        read_quality_gate(text.replace("{files}", str(files)))
     assert says in str(caught.value)
     assert "\n" not in str(caught.value)
 

@@ -175,10 +175,10 @@ def compare(
       openloop compare frontier-a/ frontier-b/ --slo "ttft<=500ms, tpot<=40ms"
     """
     from openloop.compare import compare as decide
-    from openloop.compare import read_gate
+    from openloop.compare import read_regression_gate
     from openloop.report.compare import as_junit, as_markdown, show_comparison
 
-    gates = tuple(str(read_gate(each)) for each in fail_if)
+    gates = tuple(str(read_regression_gate(each)) for each in fail_if)
     found = decide(a, b, slo, fail_if)
     if junit:
         junit.write_text(as_junit(found, gates), encoding="utf-8")

@@ -35,7 +35,7 @@ SAME_SYSTEM = (
 
 
 @dataclass(frozen=True)
-class Gate:
+class RegressionGate:
     """A change of a metric that must not be: `goodput < -5%`."""
 
     metric: str
@@ -52,13 +52,13 @@ class Gate:
         return change.at_most < self.limit if self.below else change.at_least > self.limit
 
 
-def read_gate(text: str) -> Gate:
+def read_regression_gate(text: str) -> RegressionGate:
     match = re.fullmatch(r"\s*(\w+)\s*([<>])\s*([+-]?\d+(?:\.\d+)?)\s*%\s*", text)
     if match is None:
         raise SpecError(f"{text!r} is no gate; write a change that must not be, such as 'goodput < -5%'")
     if match[1] not in METRICS:
         raise SpecError(f"{text!r}: unknown metric {match[1]!r}{suggest(match[1], METRICS)}")
-    return Gate(match[1], match[2] == "<", float(match[3]) / 100)
+    return RegressionGate(match[1], match[2] == "<", float(match[3]) / 100)
 
 
 @dataclass(frozen=True)
@@ -90,10 +90,10 @@ def compare(
     a: str | Path | Run,
     b: str | Path | Run,
     slo: Any = None,
-    fail_if: Sequence[str | Gate] = (),
+    fail_if: Sequence[str | RegressionGate] = (),
 ) -> Comparison:
     """Compare two runs, or the sweeps in two folders, under one SLO."""
-    gates = [read_gate(each) if isinstance(each, str) else each for each in fail_if]
+    gates = [read_regression_gate(each) if isinstance(each, str) else each for each in fail_if]
     kinds = [not isinstance(each, Run) and (Path(each) / FRONTIER_FILE).exists() for each in (a, b)]
     if all(kinds):
         found = _frontiers(Path(str(a)), Path(str(b)), slo)

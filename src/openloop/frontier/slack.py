@@ -7,7 +7,7 @@ import numpy as np
 
 from openloop.arrays import Bools, Floats
 from openloop.score.scope import Scope
-from openloop.slo import SLO, Gate
+from openloop.slo import SLO, SLOGate
 
 MOST = 4.0  # times stricter, and times laxer: as far as it is looked for
 SCALES = np.geomspace(1 / MOST, MOST, 25)  # of all bounds on time
@@ -37,7 +37,7 @@ def _met(scope: Scope, scale: float) -> Bools:
     return found
 
 
-def _scaled(slo: SLO, scale: float) -> list[Gate]:
+def _scaled(slo: SLO, scale: float) -> list[SLOGate]:
     return [
         replace(gate, within_s=gate.within_s * scale) if hasattr(gate, "within_s") else gate  # type: ignore[type-var]
         for gate in slo.gates

@@ -1,7 +1,7 @@
 """Whether an output is acceptable: gates over what was asked and what was answered."""
 
 from openloop.quality.case import Case, Grade
-from openloop.quality.gates import QUALITY_GATES, read_gate
+from openloop.quality.gates import QUALITY_GATES, read_quality_gate
 from openloop.quality.gating import Gating, read_gating
 from openloop.quality.pool import Pool, jobs_for
 from openloop.quality.slices import SLICES, slices_of
@@ -14,7 +14,7 @@ __all__ = [
     "Grade",
     "Pool",
     "jobs_for",
-    "read_gate",
     "read_gating",
+    "read_quality_gate",
     "slices_of",
 ]

@@ -31,7 +31,7 @@ class Grade:
     slices: tuple[str, ...] = ()  # of the user's, that the prompt belongs to
 
 
-class Gate(Term):
+class QualityGate(Term):
     """One reason to accept or refuse an output."""
 
     @property

@@ -12,7 +12,7 @@ from typing import Any
 
 from openloop.errors import SpecError
 from openloop.plugins import find_function
-from openloop.quality.case import Case, Gate, Grade
+from openloop.quality.case import Case, Grade, QualityGate
 from openloop.quality.judge import Judge
 from openloop.spec import read_json, saying_where
 from openloop.terms import COUNT, FLAG, NUMBER, SECONDS, SHARE, TEXT, Codec, by_name, param, read_term
@@ -27,7 +27,7 @@ def _grade(passed: bool, why: str, score: float | None = None) -> Grade:
 
 
 @dataclass(frozen=True)
-class Contains(Gate):
+class Contains(QualityGate):
     """The output holds this text; `case=no` takes large and small letters for the same."""
 
     name = "contains"
@@ -40,7 +40,7 @@ class Contains(Gate):
 
 
 @dataclass(frozen=True)
-class Regex(Gate):
+class Regex(QualityGate):
     """The pattern is found in the output; `whole=yes`: all of it matches."""
 
     name = "regex"
@@ -59,7 +59,7 @@ class Regex(Gate):
 
 
 @dataclass(frozen=True)
-class Exact(Gate):
+class Exact(QualityGate):
     """The output is the reference, to the letter; `text` stands in for a reference of each request."""
 
     name = "exact"
@@ -73,7 +73,7 @@ class Exact(Gate):
 
 
 @dataclass(frozen=True)
-class Match(Gate):
+class Match(QualityGate):
     """As exact, but letters may be large or small, and spaces, punctuation and articles do not count."""
 
     name = "match"
@@ -92,7 +92,7 @@ def _normal(text: str) -> str:
 
 
 @dataclass(frozen=True)
-class Json(Gate):
+class Json(QualityGate):
     """The output is JSON; `fenced=yes` allows a code fence around it."""
 
     name = "json"
@@ -117,7 +117,7 @@ def _no_constant(name: str) -> Any:
 
 
 @dataclass(frozen=True)
-class Schema(Gate):
+class Schema(QualityGate):
     """The output is JSON that fits a JSON Schema, which is in this file."""
 
     name = "schema"
@@ -155,7 +155,7 @@ def _validator(path: str) -> Any:
 
 
 @dataclass(frozen=True)
-class Number(Gate):
+class Number(QualityGate):
     """The last number of the output is that of the reference (or `value`), within a `tolerance` that is a share of it,
     or within `absolute`."""
 
@@ -181,7 +181,7 @@ def _last_number(text: str) -> float | None:
 
 
 @dataclass(frozen=True)
-class Length(Gate):
+class Length(QualityGate):
     """The output has at `least` and at `most` so many words; or characters, or tokens, by `unit`."""
 
     name = "length"
@@ -203,7 +203,7 @@ class Length(Gate):
 
 
 @dataclass(frozen=True)
-class Finish(Gate):
+class Finish(QualityGate):
     """Generation ended for one of these reasons, as `stop+tool_calls`."""
 
     name = "finish"
@@ -216,7 +216,7 @@ class Finish(Gate):
 
 
 @dataclass(frozen=True)
-class Grounded(Gate):
+class Grounded(QualityGate):
     """At `least` this share of the output's words, those that carry meaning and all numbers, are in its context (where
     none is given, in its prompt)."""
 
@@ -241,7 +241,7 @@ def content_words(text: str) -> set[str]:
 
 
 @dataclass(frozen=True)
-class Python(Gate):
+class Python(QualityGate):
     """A function of yours, `module:function` or `path/file.py:function`: it is given the case and returns whether it
     passes, or a score of which at `least` so much passes, or None."""
 
@@ -280,9 +280,9 @@ _loaded = lru_cache(find_function)
 QUALITY_GATES = by_name(Contains, Regex, Exact, Match, Json, Schema, Number, Length, Finish, Grounded, Python, Judge)
 
 
-def read_gate(text: str) -> Gate:
+def read_quality_gate(text: str) -> QualityGate:
     """`contains:text=refund`, one of QUALITY_GATES, ready to be used."""
-    found: Gate = read_term(text, QUALITY_GATES, "quality gate")
+    found: QualityGate = read_term(text, QUALITY_GATES, "quality gate")
     with saying_where(f"quality gate {text.strip()[:200]!r}"):
         found.prepare()
     return found

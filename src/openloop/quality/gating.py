@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from openloop.errors import SpecError
-from openloop.quality.case import Case, Gate, Grade, together
-from openloop.quality.gates import read_gate
+from openloop.quality.case import Case, Grade, QualityGate, together
+from openloop.quality.gates import read_quality_gate
 from openloop.quality.judge import Judge
 from openloop.spec import Strict, convert, read_yaml, saying_where
 
@@ -17,11 +17,11 @@ from openloop.spec import Strict, convert, read_yaml, saying_where
 class Gating:
     """The gates that all must pass, by class of requests; `slices` name kinds of prompts by a gate that they pass."""
 
-    default: tuple[Gate, ...]
-    classes: Mapping[str, tuple[Gate, ...]] = field(default_factory=dict)
-    slices: Mapping[str, Gate] = field(default_factory=dict)
+    default: tuple[QualityGate, ...]
+    classes: Mapping[str, tuple[QualityGate, ...]] = field(default_factory=dict)
+    slices: Mapping[str, QualityGate] = field(default_factory=dict)
 
-    def of(self, workload_class: str | None) -> tuple[Gate, ...]:
+    def of(self, workload_class: str | None) -> tuple[QualityGate, ...]:
         return self.classes.get(workload_class, self.default) if workload_class is not None else self.default
 
     def grade(self, case: Case) -> Grade | None:
@@ -30,7 +30,7 @@ class Gating:
         return together(gate.check(case) for gate in gates) if gates else None
 
     @property
-    def all(self) -> Iterator[Gate]:
+    def all(self) -> Iterator[QualityGate]:
         yield from self.default
         for gates in self.classes.values():
             yield from gates
@@ -50,7 +50,7 @@ class Gating:
         return "; ".join([*(f"default: {each}" if named else each for each in every), *named])
 
 
-def _listed(gates: Sequence[Gate]) -> str:
+def _listed(gates: Sequence[QualityGate]) -> str:
     return " and ".join(map(str, gates))
 
 
@@ -67,7 +67,7 @@ def read_gating(what: "str | Path | Sequence[str] | Mapping[str, Any] | Gating")
     if isinstance(what, Path) or (isinstance(what, str) and what.endswith((".yaml", ".yml"))):
         return _from(read_yaml(Path(what)), str(what))
     if isinstance(what, str):
-        return Gating((read_gate(what),))
+        return Gating((read_quality_gate(what),))
     given = list(what) if not isinstance(what, Mapping) else []
     if len(given) == 1 and given[0].endswith((".yaml", ".yml")):
         return read_gating(given[0])
@@ -82,13 +82,13 @@ def _from(raw: object, where: str) -> Gating:
         return Gating(
             _gates(file.default or ()),
             {name: _gates(gates) for name, gates in (file.classes or {}).items()},
-            {_slice(name): read_gate(gate) for name, gate in (file.slices or {}).items()},
+            {_slice(name): read_quality_gate(gate) for name, gate in (file.slices or {}).items()},
         )
 
 
-def _gates(texts: Sequence[str]) -> tuple[Gate, ...]:
+def _gates(texts: Sequence[str]) -> tuple[QualityGate, ...]:
     """In the order in which they are asked: a judge, which costs money, after all others."""
-    return tuple(sorted(map(read_gate, texts), key=lambda gate: isinstance(gate, Judge)))
+    return tuple(sorted(map(read_quality_gate, texts), key=lambda gate: isinstance(gate, Judge)))
 
 
 def _slice(name: str) -> str:

@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any
 
 from openloop.errors import SpecError
-from openloop.quality.case import Case, Gate, Grade
+from openloop.quality.case import Case, Grade, QualityGate
 from openloop.spec import one_line, read_text
 from openloop.terms import COUNT, NUMBER, SECONDS, SHARE, TEXT, param
 
@@ -30,7 +30,7 @@ MOST_TOKENS = 256
 
 
 @dataclass(frozen=True)
-class Judge(Gate):
+class Judge(QualityGate):
     """A model at an OpenAI-compatible `url` replies PASS or FAIL, `repeats` times; where less than `agree` of those
     replies that make sense say the same, it is left open. `prompt` is a file with `{prompt}`, `{answer}`,
     `{reference}` and `{context}` in it. `input` and `output` are prices of a million tokens, and what it costs is

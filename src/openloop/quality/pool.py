@@ -18,7 +18,7 @@ from multiprocessing.connection import Connection, Pipe, wait
 from types import FrameType
 from typing import Any
 
-from openloop.quality.case import Case, Gate, Grade, together
+from openloop.quality.case import Case, Grade, QualityGate, together
 from openloop.quality.gating import Gating
 from openloop.quality.judge import Judge
 from openloop.spec import one_line
@@ -156,7 +156,7 @@ def _ring(_: int, __: FrameType | None) -> None:
     raise _TimeUp
 
 
-def _limited(gate: Gate, case: Case) -> Grade:
+def _limited(gate: QualityGate, case: Case) -> Grade:
     """A gate within its time; whatever a user's function does costs its own case and no other."""
     try:
         signal.setitimer(signal.ITIMER_REAL, gate.limit_s)

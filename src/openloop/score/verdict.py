@@ -14,7 +14,7 @@ from openloop.records import Manifest, Run
 from openloop.score.attempts import CENSORED, DROPPED
 from openloop.score.metrics import sessions
 from openloop.score.scope import Scope
-from openloop.slo import E2E, TPOT, TTFT, Completion, Cost, Gate, LinearDeadlines, Quality, Retries
+from openloop.slo import E2E, TPOT, TTFT, Completion, Cost, LinearDeadlines, Quality, Retries, SLOGate
 from openloop.units import format_seconds, format_share
 
 MIN_REQUESTS = 100  # the article's worked example has as many; below, a single request moves attainment by over 1%
@@ -66,7 +66,7 @@ def client_late(_: Manifest, scope: Scope) -> str | None:
     )
 
 
-def _bound_from_arrival(gate: Gate) -> float | None:
+def _bound_from_arrival(gate: SLOGate) -> float | None:
     if isinstance(gate, TTFT | E2E | Completion):
         return gate.within_s
     deadlines = getattr(gate, "deadlines", None)
@@ -225,7 +225,7 @@ def label_unknown(_: Manifest, scope: Scope) -> str | None:
     return None
 
 
-def _known_label(gate: Gate, scope: Scope) -> Bools | None:
+def _known_label(gate: SLOGate, scope: Scope) -> Bools | None:
     if isinstance(gate, Cost):
         return ~np.isnan(scope.answers.cost)
     if isinstance(gate, Quality):

@@ -53,7 +53,7 @@ class AnswerColumns(Protocol):
     def lateness_s(self, deadlines: Deadlines) -> Floats: ...
 
 
-class Gate(Protocol):
+class SLOGate(Protocol):
     """One reason to accept or refuse a request.
 
     A gate that calls `answers.lateness_s` names the schedule in an attribute `deadlines`, and one that calls
@@ -250,11 +250,11 @@ class Cost(_AtMost):
 class GateForm:
     """How a gate is written."""
 
-    build: Callable[[Any], Gate]
+    build: Callable[[Any], SLOGate]
     operator: str
     parse: Callable[[str], Any]
     example: str
-    bare: Gate | None = None  # what the name alone means
+    bare: SLOGate | None = None  # what the name alone means
 
 
 GATES: dict[str, GateForm] = {

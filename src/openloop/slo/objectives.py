@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from openloop.errors import SpecError
 from openloop.slo.deadlines import reading, reading_from_first
-from openloop.slo.gates import GATES, Gate, find_form
+from openloop.slo.gates import GATES, SLOGate, find_form
 from openloop.slo.smooth import PENALTIES, Smooth
 from openloop.spec import Strict, convert, read_yaml, saying_where, suggest
 from openloop.units import LONGEST_S, check_number, parse_seconds, parse_token_rate
@@ -24,7 +24,7 @@ class SLO:
     Goodput is counted per `per_s` seconds: 1, or 3600 where people think in items per hour.
     """
 
-    gates: tuple[Gate, ...]
+    gates: tuple[SLOGate, ...]
     unit: Unit = "request"
     unit_name: str = "request"
     per_s: float = 1.0
@@ -66,7 +66,7 @@ def parse_slo(text: str) -> SLO:
     if not text.strip():
         raise SpecError("the SLO is empty; write at least one gate, for example ttft<=500ms")
     base = PRESETS.get(terms[0])
-    gates: dict[str, Gate] = {}
+    gates: dict[str, SLOGate] = {}
     for number, term in enumerate(terms, start=1):
         if base and number == 1:
             continue
@@ -83,7 +83,7 @@ def parse_slo(text: str) -> SLO:
 _TERM = re.compile(r"([A-Za-z_][\w.]*)\s*(<=|>=|≤|≥|[<>=]=?)?\s*(.*)", re.DOTALL)
 
 
-def _parse_term(term: str, number: int) -> Gate:
+def _parse_term(term: str, number: int) -> SLOGate:
     where = f"SLO term {number}, {term!r}"
     match = _TERM.fullmatch(term)
     if match is None:

@@ -5,7 +5,7 @@ from html import escape
 
 from openloop.report.html import TOP, asset, document
 from openloop.report.page import Report
-from openloop.slo import Gate, Objectives
+from openloop.slo import Objectives, SLOGate
 from openloop.units import format_seconds
 
 COLUMNS = {
@@ -52,7 +52,7 @@ def controls(name: str, report: Report, objectives: Objectives | None, *, pair: 
     )
 
 
-def _slider(gate: Gate) -> str:
+def _slider(gate: SLOGate) -> str:
     seconds = float(getattr(gate, "within_s", 1.0))
     middle = math.log10(seconds)
     return (

@@ -22,7 +22,7 @@ from openloop.score.judged import judge_run
 from openloop.score.metrics import stragglers
 from openloop.score.money import reviews
 from openloop.score.scope import JudgedRun, Scope
-from openloop.slo import Gate, Objectives
+from openloop.slo import Objectives, SLOGate
 from openloop.units import NS_PER_S
 from openloop.watch.frame import GOODPUT, Ladder, Mark, ReplicaTails, columns
 from openloop.watch.ledger import Ledger
@@ -167,7 +167,7 @@ class _Records:
         return float(due[1] - due[0]) / max(end_s - start_s, 1e-9), int(due[1]) - gone
 
 
-def _told(scope: Scope, gate: Gate) -> bool:
+def _told(scope: Scope, gate: SLOGate) -> bool:
     """Whether any completed request tells what the gate looks at; where none could, the gate has its say."""
     answers, ok = scope.answers, scope.deliveries.ok
     several = ok & (answers.tokens > 1)
