@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from openloop.load.selftest import Trial, selftest
+from openloop.load.selftest import RateTrial, selftest
 from openloop.quality import read_gating
 
 GATES = ["regex:'.'", "python:bench/gating.py:slow"]
@@ -32,7 +32,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=4.0)
     parser.add_argument("--rounds", type=int, default=4)
     asked = parser.parse_args()
-    trials: dict[str, list[Trial]] = {"without": [], "with": []}
+    trials: dict[str, list[RateTrial]] = {"without": [], "with": []}
     print(f"{'gates':>8}  {'sending late':>22}  {'ttft error':>22}  {'itl error':>22}  cpu s/1000  stolen")
     for _ in range(asked.rounds):
         for name, found in trials.items():

@@ -23,8 +23,8 @@ from openloop.arrivals import read_arrivals
 from openloop.frontier.folder import _name
 from openloop.frontier.knee import Knee, find_knee
 from openloop.frontier.measure import HORIZONS
-from openloop.frontier.point import Point, Trial, make_point, read_trial
-from openloop.frontier.search import next_step
+from openloop.frontier.point import Point, PointRun, make_point, read_trial
+from openloop.frontier.search import next_run
 from openloop.frontier.steady import flow_of, growth
 from openloop.seeds import stream
 from openloop.sim import read_queue, simulate
@@ -121,7 +121,7 @@ def true_knee(system: System) -> float | None:
     return float(np.sqrt(low * high))
 
 
-def measure(system: System, rate: float, seconds: float, seed: int) -> Trial:
+def measure(system: System, rate: float, seconds: float, seed: int) -> PointRun:
     """As a sweep does it: a run that a shorter one shows to be overloaded ends early."""
     for share in HORIZONS:
         run = simulate(system.queue, system.arrivals(rate), share * seconds, seed)
@@ -136,7 +136,7 @@ class Sweep:
 
     def __init__(self, system: System, seed: int) -> None:
         self.system, self.seed = system, seed
-        self.trials: dict[float, list[Trial]] = {}
+        self.trials: dict[float, list[PointRun]] = {}
         self.seconds = 0.0
 
     def add(self, rate: float, seconds: float) -> None:
@@ -172,7 +172,7 @@ def study(number: int) -> Found | None:
     search, reached, narrow = Sweep(chosen, 2 * number + 1), None, None
     while True:
         points, knee = search.result()
-        step = next_step(points, knee, SECONDS, half(wanted))
+        step = next_run(points, knee, SECONDS, half(wanted))
         if reached is None and half(knee) <= half(wanted) and (step.rate is None or step.why in NAMED):
             reached, narrow = search.seconds, knee
         if step.rate is None:

@@ -30,7 +30,7 @@ from openloop.distributions import Fixed
 from openloop.load.address import find
 from openloop.load.selftest import ENGINE, TOKENS
 from openloop.load.targets import Chat
-from openloop.serve.process import Served, endpoint_process
+from openloop.serve.process import RunningEndpoint, endpoint_process
 from openloop.workload import Synthetic, Workload
 
 PROMPT = 20
@@ -206,7 +206,7 @@ def guidellm(program: str, tokenizer: str) -> Callable[[str, float, float], Repo
 
 
 def measure(
-    name: str, tool: Callable[[str, float, float], Reported], server: Served, rate: float, seconds: float
+    name: str, tool: Callable[[str, float, float], Reported], server: RunningEndpoint, rate: float, seconds: float
 ) -> float:
     """One line; returns processor seconds per 1,000 requests."""
     started, few = _cost(tool, server, rate, 1.0)[:2]
@@ -226,7 +226,7 @@ def measure(
 
 
 def _cost(
-    tool: Callable[[str, float, float], Reported], server: Served, rate: float, seconds: float
+    tool: Callable[[str, float, float], Reported], server: RunningEndpoint, rate: float, seconds: float
 ) -> tuple[float, int, Reported, list[tuple[int, list[int]]]]:
     """Processor seconds and requests of a run, what the tool said of it, and what was true."""
     server.truth()

@@ -41,7 +41,7 @@ from openloop.clock import stolen_s
 from openloop.distributions import Fixed
 from openloop.load.address import find
 from openloop.load.targets import Chat
-from openloop.serve.process import Served
+from openloop.serve.process import RunningEndpoint
 from openloop.workload import Synthetic, Workload
 
 PROMPT, TOKENS, GAP_S = 50, 50, 0.020
@@ -75,16 +75,18 @@ def free_port() -> int:
 
 
 @contextmanager
-def endpoint(engine: str, core: int | None = None) -> Iterator[Served]:
+def endpoint(engine: str, core: int | None = None) -> Iterator[RunningEndpoint]:
     """In the session of this process, so that all share its priority."""
     port = free_port()
     command = [sys.executable, "-m", "openloop", "serve", "--port", str(port), "--engine", engine]
     with started(command, f"http://127.0.0.1:{port}", core):
-        yield Served(f"http://127.0.0.1:{port}")
+        yield RunningEndpoint(f"http://127.0.0.1:{port}")
 
 
 @contextmanager
-def proxy(replicas: list[Served], folder: Path, core: int | None = None, **keys: object) -> Iterator[tuple[str, int]]:
+def proxy(
+    replicas: list[RunningEndpoint], folder: Path, core: int | None = None, **keys: object
+) -> Iterator[tuple[str, int]]:
     port = free_port()
     file = folder / f"proxy-{port}.yaml"
     told = {"replicas": [each.url for each in replicas], "routing": "round-robin", **keys}
@@ -95,7 +97,7 @@ def proxy(replicas: list[Served], folder: Path, core: int | None = None, **keys:
 
 
 @contextmanager
-def sglang(python: str, replicas: list[Served], core: int | None = None) -> Iterator[tuple[str, int]]:
+def sglang(python: str, replicas: list[RunningEndpoint], core: int | None = None) -> Iterator[tuple[str, int]]:
     port = free_port()
     command = [python, "-m", "sglang_router.launch_router", "--host", "127.0.0.1", "--port", str(port)]
     command += ["--worker-urls", *(each.url for each in replicas), "--policy", "round_robin"]
@@ -116,7 +118,7 @@ def cpu_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / TICK
 
 
-def added(run: ol.Run, replicas: list[Served]) -> tuple[np.ndarray, np.ndarray, int]:
+def added(run: ol.Run, replicas: list[RunningEndpoint]) -> tuple[np.ndarray, np.ndarray, int]:
     """Milliseconds, of first tokens and of later ones; and how many tokens there were."""
     truth = {number: found for each in replicas for number, found in each.truth().items()}
     first, later, count = [], [], 0
@@ -193,10 +195,10 @@ class Lockstep:
 def alone(python: str | None, rounds: int = 5) -> None:
     with tempfile.TemporaryDirectory() as scratch, ExitStack() as stack:
         replica = Lockstep()
-        url, pid = stack.enter_context(proxy([Served(replica.url)], Path(scratch), CORES[-1], health=None))
+        url, pid = stack.enter_context(proxy([RunningEndpoint(replica.url)], Path(scratch), CORES[-1], health=None))
         ways = {"the proxy": (url, pid)}
         if python:
-            url, pid = stack.enter_context(sglang(python, [Served(replica.url)], CORES[-1]))
+            url, pid = stack.enter_context(sglang(python, [RunningEndpoint(replica.url)], CORES[-1]))
             ways["sglang router"] = (url, pid)
             time.sleep(3.0)  # it asks its workers who they are before it uses them
         os.sched_setaffinity(0, {CORES[0]})

@@ -19,7 +19,7 @@ from openloop.arrivals import Poisson
 from openloop.distributions import Fixed
 from openloop.load.address import find
 from openloop.load.targets import Chat
-from openloop.serve.process import Served, endpoint_process
+from openloop.serve.process import RunningEndpoint, endpoint_process
 from openloop.workload import Synthetic, Workload
 
 ENGINE = "slots:count=100000,prefill=0s,overhead=5ms,gap=5ms"
@@ -32,7 +32,7 @@ def used(who: int) -> float:
     return found.ru_utime + found.ru_stime
 
 
-def cost(server: Served, rate: float, seconds: float, tokens: int) -> tuple[float, float, int]:
+def cost(server: RunningEndpoint, rate: float, seconds: float, tokens: int) -> tuple[float, float, int]:
     """Seconds of the workers and of the conductor, and how many requests these were."""
     place = find(server.url)
     workload = Workload.of(Synthetic(Fixed(20), Fixed(tokens)))

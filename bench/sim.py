@@ -18,7 +18,7 @@ from pathlib import Path
 
 from openloop.arrivals import Poisson
 from openloop.distributions import Histogram, Weighted
-from openloop.sim.fleet import Fleet, engine_of, read_fleet, simulate_fleet
+from openloop.sim.fleet import FleetSpec, engine_of, read_fleet, simulate_fleet
 from openloop.workload import Synthetic, Workload
 
 PROMPTS = [
@@ -94,7 +94,7 @@ def main() -> None:
         )
 
 
-def _capacity(fleet: Fleet, workload: Workload) -> float:
+def _capacity(fleet: FleetSpec, workload: Workload) -> float:
     """Requests per second when there are always some that wait."""
     demand = workload.demand(Poisson(1000.0), 5.0, 2)
     engine = engine_of(fleet, demand)
@@ -102,7 +102,7 @@ def _capacity(fleet: Fleet, workload: Workload) -> float:
     return float(len(demand) / engine.world[0].now)
 
 
-def _write(fleet: Fleet, workload: Workload, count: int) -> None:
+def _write(fleet: FleetSpec, workload: Workload, count: int) -> None:
     """Straight into a run folder."""
     with tempfile.TemporaryDirectory() as folder:
         began = time.process_time()

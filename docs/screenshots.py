@@ -8,7 +8,7 @@ import msgspec
 from PIL import Image
 from playwright.sync_api import Browser, sync_playwright
 
-from openloop.frontier.folder import Asked
+from openloop.frontier.folder import SweepAsked
 from openloop.load.scenario import read_scenario
 from openloop.records import Prices
 from openloop.report.html import page
@@ -47,7 +47,7 @@ def make_data(folder: Path) -> None:
         run.save(folder / "h100" / "points" / f"{rate:g}-1")
         if rate in (16.0, 22.0):
             run.save(folder / f"{rate:g} per second")
-    asked_for = Asked(
+    asked_for = SweepAsked(
         source="sim",
         slo=SLO,
         target=0.99,

@@ -16,7 +16,7 @@ from openloop.distributions import Lognormal, Straggling
 from openloop.report.chart import Chart
 from openloop.score import Percentiles
 from openloop.seeds import stream
-from openloop.sim import After, Fcfs, Hedged, Queue
+from openloop.sim import After, Fcfs, Hedged, QueueModel
 
 SHARES = [0.0, 0.01, 0.02, 0.03, 0.04, 0.05, 0.06, 0.07, 0.08, 0.09, 0.10]
 P95 = After(percentile=95)
@@ -27,7 +27,7 @@ def service(share: float) -> Straggling:
     return Straggling(Lognormal(0.040, 0.35), share, 6.0)
 
 
-def tail(queue: Queue, arrivals: Constant | Poisson, seconds: float) -> tuple[Percentiles, ol.Score]:
+def tail(queue: QueueModel, arrivals: Constant | Poisson, seconds: float) -> tuple[Percentiles, ol.Score]:
     score = ol.score(ol.simulate(queue, arrivals, seconds), "e2e<=200ms")
     assert score.e2e_s is not None
     return score.e2e_s, score

@@ -11,14 +11,14 @@ import openloop as ol
 from openloop.arrivals import Poisson
 from openloop.distributions import Fixed
 from openloop.report.chart import Chart
-from openloop.sim import Fcfs, Pipeline, Queue
+from openloop.sim import Fcfs, Pipeline, QueueModel
 from openloop.sim.theory import pipeline_latency, pipeline_throughput
 
 STAGES_S = [0.005, 0.020, 0.010]  # read, model, write
 LOADS = [1, 10, 20, 25, 28, 30, 40, 45, 49, 60]
 
 
-def serve(queue: Queue, load: float) -> ol.Score:
+def serve(queue: QueueModel, load: float) -> ol.Score:
     return ol.score(ol.simulate(queue, Poisson(load), 600.0), "e2e<=200ms")
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import openloop as ol
 from openloop.arrivals import Poisson
 from openloop.report.chart import Chart
-from openloop.sim.fleet import Fleet, engine_of, read_fleet, simulate_fleet
+from openloop.sim.fleet import FleetSpec, engine_of, read_fleet, simulate_fleet
 from openloop.slo import read_slo
 from openloop.workload import Workload, read_source
 from openloop.workload.mix import Class
@@ -42,7 +42,7 @@ def asked(*names: str) -> tuple[Workload, Poisson]:
     return Workload(tuple(Class(name, RATES[name] / total, sources[name]) for name in names)), Poisson(total)
 
 
-def replicas(count: int) -> Fleet:
+def replicas(count: int) -> FleetSpec:
     shape = {"model": "13b", "gpu": "a100", "max_tokens": 512, "routing": "least-requests"}
     return read_fleet({**shape, "replicas": count})
 
@@ -51,7 +51,7 @@ def serve(classes: tuple[str, ...], count: int, seed: int = 1) -> ol.Run:
     return simulate_fleet(replicas(count), *asked(*classes), SECONDS, seed, SLO)
 
 
-def watch(fleet: Fleet, workload: Workload, arrivals: Poisson, times: list[float]) -> list[tuple[float, int]]:
+def watch(fleet: FleetSpec, workload: Workload, arrivals: Poisson, times: list[float]) -> list[tuple[float, int]]:
     """Share of the memory in use, and preemptions so far."""
     found = []
     for time in times:

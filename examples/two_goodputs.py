@@ -12,9 +12,11 @@ import openloop as ol
 from openloop.arrivals import Poisson
 from openloop.distributions import Exponential, Fixed, Lognormal
 from openloop.report.chart import Chart
-from openloop.sim import Replica
+from openloop.sim import ReplicaQueue
 
-REPLICA = Replica(prompt=Lognormal(500, 0.6), output=Fixed(64), prefill=0.0001, gap=Exponential(0.020), crowding=0.04)
+REPLICA = ReplicaQueue(
+    prompt=Lognormal(500, 0.6), output=Fixed(64), prefill=0.0001, gap=Exponential(0.020), crowding=0.04
+)
 LOADS = [2, 4, 6, 8, 9, 10, 11, 12, 13, 14, 15, 16, 18]
 KEPT = 0.9  # share of a goodput below which it has collapsed
 

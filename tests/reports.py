@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from openloop.frontier.folder import Asked
+from openloop.frontier.folder import SweepAsked
 from openloop.records import SERVER, Manifest, Prices, Run, TimedEvent, make_batch, make_lists, make_words
 from openloop.sim import simulate
 
@@ -82,7 +82,7 @@ def write_frontier(folder: Path, rates: tuple[float, ...] = (2, 5, 7, 9, 12), se
     for rate in rates:
         run = simulate(MODEL, f"poisson:rate={rate}", seconds, int(rate), slo=slo, prices=Prices(per_hour=3.0))
         run.save(folder / "points" / f"{rate:g}-1")
-    asked = Asked(
+    asked = SweepAsked(
         source="sim",
         slo=slo,
         target=0.95,

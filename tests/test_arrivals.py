@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from openloop.arrivals import ARRIVALS, Arrivals, Piecewise, Recording, Replay, Step, read_arrivals
+from openloop.arrivals import ARRIVALS, Arrivals, Piecewise, RateStep, Recording, Replay, read_arrivals
 from openloop.errors import SpecError
 from openloop.seeds import stream
 from openloop.sim import simulate
@@ -83,7 +83,7 @@ def test_bursts_vary_in_number_as_promised(text: str) -> None:
 
 
 def test_thinning_follows_the_rate() -> None:
-    process = Piecewise((Step(5, 0.0), Step(50, 20.0), Step(0, 25.0), Step(10, 30.0)))
+    process = Piecewise((RateStep(5, 0.0), RateStep(50, 20.0), RateStep(0, 25.0), RateStep(10, 30.0)))
     counts = np.zeros(5)
     for seed in range(200):
         counts += np.histogram(process.times(50.0, np.random.default_rng(seed)), [0, 20, 25, 30, 40, 50])[0]

@@ -188,3 +188,23 @@ def test_no_function_imports_outside_the_command_line() -> None:
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 inner = [n for n in ast.walk(node) if isinstance(n, ast.Import | ast.ImportFrom)]
                 assert not inner, f"{path.name}: {node.name} imports inside"
+
+
+# Class names that stand for one thing in several rooms, and why they may.
+SHARED_NAMES = {
+    "Ask": "what is asked: as a workload makes it, and as the endpoint and the proxy read it off the wire",
+    "Row": "a row of records, and the type of a table's row in the simulator's translator",
+    "Table": "a table of a report, and the type of one in the simulator's translator",
+}
+
+
+def test_a_class_name_means_one_thing() -> None:
+    homes: dict[str, list[str]] = {}
+    for path in FILES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                homes.setdefault(node.name, []).append(module_of(path))
+    shared = {name: modules for name, modules in homes.items() if len(modules) > 1}
+    twice = {name: modules for name, modules in shared.items() if name not in SHARED_NAMES}
+    assert not twice, f"classes of the same name, of which one needs another: {twice}"
+    assert shared.keys() == SHARED_NAMES.keys(), "a name that is no longer shared is still listed"

@@ -5,17 +5,17 @@ import math
 import numpy as np
 import pytest
 
-from openloop.arrivals import ARRIVALS, Gamma, Piecewise, Poisson, Recording, Step, read_arrivals
+from openloop.arrivals import ARRIVALS, GammaArrivals, Piecewise, Poisson, RateStep, Recording, read_arrivals
 from openloop.distributions import DISTRIBUTIONS, TIMES, Exponential, Fixed, Lognormal, Straggling
 from openloop.errors import SpecError
-from openloop.sim import QUEUES, After, Batch, Fcfs, Hedged, Pipeline, Replica, read_queue
+from openloop.sim import QUEUES, After, Batch, Fcfs, Hedged, Pipeline, ReplicaQueue, read_queue
 from openloop.terms import SECONDS, read_term, write_term
 
 
 def test_parameters_come_by_name_or_in_order() -> None:
-    assert read_arrivals("gamma:rate=12,cv=2") == Gamma(12, 2)
-    assert read_arrivals("gamma:12,2") == Gamma(12, 2)
-    assert read_arrivals(" gamma : cv = 2 , rate = 720/min ") == Gamma(12, 2)
+    assert read_arrivals("gamma:rate=12,cv=2") == GammaArrivals(12, 2)
+    assert read_arrivals("gamma:12,2") == GammaArrivals(12, 2)
+    assert read_arrivals(" gamma : cv = 2 , rate = 720/min ") == GammaArrivals(12, 2)
 
 
 def test_a_term_inside_another_stands_in_parentheses() -> None:
@@ -30,15 +30,15 @@ def test_a_bare_value_is_a_fixed_one() -> None:
 @pytest.mark.parametrize(
     "term",
     [
-        Gamma(12.5, 0.1),
+        GammaArrivals(12.5, 0.1),
         Poisson(1 / 3),
-        Piecewise((Step(5, 0.0), Step(50, 60.0))),
+        Piecewise((RateStep(5, 0.0), RateStep(50, 60.0))),
         Fcfs(Exponential(1 / 500), servers=None, connections=50, stall=1.0, every=10.0),
         Fcfs(Fixed(0.0123456789)),
         Hedged(Lognormal(0.04, 0.5), After(percentile=95)),
         Hedged(Lognormal(0.04, 0.5), After(seconds=0.02), servers=8),
         Hedged(Fixed(0.001), After(percentile=99.99999)),
-        Replica(Straggling(Fixed(100.0), 0.01, 2.0), Fixed(10.0), 0.001, Fixed(0.02)),
+        ReplicaQueue(Straggling(Fixed(100.0), 0.01, 2.0), Fixed(10.0), 0.001, Fixed(0.02)),
         Pipeline((Fixed(0.002), Exponential(0.0015))),
     ],
     ids=str,
@@ -138,7 +138,7 @@ def test_the_python_interface_refuses_the_same() -> None:
     with pytest.raises(SpecError, match="not sorted"):
         Recording("given", np.array([2.0, 1.0]))
     with pytest.raises(SpecError, match="beginning of a step is nan"):
-        Step(5, math.nan)
+        RateStep(5, math.nan)
 
 
 def test_every_registered_thing_says_what_it_is() -> None:

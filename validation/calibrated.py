@@ -13,15 +13,15 @@ import numpy as np
 
 from openloop.arrivals import read_arrivals
 from openloop.calibrate import Calibration, calibrate, fleet_of, write_model
-from openloop.calibrate.match import Replay, Seen
+from openloop.calibrate.match import Seen, TraceReplay
 from openloop.calibrate.model import evidence
-from openloop.calibrate.trace import Trace, read_traces
+from openloop.calibrate.trace import MeasuredTrace, read_traces
 from openloop.frontier import Knee
 from openloop.frontier.knee import find_knee
 from openloop.frontier.point import make_point, read_trial
 from openloop.records import Run, open_run
 from openloop.report.chart import Chart
-from openloop.sim.fleet import Fleet, simulate_fleet
+from openloop.sim.fleet import FleetSpec, simulate_fleet
 from openloop.slo import read_slo
 from openloop.units import NS_PER_S
 from openloop.workload import Workload, read_source
@@ -56,10 +56,10 @@ class Line:
         return [*found, *(f"{each:+.1%}" for each in self.off("e2e"))]
 
 
-def predict(found: Calibration, name: str, traces: Sequence[Trace], fitted: bool) -> Line:
+def predict(found: Calibration, name: str, traces: Sequence[MeasuredTrace], fitted: bool) -> Line:
     kinds: dict[str, tuple[list[Any], list[Any]]] = {kind: ([], []) for kind in ("ttft", "tpot", "e2e")}
     for trace in traces:
-        replay = Replay(trace)
+        replay = TraceReplay(trace)
         made = replay.serve(found.limits, found.theta)
         more = found.theta[0] * (np.exp(found.jitter * np.random.default_rng(1).standard_normal(len(trace))) - 1)
         made = Seen(made.ttft + more, made.tpot, made.gap)
@@ -87,7 +87,7 @@ def predict(found: Calibration, name: str, traces: Sequence[Trace], fitted: bool
     return Line(name, traces[0].offered, fitted, count, measured, predicted, spread)
 
 
-def knees(fleet: Fleet, runs: Sequence[Run], slo: str, target: float) -> tuple[Knee, Knee]:
+def knees(fleet: FleetSpec, runs: Sequence[Run], slo: str, target: float) -> tuple[Knee, Knee]:
     """Measured, and predicted for the same rates, seeds and lengths."""
     objectives = read_slo(slo)
     sides: tuple[dict[float, list[Any]], dict[float, list[Any]]] = ({}, {})

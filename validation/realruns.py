@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from openloop.calibrate import calibrate
-from openloop.calibrate.match import Replay
+from openloop.calibrate.match import TraceReplay
 from openloop.calibrate.trace import read_trace
 from openloop.records import Manifest, Run, make_batch, make_lists
 from openloop.report.chart import Chart
@@ -67,7 +67,7 @@ def main() -> None:
         chart = Chart(name, "E2E (s)", "Share of the second half at most so long", shares=True)
         for how, limits in (("records alone", ""), ("settings known", known(path.with_name(f"{name}.meta.json")))):
             found = calibrate([trace.between(-np.inf, middle)], limits)
-            made = Replay(trace).serve(found.limits, found.theta)
+            made = TraceReplay(trace).serve(found.limits, found.theta)
             late = trace.sent_s >= middle
             e2e = {
                 "measured": (trace.last_s - trace.sent_s)[late],

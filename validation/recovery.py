@@ -18,7 +18,7 @@ from openloop.calibrate.match import PARAMETERS
 from openloop.records import Run, make_batch, make_lists
 from openloop.report.chart import Chart
 from openloop.score import score
-from openloop.sim.fleet import Fleet, read_fleet, simulate_fleet
+from openloop.sim.fleet import FleetSpec, read_fleet, simulate_fleet
 from openloop.sim.steps import StepTime
 from openloop.workload import Workload, read_source
 from validation.engines import table
@@ -63,12 +63,12 @@ def noisy(run: Run, rng: np.random.Generator) -> Run:
     return Run.of(run.manifest, [make_batch(columns)])
 
 
-def measure(fleet: Fleet, rate: float, seed: int) -> Run:
+def measure(fleet: FleetSpec, rate: float, seed: int) -> Run:
     arrivals = read_arrivals(f"poisson:rate={rate!r}")
     return simulate_fleet(fleet, Workload.of(read_source(MIX)), arrivals, SECONDS, seed, offered_rps=rate)
 
 
-def capacity(fleet: Fleet) -> float:
+def capacity(fleet: FleetSpec) -> float:
     run = measure(fleet, 200.0, 9)
     ended = np.array([row["ended_ns"] for row in run.head(1 << 30)]) / 1e9
     return float(len(ended) / ended.max())

@@ -75,7 +75,7 @@ class Poisson(_Steady):
 
 
 @dataclass(frozen=True)
-class Gamma(_Steady):
+class GammaArrivals(_Steady):
     """Gaps of any variation: `cv` 1 is Poisson, more is burstier, less more regular (burstiness 1/cv**2 elsewhere)."""
 
     name = "gamma"
@@ -192,7 +192,7 @@ class Ramp(_Varying):
 
 
 @dataclass(frozen=True)
-class Step:
+class RateStep:
     rate: float
     at_s: float
 
@@ -201,11 +201,11 @@ class Step:
         check_number("the beginning of a step", self.at_s, 0.0, LONGEST_S)
 
 
-def _read_step(text: str) -> Step:
+def _read_step(text: str) -> RateStep:
     rate, at, time = text.partition("@")
     if not at:
         raise SpecError(f"{text!r} is no step; write a rate and when it begins, such as 20@60s")
-    return Step(parse_rate(rate), parse_seconds(time))
+    return RateStep(parse_rate(rate), parse_seconds(time))
 
 
 STEP = Codec(_read_step, lambda step: f"{NUMBER.write(step.rate)}@{write_seconds(step.at_s)}")
@@ -216,7 +216,7 @@ class Piecewise(_Varying):
     """The rate jumps: `5@0s,50@60s,5@90s` is a spike of half a minute."""
 
     name = "piecewise"
-    steps: tuple[Step, ...] = param(STEP, rest=True)
+    steps: tuple[RateStep, ...] = param(STEP, rest=True)
 
     def __post_init__(self) -> None:
         starts = [step.at_s for step in self.steps]
@@ -357,4 +357,4 @@ def _before(times: Floats, horizon_s: float) -> Floats:
     return times[: np.searchsorted(times, horizon_s)]
 
 
-ARRIVALS = by_name(Constant, Poisson, Gamma, Weibull, OnOff, Ramp, Piecewise, Sine, Replay)
+ARRIVALS = by_name(Constant, Poisson, GammaArrivals, Weibull, OnOff, Ramp, Piecewise, Sine, Replay)

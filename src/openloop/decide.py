@@ -22,7 +22,7 @@ from openloop.audit import FACTS, audit
 from openloop.errors import SpecError
 from openloop.frontier import open_frontier
 from openloop.frontier.folder import FRONTIER_FILE
-from openloop.plan import Needs, Plan, System, frontier_system, make_plan, typed_system
+from openloop.plan import CapacityPlan, Needs, System, frontier_system, make_plan, typed_system
 from openloop.plan.make import HOURS, Estimate
 from openloop.records import Prices, open_run
 from openloop.score import Score
@@ -62,7 +62,7 @@ class _Question(Strict, frozen=True):
 
 
 @dataclass(frozen=True)
-class Gap:
+class Unmeasured:
     """What was not measured of an option."""
 
     option: str
@@ -71,7 +71,7 @@ class Gap:
 
 
 @dataclass(frozen=True)
-class Case:
+class KnownOption:
     """An option, as far as it is known. Money is in the currency of the prices."""
 
     name: str
@@ -85,7 +85,7 @@ class Case:
     monthly: Estimate | None = None
     valid: bool = True
     reasons: tuple[str, ...] = ()
-    plan: Plan | None = None
+    plan: CapacityPlan | None = None
 
 
 @dataclass(frozen=True)
@@ -99,8 +99,8 @@ class Decision:
     saves: Estimate | None  # a month
     payback_months: float | None
     by_throughput: str | None  # what a comparison of throughput would choose
-    cases: tuple[Case, ...]
-    gaps: tuple[Gap, ...]
+    cases: tuple[KnownOption, ...]
+    gaps: tuple[Unmeasured, ...]
     kind: Literal["decision"] = "decision"
 
     @property
@@ -162,7 +162,7 @@ def _counted(text: str, what: str) -> Estimate:
     return Estimate(share, wilson(share, float(match[2])) if match[2] and float(match[2]) > 0 else None)
 
 
-def _case(name: str, option: _Option, asked: _Question, needs: Needs | None, folder: Path) -> Case:
+def _case(name: str, option: _Option, asked: _Question, needs: Needs | None, folder: Path) -> KnownOption:
     price = None if option.price is None else parse_price(option.price)
     quality = Estimate(1.0) if option.quality is None else _counted(option.quality, f"{name}: quality")
     if option.source is None:
@@ -178,7 +178,7 @@ def _case(name: str, option: _Option, asked: _Question, needs: Needs | None, fol
     return _scored(name, option, path, price, quality, asked, needs)
 
 
-def _typed(name: str, option: _Option, price: float | None, quality: Estimate, needs: Needs | None) -> Case:
+def _typed(name: str, option: _Option, price: float | None, quality: Estimate, needs: Needs | None) -> KnownOption:
     told = option.throughput or ""
     raw, tokens = (None, parse_token_rate(told)) if "tok" in told else (parse_rate(told) if told else None, None)
     if option.knee is not None:
@@ -193,7 +193,7 @@ def _typed(name: str, option: _Option, price: float | None, quality: Estimate, n
     cost = _over(option.cost_per_request, accepted)
     if cost is None and price is not None and goodput is not None:
         cost = _over(price / 3600, goodput)
-    return Case(name, "typed", goodput, raw, tokens, accepted, cost, monthly=_monthly(cost, needs))
+    return KnownOption(name, "typed", goodput, raw, tokens, accepted, cost, monthly=_monthly(cost, needs))
 
 
 def _planned(
@@ -204,7 +204,7 @@ def _planned(
     quality: Estimate,
     needs: Needs | None,
     tokens: float | None,
-) -> Case:
+) -> KnownOption:
     """By the knee. What fails its gate is asked again, so the demand grows by it."""
     share, (low, high) = system.accepted_at(system.knee)
     accepted = _times(Estimate(share, (low, high) if low < high else None), quality)
@@ -212,9 +212,9 @@ def _planned(
     price = system.price if price is None else price
     if needs is None:
         cost = None if price is None else _over(price / 3600, each)
-        return Case(name, source, each, system.capacity, tokens, accepted, cost)
+        return KnownOption(name, source, each, system.capacity, tokens, accepted, cost)
 
-    def planned(good: float, knee: float) -> Plan:
+    def planned(good: float, knee: float) -> CapacityPlan:
         asked = replace(needs, demand=needs.demand / good, quality=good, price=price, by="middle")
         return make_plan(replace(system, knee=knee, knee_interval=None), asked)
 
@@ -230,7 +230,7 @@ def _planned(
     size = Estimate.spanning([float(found.replicas) for found in (best, plan, worst)], measured)
     bill = None if price is None else size.times(price * HOURS)
     cost = None if price is None else size.times(price / 3600 / needs.demand)
-    return Case(name, source, each, system.capacity, tokens, accepted, cost, size, bill, plan=plan)
+    return KnownOption(name, source, each, system.capacity, tokens, accepted, cost, size, bill, plan=plan)
 
 
 def _scored(
@@ -241,7 +241,7 @@ def _scored(
     quality: Estimate,
     asked: _Question,
     needs: Needs | None,
-) -> Case:
+) -> KnownOption:
     """By one operating point: as many per replica as it was asked for."""
     run = open_run(path)
     count = run.manifest.replicas or 1
@@ -253,7 +253,7 @@ def _scored(
     low, high = found.goodput_rps_interval
     goodput = _times(Estimate(found.goodput_rps, (max(low, 0.0), high)).times(1 / count), quality)
     cost = _over(found.cost.per_request, accepted) if found.cost and found.accepted else None
-    return Case(
+    return KnownOption(
         name=name,
         source=str(option.source),
         goodput_each=goodput,
@@ -293,20 +293,20 @@ def _over(amount: float | None, by: Estimate) -> Estimate | None:
     return Estimate(amount / by.value, by.interval and (amount / by.interval[1], amount / max(by.interval[0], 1e-9)))
 
 
-def _gaps(name: str, option: _Option, asked: _Question, folder: Path) -> Iterator[Gap]:
+def _gaps(name: str, option: _Option, asked: _Question, folder: Path) -> Iterator[Unmeasured]:
     if option.source is None:
-        yield Gap(name, "everything", "its numbers were typed: nothing of it was measured here")
+        yield Unmeasured(name, "everything", "its numbers were typed: nothing of it was measured here")
         return
     found = audit(folder / option.source, asked.slo)
     told = {"cost": option.price or option.prices, "quality_gate": option.quality}
     for fact in found.missing:
         if not told.get(fact):
-            yield Gap(name, fact.replace("_", " "), FACTS[fact])
+            yield Unmeasured(name, fact.replace("_", " "), FACTS[fact])
     if not option.source or not (folder / option.source / FRONTIER_FILE).exists():
-        yield Gap(name, "other rates", "one operating point: how it does with more load is not known")
+        yield Unmeasured(name, "other rates", "one operating point: how it does with more load is not known")
 
 
-def _capacity(asked: _Question, case: Case, gaps: tuple[Gap, ...]) -> Decision:
+def _capacity(asked: _Question, case: KnownOption, gaps: tuple[Unmeasured, ...]) -> Decision:
     plan = case.plan
     if plan is None:
         raise SpecError(f"{case.name}: how many replicas needs a knee: give from a frontier, or knee")
@@ -345,7 +345,7 @@ def _capacity(asked: _Question, case: Case, gaps: tuple[Gap, ...]) -> Decision:
     )
 
 
-def _how_sure(count: Estimate | None, plan: Plan) -> str:
+def _how_sure(count: Estimate | None, plan: CapacityPlan) -> str:
     if count is None or count.interval is None:
         return "How sure that is cannot be said: the knee was typed."
     low, high = count.interval
@@ -355,7 +355,7 @@ def _how_sure(count: Estimate | None, plan: Plan) -> str:
     return f"By the 95% intervals of what was measured, {told}."
 
 
-def _choice(asked: _Question, a: Case, b: Case, gaps: tuple[Gap, ...]) -> Decision:
+def _choice(asked: _Question, a: KnownOption, b: KnownOption, gaps: tuple[Unmeasured, ...]) -> Decision:
     """The second instead of the first, where it is surely cheaper per accepted result, or does surely more."""
     money = a.cost_per_accepted is not None and b.cost_per_accepted is not None
     first, second = (case.cost_per_accepted if money else case.goodput_each for case in (a, b))
@@ -408,7 +408,7 @@ def _chance(a: Estimate, b: Estimate, *, less: bool) -> float:
     return 0.5 * (1 + math.erf(gap / error / math.sqrt(2))) if error > 0 else float(np.heaviside(gap, 0.5))
 
 
-def _saved(worse: Case, better: Case) -> Estimate | None:
+def _saved(worse: KnownOption, better: KnownOption) -> Estimate | None:
     """A month."""
     if worse.monthly is None or better.monthly is None:
         return None
@@ -427,14 +427,14 @@ def _in_time(tokens_per_s: float, completed_rps: float, served_rps: float) -> fl
     return tokens_per_s * min(served_rps / completed_rps, 1.0) if completed_rps else 0.0
 
 
-def _by_throughput(a: Case, b: Case) -> str | None:
+def _by_throughput(a: KnownOption, b: KnownOption) -> str | None:
     for pair in ((a.tokens_per_s, b.tokens_per_s), (a.throughput_each, b.throughput_each)):
         if pair[0] is not None and pair[1] is not None and pair[0] != pair[1]:
             return a.name if pair[0] > pair[1] else b.name
     return None
 
 
-def _why(better: Case, other: Case, money: bool) -> Iterator[str]:
+def _why(better: KnownOption, other: KnownOption, money: bool) -> Iterator[str]:
     if money and better.cost_per_accepted and other.cost_per_accepted:
         ours, theirs = better.cost_per_accepted.value, other.cost_per_accepted.value
         yield (
@@ -453,7 +453,7 @@ def _why(better: Case, other: Case, money: bool) -> Iterator[str]:
         )
 
 
-def _sureness(chance: float, measured: bool, shown: bool, better: Case) -> str:
+def _sureness(chance: float, measured: bool, shown: bool, better: KnownOption) -> str:
     if not measured:
         return "How sure that is cannot be said: the numbers were typed, without how many requests they rest on."
     told = f"{100 * min(chance, 0.999):.3g}%"

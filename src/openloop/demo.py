@@ -7,8 +7,8 @@ import click
 
 from openloop.arrivals import Poisson
 from openloop.errors import RunError
-from openloop.frontier.folder import Asked, make_frontier
-from openloop.frontier.point import Trial, read_trial
+from openloop.frontier.folder import SweepAsked, make_frontier
+from openloop.frontier.point import PointRun, read_trial
 from openloop.load.address import find
 from openloop.load.conductor import Load, drive
 from openloop.load.targets import Chat
@@ -42,7 +42,7 @@ def demo(out: Path, seconds: float = SECONDS) -> None:
     click.echo(f"a 7B model on an A100, simulated in real time; SLO {SLO}, {seconds:.0f} s of Poisson arrivals each")
     click.echo("point         offered  throughput   goodput  accepted  ttft p50  ttft p99")
     scores: dict[float, Score] = {}
-    trials: dict[tuple[float, int], Trial] = {}
+    trials: dict[tuple[float, int], PointRun] = {}
     objectives = read_slo(SLO)
     with endpoint_process(str(out / "fleet.yaml")) as server:
         place = find(server.url)
@@ -64,7 +64,7 @@ def demo(out: Path, seconds: float = SECONDS) -> None:
     chart = _draw(scores)
     for kind in ("png", "svg"):
         chart.save(out / f"collapse.{kind}")
-    asked = Asked(
+    asked = SweepAsked(
         source="load",
         slo=SLO,
         target=TARGET,

@@ -16,12 +16,12 @@ from openloop.calibrate.fit import _crowds, _piled
 from openloop.calibrate.model import suggestions, unknown
 from openloop.calibrate.read import differences, read_change, resized, wanted
 from openloop.calibrate.trace import read_trace
-from openloop.calibrate.whatif import Change, changed, common_changes
+from openloop.calibrate.whatif import FleetChange, changed, common_changes
 from openloop.cli import cli
 from openloop.errors import OpenloopError, RunError, SpecError
 from openloop.records import Manifest, Run, make_batch, make_lists
 from openloop.score import score
-from openloop.sim.fleet import Fleet, read_fleet, simulate_fleet
+from openloop.sim.fleet import FleetSpec, read_fleet, simulate_fleet
 from openloop.slo import read_slo
 from openloop.workload import Workload, read_source
 
@@ -30,7 +30,7 @@ STEP = {"fixed": "1ms", "floor": "4ms", "token": "30us", "context": "100ns", "se
 TRUE: dict[str, Any] = {"step": STEP, "max_tokens": 512, "max_sequences": 12, "overhead": "5ms"}
 
 
-def measure(fleet: Fleet, rate: float, seed: int, seconds: float = 20.0) -> Run:
+def measure(fleet: FleetSpec, rate: float, seed: int, seconds: float = 20.0) -> Run:
     how = Workload.of(read_source(MIX)), read_arrivals(f"poisson:rate={rate}"), seconds, seed
     return simulate_fleet(fleet, *how, offered_rps=rate, slo="ttft<=200ms, tpot<=20ms")
 
@@ -49,12 +49,12 @@ def rows_of(run: Run, **columns: Any) -> Run:
 
 
 @pytest.fixture(scope="module")
-def true() -> Fleet:
+def true() -> FleetSpec:
     return read_fleet(TRUE)
 
 
 @pytest.fixture(scope="module")
-def runs(true: Fleet) -> list[Run]:
+def runs(true: FleetSpec) -> list[Run]:
     return [measure(true, rate, seed) for seed, rate in enumerate((4.0, 18.0, 40.0))]
 
 
@@ -63,7 +63,7 @@ def found(runs: list[Run]) -> Calibration:
     return calibrate(runs, "policy=chunked,max_tokens=512")
 
 
-def test_a_known_system_is_found_again(true: Fleet, found: Calibration) -> None:
+def test_a_known_system_is_found_again(true: FleetSpec, found: Calibration) -> None:
     made, real = fleet_of(found).step_time(), true.step_time()
     for probe in ((1, 250), (6, 250), (12, 250)):
         assert made.decode(*probe) == pytest.approx(real.decode(*probe), rel=0.05)
@@ -74,7 +74,7 @@ def test_a_known_system_is_found_again(true: Fleet, found: Calibration) -> None:
     assert any("openloop run" in line for line in suggestions(found))
 
 
-def test_it_predicts_a_rate_that_it_has_not_seen(true: Fleet, found: Calibration) -> None:
+def test_it_predicts_a_rate_that_it_has_not_seen(true: FleetSpec, found: Calibration) -> None:
     seen, made = (score(measure(each, 12.0, 9), "ttft<=1s") for each in (true, fleet_of(found)))
     assert seen.ttft_s
     assert made.ttft_s
@@ -86,7 +86,7 @@ def test_it_predicts_a_rate_that_it_has_not_seen(true: Fleet, found: Calibration
     assert [each.rate for each in found.held] == [4.0, 18.0, 40.0]
 
 
-def test_first_and_last_tokens_are_enough(true: Fleet, runs: list[Run]) -> None:
+def test_first_and_last_tokens_are_enough(true: FleetSpec, runs: list[Run]) -> None:
     ends = []
     for run in runs[1:]:
         rows = run.head(1 << 30)
@@ -98,7 +98,7 @@ def test_first_and_last_tokens_are_enough(true: Fleet, runs: list[Run]) -> None:
     assert made.decode(8, 250) == pytest.approx(true.step_time().decode(8, 250), rel=0.05)
 
 
-def test_steps_that_stall_make_all_of_them_longer(true: Fleet, runs: list[Run]) -> None:
+def test_steps_that_stall_make_all_of_them_longer(true: FleetSpec, runs: list[Run]) -> None:
     """Six times a second everything stands still for 10 ms: 6% of the time, in few of the steps."""
     stalled = []
     for run in runs[:2]:
@@ -112,7 +112,7 @@ def test_steps_that_stall_make_all_of_them_longer(true: Fleet, runs: list[Run]) 
     assert 1.03 < longer.decode(6, 250) / plain.decode(6, 250) < 1.09
 
 
-def test_places_show_themselves_where_people_queue_for_them(true: Fleet) -> None:
+def test_places_show_themselves_where_people_queue_for_them(true: FleetSpec) -> None:
     """Whoever queues does so while all twelve places are taken; where steps are slow, while any number decode."""
     for fleet, shown in ((true, True), (read_fleet({**TRUE, "max_sequences": 256, "max_tokens": 64}), False)):
         several, _, waiting = _crowds(read_trace(measure(fleet, 28.0, 3))[0])
@@ -161,11 +161,11 @@ def test_a_model_is_a_fleet_and_keeps_what_it_leaves_open(found: Calibration, tm
     assert len(json.loads(result.output)) == 1 + len(common_changes(again, 0.7))
 
 
-def test_more_replicas_accept_more_and_changes_meet_the_same_load(true: Fleet) -> None:
+def test_more_replicas_accept_more_and_changes_meet_the_same_load(true: FleetSpec) -> None:
     load, arrivals = Workload.of(read_source(MIX)), read_arrivals("poisson:rate=40")
     outcomes = compare_changes(
         true,
-        [Change("two", {"replicas": 2}), Change("same", {})],
+        [FleetChange("two", {"replicas": 2}), FleetChange("same", {})],
         load,
         arrivals,
         10.0,
@@ -178,7 +178,7 @@ def test_more_replicas_accept_more_and_changes_meet_the_same_load(true: Fleet) -
     assert (same.goodput_rps, same.gain) == (first.goodput_rps, 0.0)
 
 
-def test_longer_prompts(true: Fleet) -> None:
+def test_longer_prompts(true: FleetSpec) -> None:
     load, arrivals = Workload.of(read_source(MIX)), read_arrivals("poisson:rate=5")
     twice, mean = resized(load, arrivals, (True, 2.0), None), resized(load, arrivals, (False, 500.0), (True, 3.0))
     plain = load.demand(arrivals, 100.0, 1)
@@ -293,7 +293,7 @@ def test_what_cannot_be_used_is_refused(runs: list[Run], what: str, sentence: st
         calibrate([_refused(runs, what)])
 
 
-def test_too_short_or_at_one_concurrency(true: Fleet) -> None:
+def test_too_short_or_at_one_concurrency(true: FleetSpec) -> None:
     with pytest.raises(RunError, match="too few.*measure longer"):
         calibrate([measure(true, 3.0, 1, seconds=5.0)])
     calm = measure(read_fleet({"step": STEP}), 0.5, 1, seconds=120.0)

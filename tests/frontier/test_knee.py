@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from openloop.frontier.knee import _rising, find_knee
-from openloop.frontier.point import Point, Trial, make_point, read_trial
-from openloop.frontier.search import Step, next_step
+from openloop.frontier.point import Point, PointRun, make_point, read_trial
+from openloop.frontier.search import NextRun, next_run
 from openloop.sim import simulate
 from openloop.slo import read_slo
 
@@ -106,14 +106,14 @@ def test_isotonic_regression_keeps_the_mean_and_never_falls(values: list[float])
     assert found.sum() == pytest.approx(sum(values))
 
 
-def walk(start: float, slo: str = SLO) -> tuple[list[Point], Step]:
+def walk(start: float, slo: str = SLO) -> tuple[list[Point], NextRun]:
     """The search by itself, against queues."""
-    trials: dict[float, list[Trial]] = {}
+    trials: dict[float, list[PointRun]] = {}
     points: list[Point] = []
     for number in range(60):
         found = find_knee(points, TARGET)
         points = [dataclasses.replace(each, name=_named(each, found.rate)) for each in points]
-        step = next_step(points, found, 60.0, 0.1, start=start)
+        step = next_run(points, found, 60.0, 0.1, start=start)
         if step.rate is None:
             break
         run = simulate("fcfs:service=exponential(20ms)", f"poisson:rate={step.rate}", step.seconds, number)
@@ -143,4 +143,4 @@ def test_the_search_gives_up_where_nothing_breaks_or_too_little_is_asked() -> No
 
 def test_the_search_stops_where_the_client_is_not_up_to_it(points: list[Point]) -> None:
     bad = dataclasses.replace(points[-1], usable=False)
-    assert "the client is not up to" in next_step([bad], find_knee([bad], TARGET), 60.0, 0.1).why
+    assert "the client is not up to" in next_run([bad], find_knee([bad], TARGET), 60.0, 0.1).why

@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import IO, Any
 
 from openloop import __version__
-from openloop.load.part import Part
+from openloop.load.part import MachinePart
 
 HOME = Path(__file__).parents[2]
 LENGTH = struct.Struct("<Q")
 
 
 class Machine:
-    """Hosts a Part. Its clock is ahead of ours by `skew_ns`; where it is `apart`, it does not see our disk."""
+    """Hosts a MachinePart. Its clock is ahead of ours by `skew_ns`; where it is `apart`, it does not see our disk."""
 
     def __init__(self, name: str, skew_ns: int = 0, *, apart: bool = False, version: str = __version__) -> None:
         self.name, self.skew_ns, self.apart = name, skew_ns, apart
@@ -101,7 +101,7 @@ def _receive(pipe: IO[bytes]) -> Any:
 
 
 def main() -> None:
-    part, lock = Part(sys.argv[1]), threading.Lock()
+    part, lock = MachinePart(sys.argv[1]), threading.Lock()
 
     def answer(number: int, method: str, args: tuple[Any, ...]) -> None:
         try:

@@ -29,7 +29,7 @@ from openloop.load.targets import Chat
 from openloop.persistence import After, Hedge, Retry
 from openloop.records import read_now
 from openloop.seeds import stream
-from openloop.serve.process import Served, endpoint_process
+from openloop.serve.process import RunningEndpoint, endpoint_process
 from openloop.workload import Synthetic, Workload, read_source
 from openloop.workload.mix import Class
 
@@ -37,12 +37,12 @@ ENGINE = "slots:count=10000,prefill=0s,overhead=20ms,gap=5ms"
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Served]:
+def server() -> Iterator[RunningEndpoint]:
     with endpoint_process(ENGINE) as served:
         yield served
 
 
-def load_of(server: Served, rate: float = 100.0, seconds: float = 1.0, **more: Any) -> Load:
+def load_of(server: RunningEndpoint, rate: float = 100.0, seconds: float = 1.0, **more: Any) -> Load:
     server.behave()
     place = find(server.url)
     target = Chat(place.host, "openloop", place.base)
@@ -63,7 +63,7 @@ def rows_of(run: ol.Run) -> list[dict[str, Any]]:
     return run.head(1_000_000)
 
 
-def test_every_arrival_is_a_row_with_its_tokens(server: Served, tmp_path: Path) -> None:
+def test_every_arrival_is_a_row_with_its_tokens(server: RunningEndpoint, tmp_path: Path) -> None:
     run = drive(load_of(server, 200.0), tmp_path / "run")
     run.validate()
     due = Poisson(200.0).times(1.0, stream(0, "arrivals"))
@@ -79,7 +79,7 @@ def test_every_arrival_is_a_row_with_its_tokens(server: Served, tmp_path: Path) 
     assert 0.004 < score.tpot_s.p50 < 0.02
 
 
-def test_times_agree_with_the_truth(server: Served, tmp_path: Path) -> None:
+def test_times_agree_with_the_truth(server: RunningEndpoint, tmp_path: Path) -> None:
     server.truth()
     run = drive(load_of(server, 100.0), tmp_path / "run")
     truth = server.truth()
@@ -92,7 +92,7 @@ def test_times_agree_with_the_truth(server: Served, tmp_path: Path) -> None:
         assert run.manifest.stamps == "the kernel's, on receiving"
 
 
-def test_workers_share_one_schedule_exactly(server: Served, tmp_path: Path) -> None:
+def test_workers_share_one_schedule_exactly(server: RunningEndpoint, tmp_path: Path) -> None:
     runs = [drive(load_of(server, 150.0, workers=n), tmp_path / str(n)) for n in (1, 3)]
     due = [sorted((row["request_id"], row["scheduled_ns"]) for row in rows_of(run)) for run in runs]
     assert due[0] == due[1]
@@ -113,7 +113,7 @@ def test_workers_share_one_schedule_exactly(server: Served, tmp_path: Path) -> N
     ],
 )
 def test_a_failure_is_a_row_that_says_why(
-    server: Served, tmp_path: Path, fault: str, status: str, sentence: str
+    server: RunningEndpoint, tmp_path: Path, fault: str, status: str, sentence: str
 ) -> None:
     load = load_of(server, 50.0, 0.5)
     server.behave(fault=fault, share=0.5)
@@ -129,7 +129,7 @@ def test_a_failure_is_a_row_that_says_why(
 
 
 @pytest.mark.parametrize("fault", ["hang", "drip"])
-def test_a_server_that_keeps_one_waiting_is_given_up(server: Served, tmp_path: Path, fault: str) -> None:
+def test_a_server_that_keeps_one_waiting_is_given_up(server: RunningEndpoint, tmp_path: Path, fault: str) -> None:
     load = load_of(server, 20.0, 0.5, timeout_s=0.7)
     server.behave(fault=fault)
     run = drive(load, tmp_path / "run")
@@ -139,7 +139,7 @@ def test_a_server_that_keeps_one_waiting_is_given_up(server: Served, tmp_path: P
     assert all(0.7e9 <= row["ended_ns"] - row["scheduled_ns"] < 1.2e9 for row in rows)
 
 
-def test_what_is_in_flight_at_the_end_is_censored(server: Served, tmp_path: Path) -> None:
+def test_what_is_in_flight_at_the_end_is_censored(server: RunningEndpoint, tmp_path: Path) -> None:
     load = load_of(server, 20.0, 0.5, drain_s=0.2)
     server.behave(fault="hang", share=0.5)
     run = drive(load, tmp_path / "run")
@@ -320,7 +320,7 @@ def test_a_server_that_wants_no_spare_connections_is_not_flooded(tmp_path: Path)
     assert opened[0] < 200
 
 
-def test_a_capped_client_goes_on_after_a_request_is_given_up(server: Served, tmp_path: Path) -> None:
+def test_a_capped_client_goes_on_after_a_request_is_given_up(server: RunningEndpoint, tmp_path: Path) -> None:
     load = load_of(server, arrivals=Constant(10), seconds=1.0, connections=1, timeout_s=0.4, drain_s=3.0)
     server.behave(fault="hang", share=0.3)
     counts = Counter(row["status"] for row in rows_of(drive(load, tmp_path / "run")))
@@ -330,7 +330,7 @@ def test_a_capped_client_goes_on_after_a_request_is_given_up(server: Served, tmp
 
 
 def test_a_conductor_that_others_leave_no_processor_goes_on_without_politeness(
-    server: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: RunningEndpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fed_by: list[threading.Thread] = []
     feed = Conductor._feed
@@ -347,7 +347,7 @@ def test_a_conductor_that_others_leave_no_processor_goes_on_without_politeness(
     assert fed_by[-1] is threading.main_thread()
 
 
-def test_limits_are_shared_exactly_and_not_below_one_each(server: Served, tmp_path: Path) -> None:
+def test_limits_are_shared_exactly_and_not_below_one_each(server: RunningEndpoint, tmp_path: Path) -> None:
     run = drive(load_of(server, seconds=1.0, users=5, workers=2), tmp_path / "run")
     starts = sorted([(row["sent_ns"], 1) for row in rows_of(run)] + [(row["ended_ns"], -1) for row in rows_of(run)])
     assert max(np.cumsum([step for _, step in starts])) == 5
@@ -355,7 +355,7 @@ def test_limits_are_shared_exactly_and_not_below_one_each(server: Served, tmp_pa
         drive(load_of(server, connections=3, workers=4), tmp_path / "none")
 
 
-def test_a_display_that_breaks_does_not_stop_the_run(server: Served, tmp_path: Path) -> None:
+def test_a_display_that_breaks_does_not_stop_the_run(server: RunningEndpoint, tmp_path: Path) -> None:
     def broken(_: Snapshot) -> None:
         raise BrokenPipeError
 
@@ -364,7 +364,7 @@ def test_a_display_that_breaks_does_not_stop_the_run(server: Served, tmp_path: P
     assert any("the display failed" in note for note in run.manifest.notes)
 
 
-def test_a_cap_on_connections_counts_as_latency_and_is_named(server: Served, tmp_path: Path) -> None:
+def test_a_cap_on_connections_counts_as_latency_and_is_named(server: RunningEndpoint, tmp_path: Path) -> None:
     """Each takes 55 ms on one of two connections, so 36 a second are all that can be sent of 100."""
     run = drive(load_of(server, connections=2, arrivals=Constant(100), seconds=1.0, drain_s=5.0), tmp_path / "run")
     score = ol.score(run, "ttft<=100ms")
@@ -375,7 +375,7 @@ def test_a_cap_on_connections_counts_as_latency_and_is_named(server: Served, tmp
     assert any("the client was late" in reason for reason in score.reasons)
 
 
-def test_a_client_that_was_held_up_forfeits_nothing(server: Served, tmp_path: Path) -> None:
+def test_a_client_that_was_held_up_forfeits_nothing(server: RunningEndpoint, tmp_path: Path) -> None:
     """A worker that stands still for half a second sends all that was due then, late, and that shows."""
 
     def hold_up(_: Snapshot) -> None:
@@ -416,7 +416,7 @@ class KillOne:
             os.kill(int(found.stdout.split()[0]), signal.SIGKILL)
 
 
-def test_a_worker_that_dies_leaves_dropped_rows(server: Served, tmp_path: Path) -> None:
+def test_a_worker_that_dies_leaves_dropped_rows(server: RunningEndpoint, tmp_path: Path) -> None:
     run = drive(load_of(server, arrivals=Constant(100), seconds=2.0, workers=2), tmp_path / "run", KillOne())
     run.validate()
     counts = Counter(row["status"] for row in rows_of(run))
@@ -428,14 +428,14 @@ def test_a_worker_that_dies_leaves_dropped_rows(server: Served, tmp_path: Path) 
     assert any("a worker died" in note for note in verdict.notes)
 
 
-def test_dropped_rows_keep_their_class(server: Served, tmp_path: Path) -> None:
+def test_dropped_rows_keep_their_class(server: RunningEndpoint, tmp_path: Path) -> None:
     classes = tuple(Class(name, 0.5, read_source("synthetic:prompt=9,output=2")) for name in ("a", "b"))
     run = drive(load_of(server, 100.0, 2.0, workload=Workload(classes), workers=2), tmp_path / "run", KillOne())
     dropped = [row["workload_class"] for row in rows_of(run) if row["status"] == "dropped"]
     assert set(dropped) == {"a", "b"}
 
 
-def test_nothing_that_was_due_disappears_when_all_workers_die(server: Served, tmp_path: Path) -> None:
+def test_nothing_that_was_due_disappears_when_all_workers_die(server: RunningEndpoint, tmp_path: Path) -> None:
     def kill_all(snapshot: Snapshot) -> None:
         if snapshot.seconds > 0.4:
             subprocess.run(["pkill", "-KILL", "-P", str(os.getpid()), "-f", "openloop.load.worker"], check=False)
@@ -448,7 +448,7 @@ def test_nothing_that_was_due_disappears_when_all_workers_die(server: Served, tm
     assert counts["ok"] > 5
 
 
-def test_a_stalling_server_looks_as_bad_as_it_is(server: Served, tmp_path: Path) -> None:
+def test_a_stalling_server_looks_as_bad_as_it_is(server: RunningEndpoint, tmp_path: Path) -> None:
     """Frozen 0.2 s in every 1 s: of 100/s a fifth waits, evenly up to the whole stall."""
     load = load_of(server, arrivals=Constant(100), seconds=4.0)
     server.behave(stall_s=0.2, every_s=1.0)
@@ -459,19 +459,19 @@ def test_a_stalling_server_looks_as_bad_as_it_is(server: Served, tmp_path: Path)
     assert 0.17 < score.ttft_s.p99 < 0.5
 
 
-def test_bursts_and_replays_are_driven_too(server: Served, tmp_path: Path) -> None:
+def test_bursts_and_replays_are_driven_too(server: RunningEndpoint, tmp_path: Path) -> None:
     run = drive(load_of(server, arrivals=read_arrivals("onoff:high=200,on=200ms,off=200ms")), tmp_path / "run")
     assert run.num_rows > 20
     assert run.manifest.arrivals_dispersion is not None
 
 
-def test_a_schedule_with_nothing_in_it_is_refused(server: Served, tmp_path: Path) -> None:
+def test_a_schedule_with_nothing_in_it_is_refused(server: RunningEndpoint, tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="nothing is due in 1 s of poisson:rate=1e-06"):
         drive(load_of(server, 1e-6), tmp_path / "run")
 
 
 @pytest.mark.parametrize(("interrupts", "most_s"), [(1, 25.0), (2, 20.0)])
-def test_an_interrupt_leaves_a_run(server: Served, tmp_path: Path, interrupts: int, most_s: float) -> None:
+def test_an_interrupt_leaves_a_run(server: RunningEndpoint, tmp_path: Path, interrupts: int, most_s: float) -> None:
     server.behave(fault="hang", share=0.2)
     command = [sys.executable, "-m", "openloop", "run", "--target", server.url, "--rate", "50", "--for", "60s"]
     command += ["--output", "4", "--slo", "ttft<=1s", "--tokens-per-word", "1", "-o", str(tmp_path / "run")]
@@ -500,7 +500,9 @@ def test_an_interrupt_leaves_a_run(server: Served, tmp_path: Path, interrupts: i
     assert run.num_rows == np.sum(due * 1e9 < run.manifest.window_ns[1])
 
 
-def test_an_interrupt_after_the_last_arrival_leaves_the_window_as_it_was(server: Served, tmp_path: Path) -> None:
+def test_an_interrupt_after_the_last_arrival_leaves_the_window_as_it_was(
+    server: RunningEndpoint, tmp_path: Path
+) -> None:
     server.behave(fault="hang")
     command = [sys.executable, "-m", "openloop", "run", "--target", server.url, "--rate", "50", "--for", "1s"]
     command += ["--slo", "ttft<=1s", "--tokens-per-word", "1", "--no-metrics", "-o", str(tmp_path / "run")]
@@ -516,7 +518,7 @@ def test_an_interrupt_after_the_last_arrival_leaves_the_window_as_it_was(server:
     assert run.manifest.window_ns == (0, 1_000_000_000)
 
 
-def test_a_closed_loop_hides_a_stall_and_is_not_valid(server: Served, tmp_path: Path) -> None:
+def test_a_closed_loop_hides_a_stall_and_is_not_valid(server: RunningEndpoint, tmp_path: Path) -> None:
     """Frozen 0.3 s in every 1 s: a third of the time is lost, and only a few requests of five users notice."""
     load = load_of(server, seconds=4.0, users=5)
     server.behave(stall_s=0.3, every_s=1.0)
@@ -578,7 +580,7 @@ def attempts(run: ol.Run) -> dict[int, list[dict[str, Any]]]:
     return found
 
 
-def test_what_is_shed_is_asked_again_and_each_attempt_is_a_row(server: Served, tmp_path: Path) -> None:
+def test_what_is_shed_is_asked_again_and_each_attempt_is_a_row(server: RunningEndpoint, tmp_path: Path) -> None:
     load = load_of(server, 60.0, 2.0, retry=Retry(most=3, base=0.02, factor=1.0, jitter=0.5))
     server.behave(fault="overloaded", share=0.4)
     run = drive(load, tmp_path / "run")
@@ -598,7 +600,7 @@ def test_what_is_shed_is_asked_again_and_each_attempt_is_a_row(server: Served, t
     assert score.requests == len(found) == sum(load.arrivals.times(2.0, stream(0, "arrivals")) < 2.0)  # type: ignore[union-attr]
 
 
-def test_a_retry_budget_is_kept(server: Served, tmp_path: Path) -> None:
+def test_a_retry_budget_is_kept(server: RunningEndpoint, tmp_path: Path) -> None:
     load = load_of(server, 100.0, 2.0, retry=Retry(most=3, base=0.01, budget=0.1))
     server.behave(fault="overloaded", share=0.9)
     run = drive(load, tmp_path / "run")
@@ -606,7 +608,7 @@ def test_a_retry_budget_is_kept(server: Served, tmp_path: Path) -> None:
     assert 10 <= run.num_rows - requests <= 0.1 * requests + 11
 
 
-def test_mistakes_of_ours_are_not_repeated(server: Served, tmp_path: Path) -> None:
+def test_mistakes_of_ours_are_not_repeated(server: RunningEndpoint, tmp_path: Path) -> None:
     load = load_of(server, 50.0, 1.0, retry=Retry(most=3, base=0.01))
     server.behave(fault="unauthorized", share=1.0)
     run = drive(load, tmp_path / "run")
@@ -614,7 +616,7 @@ def test_mistakes_of_ours_are_not_repeated(server: Served, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("after", [After(seconds=0.1), After(percentile=90)])
-def test_a_copy_answers_where_the_first_is_stuck(server: Served, tmp_path: Path, after: After) -> None:
+def test_a_copy_answers_where_the_first_is_stuck(server: RunningEndpoint, tmp_path: Path, after: After) -> None:
     load = load_of(server, 100.0, 4.0, hedge=Hedge(after), timeout_s=1.5)
     server.behave(fault="hang", share=0.2)
     run = drive(load, tmp_path / "run")
@@ -631,7 +633,7 @@ def test_a_copy_answers_where_the_first_is_stuck(server: Served, tmp_path: Path,
     assert ol.score(run, "ttft<=1s").attainment > 0.85  # and 0.8 without copies; a percentile is not known at first
 
 
-def test_a_copy_that_comes_second_is_cancelled(server: Served, tmp_path: Path) -> None:
+def test_a_copy_that_comes_second_is_cancelled(server: RunningEndpoint, tmp_path: Path) -> None:
     load = load_of(server, 50.0, 2.0, hedge=Hedge(After(seconds=0.001)))
     run = drive(load, tmp_path / "run")
     copied = [tries for tries in attempts(run).values() if len(tries) > 1]
@@ -667,13 +669,13 @@ def test_an_answer_that_begins_in_pieces_cancels_its_copy_too(tmp_path: Path) ->
         assert sorted(row["status"] for row in rows) == ["cancelled", "ok"]
 
 
-def test_a_share_bounds_how_many_are_copied(server: Served, tmp_path: Path) -> None:
+def test_a_share_bounds_how_many_are_copied(server: RunningEndpoint, tmp_path: Path) -> None:
     run = drive(load_of(server, 200.0, 2.0, hedge=Hedge(After(seconds=0.001), budget=0.05)), tmp_path / "run")
     requests = len(attempts(run))
     assert 10 <= run.num_rows - requests <= 0.05 * requests + 11
 
 
-def test_servers_are_asked_in_turn_and_named(server: Served, tmp_path: Path) -> None:
+def test_servers_are_asked_in_turn_and_named(server: RunningEndpoint, tmp_path: Path) -> None:
     with endpoint_process(ENGINE) as second:
         first, other = find(server.url), find(second.url)
         sites = [(place, Chat(place.host, "openloop", place.base)) for place in (first, other)]
@@ -701,7 +703,7 @@ def test_a_header_says_who_served(tmp_path: Path) -> None:
     assert {row["replica"] for row in rows} == {"r7"}
 
 
-def test_conversations_go_on_after_each_answer(server: Served, tmp_path: Path) -> None:
+def test_conversations_go_on_after_each_answer(server: RunningEndpoint, tmp_path: Path) -> None:
     workload = Workload.of(read_source("sessions:turns=3,think=100ms,prompt=10,output=4,system=20"))
     run = drive(load_of(server, 10.0, 3.0, workload=workload), tmp_path / "run")
     run.validate()
@@ -719,7 +721,7 @@ def test_conversations_go_on_after_each_answer(server: Served, tmp_path: Path) -
     assert np.median(late) < 50e6
 
 
-def test_a_user_whose_turn_fails_leaves(server: Served, tmp_path: Path) -> None:
+def test_a_user_whose_turn_fails_leaves(server: RunningEndpoint, tmp_path: Path) -> None:
     workload = Workload.of(read_source("sessions:turns=4,think=10ms,prompt=5,output=2"))
     load = load_of(server, 20.0, 2.0, workload=workload)
     server.behave(fault="error", share=0.5)
@@ -730,7 +732,7 @@ def test_a_user_whose_turn_fails_leaves(server: Served, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3])
-def test_requests_do_not_depend_on_the_number_of_workers(server: Served, tmp_path: Path, workers: int) -> None:
+def test_requests_do_not_depend_on_the_number_of_workers(server: RunningEndpoint, tmp_path: Path, workers: int) -> None:
     spec = "synthetic:prompt=uniform(5,50),output=uniform(1,5),prefixes=2,prefix=10,reuse=50%"
     load = load_of(server, 60.0, 1.0, workload=Workload.of(read_source(spec)), workers=workers)
     rows = sorted(rows_of(drive(load, tmp_path / "run")), key=lambda row: row["request_id"])
@@ -739,7 +741,7 @@ def test_requests_do_not_depend_on_the_number_of_workers(server: Served, tmp_pat
     assert [row["output_tokens"] for row in rows] == demand.output_tokens.tolist()
 
 
-def test_a_limit_on_requests_ends_the_run_cleanly(server: Served, tmp_path: Path) -> None:
+def test_a_limit_on_requests_ends_the_run_cleanly(server: RunningEndpoint, tmp_path: Path) -> None:
     run = drive(load_of(server, 100.0, 30.0, most_requests=40), tmp_path / "run")
     run.validate()
     assert run.num_rows == 40
@@ -751,7 +753,7 @@ def test_a_limit_on_requests_ends_the_run_cleanly(server: Served, tmp_path: Path
     assert any("stopped after 40 requests" in note for note in run.manifest.notes)
 
 
-def test_requests_within_a_limit_are_asked_again_too(server: Served, tmp_path: Path) -> None:
+def test_requests_within_a_limit_are_asked_again_too(server: RunningEndpoint, tmp_path: Path) -> None:
     load = load_of(server, 100.0, 30.0, most_requests=40, retry=Retry(most=9, base=0.01))
     server.behave(fault="overloaded", share=0.2)
     run = drive(load, tmp_path / "run")
@@ -763,7 +765,7 @@ def test_requests_within_a_limit_are_asked_again_too(server: Served, tmp_path: P
 
 @pytest.mark.parametrize(("most", "end_s"), [(10, 1.0), (30, 2.0), (45, 3.0)])
 def test_a_limit_on_requests_counts_those_that_are_due_at_once(
-    server: Served, tmp_path: Path, most: int, end_s: float
+    server: RunningEndpoint, tmp_path: Path, most: int, end_s: float
 ) -> None:
     """Twenty at once in each of three seconds."""
     rows = [f'{{"timestamp": {n // 20 * 1000}, "input_length": 9, "output_length": 2}}' for n in range(60)]
@@ -776,7 +778,7 @@ def test_a_limit_on_requests_counts_those_that_are_due_at_once(
     assert run.manifest.offered_rps == most / end_s
 
 
-def test_a_window_that_ends_early_promises_what_was_due_in_it(server: Served, tmp_path: Path) -> None:
+def test_a_window_that_ends_early_promises_what_was_due_in_it(server: RunningEndpoint, tmp_path: Path) -> None:
     load = load_of(server, arrivals=read_arrivals("ramp:start=50,end=500"), seconds=3.0, most_requests=150)
     run = drive(load, tmp_path / "run")
     assert run.manifest.window_ns is not None
@@ -784,7 +786,7 @@ def test_a_window_that_ends_early_promises_what_was_due_in_it(server: Served, tm
     assert not any("promises" in reason for reason in ol.check(run).reasons)
 
 
-def test_a_limit_on_requests_holds_for_conversations(server: Served, tmp_path: Path) -> None:
+def test_a_limit_on_requests_holds_for_conversations(server: RunningEndpoint, tmp_path: Path) -> None:
     workload = Workload.of(read_source("sessions:turns=5,think=20ms,prompt=9,output=2"))
     run = drive(load_of(server, 20.0, 5.0, workload=workload, most_requests=60, workers=2), tmp_path / "run")
     run.validate()
@@ -796,7 +798,7 @@ def test_a_limit_on_requests_holds_for_conversations(server: Served, tmp_path: P
     assert min(row["ended_ns"] for row in left) + 20_000_000 >= run.manifest.window_ns[1]
 
 
-def test_a_limit_on_money_ends_the_run_cleanly(server: Served, tmp_path: Path) -> None:
+def test_a_limit_on_money_ends_the_run_cleanly(server: RunningEndpoint, tmp_path: Path) -> None:
     """A request costs 10 + 8 * 1 = 0.018; so 0.9 is spent by 50 of them."""
     prices = ol.Prices(per_million_input_tokens=1000.0, per_million_output_tokens=1000.0)
     run = drive(load_of(server, 50.0, 30.0, most_spend=0.9, facts={"prices": prices}), tmp_path / "run")
@@ -806,7 +808,7 @@ def test_a_limit_on_money_ends_the_run_cleanly(server: Served, tmp_path: Path) -
     assert any("was spent, of 0.9 allowed" in note for note in run.manifest.notes)
 
 
-def test_a_worker_that_dies_takes_its_retries_with_it(server: Served, tmp_path: Path) -> None:
+def test_a_worker_that_dies_takes_its_retries_with_it(server: RunningEndpoint, tmp_path: Path) -> None:
     load = load_of(server, 60.0, 3.0, retry=Retry(most=5, base=0.3, factor=1.0, jitter=0.0), workers=2)
     server.behave(fault="overloaded", share=0.5)
     run = drive(load, tmp_path / "run", KillOne(1.5))

@@ -24,18 +24,18 @@ from openloop.persistence import Repair, Retry
 from openloop.quality import read_gating
 from openloop.quality.grading import grade_run
 from openloop.records import GRADES, TEXTS
-from openloop.serve.process import Served, endpoint_process
+from openloop.serve.process import RunningEndpoint, endpoint_process
 from openloop.terms import NUMBER
 from openloop.workload import Synthetic, Workload, read_source, read_warming
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Served]:
+def server() -> Iterator[RunningEndpoint]:
     with endpoint_process("slots:count=10000,prefill=0s,overhead=5ms,gap=1ms") as served:
         yield served
 
 
-def load_of(server: Served, rate: float = 40.0, seconds: float = 1.0, **more: Any) -> Load:
+def load_of(server: RunningEndpoint, rate: float = 40.0, seconds: float = 1.0, **more: Any) -> Load:
     server.behave()
     place = find(server.url)
     mixed = Workload.of(Synthetic(Fixed(10), read_distribution("uniform(2,9)", NUMBER)))
@@ -55,7 +55,7 @@ def texts_of(run: ol.Run) -> dict[tuple[int, int], dict[str, Any]]:
     return {(row["request_id"], row["attempt"]): row for row in table.to_pylist()}
 
 
-def test_outputs_are_kept(server: Served, tmp_path: Path) -> None:
+def test_outputs_are_kept(server: RunningEndpoint, tmp_path: Path) -> None:
     run = drive(load_of(server, keep_texts=True), tmp_path / "run")
     texts = texts_of(run)
     assert len(texts) == run.num_rows
@@ -66,7 +66,9 @@ def test_outputs_are_kept(server: Served, tmp_path: Path) -> None:
     assert not (tmp_path / "run" / GRADES.file).exists()
 
 
-def test_outputs_are_graded_meanwhile_and_a_second_grading_finds_nothing_to_do(server: Served, tmp_path: Path) -> None:
+def test_outputs_are_graded_meanwhile_and_a_second_grading_finds_nothing_to_do(
+    server: RunningEndpoint, tmp_path: Path
+) -> None:
     gates = ["length:most=6", "length:most=100,unit=characters"]
     run = drive(load_of(server, gating=read_gating(gates)), tmp_path / "run")
     for row in rows_of(run):
@@ -75,7 +77,7 @@ def test_outputs_are_graded_meanwhile_and_a_second_grading_finds_nothing_to_do(s
     assert grade_run(tmp_path / "run", gates, jobs=1).graded == 0
 
 
-def test_what_fails_is_repaired_with_a_correction(server: Served, tmp_path: Path) -> None:
+def test_what_fails_is_repaired_with_a_correction(server: RunningEndpoint, tmp_path: Path) -> None:
     load = load_of(server, gating=read_gating("length:most=6"), repair=Repair(2, "Shorter: {why}!"), retry=Retry())
     run = drive(load, tmp_path / "run")
     run.validate()
@@ -96,7 +98,7 @@ def test_what_fails_is_repaired_with_a_correction(server: Served, tmp_path: Path
     assert leak["retries_and_repairs"].requests_per_s == pytest.approx(repairs / found.window_s)
 
 
-def test_a_grade_that_comes_when_the_run_is_over_makes_no_second_row(server: Served, tmp_path: Path) -> None:
+def test_a_grade_that_comes_when_the_run_is_over_makes_no_second_row(server: RunningEndpoint, tmp_path: Path) -> None:
     (tmp_path / "slow.py").write_text("import time\ndef check(case):\n    time.sleep(0.4)\n    return False\n")
     gating = read_gating(f"python:{tmp_path}/slow.py:check")
     run = drive(load_of(server, 10.0, 0.5, gating=gating, repair=Repair(1), drain_s=0.2), tmp_path / "run")
@@ -105,13 +107,13 @@ def test_a_grade_that_comes_when_the_run_is_over_makes_no_second_row(server: Ser
     assert {row["quality"] for row in rows_of(run) if row["status"] == "ok"} == {False}
 
 
-def test_what_cannot_be_judged_is_counted_in_the_notes(server: Served, tmp_path: Path) -> None:
+def test_what_cannot_be_judged_is_counted_in_the_notes(server: RunningEndpoint, tmp_path: Path) -> None:
     run = drive(load_of(server, gating=read_gating(["exact", "length"])), tmp_path / "run")
     assert {row["quality"] for row in rows_of(run)} == {None}
     assert f"{run.num_rows} outputs could not be judged: there is no reference to compare it with" in run.manifest.notes
 
 
-def test_a_conversation_goes_on_after_its_repair(server: Served, tmp_path: Path) -> None:
+def test_a_conversation_goes_on_after_its_repair(server: RunningEndpoint, tmp_path: Path) -> None:
     talk = Workload.of(read_source("sessions:turns=2,think=50ms,prompt=5,output=8"))
     load = load_of(server, 10.0, workload=talk, gating=read_gating("length:most=6"), repair=Repair(1))
     run = drive(load, tmp_path / "run")
@@ -128,7 +130,7 @@ def graded(folder: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
-def test_what_was_kept_and_graded_survives(server: Served, tmp_path: Path, how: int) -> None:
+def test_what_was_kept_and_graded_survives(server: RunningEndpoint, tmp_path: Path, how: int) -> None:
     server.behave()
     command = [sys.executable, "-m", "openloop", "run", "--target", server.url, "--rate", "40", "--for", "60s"]
     command += ["--output", "uniform(2,9)", "--gate", "length:most=6", "--tokens-per-word", "1"]
@@ -155,7 +157,7 @@ def salts(run: ol.Run) -> dict[int, str]:
     return {number: match[1] for number, match in found.items() if match}
 
 
-def test_a_cold_cache_meets_only_prompts_that_begin_anew(server: Served, tmp_path: Path) -> None:
+def test_a_cold_cache_meets_only_prompts_that_begin_anew(server: RunningEndpoint, tmp_path: Path) -> None:
     load = load_of(server, keep_texts=True, warming=read_warming("cold-cache"))
     run = drive(load, tmp_path / "run")
     found = salts(run)
@@ -165,7 +167,7 @@ def test_a_cold_cache_meets_only_prompts_that_begin_anew(server: Served, tmp_pat
     assert not set(salts(again).values()) & set(found.values())
 
 
-def test_a_warm_cache_was_asked_every_prefix_before(server: Served, tmp_path: Path) -> None:
+def test_a_warm_cache_was_asked_every_prefix_before(server: RunningEndpoint, tmp_path: Path) -> None:
     asked = Workload.of(read_source("synthetic:prompt=5,output=2,prefixes=3,prefix=20"))
     load = load_of(server, workload=asked, keep_texts=True, warming=read_warming("warm-cache"))
     server.truth()
@@ -178,7 +180,7 @@ def test_a_warm_cache_was_asked_every_prefix_before(server: Served, tmp_path: Pa
     assert all(len(row["prompt"].split()) == 26 for row in texts_of(run).values())
 
 
-def test_a_disruption_changes_every_prefix_at_a_marked_time(server: Served, tmp_path: Path) -> None:
+def test_a_disruption_changes_every_prefix_at_a_marked_time(server: RunningEndpoint, tmp_path: Path) -> None:
     load = load_of(server, seconds=2.0, keep_texts=True, warming=read_warming("disrupted:at=500ms"))
     mine = ol.TimedEvent(at_ns=10**9, kind="deploy")
     run = drive(replace(load, facts={"events": (mine,)}), tmp_path / "run")
@@ -191,14 +193,14 @@ def test_a_disruption_changes_every_prefix_at_a_marked_time(server: Served, tmp_
     assert all(found[row["request_id"]] == sides[row["scheduled_ns"] >= event.at_ns] for row in rows_of(run))
 
 
-def test_a_salt_may_be_a_field_of_the_request(server: Served, tmp_path: Path) -> None:
+def test_a_salt_may_be_a_field_of_the_request(server: RunningEndpoint, tmp_path: Path) -> None:
     load = load_of(server, keep_texts=True, warming=read_warming("cold-cache"), cache_salt=True)
     run = drive(load, tmp_path / "run")
     assert not salts(run)
     assert all(len(row["prompt"].split()) == 10 for row in texts_of(run).values())
 
 
-def test_a_hit_rate_that_is_never_told_is_not_called_steady(server: Served, tmp_path: Path) -> None:
+def test_a_hit_rate_that_is_never_told_is_not_called_steady(server: RunningEndpoint, tmp_path: Path) -> None:
     run = drive(load_of(server, warming=read_warming("hot:most=1s")), tmp_path / "run")
     assert run.manifest.cache_warmth is None
     assert any("the hit rate was not steady yet after" in note for note in run.manifest.notes)
@@ -209,7 +211,7 @@ def test_a_hit_rate_that_is_never_told_is_not_called_steady(server: Served, tmp_
     assert max(row["scheduled_ns"] for row in rows_of(run)) < end
 
 
-def test_a_server_that_cannot_be_primed_has_no_warm_cache(server: Served, tmp_path: Path) -> None:
+def test_a_server_that_cannot_be_primed_has_no_warm_cache(server: RunningEndpoint, tmp_path: Path) -> None:
     asked = Workload.of(read_source("synthetic:prompt=5,output=2,prefixes=3,prefix=20"))
     load = load_of(server, workload=asked, warming=read_warming("warm-cache"))
     server.behave(fault="error")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openloop.load.prometheus import FIGURES, Page, read_figures, read_page
+from openloop.load.prometheus import FIGURES, PageValues, read_figures, read_page
 from openloop.records import MEASURES
 
 LABELS = st.dictionaries(st.from_regex(r"[a-zA-Z_][a-zA-Z0-9_]{0,8}", fullmatch=True), st.text(max_size=12), max_size=3)
@@ -26,7 +26,7 @@ def written(name: str, labels: dict[str, str], value: float, stamped: bool) -> s
 @given(samples=SAMPLES)
 def test_what_was_written_is_read(samples: list[tuple[str, dict[str, str], float, bool]]) -> None:
     text = "# HELP a b_total 5\n# TYPE a gauge\n\n" + "".join(written(*each) for each in samples) + 'other{x="}"} 1\n'
-    expected: Page = {}
+    expected: PageValues = {}
     for name, labels, value, _ in samples:
         expected.setdefault(name, []).append((labels, value))
     found = read_page(text, {"a", "b_total"})

@@ -15,7 +15,7 @@ import pytest
 import openloop as ol
 from openloop.errors import SpecError
 from openloop.load.scenario import read_scenario, run_scenario
-from openloop.serve.process import Served, endpoint_process
+from openloop.serve.process import RunningEndpoint, endpoint_process
 from tests.load.test_conductor import ENGINE, rows_of
 
 ray = pytest.importorskip("ray")
@@ -32,16 +32,16 @@ def cluster() -> Iterator[Any]:
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Served]:
+def server() -> Iterator[RunningEndpoint]:
     with endpoint_process(ENGINE) as served:
         yield served
 
 
-def flags(server: Served, seconds: str) -> dict[str, Any]:
+def flags(server: RunningEndpoint, seconds: str) -> dict[str, Any]:
     return {"target.url": server.url, "rate": 60, "for": seconds, "output": "8", "seed": 3, "slo": "ttft<=5s"}
 
 
-def test_two_nodes_drive_one_run(cluster: Any, server: Served, tmp_path: Path) -> None:
+def test_two_nodes_drive_one_run(cluster: Any, server: RunningEndpoint, tmp_path: Path) -> None:
     found = run_scenario(read_scenario(None, flags(server, "3s")), tmp_path / "run", ray=cluster.address)
     found.validate()
     alone = run_scenario(read_scenario(None, flags(server, "3s")), tmp_path / "alone")
@@ -53,7 +53,7 @@ def test_two_nodes_drive_one_run(cluster: Any, server: Served, tmp_path: Path) -
     assert (tmp_path / "run" / "server.parquet").exists()
 
 
-def test_a_node_that_is_killed_is_dropped_rows(cluster: Any, server: Served, tmp_path: Path) -> None:
+def test_a_node_that_is_killed_is_dropped_rows(cluster: Any, server: RunningEndpoint, tmp_path: Path) -> None:
     killed: list[int] = []
 
     def watch(now: Any) -> None:

@@ -14,7 +14,7 @@ from openloop.errors import RunError, SpecError
 from openloop.load.address import find
 from openloop.load.restart import restart
 from openloop.load.scenario import read_scenario, run_scenario
-from openloop.serve.process import Served
+from openloop.serve.process import RunningEndpoint
 
 SCRIPT = """
 if [ -f pid ]; then
@@ -50,7 +50,7 @@ def test_a_cold_run_is_the_first_thing_that_a_new_server_hears(script: tuple[str
     assert [(event.at_ns, event.kind) for event in run.manifest.events] == [(0, "restart")]
     assert any("was started anew" in note for note in run.manifest.notes)
     assert any("cannot be seen" in note for note in run.manifest.notes)
-    assert len(Served(url).truth()) == run.num_rows > 10  # not one request besides those of the run
+    assert len(RunningEndpoint(url).truth()) == run.num_rows > 10  # not one request besides those of the run
 
 
 def test_what_a_restart_may_get_wrong(script: tuple[str, str]) -> None:

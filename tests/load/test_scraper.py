@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from openloop.load.address import find
-from openloop.load.scraper import Gpus, MetricsPage, Scraper, Source
+from openloop.load.scraper import FigureSource, Gpus, MetricsPage, Scraper
 from openloop.records import SERVER
 from openloop.serve import Endpoint, Slots
 
@@ -66,11 +66,11 @@ def server(answer: Callable[[int], bytes | None], heard: list[tuple[int, bytes]]
             sock.close()
 
 
-def pages(*urls: str, timeout_s: float = 0.5) -> list[Source]:
+def pages(*urls: str, timeout_s: float = 0.5) -> list[FigureSource]:
     return [MetricsPage(url.removeprefix("http://"), find(url), timeout_s=timeout_s) for url in urls]
 
 
-def scrape(folder: Path, sources: Sequence[Source], *enough: int) -> tuple[list[Row], tuple[str, ...], float]:
+def scrape(folder: Path, sources: Sequence[FigureSource], *enough: int) -> tuple[list[Row], tuple[str, ...], float]:
     """The rows, the notes, and how long stopping took; sources are asked so often, by default until given up."""
     scraper = Scraper(SERVER.writer(folder), sources, EVERY_S)
     scraper.start(time.monotonic_ns() + 10**9)

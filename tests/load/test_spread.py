@@ -20,7 +20,7 @@ from openloop.load import spread as spreading
 from openloop.load.conductor import Snapshot, drive
 from openloop.load.spread import deal, spread
 from openloop.seeds import stream
-from openloop.serve.process import Served, endpoint_process
+from openloop.serve.process import RunningEndpoint, endpoint_process
 from openloop.workload import Workload, read_source, read_warming
 from tests.load.hosting import Machine
 from tests.load.test_conductor import ENGINE, load_of, rows_of
@@ -29,7 +29,7 @@ HOUR = 3_600_000_000_000
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Served]:
+def server() -> Iterator[RunningEndpoint]:
     with endpoint_process(ENGINE) as served:
         yield served
 
@@ -79,7 +79,7 @@ def test_requests_are_dealt_out_in_turn_and_sessions_whole(count: int, rate: int
             assert np.sum(part.after >= 0) == np.sum(demand.after[share] >= 0)
 
 
-def test_machines_with_other_clocks_drive_one_schedule(server: Served, tmp_path: Path) -> None:
+def test_machines_with_other_clocks_drive_one_schedule(server: RunningEndpoint, tmp_path: Path) -> None:
     """One is seven hours ahead, one three behind, one sees no disk of ours: the run is that of a single machine."""
     load = load_of(server, 150.0, 2.0)
     alone = drive(load, tmp_path / "alone")
@@ -112,7 +112,7 @@ def test_machines_with_other_clocks_drive_one_schedule(server: Served, tmp_path:
 
 @pytest.mark.parametrize(("how", "seconds"), [("kill", 6.0), ("freeze", 6.0), ("cut", 12.0)])
 def test_a_lost_machine_is_dropped_rows_and_no_valid_run(
-    server: Served, tmp_path: Path, how: str, seconds: float, monkeypatch: pytest.MonkeyPatch
+    server: RunningEndpoint, tmp_path: Path, how: str, seconds: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(spreading, "LOST_S", 4.0)
     load = load_of(server, 100.0, seconds)
@@ -143,7 +143,7 @@ def test_a_lost_machine_is_dropped_rows_and_no_valid_run(
     assert any("node-1 was lost" in reason for reason in score.reasons)
 
 
-def test_whoever_watches_sees_the_whole_and_may_end_it(server: Served, tmp_path: Path) -> None:
+def test_whoever_watches_sees_the_whole_and_may_end_it(server: RunningEndpoint, tmp_path: Path) -> None:
     seen: list[Snapshot] = []
 
     def watch(now: Snapshot) -> str | None:
@@ -165,7 +165,7 @@ def test_whoever_watches_sees_the_whole_and_may_end_it(server: Served, tmp_path:
         spread(load_of(server), place, one)
 
 
-def test_what_is_wrong_before_the_run_is_a_sentence(server: Served, tmp_path: Path) -> None:
+def test_what_is_wrong_before_the_run_is_a_sentence(server: RunningEndpoint, tmp_path: Path) -> None:
     with machines(0, version="0.0") as old, pytest.raises(SpecError, match=r"node-0: it has openloop .*, and 0\.0 is"):
         spread(load_of(server), tmp_path / "a", old)
     hot = load_of(server, warming=read_warming("hot"))

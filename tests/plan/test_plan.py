@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from openloop.errors import SpecError
 from openloop.frontier import open_frontier
 from openloop.load.scenario import read_scenario
-from openloop.plan import Needs, Plan, frontier_system, make_plan, read_plan, typed_system
+from openloop.plan import CapacityPlan, Needs, frontier_system, make_plan, read_plan, typed_system
 from openloop.plan.formulas import some_up
 from openloop.plan.simulated import model_error, plan_fleet, widened
 from openloop.report.marks import Figure
@@ -156,7 +156,7 @@ def test_a_modelled_fleet_is_planned_and_its_size_confirmed(tmp_path: Path) -> N
     )
     flags = {"arrivals": "poisson:rate=1", "for": "60s", "slo": "ttft<=200ms", "prompt": "20", "output": "10"}
     scenario = read_scenario(None, flags, live=False)
-    plan: Plan = plan_fleet(fleet, scenario, Needs(150.0, headroom=0.1), tmp_path / "sweep", 0.95)
+    plan: CapacityPlan = plan_fleet(fleet, scenario, Needs(150.0, headroom=0.1), tmp_path / "sweep", 0.95)
     assert 15 < plan.system.knee < 45  # four at a time, a tenth of a second each: at most 40 a second
     assert plan.confirmed is not None
     assert plan.confirmed.enough

@@ -26,7 +26,7 @@ from openloop.report.picture import draw_figure
 from openloop.report.plot import show_report, text_plot
 from openloop.report.read import read_pair, read_report
 from openloop.report.run import read_run_subject, run_report
-from openloop.report.scales import Scale, x_scale, y_scale
+from openloop.report.scales import AxisScale, x_scale, y_scale
 from openloop.report.svg import WIDE, svg
 from openloop.score import score
 from tests.reports import HOSTILE, SLO, fleet_run, hostile_run, look_up, write_frontier
@@ -244,7 +244,7 @@ def test_a_scale_holds_its_values_and_orders_its_ticks(values: list[float], kind
 
 
 def test_the_tail_axis_stretches_every_nine_alike() -> None:
-    scale = Scale(Axis("", "share", "tail"), 0.0, 0.9999)
+    scale = AxisScale(Axis("", "share", "tail"), 0.0, 0.9999)
     places = [float(scale(share)) for share in (0.9, 0.99, 0.999, 0.9999)]
     np.testing.assert_allclose(np.diff(places), 0.25)
     assert scale.ticks(9) == pytest.approx([0, 0.5, 0.9, 0.99, 0.999, 0.9999])

@@ -17,19 +17,21 @@ MS = 1_000_000
 gaps = st.lists(st.integers(0, 400 * MS), min_size=1, max_size=25)
 
 
-def scan(streams: list[Ints], first_ns: int, pace_ns: int, *, compiled: bool = True) -> tuple[kernel.Facts, Ints, Ints]:
+def scan(
+    streams: list[Ints], first_ns: int, pace_ns: int, *, compiled: bool = True
+) -> tuple[kernel.RowFacts, Ints, Ints]:
     ns = np.concatenate([*streams, np.empty(0, np.int64)])
     ns.flags.writeable = False
     offsets = np.concatenate([[0], np.cumsum([len(s) for s in streams])])
     rows = len(streams)
-    plan = kernel.Plan(
+    plan = kernel.ScanPlan(
         np.zeros(rows, np.int64),
         np.zeros(rows, np.int32),
         np.arange(rows, dtype=np.int32) % 3,
         np.array([first_ns]),
         np.array([pace_ns]),
     )
-    histogram, written, facts = np.zeros((3, kernel.BINS), np.int64), np.zeros(1000, np.int64), kernel.Facts.of(rows)
+    histogram, written, facts = np.zeros((3, kernel.BINS), np.int64), np.zeros(1000, np.int64), kernel.RowFacts.of(rows)
     kernels: dict[bool, Any] = {True: kernel.scan, False: kernel.scan.py_func}
     count, backwards = kernels[compiled](ns, offsets, plan, histogram, written, facts)
     assert backwards == -1
@@ -117,21 +119,21 @@ def test_a_requests_own_gap_quantile_is_numpys(gap: list[int], share: float) -> 
 def test_tokens_that_run_backwards_are_found() -> None:
     ns = np.array([5, 6, 9, 8])
     ns.flags.writeable = False
-    plan = kernel.Plan(
+    plan = kernel.ScanPlan(
         np.zeros(2, np.int64), np.zeros(2, np.int32), np.zeros(2, np.int32), np.array([0]), np.array([1])
     )
     histogram = np.zeros((1, kernel.BINS), np.int64)
-    _, backwards = kernel.scan(ns, np.array([0, 2, 4]), plan, histogram, np.zeros(9, np.int64), kernel.Facts.of(2))
+    _, backwards = kernel.scan(ns, np.array([0, 2, 4]), plan, histogram, np.zeros(9, np.int64), kernel.RowFacts.of(2))
     assert backwards == 1
 
 
 def test_gaps_beyond_the_room_for_them_are_still_counted() -> None:
     ns = np.arange(10) * MS
     ns.flags.writeable = False
-    plan = kernel.Plan(
+    plan = kernel.ScanPlan(
         np.zeros(1, np.int64), np.zeros(1, np.int32), np.zeros(1, np.int32), np.array([0]), np.array([1])
     )
     histogram = np.zeros((1, kernel.BINS), np.int64)
-    written, _ = kernel.scan(ns, np.array([0, 10]), plan, histogram, np.zeros(8, np.int64), kernel.Facts.of(1))
+    written, _ = kernel.scan(ns, np.array([0, 10]), plan, histogram, np.zeros(8, np.int64), kernel.RowFacts.of(1))
     assert written == 0
     assert histogram.sum() == 9

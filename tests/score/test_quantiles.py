@@ -142,11 +142,11 @@ def test_pooled_gaps_are_exact_while_they_fit_and_close_when_they_do_not() -> No
         collected = GapPool(room)
         times = np.concatenate([[0], np.cumsum(gaps)])
         times.flags.writeable = False
-        plan = kernel.Plan(
+        plan = kernel.ScanPlan(
             np.zeros(1, np.int64), np.zeros(1, np.int32), np.zeros(1, np.int32), np.array([0]), np.array([1])
         )
         written, _ = kernel.scan(
-            times, np.array([0, len(times)]), plan, collected.histogram, collected.room, kernel.Facts.of(1)
+            times, np.array([0, len(times)]), plan, collected.histogram, collected.room, kernel.RowFacts.of(1)
         )
         collected.written = written
         collected.close(int(gaps.sum()))

@@ -11,21 +11,21 @@ from typing import Any
 import pytest
 
 from openloop.serve import Behaviour, Endpoint, Slots
-from openloop.serve.process import Served, endpoint_process
+from openloop.serve.process import RunningEndpoint, endpoint_process
 
 
 @pytest.fixture
-def server() -> Iterator[Served]:
+def server() -> Iterator[RunningEndpoint]:
     endpoint = Endpoint(Slots(count=2, prefill=0.001))
     thread = threading.Thread(target=endpoint.run)
     thread.start()
-    served = Served(f"http://127.0.0.1:{endpoint.port}")
+    served = RunningEndpoint(f"http://127.0.0.1:{endpoint.port}")
     yield served
     endpoint.stop()
     thread.join(5)
 
 
-def ask(server: Served, path: str = "/v1/chat/completions", number: int = 1, **body: Any) -> str:
+def ask(server: RunningEndpoint, path: str = "/v1/chat/completions", number: int = 1, **body: Any) -> str:
     said = {"model": "openloop", "messages": [{"role": "user", "content": "one two three"}], "max_tokens": 4} | body
     request = urllib.request.Request(server.url + path, json.dumps(said).encode(), {"X-Request-Id": str(number)})
     return str(urllib.request.urlopen(request, timeout=10).read(), "utf-8")
@@ -38,7 +38,7 @@ def refusal(what: Callable[[], Any]) -> tuple[int, str]:
         return error.code, json.loads(error.read())["error"]["message"]
 
 
-def test_it_streams_chat(server: Served) -> None:
+def test_it_streams_chat(server: RunningEndpoint) -> None:
     text = ask(server, stream=True, stream_options={"include_usage": True})
     events = [json.loads(line[6:]) for line in text.split("\n\n") if line.startswith("data: {")]
     assert events[0]["choices"][0]["delta"] == {"role": "assistant", "content": ""}
@@ -48,7 +48,7 @@ def test_it_streams_chat(server: Served) -> None:
     assert text.endswith("data: [DONE]\n\n")
 
 
-def test_it_answers_at_once_and_in_the_older_dialect(server: Served) -> None:
+def test_it_answers_at_once_and_in_the_older_dialect(server: RunningEndpoint) -> None:
     chat = json.loads(ask(server))
     assert chat["choices"][0]["message"]["content"] == "the quick brown fox"
     completion = json.loads(ask(server, "/v1/completions", messages=None, prompt="a b"))
@@ -57,7 +57,7 @@ def test_it_answers_at_once_and_in_the_older_dialect(server: Served) -> None:
     assert "text" in ask(server, "/completions", messages=None, prompt="a b", stream=True)
 
 
-def test_it_keeps_the_truth(server: Served) -> None:
+def test_it_keeps_the_truth(server: RunningEndpoint) -> None:
     before = time.monotonic_ns()
     ask(server, number=7, stream=True)
     after = time.monotonic_ns()
@@ -70,7 +70,7 @@ def test_it_keeps_the_truth(server: Served) -> None:
     assert not server.truth()
 
 
-def test_requests_beyond_its_slots_wait(server: Served) -> None:
+def test_requests_beyond_its_slots_wait(server: RunningEndpoint) -> None:
     threads = [threading.Thread(target=ask, args=(server,), kwargs={"number": i, "stream": True}) for i in range(4)]
     for thread in threads:
         thread.start()
@@ -88,13 +88,15 @@ def test_requests_beyond_its_slots_wait(server: Served) -> None:
         ("/v1/embeddings", {}, 404, "there is nothing at POST /v1/embeddings"),
     ],
 )
-def test_it_refuses_in_words(server: Served, path: str, body: dict[str, Any], status: int, sentence: str) -> None:
+def test_it_refuses_in_words(
+    server: RunningEndpoint, path: str, body: dict[str, Any], status: int, sentence: str
+) -> None:
     found, told = refusal(lambda: ask(server, path, **body))
     assert found == status
     assert sentence in told
 
 
-def test_it_tells_its_models_and_metrics(server: Served) -> None:
+def test_it_tells_its_models_and_metrics(server: RunningEndpoint) -> None:
     ask(server)
     models = json.loads(urllib.request.urlopen(server.url + "/v1/models").read())
     assert [model["id"] for model in models["data"]] == ["openloop"]
@@ -105,14 +107,14 @@ def test_it_tells_its_models_and_metrics(server: Served) -> None:
 
 
 @pytest.mark.parametrize(("fault", "status"), [("error", 500), ("unauthorized", 401), ("overloaded", 503)])
-def test_it_fails_on_command(server: Served, fault: str, status: int) -> None:
+def test_it_fails_on_command(server: RunningEndpoint, fault: str, status: int) -> None:
     server.behave(fault=fault)
     assert refusal(lambda: ask(server)) == (status, f"{fault}, as commanded")
     server.behave()
     assert ask(server)
 
 
-def test_it_cuts_streams_on_command(server: Served) -> None:
+def test_it_cuts_streams_on_command(server: RunningEndpoint) -> None:
     server.behave(fault="cut")
     text = ask(server, stream=True)
     assert 'finish_reason":"length' not in text
@@ -120,7 +122,7 @@ def test_it_cuts_streams_on_command(server: Served) -> None:
     assert "it broke, as commanded" in ask(server, stream=True)
 
 
-def test_it_slows_down_on_command(server: Served) -> None:
+def test_it_slows_down_on_command(server: RunningEndpoint) -> None:
     server.behave(slowness=5.0)
     ask(server, number=7, stream=True)
     [(arrived, written)] = server.truth().values()
@@ -128,7 +130,7 @@ def test_it_slows_down_on_command(server: Served) -> None:
     assert (written[3] - written[0]) / 1e6 >= 130.0
 
 
-def test_it_refuses_a_command_that_it_does_not_know(server: Served) -> None:
+def test_it_refuses_a_command_that_it_does_not_know(server: RunningEndpoint) -> None:
     assert "falut" in refusal(lambda: server.behave(falut="cut"))[1]
 
 

@@ -13,7 +13,7 @@ from openloop.errors import SpecError
 from openloop.load.address import find
 from openloop.load.conductor import Load, drive
 from openloop.load.targets import Chat
-from openloop.serve.fleet import FleetEngine, FleetSpec
+from openloop.serve.fleet import FleetEngine, FleetEngineSpec
 from openloop.serve.process import endpoint_process
 from openloop.sim.fleet import read_fleet, simulate_fleet
 from openloop.workload import Workload, read_source
@@ -35,7 +35,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def engine(path: Path) -> FleetEngine:
-    return FleetSpec(str(path)).start()
+    return FleetEngineSpec(str(path)).start()
 
 
 def tokens(found: FleetEngine, until_s: float) -> dict[int, list[float]]:
@@ -120,7 +120,7 @@ def test_what_is_too_long_or_refused_gets_no_answer(tmp_path: Path) -> None:
     assert found.failed() == [(5, True), (6, True), (7, True)]
     path.write_text(FLEET + "delay: 40ms\n")
     with pytest.raises(SpecError, match="cannot be served in real time"):
-        FleetSpec(str(path))
+        FleetEngineSpec(str(path))
 
 
 @pytest.mark.parametrize("rate", [3.0, 8.0, 14.0])

@@ -17,8 +17,8 @@ from openloop.distributions import Exponential, Fixed, Uniform
 from openloop.errors import SpecError
 from openloop.sim import tables
 from openloop.sim.batching import ORDERS, POLICIES
-from openloop.sim.engine import Engine
-from openloop.sim.fleet import Fleet, engine_of, read_fleet, simulate_fleet
+from openloop.sim.engine import SimEngine
+from openloop.sim.fleet import FleetSpec, engine_of, read_fleet, simulate_fleet
 from openloop.slo import read_slo
 from openloop.workload import Demand, Sessions, Synthetic, Workload, read_source
 from openloop.workload.demand import one_piece
@@ -26,7 +26,7 @@ from openloop.workload.demand import one_piece
 STEP = {"floor": "5ms", "token": "50us", "context": "20ns", "attention": "1ns", "sequence": "10us"}
 
 
-def fleet(**more: Any) -> Fleet:
+def fleet(**more: Any) -> FleetSpec:
     return read_fleet({"step": STEP, "memory_tokens": 20_000, **more})
 
 
@@ -39,7 +39,7 @@ def demand(
 class Outcome:
     """All blocks of an engine, request by request."""
 
-    def __init__(self, engine: Engine, until: float = np.inf) -> None:
+    def __init__(self, engine: SimEngine, until: float = np.inf) -> None:
         blocks = list(engine.run(until))
         self.engine = engine
         self.rows: Any = np.concatenate([block.rows for block in blocks]).view(np.recarray)
@@ -52,7 +52,7 @@ class Outcome:
         self.rows, self.counts = self.rows[order], self.counts[order]
 
 
-def served(found: Fleet, asked: Demand, longest_run: int = 1 << 40, seed: int = 0) -> Outcome:
+def served(found: FleetSpec, asked: Demand, longest_run: int = 1 << 40, seed: int = 0) -> Outcome:
     engine = engine_of(found, asked, read_slo("ttft<=500ms"), 30.0, seed)
     engine.replicas.longest = longest_run
     return Outcome(engine)

@@ -15,7 +15,19 @@ from numpy.typing import NDArray
 import openloop as ol
 from openloop.arrivals import Constant, Poisson
 from openloop.distributions import Distribution, Exponential, Fixed, Gamma, Lognormal, Straggling, Uniform
-from openloop.sim import QUEUES, After, Batch, FanOut, Fcfs, Hedged, Pipeline, Queue, Replica, read_queue, theory
+from openloop.sim import (
+    QUEUES,
+    After,
+    Batch,
+    FanOut,
+    Fcfs,
+    Hedged,
+    Pipeline,
+    QueueModel,
+    ReplicaQueue,
+    read_queue,
+    theory,
+)
 
 Floats = NDArray[np.float64]
 
@@ -29,7 +41,7 @@ def agrees(measure: Callable[[np.random.Generator], float], expected: float, pre
     assert abs(values.mean() - expected) <= 4 * error + 1e-12, f"{values.mean():.5g} +- {error:.2g}, not {expected:.5g}"
 
 
-def latencies(queue: Queue, rate: float, seconds: float, rng: np.random.Generator) -> Floats:
+def latencies(queue: QueueModel, rate: float, seconds: float, rng: np.random.Generator) -> Floats:
     due = Poisson(rate).times(seconds, rng)
     served = queue.serve(due, rng)
     settled: Floats = (served.ended_s[: len(due)] - due)[due > seconds / 10]
@@ -82,13 +94,13 @@ def test_a_share_of_requests_waits_as_erlang_says() -> None:
 @pytest.mark.parametrize("service", [Exponential(0.010), Fixed(0.010), Lognormal(0.008, 0.7)], ids=str)
 def test_crowded_streams_are_a_shared_processor(service: Distribution) -> None:
     """M/G/1 processor sharing: the mean time is s / (1 - rho), whatever the distribution of s."""
-    replica = Replica(prompt=Fixed(1), output=Fixed(2), prefill=0.0, gap=service, crowding=1.0)
+    replica = ReplicaQueue(prompt=Fixed(1), output=Fixed(2), prefill=0.0, gap=service, crowding=1.0)
     rate = 0.7 / service.mean
     agrees(lambda rng: float(latencies(replica, rate, 600.0, rng).mean()), service.mean / (1 - 0.7))
 
 
 def test_a_replica_paces_its_tokens() -> None:
-    replica = Replica(prompt=Fixed(200), output=Fixed(5), prefill=0.001, gap=Fixed(0.02))
+    replica = ReplicaQueue(prompt=Fixed(200), output=Fixed(5), prefill=0.001, gap=Fixed(0.02))
     served = replica.serve(np.array([0.0, 0.1]), np.random.default_rng(0))
     assert served.token_s == pytest.approx([0.2, 0.22, 0.24, 0.26, 0.28, 0.4, 0.42, 0.44, 0.46, 0.48])
     assert served.ended_s == pytest.approx([0.28, 0.48])

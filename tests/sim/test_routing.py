@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from openloop.arrivals import Poisson
 from openloop.cli import cli
-from openloop.compare.tournament import Estimate, read_policies, tournament
+from openloop.compare.tournament import SeedMean, read_policies, tournament
 from openloop.errors import SpecError
 from openloop.routing import ROUTING, Router, read_routing
 from openloop.sim import loop, tables
-from openloop.sim.fleet import Fleet, engine_of, read_fleet, simulate_fleet
+from openloop.sim.fleet import FleetSpec, engine_of, read_fleet, simulate_fleet
 from openloop.slo import read_slo
 from openloop.workload import Workload, read_source
 from tests.sim.test_clients import CLIENTS, EVENTS
@@ -27,7 +27,7 @@ CHATS = "sessions:turns=4,think=exponential(2s),prompt=uniform(10,100),output=un
 PATIENT = {"timeout": "1000s"}  # so that all tests here share what is compiled
 
 
-def plain(**more: Any) -> Fleet:
+def plain(**more: Any) -> FleetSpec:
     return fleet(**{"client": PATIENT, **more})
 
 
@@ -181,7 +181,7 @@ def test_a_tournament_ranks_by_goodput_on_the_same_requests() -> None:
     assert not any(each.tied for each in ranked[1:])
     means = [each.goodput_rps.mean for each in ranked]
     assert means == sorted(means, reverse=True)
-    assert ranked[0].behind_rps == Estimate(0.0, 0.0, 0.0)
+    assert ranked[0].behind_rps == SeedMean(0.0, 0.0, 0.0)
     for each in ranked:
         assert each.cost_per_accepted
         assert each.cost_per_accepted.mean == pytest.approx(8.0 / 3600 / each.goodput_rps.mean, rel=0.05)
@@ -190,7 +190,7 @@ def test_a_tournament_ranks_by_goodput_on_the_same_requests() -> None:
 
 def test_an_interval_over_seeds_is_students() -> None:
     """Of 1, 2, 3: 2 and 4.303 * 1 / sqrt(3) to each side."""
-    found = Estimate.of(np.array([1.0, 2.0, 3.0]))
+    found = SeedMean.of(np.array([1.0, 2.0, 3.0]))
     assert found
     assert found.mean == 2.0
     assert found.high - 2.0 == pytest.approx(4.303 / np.sqrt(3))

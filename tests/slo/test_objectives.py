@@ -15,7 +15,7 @@ from openloop.slo import (
     TPOT,
     TTFT,
     Completion,
-    Exponential,
+    ExponentialPenalty,
     Objectives,
     Quality,
     Read,
@@ -139,7 +139,7 @@ def test_a_preset_can_be_changed_in_one_gate() -> None:
         lambda: Retries(-1),
         lambda: SLO((), per_s=0),
         lambda: Smooth(alpha=float("inf")),
-        lambda: Exponential(0.0),
+        lambda: ExponentialPenalty(0.0),
     ],
 )
 def test_values_without_sense_are_refused_in_python_too(build: Callable[[], object]) -> None:
@@ -173,7 +173,7 @@ def test_yaml_gives_an_slo_per_class_with_a_default(tmp_path: Path) -> None:
     nightly = objectives.of("nightly")
     assert (nightly.unit, nightly.per_s, nightly.smooth.alpha) == ("row", 3600.0, 2.0)
     assert nightly.smooth.deadlines == reading_from_first(10.0)
-    assert nightly.smooth.penalty == Exponential(3.0)
+    assert nightly.smooth.penalty == ExponentialPenalty(3.0)
     assert read_slo(path) == objectives
 
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from openloop.slo import PENALTIES, Exponential, Smooth, Step, reading
+from openloop.slo import PENALTIES, ExponentialPenalty, Smooth, StepPenalty, reading
 
 
 def test_the_defaults_are_those_of_the_papers_experiments() -> None:
@@ -30,6 +30,6 @@ def test_every_penalty_is_zero_without_idle_time_and_never_falls(name: str) -> N
 
 def test_step_and_exponential_cost_at_most_alpha() -> None:
     long = np.array([1e6])
-    assert Step(2.0)(np.array([2.0, 2.001])).tolist() == [0, 1]
-    assert Exponential(1.0)(np.array([1.0]))[0] == pytest.approx(1 - np.exp(-1))
-    assert Smooth(alpha=7, penalty=Exponential()).benefit(np.array([10.0]), long)[0] == pytest.approx(3)
+    assert StepPenalty(2.0)(np.array([2.0, 2.001])).tolist() == [0, 1]
+    assert ExponentialPenalty(1.0)(np.array([1.0]))[0] == pytest.approx(1 - np.exp(-1))
+    assert Smooth(alpha=7, penalty=ExponentialPenalty()).benefit(np.array([10.0]), long)[0] == pytest.approx(3)

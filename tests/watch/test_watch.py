@@ -21,8 +21,20 @@ from openloop.errors import SpecError
 from openloop.load.prometheus import read_page
 from openloop.records import Manifest, Now, Prices, Run, RunWriter, TimedEvent, make_batch, make_lists, write_now
 from openloop.slo import read_slo
-from openloop.watch import RULES, Alarm, Alert, Frame, Ledger, Rule, Settings, burn_rate, open_feed, parse_rules, watch
-from openloop.watch.feeds import Replay, RunFeed, SpanFeed
+from openloop.watch import (
+    RULES,
+    Alarm,
+    Alert,
+    BurnRule,
+    Frame,
+    SecondCounts,
+    Settings,
+    burn_rate,
+    open_feed,
+    parse_rules,
+    watch,
+)
+from openloop.watch.feeds import FinishedFeed, RunFeed, SpanFeed
 from openloop.watch.frame import columns, disruptions
 from openloop.watch.outlets import MetricsServer, Webhook, metrics_page
 from openloop.watch.pages import PageFeed, within
@@ -58,7 +70,7 @@ def test_burn_rates_by_hand() -> None:
 
 
 def test_an_alert_needs_both_windows_and_ends_with_the_short_one() -> None:
-    alarm = Alarm([Rule(14.4, 3600, 300)], 0.99)
+    alarm = Alarm([BurnRule(14.4, 3600, 300)], 0.99)
     assert not list(alarm.look(1, counted((1000, 856), (100, 99))))  # it was bad, and is over
     assert not list(alarm.look(2, counted((1000, 900), (100, 50))))  # it is bad, and new: 10 times over the hour
     assert not list(alarm.look(3, counted((1000, 857), (100, 80))))  # 14.3
@@ -98,7 +110,7 @@ def test_rules_that_cannot_fire_are_left_out_or_refused() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.lists(st.integers(0, 9), min_size=1, max_size=8)), max_size=6))
 def test_a_ledger_adds_up_what_was_written_last(writes: list[tuple[int, list[int]]]) -> None:
-    ledger, naive = Ledger(["n"]), dict[int, int]()
+    ledger, naive = SecondCounts(["n"]), dict[int, int]()
     for second, counts in writes:
         ledger.write(second, {"n": np.array(counts, float)})
         naive = {at: count for at, count in naive.items() if at < second}
@@ -108,7 +120,7 @@ def test_a_ledger_adds_up_what_was_written_last(writes: list[tuple[int, list[int
 
 
 def test_a_ledger_forgets_what_is_older_than_it_must_keep() -> None:
-    ledger = Ledger(["n"], keep_s=10)
+    ledger = SecondCounts(["n"], keep_s=10)
     for second in range(100):
         ledger.add(second, {"n": 1.0})
     assert 10 <= ledger.end - ledger.first <= 21
@@ -118,7 +130,7 @@ def test_a_ledger_forgets_what_is_older_than_it_must_keep() -> None:
 
 def test_what_a_disruption_cost_by_hand() -> None:
     """100 s at 10 a second, all accepted but for 20 s from 50 on, when half are; 36 per hour and a cent each."""
-    ledger = Ledger(columns(["goodput"]))
+    ledger = SecondCounts(columns(["goodput"]))
     for second in range(100):
         good = 5.0 if 50 <= second < 70 else 10.0
         ledger.add(second, {"ended": 10, "spent": 0.1, "goodput.of": 10, "goodput.low": good, "goodput.high": good})
@@ -154,7 +166,7 @@ def chatbot(minutes: int = 10, rate: int = 20) -> Run:
 
 def replay(run: Run, slo: str | None = None, **how: Any) -> tuple[list[Frame], list[Alert]]:
     settings = Settings(**{"speed": 1.0, "every_s": 10.0, **how})
-    feed = Replay("test", run, read_slo(slo or str(run.manifest.slo)), None)
+    feed = FinishedFeed("test", run, read_slo(slo or str(run.manifest.slo)), None)
     found = list(watch(feed, settings, wait=lambda _: None))
     return [frame for frame, _ in found], [alert for _, changed in found for alert in changed]
 
@@ -222,7 +234,7 @@ def test_a_run_followed_as_it_is_written_counts_what_a_replay_counts(tmp_path: P
         feed.read()
     assert feed.over
     assert feed.clock() <= last + 3
-    whole = Replay("run", Run.of(Manifest(source="proxy"), [batch(rows)]), objectives, None)
+    whole = FinishedFeed("run", Run.of(Manifest(source="proxy"), [batch(rows)]), objectives, None)
     for column in columns(feed.signals):
         for start, end in ((0, 100), (7, 23), (50, 60)):
             assert feed.ledger.total(column, start, end) == whole.ledger.total(column, start, end), column

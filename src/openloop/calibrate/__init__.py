@@ -2,16 +2,16 @@
 
 from openloop.calibrate.fit import Calibration, Held
 from openloop.calibrate.known import calibrate, read_known
-from openloop.calibrate.match import Limits
+from openloop.calibrate.match import BatchLimits
 from openloop.calibrate.model import drawn, fleet_of, suggestions, unknown, write_model
-from openloop.calibrate.whatif import Change, Outcome, compare_changes
+from openloop.calibrate.whatif import ChangeOutcome, FleetChange, compare_changes
 
 __all__ = [
+    "BatchLimits",
     "Calibration",
-    "Change",
+    "ChangeOutcome",
+    "FleetChange",
     "Held",
-    "Limits",
-    "Outcome",
     "calibrate",
     "compare_changes",
     "drawn",

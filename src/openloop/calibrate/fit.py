@@ -6,9 +6,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from openloop.arrays import Floats
-from openloop.calibrate.match import PARAMETERS, Fitted, Limits, Replay, fit, loss, residuals, sizes, solve
+from openloop.calibrate.match import PARAMETERS, BatchLimits, Fitted, TraceReplay, fit, loss, residuals, sizes, solve
 from openloop.calibrate.start import OPTIONAL, TERMS, first_guess
-from openloop.calibrate.trace import Trace, crowd, held
+from openloop.calibrate.trace import MeasuredTrace, crowd, held
 from openloop.errors import RunError
 
 LEAST_REQUESTS = 30  # that tell something, in all runs together
@@ -36,7 +36,7 @@ QUANTILES = (0.5, 0.99)
 class Tried:
     """A way to put batches together, fitted to the first half of each run."""
 
-    limits: Limits
+    limits: BatchLimits
     terms: frozenset[str]  # of those that a step need not have
     loss: float  # on the second half: mean size of log(modelled / measured)
 
@@ -54,13 +54,13 @@ class Held:
 
 @dataclass(frozen=True, eq=False)
 class Calibration:
-    limits: Limits
+    limits: BatchLimits
     theta: Floats  # as PARAMETERS has them
     draws: Floats  # a row for each: parameters that the data allow as well
     loss: float
     tried: tuple[Tried, ...]
     held: tuple[Held, ...]
-    traces: tuple[Trace, ...] = field(repr=False)
+    traces: tuple[MeasuredTrace, ...] = field(repr=False)
     saturated: tuple[str, ...] = ()  # limits that were reached
     jitter: float = 0.0  # of the overhead: the standard deviation of its logarithm
 
@@ -77,17 +77,17 @@ Tell = Callable[[str], None]
 
 
 def calibrate_traces(
-    traces: Sequence[Trace],
-    known: Limits | None = None,
+    traces: Sequence[MeasuredTrace],
+    known: BatchLimits | None = None,
     given: frozenset[str] = frozenset(),
     tell: Tell = lambda _: None,
 ) -> Calibration:
     """`given` are the names of limits that are `known` and not looked for."""
     _check(traces)
-    search = _Search(traces, known or Limits(), given, tell)
+    search = _Search(traces, known or BatchLimits(), given, tell)
     best = search.run()
     tell(f"fitting {best.limits}")
-    replays = [Replay(trace) for trace in traces]
+    replays = [TraceReplay(trace) for trace in traces]
     found = _fit(replays, best.limits, search.thetas[best], LONG, _free(best.terms), search.steps)
     held = _hold_out(replays, found, _free(best.terms), search.steps, tell)
     tried = tuple(sorted(search.losses, key=lambda each: each.loss))
@@ -109,7 +109,7 @@ def calibrate_traces(
     )
 
 
-def _check(traces: Sequence[Trace]) -> None:
+def _check(traces: Sequence[MeasuredTrace]) -> None:
     told = sum(int(np.count_nonzero(trace.used & ~np.isnan(trace.tpot_s))) for trace in traces)
     if told < LEAST_REQUESTS:
         raise RunError(
@@ -125,7 +125,7 @@ def _check(traces: Sequence[Trace]) -> None:
         )
 
 
-def _crowds(trace: Trace) -> tuple[Floats, Floats, Floats]:
+def _crowds(trace: MeasuredTrace) -> tuple[Floats, Floats, Floats]:
     """How many decode in a replica, how much they hold, and how many wait, at even moments while anything goes on."""
     at = np.linspace(trace.sent_s[0], np.nanmax(trace.last_s), 2000)
     several = crowd(trace, at)
@@ -154,11 +154,11 @@ def _piled(several: Floats, peak: int, waiting: Floats) -> bool:
 class _Search:
     """Which limits, policy and terms predict the second half of each run best, fitted to the first."""
 
-    def __init__(self, traces: Sequence[Trace], known: Limits, given: frozenset[str], tell: Tell) -> None:
+    def __init__(self, traces: Sequence[MeasuredTrace], known: BatchLimits, given: frozenset[str], tell: Tell) -> None:
         self.known, self.given, self.tell, self.traces = known, given, tell, traces
         middle = [float(np.median(trace.sent_s[trace.used])) for trace in traces]
         self.early, self.late = (
-            [Replay(trace.between(*(ends(half)))) for trace, half in zip(traces, middle, strict=True)]
+            [TraceReplay(trace.between(*(ends(half)))) for trace, half in zip(traces, middle, strict=True)]
             for ends in (lambda half: (-np.inf, half), lambda half: (half, np.inf))
         )
         self.guess, self.apart = first_guess(traces), first_guess(traces, mixed=False)
@@ -176,7 +176,7 @@ class _Search:
         best = self._caps(best)
         return self._policies(best, near=True)
 
-    def _try(self, limits: Limits, start: Floats, terms: frozenset[str]) -> Tried:
+    def _try(self, limits: BatchLimits, start: Floats, terms: frozenset[str]) -> Tried:
         for each in self.losses:
             if each.limits == limits and each.terms == terms:
                 return each
@@ -259,7 +259,7 @@ class _Search:
 
 
 def _fit(
-    replays: Sequence[Replay], limits: Limits, start: Floats, turns: int, free: list[bool], steps: float
+    replays: Sequence[TraceReplay], limits: BatchLimits, start: Floats, turns: int, free: list[bool], steps: float
 ) -> Fitted:
     """Where a fit goes by single steps, it finds how long most of them take. Some stall, and requests wait for these
     too: so all are made longer, until together they take as long as was measured."""
@@ -275,7 +275,7 @@ def _fit(
     return replace(found, theta=np.append(found.theta[:1], longer * found.theta[1:]))
 
 
-def _hidden(replays: Sequence[Replay], found: Fitted) -> float:
+def _hidden(replays: Sequence[TraceReplay], found: Fitted) -> float:
     """The most that a token may take: where prompts are read while weights are, more of it explains as much."""
     prompt = float(np.median(np.concatenate([replay.trace.prompt - replay.trace.cached for replay in replays])))
     floor, token, fixed = (PARAMETERS.index(name) for name in ("floor", "token", "fixed"))
@@ -301,7 +301,7 @@ def _hidden(replays: Sequence[Replay], found: Fitted) -> float:
     return most
 
 
-def _draws(found: Fitted, traces: Sequence[Trace], form: float, most: float) -> Floats:
+def _draws(found: Fitted, traces: Sequence[MeasuredTrace], form: float, most: float) -> Floats:
     """Parameters from blocks of the runs drawn anew: one step of the fit each, around what was found. All steps
     together are drawn faster or slower as well, by what rates were off that were predicted from others. A token takes
     anything up to `most`, and as much more of a step hides it."""
@@ -327,7 +327,7 @@ def _draws(found: Fitted, traces: Sequence[Trace], form: float, most: float) -> 
     return draws
 
 
-def _jitter(replays: Sequence[Replay], found: Fitted) -> float:
+def _jitter(replays: Sequence[TraceReplay], found: Fitted) -> float:
     """How the overhead varies: what first tokens are late by, of requests that came when little else went on; nothing
     where that does not bring the tails of TTFT nearer to the measured ones."""
     rng, late, pairs = np.random.default_rng(0), [], []
@@ -354,7 +354,9 @@ def _jitter(replays: Sequence[Replay], found: Fitted) -> float:
     return sigma if off(sigma) < off(0.0) else 0.0
 
 
-def _hold_out(replays: Sequence[Replay], found: Fitted, free: list[bool], steps: float, tell: Tell) -> tuple[Held, ...]:
+def _hold_out(
+    replays: Sequence[TraceReplay], found: Fitted, free: list[bool], steps: float, tell: Tell
+) -> tuple[Held, ...]:
     """Each rate predicted from the others; nothing where there is only one."""
     rates = [float(f"{replay.trace.offered:.3g}") for replay in replays]
     if len(set(rates)) < 2:
@@ -369,7 +371,7 @@ def _hold_out(replays: Sequence[Replay], found: Fitted, free: list[bool], steps:
     return tuple(result)
 
 
-def _held_out(replays: Sequence[Replay], limits: Limits, theta: Floats, rate: float) -> Held:
+def _held_out(replays: Sequence[TraceReplay], limits: BatchLimits, theta: Floats, rate: float) -> Held:
     """How far quantiles are off where nothing was fitted."""
     kinds: dict[str, tuple[list[Floats], list[Floats]]] = {name: ([], []) for name in ("ttft", "tpot", "e2e")}
     for replay in replays:

@@ -7,15 +7,15 @@ from typing import Any
 import numpy as np
 
 from openloop.calibrate.fit import Calibration, calibrate_traces
-from openloop.calibrate.match import UNLIMITED, Limits
-from openloop.calibrate.trace import Trace, held, read_traces
+from openloop.calibrate.match import UNLIMITED, BatchLimits
+from openloop.calibrate.trace import MeasuredTrace, held, read_traces
 from openloop.errors import SpecError
 from openloop.records import Run
 from openloop.spec import suggest
 
 
 def calibrate(
-    runs: Sequence[str | Path | Run | Trace], known: str = "", tell: Callable[[str], None] = lambda _: None
+    runs: Sequence[str | Path | Run | MeasuredTrace], known: str = "", tell: Callable[[str], None] = lambda _: None
 ) -> Calibration:
     """Fit a model to runs, or to folders of them. `known` are limits that need not be found, as `max_tokens=2048`."""
     limits, given = read_known(known)
@@ -24,7 +24,7 @@ def calibrate(
     return calibrate_traces(traces, limits, given, tell)
 
 
-def _check_known(limits: Limits, traces: Sequence[Trace]) -> None:
+def _check_known(limits: BatchLimits, traces: Sequence[MeasuredTrace]) -> None:
     """Whoever was put back for want of memory seems to hold some, and what is shared counts for each."""
     for trace in traces:
         peak = float(np.quantile(trace.crowd, 0.99)) / trace.replicas
@@ -41,10 +41,10 @@ def _check_known(limits: Limits, traces: Sequence[Trace]) -> None:
             )
 
 
-def read_known(text: str) -> tuple[Limits, frozenset[str]]:
+def read_known(text: str) -> tuple[BatchLimits, frozenset[str]]:
     """`policy=chunked,max_tokens=2048` as limits, and which of them are given."""
     given: dict[str, Any] = {}
-    names = list(Limits.__dataclass_fields__)
+    names = list(BatchLimits.__dataclass_fields__)
     for each in filter(None, (part.strip() for part in text.split(","))):
         name, value = (side.strip() for side in (each.partition("=")[::2]))
         if name not in names:
@@ -54,4 +54,4 @@ def read_known(text: str) -> tuple[Limits, frozenset[str]]:
         if name == "policy" and value not in ("chunked", "prefill-first", "static"):
             raise SpecError(f"{each!r}: the policy is chunked, prefill-first or static")
         given[name] = value if name == "policy" else int(value)
-    return Limits(**given), frozenset(given)
+    return BatchLimits(**given), frozenset(given)

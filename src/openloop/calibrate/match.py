@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from openloop.arrays import Bools, Floats
-from openloop.calibrate.trace import Trace
-from openloop.sim.engine import Engine
-from openloop.sim.fleet import Fleet, engine_of
+from openloop.calibrate.trace import MeasuredTrace
+from openloop.sim.engine import SimEngine
+from openloop.sim.fleet import FleetSpec, engine_of
 from openloop.sim.steps import StepTime
 from openloop.workload import Demand
 from openloop.workload.demand import Pieces, one_piece
@@ -24,7 +24,7 @@ WEIGHTS = {"ttft": 1.0, "tpot": 1.0, "gap": 0.25, "step": 1.0}
 
 
 @dataclass(frozen=True)
-class Limits:
+class BatchLimits:
     """What is not a time: how a batch is put together, and what fits into it."""
 
     policy: str = "chunked"
@@ -50,19 +50,19 @@ class Seen:
     gap: Floats
 
 
-class Replay:
+class TraceReplay:
     """A trace, ready to be served by any replica."""
 
-    def __init__(self, trace: Trace) -> None:
+    def __init__(self, trace: MeasuredTrace) -> None:
         self.trace = trace
         self.demand = Demand(trace.sent_s - trace.sent_s[0], _pieces(trace), trace.output)
         self.least_memory = 2 * int((trace.prompt + trace.output).max())
         self.amounts = trace.amounts()
         self.seen = Seen(trace.ttft_s, trace.tpot_s, trace.gap_s)
 
-    def serve(self, limits: Limits, theta: Floats) -> Seen:
+    def serve(self, limits: BatchLimits, theta: Floats) -> Seen:
         """`theta` as PARAMETERS has it."""
-        fleet = Fleet(
+        fleet = FleetSpec(
             replicas=self.trace.replicas, model="8b", gpu="h100", policy=limits.policy, max_tokens=limits.max_tokens,
             max_sequences=limits.max_sequences or MANY, padding=limits.padding,
             memory_tokens=max(UNLIMITED if limits.memory_tokens is None else limits.memory_tokens, self.least_memory),
@@ -73,7 +73,7 @@ class Replay:
             reps["reading" if name == "context" else name] = value
         return _seen(engine, self.trace, float(theta[0]), self.demand.due_s)
 
-    def steps(self, limits: Limits, theta: Floats) -> Floats:
+    def steps(self, limits: BatchLimits, theta: Floats) -> Floats:
         """log(modelled / measured) of the steps that the gaps between tokens show."""
         took, several, memory, tokens, pairs = self.amounts.T
         _, floor, token, context, attention, sequence, fixed, packed = theta
@@ -89,7 +89,7 @@ class Replay:
         return found
 
 
-def _pieces(trace: Trace) -> Pieces:
+def _pieces(trace: MeasuredTrace) -> Pieces:
     """What was found in a cache is the beginning of one text that all share."""
     if not np.any(trace.cached > 0):
         return one_piece(trace.prompt)
@@ -104,7 +104,7 @@ def _pieces(trace: Trace) -> Pieces:
     )
 
 
-def _seen(engine: Engine, trace: Trace, overhead: float, due_s: Floats) -> Seen:
+def _seen(engine: SimEngine, trace: MeasuredTrace, overhead: float, due_s: Floats) -> Seen:
     """As many tokens of each request as came in the trace."""
     first, last, gap = (np.full(len(trace), np.nan) for _ in range(3))
     came = np.maximum(trace.came, 1)
@@ -125,7 +125,7 @@ def _seen(engine: Engine, trace: Trace, overhead: float, due_s: Floats) -> Seen:
     return Seen(first - due_s + overhead, np.where(came > 1, (last - first) / np.maximum(came - 1, 1), np.nan), gap)
 
 
-def residuals(replays: Sequence[Replay], limits: Limits, theta: Floats) -> list[dict[str, Floats]]:
+def residuals(replays: Sequence[TraceReplay], limits: BatchLimits, theta: Floats) -> list[dict[str, Floats]]:
     """log(modelled / measured) of every request that counts, by run and kind; NaN where one is not known."""
     found = []
     for replay in replays:
@@ -142,7 +142,7 @@ def residuals(replays: Sequence[Replay], limits: Limits, theta: Floats) -> list[
     return found
 
 
-def sizes(trace: Trace) -> list[int]:
+def sizes(trace: MeasuredTrace) -> list[int]:
     """Of the residuals of a trace, by kind."""
     return [len(trace), len(trace), len(trace), len(trace.amounts())]
 
@@ -187,7 +187,7 @@ def loss(found: Sequence[dict[str, Floats]]) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Fitted:
-    limits: Limits
+    limits: BatchLimits
     theta: Floats
     loss: float
     jacobian: Floats  # of the residuals, end to end as `off` has them
@@ -203,8 +203,8 @@ def solve(found: Fitted, counts: Floats) -> Floats:
 
 
 def fit(
-    replays: Sequence[Replay],
-    limits: Limits,
+    replays: Sequence[TraceReplay],
+    limits: BatchLimits,
     start: Floats,
     turns: int,
     free: Sequence[bool] | None = None,
@@ -250,7 +250,7 @@ def fit(
     return Fitted(limits, theta, loss(found), jacobian, np.nan_to_num(off), weights, np.maximum(theta, units), moving)
 
 
-def _units(replays: Sequence[Replay]) -> Floats:
+def _units(replays: Sequence[TraceReplay]) -> Floats:
     """A change of each parameter that matters little: one percent of a typical step, by what multiplies it."""
     traces = [replay.trace for replay in replays]
     step = float(np.nanmedian(np.concatenate([trace.tpot_s[trace.used] for trace in traces])))

@@ -12,7 +12,7 @@ from openloop.calibrate.fit import Calibration
 from openloop.calibrate.match import MANY, PARAMETERS
 from openloop.calibrate.trace import held
 from openloop.errors import SpecError
-from openloop.sim.fleet import Calibrated, Fleet, StepSpec
+from openloop.sim.fleet import Calibrated, FleetSpec, StepSpec
 from openloop.units import parse_seconds
 
 HEAD = """\
@@ -32,10 +32,10 @@ def _overhead(median: float, jitter: float) -> str:
     return f"lognormal(median={_time(median)},sigma={jitter:.3g})" if median > 0 and jitter > 0 else _time(median)
 
 
-def fleet_of(found: Calibration, **more: Any) -> Fleet:
+def fleet_of(found: Calibration, **more: Any) -> FleetSpec:
     """`more` are keys of its section `calibration`."""
     limits, traces = found.limits, found.traces
-    return Fleet(
+    return FleetSpec(
         replicas=max(trace.replicas * trace.beside for trace in traces),
         step=StepSpec(**{name: _time(found.value(name)) for name in PARAMETERS[1:]}),
         policy=limits.policy,
@@ -59,7 +59,7 @@ def fleet_of(found: Calibration, **more: Any) -> Fleet:
     )
 
 
-def drawn(fleet: Fleet, number: int) -> Fleet:
+def drawn(fleet: FleetSpec, number: int) -> FleetSpec:
     """The same with times that the data allow as well."""
     calibration = fleet.calibration
     if calibration is None or not calibration.draws or fleet.step is None:
@@ -93,9 +93,9 @@ def _allowed(calibration: Calibrated, name: str, seconds: float) -> bool:
     return low * 0.999 <= seconds <= high * 1.001
 
 
-def write_model(found: Calibration, path: Path, **more: Any) -> Fleet:
+def write_model(found: Calibration, path: Path, **more: Any) -> FleetSpec:
     fleet = fleet_of(found, **more)
-    usual = msgspec.to_builtins(Fleet())
+    usual = msgspec.to_builtins(FleetSpec())
     plain = {key: value for key, value in msgspec.to_builtins(fleet).items() if value != usual[key]}
     path.parent.mkdir(parents=True, exist_ok=True)
     text = yaml.safe_dump(plain, sort_keys=False, width=120, default_flow_style=None, allow_unicode=True)

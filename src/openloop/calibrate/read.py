@@ -7,15 +7,15 @@ from typing import Any
 import yaml
 
 from openloop.arrivals import Arrivals, read_arrivals
-from openloop.calibrate.whatif import Change
+from openloop.calibrate.whatif import FleetChange
 from openloop.errors import OpenloopError, SpecError
 from openloop.records import Manifest, Run, open_run
-from openloop.sim.fleet import Fleet
+from openloop.sim.fleet import FleetSpec
 from openloop.slo import Objectives, read_slo
 from openloop.workload import Scaled, Workload, read_source
 
 
-def read_change(text: str) -> Change:
+def read_change(text: str) -> FleetChange:
     whole = text.strip()
     try:
         keys = yaml.safe_load(whole if whole.startswith("{") else "{" + whole + "}")
@@ -23,7 +23,7 @@ def read_change(text: str) -> Change:
         keys = None
     if not isinstance(keys, dict) or not keys or None in keys.values():
         raise SpecError(f"{text!r} is no change; write keys of a fleet, as 'replicas: 6, policy: prefill-first'")
-    return Change(whole, keys)
+    return FleetChange(whole, keys)
 
 
 def read_manifests(runs: Sequence[str | Path | Run]) -> list[Manifest]:
@@ -81,7 +81,7 @@ def resized(
 
 
 def wanted(
-    fleet: Fleet, rate: float | None, workload: str | None, slo: Any
+    fleet: FleetSpec, rate: float | None, workload: str | None, slo: Any
 ) -> tuple[Workload, Arrivals, Objectives, str]:
     """The load, the objectives, and a sentence that says which."""
     told = fleet.calibration

@@ -12,7 +12,7 @@ import numpy as np
 
 from openloop.arrays import Floats
 from openloop.calibrate.match import PARAMETERS, bounded
-from openloop.calibrate.trace import Trace
+from openloop.calibrate.trace import MeasuredTrace
 
 MOST = 1500  # stretches of a run: more tell no more
 LEAST_STEPS = 4
@@ -32,7 +32,7 @@ class Guess:
     left: float = np.inf  # mean size of what is left unexplained of single steps, relative to them
 
 
-def first_guess(traces: Sequence[Trace], mixed: bool = True) -> Guess:
+def first_guess(traces: Sequence[MeasuredTrace], mixed: bool = True) -> Guess:
     """`mixed`: prompts are read in the steps of those that decode, and not while these stand still."""
     gaps = [trace.amounts() for trace in traces]
     if sum(len(each) for each in gaps) >= LEAST_GAPS:
@@ -45,7 +45,7 @@ def first_guess(traces: Sequence[Trace], mixed: bool = True) -> Guess:
     return Guess(_theta(traces, np.append(_costs(amounts, took), 0.0)), 1, TERMS[1])
 
 
-def _theta(traces: Sequence[Trace], costs: Floats, hidden: int = 0) -> Floats:
+def _theta(traces: Sequence[MeasuredTrace], costs: Floats, hidden: int = 0) -> Floats:
     """Costs of a step, a sequence, a token in memory, one of a prompt, a pair of them, and a token with memory; as
     PARAMETERS has them. `hidden` tokens of a step cost nothing, because the weights must be read anyway."""
     several = max(float(np.quantile(trace.crowd, 0.95)) for trace in traces)
@@ -108,7 +108,7 @@ def _amounts(gaps: Floats, padding: int, terms: frozenset[str], hidden: int, mix
     return np.column_stack(columns)
 
 
-def _stretches(trace: Trace) -> tuple[Floats, Floats]:
+def _stretches(trace: MeasuredTrace) -> tuple[Floats, Floats]:
     """Of each request that decodes for a while: steps, sequences, contexts, prompt tokens, pairs of them; its time."""
     long = np.flatnonzero(trace.used & (trace.came > LEAST_STEPS) & (trace.last_s > trace.first_s))
     long = long[:: max(1, len(long) // MOST)]

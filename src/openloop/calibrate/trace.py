@@ -19,7 +19,7 @@ MOST_GAPS = 4000  # of a run: more tell no more
 
 
 @dataclass(frozen=True, eq=False)
-class Trace:
+class MeasuredTrace:
     """Attempts that reached a server, in the order in which they left; seconds from the run's start."""
 
     name: str
@@ -68,7 +68,7 @@ class Trace:
         """How many get tokens when each request is sent."""
         return crowd(self, self.sent_s)
 
-    def between(self, low_s: float, high_s: float) -> "Trace":
+    def between(self, low_s: float, high_s: float) -> "MeasuredTrace":
         """Only what was sent then is to be explained; the others are served all the same."""
         mine = (self.sent_s >= low_s) & (self.sent_s < high_s)
         return replace(
@@ -94,7 +94,7 @@ class Trace:
         )
 
 
-def crowd(trace: Trace, at_s: Floats) -> Floats:
+def crowd(trace: MeasuredTrace, at_s: Floats) -> Floats:
     """How many are getting tokens at each moment."""
     some = ~np.isnan(trace.first_s)
     began, over = np.sort(trace.first_s[some]), np.sort(trace.last_s[some])
@@ -102,11 +102,11 @@ def crowd(trace: Trace, at_s: Floats) -> Floats:
     return found.astype(np.float64)
 
 
-def read_traces(paths: "Sequence[str | Path | Run | Trace]") -> list[Trace]:
+def read_traces(paths: "Sequence[str | Path | Run | MeasuredTrace]") -> list[MeasuredTrace]:
     """Runs, and folders of runs (sweeps)."""
-    found: list[Trace] = []
+    found: list[MeasuredTrace] = []
     for path in paths:
-        if isinstance(path, Trace):
+        if isinstance(path, MeasuredTrace):
             found.append(path)
             continue
         if isinstance(path, Run):
@@ -123,7 +123,7 @@ def read_traces(paths: "Sequence[str | Path | Run | Trace]") -> list[Trace]:
     return found
 
 
-def read_trace(run: Run) -> list[Trace]:
+def read_trace(run: Run) -> list[MeasuredTrace]:
     """A trace of each replica that the run names; of all together where it names none."""
     name = str(run.path or "the run")
     if run.manifest.arrivals == "not told":
@@ -155,7 +155,7 @@ def read_trace(run: Run) -> list[Trace]:
     found = []
     for each in names:
         rows = order[replica[order] == each]
-        trace = Trace(
+        trace = MeasuredTrace(
             name=name if len(names) == 1 else f"{name}, replica {each}",
             sent_s=sent[rows] / NS_PER_S,
             prompt=prompt[rows],
@@ -265,7 +265,7 @@ def _figures(run: Run) -> dict[str, tuple[Floats, Floats]]:
     return {str(name): (at[names == name], value[names == name]) for name in np.unique(names)}
 
 
-def _told(trace: Trace, figures: dict[str, tuple[Floats, Floats]]) -> dict[str, Any]:
+def _told(trace: MeasuredTrace, figures: dict[str, tuple[Floats, Floats]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if "running" in figures:
         found["running_peak"] = float(figures["running"][1].max())
@@ -281,7 +281,7 @@ def _told(trace: Trace, figures: dict[str, tuple[Floats, Floats]]) -> dict[str, 
     return found
 
 
-def held(trace: Trace, at_s: Floats) -> Floats:
+def held(trace: MeasuredTrace, at_s: Floats) -> Floats:
     """Tokens in memory at these times: prompts and what was made, of those that get tokens."""
     some = ~np.isnan(trace.first_s)
     began, over, came = trace.first_s[some], trace.last_s[some], trace.came[some]

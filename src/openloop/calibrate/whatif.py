@@ -13,7 +13,7 @@ from openloop.errors import SpecError
 from openloop.records import Prices
 from openloop.routing import ROUTING
 from openloop.score import score
-from openloop.sim.fleet import Fleet, read_fleet, simulate_fleet
+from openloop.sim.fleet import FleetSpec, read_fleet, simulate_fleet
 from openloop.slo import Objectives
 from openloop.spec import saying_where
 from openloop.workload import Workload
@@ -22,13 +22,13 @@ SHARES = (0.05, 0.5, 0.95)
 
 
 @dataclass(frozen=True)
-class Change:
+class FleetChange:
     name: str
     keys: Mapping[str, Any]  # of a fleet
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ChangeOutcome:
     """Medians over draws, and 90% of them: of what the calibration leaves open, and of the load's own chance."""
 
     name: str
@@ -44,7 +44,7 @@ class Outcome:
     tpot_p99_s: float
 
 
-def changed(fleet: Fleet, keys: Mapping[str, Any]) -> Fleet:
+def changed(fleet: FleetSpec, keys: Mapping[str, Any]) -> FleetSpec:
     """With other values for some keys; what it was calibrated to stays."""
     idle = [name for name in ("model", "gpu", "tp") if name in keys]
     if fleet.step is not None and "step" not in keys and idle:
@@ -56,7 +56,7 @@ def changed(fleet: Fleet, keys: Mapping[str, Any]) -> Fleet:
     return read_fleet({**{key: value for key, value in plain.items() if value is not None}, **keys})
 
 
-def common_changes(fleet: Fleet, acceptance: float) -> list[Change]:
+def common_changes(fleet: FleetSpec, acceptance: float) -> list[FleetChange]:
     """What people ask about."""
     count = fleet.replicas
     other = "prefill-first" if fleet.policy == "chunked" else "chunked"
@@ -64,21 +64,21 @@ def common_changes(fleet: Fleet, acceptance: float) -> list[Change]:
     half = max(more // 2, 1)
     routing = next((name for name in ("prefix-aware", "least-requests") if name in ROUTING), fleet.routing)
     roles = ({"replicas": more - half, "role": "prefill"}, {"replicas": half, "role": "decode"})
-    twice = [Change("twice the replicas", {"replicas": 2 * count})] if count > 1 else []
+    twice = [FleetChange("twice the replicas", {"replicas": 2 * count})] if count > 1 else []
     return [
-        Change("one replica more", {"replicas": count + 1}),
+        FleetChange("one replica more", {"replicas": count + 1}),
         *twice,
-        Change(other, {"policy": other}),
-        Change("fp8: 1.6 times as fast", {"quantization": {"name": "fp8", "speed": 1.6}}),
-        Change(f"4 drafts, {acceptance:.0%} accepted", {"drafts": {"tokens": 4, "acceptance": acceptance}}),
-        Change(f"{more - half} prefill, {half} decode", {"groups": roles}),
-        Change(f"{more} replicas, {routing}", {"replicas": more, "routing": routing, "prefix_cache": True}),
+        FleetChange(other, {"policy": other}),
+        FleetChange("fp8: 1.6 times as fast", {"quantization": {"name": "fp8", "speed": 1.6}}),
+        FleetChange(f"4 drafts, {acceptance:.0%} accepted", {"drafts": {"tokens": 4, "acceptance": acceptance}}),
+        FleetChange(f"{more - half} prefill, {half} decode", {"groups": roles}),
+        FleetChange(f"{more} replicas, {routing}", {"replicas": more, "routing": routing, "prefix_cache": True}),
     ]
 
 
 def compare_changes(
-    fleet: Fleet,
-    changes: Sequence[Change],
+    fleet: FleetSpec,
+    changes: Sequence[FleetChange],
     workload: Workload,
     arrivals: Arrivals,
     seconds: float,
@@ -86,11 +86,11 @@ def compare_changes(
     draws: int = 10,
     seed: int = 0,
     tell: Callable[[str], None] = lambda _: None,
-) -> list[Outcome]:
+) -> list[ChangeOutcome]:
     """The fleet as it is, and with each change; the same load and the same draw for all, one after another."""
     if fleet.groups:
         raise SpecError("whatif changes a fleet whose replicas are alike; this one has groups")
-    several = [Change("as it is", {}), *changes]
+    several = [FleetChange("as it is", {}), *changes]
     for change in changes:
         with saying_where(f"the change {change.name!r}"):
             changed(fleet, change.keys)
@@ -119,7 +119,7 @@ def compare_changes(
         )  # infinite costs have an order, too
         ends = [(float(low[n]), float(high[n])) for n in range(3)]
         outcomes.append(
-            Outcome(
+            ChangeOutcome(
                 change.name,
                 size,
                 float(middle[0]),

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from openloop.score import Score
 
 
-class Place(click.Path):
+class PathOrURL(click.Path):
     """A path here, or a URL as it is."""
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ RATE = Quantity("rate", parse_rate)
 SHARE = Quantity("share", parse_share)
 RATES = Quantity("rates", parse_rates)
 PATH = click.Path(path_type=Path)
-PLACE = Place()
+PLACE = PathOrURL()
 
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON for machines instead of a table for people.")
 

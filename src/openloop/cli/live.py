@@ -161,9 +161,9 @@ def serve(engine: str, model: str, host: str, port: int, seed: int) -> None:
     from openloop.serve import Endpoint, read_engine
 
     if engine.endswith((".yaml", ".yml")):
-        from openloop.serve.fleet import FleetSpec
+        from openloop.serve.fleet import FleetEngineSpec
 
-        endpoint = Endpoint(FleetSpec(engine), model, host, port, seed)
+        endpoint = Endpoint(FleetEngineSpec(engine), model, host, port, seed)
     else:
         endpoint = Endpoint(read_engine(engine), model, host, port, seed)
     click.echo(f"listening on http://{endpoint.host}:{endpoint.port} (model {model!r}; Ctrl-C stops)")

@@ -27,7 +27,7 @@ FEW, NONE = 10, 0.5  # requests
 
 
 @dataclass(frozen=True)
-class Metric:
+class ComparedMetric:
     """`of` takes a run and which of its requests to look at, and for how long they came."""
 
     words: str
@@ -42,7 +42,7 @@ class Metric:
         return (20, 10, 5, 4) if self.beyond else (20, 10)
 
 
-def _percentile(words: str, name: str, share: float) -> Metric:
+def _percentile(words: str, name: str, share: float) -> ComparedMetric:
     def of(scope: Scope, kept: Bools, _: float) -> float:
         values = getattr(scope.answers, name)[kept & scope.deliveries.ok]
         values = values[~np.isnan(values)]
@@ -51,7 +51,7 @@ def _percentile(words: str, name: str, share: float) -> Metric:
     def beyond(scope: Scope, value: float) -> Bools:
         return np.asarray(scope.deliveries.ok & (getattr(scope.answers, name) > value))
 
-    return Metric(words, -1, of, beyond=beyond)
+    return ComparedMetric(words, -1, of, beyond=beyond)
 
 
 def _cost(scope: Scope, kept: Bools, seconds: float) -> float:
@@ -72,10 +72,14 @@ def _answered(scope: Scope) -> Bools:
 
 
 METRICS = {
-    "goodput": Metric("goodput", 1, lambda scope, kept, s: float(_accepted(scope)[kept].sum()) / s, _accepted),
-    "attainment": Metric("attainment", 1, lambda scope, kept, _: float(_accepted(scope)[kept].mean()), _accepted),
-    "throughput": Metric("throughput", 1, lambda scope, kept, s: float(_answered(scope)[kept].sum()) / s, _answered),
-    "tokens": Metric(
+    "goodput": ComparedMetric("goodput", 1, lambda scope, kept, s: float(_accepted(scope)[kept].sum()) / s, _accepted),
+    "attainment": ComparedMetric(
+        "attainment", 1, lambda scope, kept, _: float(_accepted(scope)[kept].mean()), _accepted
+    ),
+    "throughput": ComparedMetric(
+        "throughput", 1, lambda scope, kept, s: float(_answered(scope)[kept].sum()) / s, _answered
+    ),
+    "tokens": ComparedMetric(
         "output tokens/s",
         1,
         lambda scope, kept, s: float(scope.deliveries.tokens[kept & _answered(scope)].sum()) / s,
@@ -86,8 +90,8 @@ METRICS = {
     "ttft_p99": _percentile("TTFT p99", "ttft_s", 0.99),
     "tpot_p99": _percentile("TPOT p99", "tpot_s", 0.99),
     "e2e_p99": _percentile("E2E p99", "e2e_s", 0.99),
-    "cost": Metric("cost per accepted", -1, _cost, _accepted),
-    "knee": Metric("knee", 1, lambda *_: np.nan),  # of frontiers
+    "cost": ComparedMetric("cost per accepted", -1, _cost, _accepted),
+    "knee": ComparedMetric("knee", 1, lambda *_: np.nan),  # of frontiers
 }
 
 
@@ -146,7 +150,7 @@ def _one_sided(change: Change) -> float:
     return float(np.log1p(change.at_most or 0.0) - np.log1p(change.at_least or 0.0)) / 2
 
 
-def _left_out(scope: Scope, metric: Metric) -> dict[int, Floats]:
+def _left_out(scope: Scope, metric: ComparedMetric) -> dict[int, Floats]:
     """The metric of all requests, followed by that without each block: by number of blocks."""
     whole = metric.of(scope, np.ones(scope.n, bool), scope.seconds) if scope.n else np.nan
     found = {}
@@ -161,7 +165,7 @@ def _left_out(scope: Scope, metric: Metric) -> dict[int, Floats]:
     return found
 
 
-def _change(name: str, metric: Metric, runs: tuple[Scope, Scope], paired: bool) -> Change:
+def _change(name: str, metric: ComparedMetric, runs: tuple[Scope, Scope], paired: bool) -> Change:
     a, b = (_left_out(run, metric) for run in runs)
     first, second = float(a[20][0]), float(b[20][0])
     everything = np.concatenate([*a.values(), *b.values()])

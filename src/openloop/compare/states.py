@@ -13,7 +13,7 @@ from openloop.units import format_money, format_rate
 
 
 @dataclass(frozen=True)
-class Gap:
+class FigureGap:
     """Two values of a figure, and the second over the first less one; None where one is not shown."""
 
     a: float | None
@@ -34,9 +34,9 @@ class StateGap:
 
     a: str
     b: str
-    knee: Gap
-    goodput: Gap
-    cost_per_accepted: Gap
+    knee: FigureGap
+    goodput: FigureGap
+    cost_per_accepted: FigureGap
     comparison: Comparison
 
     def to_dict(self) -> dict[str, Any]:
@@ -54,14 +54,14 @@ def gaps(states: Mapping[str, Path], slo: Any = None) -> list[StateGap]:
         warnings = tuple(each for each in decided.warnings if "cache warmth" not in each)
         sentence = re.sub(r"\bB\b", name, re.sub(r"\bA\b", first, decided.sentence))
         both = [open_frontier(each, slo) for each in (base, path)]
-        knee, goodput, cost = (Gap(*map(figure, both)) for figure in (_knee, _goodput, _cost))
+        knee, goodput, cost = (FigureGap(*map(figure, both)) for figure in (_knee, _goodput, _cost))
         found.append(StateGap(first, name, knee, goodput, cost, replace(decided, warnings=warnings, sentence=sentence)))
     return found
 
 
 def gap_lines(gap: StateGap) -> list[str]:
     """For people."""
-    told: dict[str, tuple[Gap, Callable[[float], str]]] = {
+    told: dict[str, tuple[FigureGap, Callable[[float], str]]] = {
         "knee": (gap.knee, format_rate),
         "highest goodput": (gap.goodput, format_rate),
         "cost per accepted": (gap.cost_per_accepted, format_money),

@@ -23,7 +23,7 @@ from openloop.errors import SpecError
 from openloop.routing import ROUTING, read_routing
 from openloop.score import score
 from openloop.score.quantiles import T
-from openloop.sim.fleet import Fleet, simulate_fleet
+from openloop.sim.fleet import FleetSpec, simulate_fleet
 from openloop.sim.warmth import simulate_warm
 from openloop.slo import Objectives
 from openloop.workload import Warming, Workload
@@ -33,7 +33,7 @@ _SCORED = ("goodput_rps", "attainment", "cost_per_accepted", "hit_rate", "ttft_m
 
 
 @dataclass(frozen=True)
-class Estimate:
+class SeedMean:
     """A mean over seeds, and its 95% interval."""
 
     mean: float
@@ -41,12 +41,12 @@ class Estimate:
     high: float
 
     @staticmethod
-    def of(values: Floats) -> "Estimate | None":
+    def of(values: Floats) -> "SeedMean | None":
         if np.isnan(values).any():
             return None
         mean, count = float(values.mean()), len(values)
         half = T[min(count - 2, len(T) - 1)] * float(values.std(ddof=1)) / math.sqrt(count)
-        return Estimate(mean, mean - half, mean + half)
+        return SeedMean(mean, mean - half, mean + half)
 
 
 @dataclass(frozen=True)
@@ -56,15 +56,15 @@ class Standing:
     policy: str
     rank: int
     rank_by_cost: int | None
-    goodput_rps: Estimate
-    behind_rps: Estimate
+    goodput_rps: SeedMean
+    behind_rps: SeedMean
     tied: bool
-    attainment: Estimate
-    cost_per_accepted: Estimate | None
-    hit_rate: Estimate | None
-    ttft_mean_s: Estimate | None
-    ttft_p99_s: Estimate | None
-    shed: Estimate
+    attainment: SeedMean
+    cost_per_accepted: SeedMean | None
+    hit_rate: SeedMean | None
+    ttft_mean_s: SeedMean | None
+    ttft_p99_s: SeedMean | None
+    shed: SeedMean
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -87,7 +87,7 @@ def read_policies(text: str) -> list[str]:
 
 
 def tournament(
-    fleet: Fleet,
+    fleet: FleetSpec,
     policies: Sequence[str],
     workload: Workload,
     arrivals: Arrivals | None,
@@ -132,7 +132,7 @@ def _each(calls: Sequence[Any], processes: int) -> Iterable[tuple[float, ...]]:
 
 
 def _play(
-    fleet: Fleet,
+    fleet: FleetSpec,
     workload: Workload,
     arrivals: Arrivals | None,
     seconds: float,
@@ -161,8 +161,8 @@ def _ranked(policies: Sequence[str], scored: Floats) -> list[Standing]:
     by_cost = np.argsort(cost, kind="stable").tolist()
     standings = []
     for rank, place in enumerate(order.tolist(), 1):
-        behind = Estimate.of(goodput[place] - goodput[order[0]])
-        each = {name: Estimate.of(scored[place, :, n]) for n, name in enumerate(_SCORED)}
+        behind = SeedMean.of(goodput[place] - goodput[order[0]])
+        each = {name: SeedMean.of(scored[place, :, n]) for n, name in enumerate(_SCORED)}
         assert behind is not None
         standings.append(
             Standing(

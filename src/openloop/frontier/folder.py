@@ -10,7 +10,7 @@ import msgspec
 
 from openloop.errors import RunError, SpecError
 from openloop.frontier.knee import Knee, find_knee
-from openloop.frontier.point import Point, Trial, make_point, read_trial
+from openloop.frontier.point import Point, PointRun, make_point, read_trial
 from openloop.records import open_run
 from openloop.slo import SLO, Objectives, read_slo
 from openloop.spec import Strict, convert, plain, read_json
@@ -18,15 +18,15 @@ from openloop.spec import Strict, convert, plain, read_json
 FRONTIER_FILE: Final = "frontier.json"
 POINTS: Final = "points"
 
-Share = Annotated[float, msgspec.Meta(gt=0, lt=1)]
+TargetShare = Annotated[float, msgspec.Meta(gt=0, lt=1)]
 
 
-class Asked(Strict, frozen=True):
+class SweepAsked(Strict, frozen=True):
     """frontier.json: what was asked for, and how it went so far."""
 
     source: Literal["load", "sim"]
     slo: str | dict[str, Any]
-    target: Share
+    target: TargetShare
     rates: list[float] | None  # null: looked for
     seconds: float
     repeat: int
@@ -82,14 +82,14 @@ def open_frontier(path: str | Path, slo: "str | Path | Mapping[str, Any] | SLO |
     return make_frontier(asked, str(objectives), trials, str(folder))
 
 
-def read_asked(folder: Path) -> Asked:
+def read_asked(folder: Path) -> SweepAsked:
     path = folder / FRONTIER_FILE
     if not folder.is_dir():
         raise RunError(f"{folder} {'is a file; give the folder it is in' if folder.exists() else 'does not exist'}")
     if not path.exists():
         raise RunError(f"{folder} is not a frontier: it has no {FRONTIER_FILE}; openloop sweep makes one")
     try:
-        return convert(read_json(path), Asked, str(path))
+        return convert(read_json(path), SweepAsked, str(path))
     except SpecError as error:
         raise RunError(str(error)) from None
 
@@ -115,7 +115,7 @@ def key_of(where: Path) -> tuple[float, int] | None:
 
 
 def make_frontier(
-    asked: Asked, slo: str, trials: Mapping[tuple[float, int], Trial], path: str | None = None
+    asked: SweepAsked, slo: str, trials: Mapping[tuple[float, int], PointRun], path: str | None = None
 ) -> Frontier:
     rates = sorted({rate for rate, _ in trials})
     points = [make_point(rate, [trials[key] for key in sorted(trials) if key[0] == rate]) for rate in rates]

@@ -20,21 +20,21 @@ from openloop.errors import RunError, SpecError, StorageError
 from openloop.frontier.folder import (
     FRONTIER_FILE,
     POINTS,
-    Asked,
     Frontier,
+    SweepAsked,
     key_of,
     make_frontier,
     read_asked,
     trials_in,
 )
-from openloop.frontier.point import Trial, read_trial
-from openloop.frontier.search import START_RPS, next_step
+from openloop.frontier.point import PointRun, read_trial
+from openloop.frontier.search import START_RPS, next_run
 from openloop.frontier.steady import GRID, LEAST_DUE, QUICK_SHARE, backlog_growth, flow_of, growth
 from openloop.load.address import shown
 from openloop.load.conductor import Snapshot
 from openloop.load.scenario import Limits, Scenario, read_scenario, run_scenario, wait_until_free
 from openloop.records import Run, open_run
-from openloop.sim.fleet import Fleet, read_fleet, simulate_fleet
+from openloop.sim.fleet import FleetSpec, read_fleet, simulate_fleet
 from openloop.sim.warmth import simulate_warm
 from openloop.slo import Objectives, read_slo
 from openloop.spec import read_yaml
@@ -69,7 +69,7 @@ class _Todo:
 def sweep(
     out: str | Path,
     scenario: Scenario | Mapping[str, Any],
-    fleet: Fleet | str | Path | dict[str, Any] | None = None,
+    fleet: FleetSpec | str | Path | dict[str, Any] | None = None,
     *,
     rates: Sequence[float] | None = None,
     repeat: int = 1,
@@ -91,13 +91,13 @@ def sweep(
     """
     if not isinstance(scenario, Scenario):
         scenario = read_scenario(None, {"arrivals": "poisson:rate=1", **scenario}, live=fleet is None)
-    if fleet is not None and not isinstance(fleet, Fleet):
+    if fleet is not None and not isinstance(fleet, FleetSpec):
         fleet = read_fleet(fleet)
     rates = None if rates is None else sorted(set(rates))
     _check(scenario, fleet, rates, repeat, target, precision, start, current)
     if ray is not None and fleet is not None and rates is None:
         raise SpecError("a search makes one run after another, which a cluster does not speed up: give --rates")
-    asked = Asked(
+    asked = SweepAsked(
         source="load" if fleet is None else "sim",
         slo=_written(scenario.whole_slo()),
         target=target,
@@ -118,7 +118,7 @@ def sweep(
 
 def _check(
     scenario: Scenario,
-    fleet: Fleet | None,
+    fleet: FleetSpec | None,
     rates: Sequence[float] | None,
     repeat: int,
     target: float,
@@ -184,7 +184,7 @@ def _notes(scenario: Scenario) -> tuple[str, ...]:
     return ("texts of a corpus are the same at every point: a prefix cache may know them from the points before",)
 
 
-def _prepare(folder: Path, asked: Asked) -> None:
+def _prepare(folder: Path, asked: SweepAsked) -> None:
     """Make the folder, or see that the sweep in it is this one."""
     if (folder / FRONTIER_FILE).exists() and any((folder / POINTS).glob("*")):
         before = read_asked(folder)
@@ -199,7 +199,7 @@ def _prepare(folder: Path, asked: Asked) -> None:
     _write(folder, asked)
 
 
-def _write(folder: Path, asked: Asked) -> None:
+def _write(folder: Path, asked: SweepAsked) -> None:
     draft = folder / f"{FRONTIER_FILE}.tmp"
     try:
         (folder / POINTS).mkdir(parents=True, exist_ok=True)
@@ -213,9 +213,9 @@ class _Sweep:
     def __init__(
         self,
         folder: Path,
-        asked: Asked,
+        asked: SweepAsked,
         scenario: Scenario,
-        fleet: Fleet | None,
+        fleet: FleetSpec | None,
         start: float,
         budget_s: float | None,
         view: View | None,
@@ -228,7 +228,7 @@ class _Sweep:
         self.ray = ray
         self.processes = processes or len(os.sched_getaffinity(0))
         self.objectives = read_slo(asked.slo)
-        self.trials: dict[Key, Trial] = {}
+        self.trials: dict[Key, PointRun] = {}
         self.asked_before = False
 
     def run(self) -> Frontier:
@@ -294,7 +294,7 @@ class _Sweep:
         if asked.rates is not None:
             keys = [(rate, number) for number in range(1, asked.repeat + 1) for rate in asked.rates]
             return [_Todo(key, asked.seconds, "as asked") for key in keys if key not in self.trials], DONE
-        step = next_step(found.points, found.knee, asked.seconds, asked.precision, asked.repeat, self.start)
+        step = next_run(found.points, found.knee, asked.seconds, asked.precision, asked.repeat, self.start)
         if step.rate is None:
             return [], step.why
         number = 1 + max((number for rate, number in self.trials if rate == step.rate), default=0)
@@ -419,7 +419,7 @@ def _simulate_there(*call: Any) -> dict[str, bytes]:
 
 
 def _simulate(
-    fleet: Fleet,
+    fleet: FleetSpec,
     scenario: Scenario,
     seed: int,
     rate: float,

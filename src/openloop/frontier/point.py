@@ -35,7 +35,7 @@ CLIENT_FAULTS = frozenset(
 
 
 @dataclass(frozen=True)
-class Trial:
+class PointRun:
     """One run of a point."""
 
     score: Score  # of what came after the warm-up
@@ -96,7 +96,7 @@ class Point:
     scores: tuple[Score, ...] = field(repr=False)  # by run
 
 
-def read_trial(run: Run, objectives: Objectives, target: float, warm_up_s: float | None = None) -> Trial:
+def read_trial(run: Run, objectives: Objectives, target: float, warm_up_s: float | None = None) -> PointRun:
     """Score what came after the warm-up of a run, by default as long as it seems to be; `target` is the share that its
     slack is about."""
     flow = flow_of(run)
@@ -108,7 +108,7 @@ def read_trial(run: Run, objectives: Objectives, target: float, warm_up_s: float
     scope = judged.whole
     stopped_s = judged.stopped_ns / NS_PER_S
     labels = scope.deliveries.quality
-    return Trial(
+    return PointRun(
         score=score_judged(late, objectives, judged),
         warm_up_s=warm_s,
         growth_rps=growth(flow, end_s),
@@ -122,7 +122,7 @@ def read_trial(run: Run, objectives: Objectives, target: float, warm_up_s: float
     )
 
 
-def make_point(rate: float, trials: Sequence[Trial]) -> Point:
+def make_point(rate: float, trials: Sequence[PointRun]) -> Point:
     scores = tuple(trial.score for trial in trials)
     seconds = sum(score.window_s for score in scores)
     requests = sum(score.requests for score in scores)

@@ -22,7 +22,7 @@ AIMS = {"comfortable": 0.5, "moderate": 0.75, "busy": 0.95, "stressed": 1.1, "ov
 
 
 @dataclass(frozen=True)
-class Step:
+class NextRun:
     """A run to make; or, with a rate of None, why there is none."""
 
     rate: float | None
@@ -30,16 +30,18 @@ class Step:
     why: str
 
 
-def next_step(
+def next_run(
     points: Sequence[Point], knee: Knee, seconds: float, precision: float, repeat: int = 1, start: float = START_RPS
-) -> Step:
+) -> NextRun:
     """Probe gently, double until it breaks, narrow to the knee, and see that there is a point of each name."""
     runs = sum(point.repeats for point in points)
     if runs >= MOST_RUNS:
-        return Step(None, 0, f"there are {runs} runs, and the knee is still not known well enough: run each for longer")
+        return NextRun(
+            None, 0, f"there are {runs} runs, and the knee is still not known well enough: run each for longer"
+        )
     tried = [point for point in points if point.usable]
     if points and not points[-1].usable:
-        return Step(None, 0, f"the client is not up to {points[-1].rate:g}/s")
+        return NextRun(None, 0, f"the client is not up to {points[-1].rate:g}/s")
     fine = [point.rate for point in tried if _fine(point, knee.target)]
     broken = [point.rate for point in tried if not _fine(point, knee.target)]
     if not broken or (knee.above is not None and _fine(tried[-1], knee.target)):  # what broke lower was bad luck
@@ -49,33 +51,33 @@ def next_step(
     if knee.rate is None or knee.interval is None:
         lower = max(tried[0].rate / WIDER, min(PROBE_DUE / seconds, tried[0].rate))
         rate = lower if knee.above is None else tried[-1].rate * WIDER
-        return Step(_rounded(rate), seconds, "widening")
+        return NextRun(_rounded(rate), seconds, "widening")
     low, high = knee.interval
     close = sum(point.seconds for point in tried if abs(point.rate / knee.rate - 1) <= CLOSE)
     if (high - low) / 2 > precision * knee.rate or close < CLOSE_RUNS * seconds:
         inside = any(low * TOUCH < point.rate < high / TOUCH for point in tried)
         rate = (low, high)[runs % 2] * ASIDE + knee.rate * (1 - ASIDE) if inside else knee.rate
         rate = min(max(rate, BESIDE[0] * knee.rate), BESIDE[1] * knee.rate)
-        return Step(_rounded(rate), seconds, "narrowing")
+        return NextRun(_rounded(rate), seconds, "narrowing")
     for name, share in AIMS.items():
         known = [point for point in points if point.name == name]
         if not any(point.repeats >= repeat and (point.overloaded or point.seconds >= seconds / 2) for point in known):
-            return Step(known[0].rate if known else _rounded(share * knee.rate), seconds, name)
-    return Step(None, 0, "done")
+            return NextRun(known[0].rate if known else _rounded(share * knee.rate), seconds, name)
+    return NextRun(None, 0, "done")
 
 
 def _fine(point: Point, target: float) -> bool:
     return not point.overloaded and point.attainment >= target
 
 
-def _probe(rate: float, seconds: float, why: str) -> Step:
+def _probe(rate: float, seconds: float, why: str) -> NextRun:
     if rate * seconds < LEAST_DUE:
-        return Step(
+        return NextRun(
             None, 0, f"at {rate:g}/s fewer than {LEAST_DUE:g} requests are due in {seconds:g} s: run for longer"
         )
     if rate * PROBE_SHARE * seconds > MOST_DUE:
-        return Step(None, 0, f"nothing breaks up to {rate / 2:g}/s")
-    return Step(_rounded(rate), min(max(PROBE_SHARE * seconds, PROBE_DUE / rate), seconds), why)
+        return NextRun(None, 0, f"nothing breaks up to {rate / 2:g}/s")
+    return NextRun(_rounded(rate), min(max(PROBE_SHARE * seconds, PROBE_DUE / rate), seconds), why)
 
 
 def _rounded(rate: float) -> float:

@@ -21,7 +21,7 @@ from openloop.records import MANIFEST_FILE, copy_run, is_url, locate
 SHOWN = 1000  # requests of half a second that are told of: enough for percentiles, and all where there are few
 
 
-class Part:
+class MachinePart:
     """Asked from elsewhere, `run` once and the others meanwhile. Times are of this machine's clock."""
 
     def __init__(self, version: str) -> None:

@@ -11,7 +11,7 @@ from typing import Final
 
 from openloop.records import MEASURES
 
-Page = dict[str, list[tuple[dict[str, str], float]]]  # by name: label sets and their values
+PageValues = dict[str, list[tuple[dict[str, str], float]]]  # by name: label sets and their values
 
 # Ours, and where it stands in the page of each server: the first formula that a page has values for counts. A sum is
 # of what is there of it. An underscore in place of a colon is the same name: some exporters write it so.
@@ -110,9 +110,9 @@ _VALUE = re.compile(
 _ESCAPED = re.compile(r"\\(.)")
 
 
-def read_page(text: str, wanted: set[str]) -> Page:
+def read_page(text: str, wanted: set[str]) -> PageValues:
     """Samples of the families in `wanted`; a line of one of them that is not in the format is a ValueError."""
-    page: Page = {}
+    page: PageValues = {}
     for line in text.split("\n"):
         match = _NAME.match(line)
         if match is None or (name := match[0].replace(":", "_")) not in wanted:
@@ -164,7 +164,7 @@ def _read_formula(text: str) -> _Formula:
     return [[factor(each) for each in term.split(" * ")] for term in text.split(" + ")]
 
 
-def _evaluate(formula: _Formula, page: Page, *, mean: bool) -> float | None:
+def _evaluate(formula: _Formula, page: PageValues, *, mean: bool) -> float | None:
     terms = []
     for term in formula:
         factors = []

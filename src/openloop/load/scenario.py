@@ -18,7 +18,7 @@ from openloop.errors import SpecError
 from openloop.load.address import Address, Place, find, shown
 from openloop.load.conductor import Load, Snapshot, drive
 from openloop.load.exchange import exchange, measure_scale, only_model
-from openloop.load.part import Part
+from openloop.load.part import MachinePart
 from openloop.load.restart import restart
 from openloop.load.spread import spread
 from openloop.load.targets import TARGETS, Function, JsonTarget, Plain, Target, check_template
@@ -360,7 +360,7 @@ def run_scenario(
     if ray is None:
         return drive(load, out, watch)
     with connected(ray) as cluster:
-        return spread(load, out, hosts_on(cluster, Part, scenario.workers), watch)
+        return spread(load, out, hosts_on(cluster, MachinePart, scenario.workers), watch)
 
 
 def wait_until_free(scenario: Scenario, patience_s: float) -> None:

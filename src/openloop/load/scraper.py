@@ -111,7 +111,7 @@ class Gpus:
         self._nvml.nvmlShutdown()
 
 
-Source = MetricsPage | Gpus
+FigureSource = MetricsPage | Gpus
 
 _GPU_FIGURES: dict[str, Callable[[Any, Any], float]] = {
     "gpu_use": lambda nvml, device: nvml.nvmlDeviceGetUtilizationRates(device).gpu / 100,
@@ -139,7 +139,7 @@ class _Tally:
 class Scraper:
     """Reads sources from `start` to `stop` and writes server.parquet; it never fails the run."""
 
-    def __init__(self, writer: SideWriter, sources: Sequence[Source], every_s: float = EVERY_S) -> None:
+    def __init__(self, writer: SideWriter, sources: Sequence[FigureSource], every_s: float = EVERY_S) -> None:
         self._writer = writer
         self._every_s = every_s
         self._over = threading.Event()
@@ -154,7 +154,7 @@ class Scraper:
         cls, writer: SideWriter, replicas: Mapping[str, Place], headers: Mapping[str, str] | None = None
     ) -> "Scraper":
         """Of a run's replicas by name, and of the GPUs of this host if there are any."""
-        sources: list[Source] = [MetricsPage(name, place, headers) for name, place in replicas.items()]
+        sources: list[FigureSource] = [MetricsPage(name, place, headers) for name, place in replicas.items()]
         gpus = Gpus.find()
         return cls(writer, [*sources, gpus] if gpus else sources)
 
@@ -178,7 +178,7 @@ class Scraper:
         notes = [tally.note(source.where) for source, tally in self._tallies]
         return tuple(note for note in (*notes, self._full) if note)
 
-    def _watch(self, source: Source, tally: _Tally) -> None:
+    def _watch(self, source: FigureSource, tally: _Tally) -> None:
         with contextlib.suppress(AttributeError, OSError):  # those who send and stamp come first
             os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
         due, over, well = time.monotonic(), False, True
@@ -190,7 +190,7 @@ class Scraper:
             over = self._over.wait(due - time.monotonic())
         source.close()
 
-    def _read(self, source: Source, tally: _Tally) -> bool:
+    def _read(self, source: FigureSource, tally: _Tally) -> bool:
         try:
             figures = source.read()
             now = time.monotonic_ns() - self._start_ns

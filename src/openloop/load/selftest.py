@@ -19,7 +19,7 @@ from openloop.load.conductor import Load, drive
 from openloop.load.targets import Chat
 from openloop.quality import Gating
 from openloop.records import MISSING, Run, ints
-from openloop.serve.process import Served, endpoint_process
+from openloop.serve.process import RunningEndpoint, endpoint_process
 from openloop.workload import Synthetic, Workload
 
 ENGINE = "slots:count=1000000,prefill=0s,overhead=50ms,gap=10ms"
@@ -45,7 +45,7 @@ class Error:
 
 
 @dataclass(frozen=True)
-class Trial:
+class RateTrial:
     """One rate."""
 
     offered_rps: float
@@ -70,9 +70,9 @@ def selftest(
     rates: Sequence[float],
     seconds: float = 5.0,
     workers: int = 1,
-    told: Callable[[Trial], None] | None = None,
+    told: Callable[[RateTrial], None] | None = None,
     gating: Gating | None = None,
-) -> list[Trial]:
+) -> list[RateTrial]:
     """Drive the built-in endpoint at each rate; where there are cores to spare, it has one of its own.
 
     With `gating` outputs are graded meanwhile.
@@ -94,7 +94,9 @@ def selftest(
     return found
 
 
-def _try(server: Served, rate: float, seconds: float, workers: int, folder: Path, gating: Gating | None) -> Trial:
+def _try(
+    server: RunningEndpoint, rate: float, seconds: float, workers: int, folder: Path, gating: Gating | None
+) -> RateTrial:
     place = find(server.url)
     target, workload = Chat(place.host, "openloop", place.base), Workload.of(Synthetic(Fixed(20), Fixed(TOKENS)))
     load = Load([(place, target)], workload, Poisson(rate), seconds, workers=workers, gating=gating)
@@ -113,7 +115,7 @@ def _cpu() -> float:
 
 def _compare(
     run: Run, truth: dict[int, tuple[int, list[int]]], rate: float, seconds: float, cpu_s: float, stolen: float
-) -> Trial:
+) -> RateTrial:
     """Measured times count from the run's start and true ones from the machine's: only differences are compared."""
     lag, ttft, itl, e2e = [], [], [], []
     rows = done = 0
@@ -134,7 +136,7 @@ def _compare(
             itl.append(np.diff(measured) - np.diff(true))
     arrivals = np.sort([arrived for arrived, _ in truth.values()])
     gaps = np.diff(arrivals)
-    return Trial(
+    return RateTrial(
         offered_rps=rate,
         achieved_rps=len(truth) / seconds,
         completed=done / rows,

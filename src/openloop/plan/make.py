@@ -127,7 +127,7 @@ class Confirmed:
 
 
 @dataclass(frozen=True)
-class Plan:
+class CapacityPlan:
     """Replicas, and what comes of them. Money is in the currency of the price."""
 
     system: System
@@ -168,15 +168,15 @@ class Plan:
         return found
 
 
-def read_plan(path: str | Path) -> Plan:
+def read_plan(path: str | Path) -> CapacityPlan:
     """What `openloop plan -o plan.json` wrote."""
     raw = read_json(Path(path))
     if not isinstance(raw, dict) or raw.get("kind") != "plan":
         raise RunError(f"{path} is no plan; openloop plan ... -o plan.json writes one")
-    return convert(raw, Plan, str(path))
+    return convert(raw, CapacityPlan, str(path))
 
 
-def make_plan(system: System, needs: Needs) -> Plan:
+def make_plan(system: System, needs: Needs) -> CapacityPlan:
     needs, rates = _spelt_out(needs)
     _check(needs)
     if needs.price is None and system.price is not None:
@@ -200,7 +200,7 @@ def make_plan(system: System, needs: Needs) -> Plan:
     cache = _cache(needs)
     money = _Money(system, needs)
     full = [each / size.slower for each in knees]
-    return Plan(
+    return CapacityPlan(
         system=system,
         needs=needs,
         peak_rate=needs.demand * needs.peak,
@@ -384,10 +384,10 @@ def _day(rates: Floats, needs: Needs, knee: float, fixed: int) -> Day:
     )
 
 
-Change = Callable[[System, Needs], tuple[System, Needs]]
+Lever = Callable[[System, Needs], tuple[System, Needs]]
 
 
-def _levers(system: System, needs: Needs) -> Iterator[tuple[str, float, float, Change]]:
+def _levers(system: System, needs: Needs) -> Iterator[tuple[str, float, float, Lever]]:
     """What could be better by a tenth: its name, what it is, what it would be, and how that changes the plan."""
     more, less = 1 + GAIN, 1 - GAIN
     if system.source == "by Little's law" and system.latency_s and system.in_flight:

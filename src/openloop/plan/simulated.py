@@ -11,10 +11,10 @@ from openloop.arrivals import Poisson
 from openloop.frontier import sweep
 from openloop.frontier.measure import INTERRUPTED, View
 from openloop.load.scenario import Scenario
-from openloop.plan.make import Confirmed, Needs, Plan, make_plan
+from openloop.plan.make import CapacityPlan, Confirmed, Needs, make_plan
 from openloop.plan.system import System, frontier_system
 from openloop.score import score as score_run
-from openloop.sim.fleet import Fleet, StepSpec, read_fleet, simulate_fleet
+from openloop.sim.fleet import FleetSpec, StepSpec, read_fleet, simulate_fleet
 from openloop.units import format_share
 
 MOST_REQUESTS, LEAST_S = 400_000, 20.0  # of the simulation that confirms
@@ -25,7 +25,7 @@ STEP, TRIES = 0.96, 8  # by how much the knee is lowered where it does not hold 
 
 def plan_fleet(
     fleet: Path, scenario: Scenario, needs: Needs, out: Path, target: float = 0.99, view: View | None = None
-) -> Plan:
+) -> CapacityPlan:
     """A replica of a large fleet may do less than one alone: its cache is colder. Where the planned fleet misses its
     target at the peak, the knee is lowered until it does not."""
     chosen = read_fleet(fleet)
@@ -51,7 +51,7 @@ def plan_fleet(
     return replace(plan, confirmed=confirmed)
 
 
-def model_error(fleet: Fleet, intervals: Mapping[str, tuple[str, str]]) -> float:
+def model_error(fleet: FleetSpec, intervals: Mapping[str, tuple[str, str]]) -> float:
     """How far off a rate may be, as a share of it, because times of a step are known as 90% intervals only.
 
     Each time is moved to the ends of its interval on its own, and what that does to reading a prompt and to a step of
@@ -68,7 +68,7 @@ def model_error(fleet: Fleet, intervals: Mapping[str, tuple[str, str]]) -> float
     return WIDER * math.sqrt(squares)
 
 
-def _work(fleet: Fleet) -> float:
+def _work(fleet: FleetSpec) -> float:
     step = fleet.step_time()
     return step.prefill(TYPICAL) + TYPICAL / BATCH * step.decode(BATCH, TYPICAL)
 
@@ -91,11 +91,11 @@ def _lowered(system: System) -> System:
     return replace(system, knee=system.knee * STEP, knee_interval=(low * STEP, high * STEP))
 
 
-def _noted(plan: Plan, note: str) -> Plan:
+def _noted(plan: CapacityPlan, note: str) -> CapacityPlan:
     return replace(plan, notes=(*plan.notes, note))
 
 
-def _confirm(plan: Plan, fleet: Fleet, scenario: Scenario, target: float) -> Confirmed | None:
+def _confirm(plan: CapacityPlan, fleet: FleetSpec, scenario: Scenario, target: float) -> Confirmed | None:
     """As many replicas as must be up, at the peak, with fresh arrivals."""
     seconds = min(scenario.horizon_s, MOST_REQUESTS / plan.peak_rate)
     if seconds < min(LEAST_S, scenario.horizon_s):

@@ -21,7 +21,7 @@ SPREAD = 1.96
 
 
 @dataclass(frozen=True)
-class Load:
+class LoadPoint:
     """What was measured of a replica at an offered rate; what is not known is None."""
 
     rate: float
@@ -48,7 +48,7 @@ class System:
     hit_rate: float | None = None  # of its prefix cache
     measured_replicas: int = 1
     unit: str = "replica"
-    loads: tuple[Load, ...] = ()
+    loads: tuple[LoadPoint, ...] = ()
     notes: tuple[str, ...] = ()
 
     def latency_at(self, rate: float) -> float | None:
@@ -161,6 +161,6 @@ def _never_met(found: Frontier, first: Point) -> str:
     )
 
 
-def _load(point: Point, count: int) -> Load:
+def _load(point: Point, count: int) -> LoadPoint:
     latency = point.e2e_s.mean if point.e2e_s and not point.overloaded else None
-    return Load(point.rate / count, point.attainment, point.attainment_interval, latency)
+    return LoadPoint(point.rate / count, point.attainment, point.attainment_interval, latency)

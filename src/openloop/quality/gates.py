@@ -155,7 +155,7 @@ def _validator(path: str) -> Any:
 
 
 @dataclass(frozen=True)
-class Number(QualityGate):
+class SameNumber(QualityGate):
     """The last number of the output is that of the reference (or `value`), within a `tolerance` that is a share of it,
     or within `absolute`."""
 
@@ -277,7 +277,9 @@ class Python(QualityGate):
 _loaded = lru_cache(find_function)
 
 
-QUALITY_GATES = by_name(Contains, Regex, Exact, Match, Json, Schema, Number, Length, Finish, Grounded, Python, Judge)
+QUALITY_GATES = by_name(
+    Contains, Regex, Exact, Match, Json, Schema, SameNumber, Length, Finish, Grounded, Python, Judge
+)
 
 
 def read_quality_gate(text: str) -> QualityGate:

@@ -35,7 +35,7 @@ class Run:
     """A manifest and a table of attempts, in memory or in a folder."""
 
     manifest: Manifest
-    source: "Source" = field(repr=False)
+    source: "RowSource" = field(repr=False)
     path: Path | None = None
     missing: tuple[str, ...] = ()  # what of the run is not here, a sentence each
     figures: pa.Table | None = field(default=None, repr=False)  # of the server, where the run is in memory
@@ -263,7 +263,7 @@ class SpoolSource:
 class PartsSource:
     """The rows of several machines, one after the other."""
 
-    def __init__(self, sources: Sequence["Source"]) -> None:
+    def __init__(self, sources: Sequence["RowSource"]) -> None:
         self._sources = sources
         self.num_rows: int = sum(each.num_rows for each in sources)
         self.num_events: int = sum(each.num_events for each in sources)
@@ -292,7 +292,7 @@ def _joined(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.RecordB
     return map(pa.concat_batches, gathered(batches, lambda batch: int(batch.num_rows), rows)) if rows else batches
 
 
-Source = MemorySource | ParquetSource | SpoolSource | PartsSource
+RowSource = MemorySource | ParquetSource | SpoolSource | PartsSource
 
 
 def _conform(table: pa.Table, columns: list[str], path: Path) -> pa.RecordBatch:

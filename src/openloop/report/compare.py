@@ -5,7 +5,7 @@ from xml.etree import ElementTree
 
 from openloop.compare import Change, Comparison
 from openloop.compare.change import METRICS
-from openloop.compare.tournament import Estimate, Standing
+from openloop.compare.tournament import SeedMean, Standing
 from openloop.report.marks import Unit
 from openloop.report.page import show, span
 from openloop.report.terminal import Page
@@ -111,5 +111,5 @@ def _standing(each: Standing) -> tuple[str, ...]:
     )
 
 
-def _mean(found: Estimate | None, unit: Unit) -> str:
+def _mean(found: SeedMean | None, unit: Unit) -> str:
     return show(None if found is None else found.mean, unit)

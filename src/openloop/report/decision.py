@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from openloop.decide import Case, Decision
+from openloop.decide import Decision, KnownOption
 from openloop.plan.make import Estimate
 from openloop.report.marks import Axis, Curve, Figure, names_figure
 from openloop.report.page import Cell, Columns, Number, Part, Report, Section, Table, below, span
@@ -72,7 +72,7 @@ def _beside(found: Decision) -> Section:
     return Section("options", "Why", lead, parts, note)
 
 
-def _figure(cases: tuple[Case, ...]) -> Figure | None:
+def _figure(cases: tuple[KnownOption, ...]) -> Figure | None:
     known = [case.cost_per_accepted for case in cases if case.cost_per_accepted]
     if len(cases) < 2 or len(known) < len(cases):
         return None

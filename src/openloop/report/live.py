@@ -14,7 +14,7 @@ from rich.text import Text
 from openloop.arrays import Floats
 from openloop.load.conductor import Snapshot
 from openloop.load.rows import Row
-from openloop.load.selftest import Error, Trial
+from openloop.load.selftest import Error, RateTrial
 from openloop.slo import E2E, TPOT, TTFT, Objectives
 from openloop.units import format_rate, format_seconds
 
@@ -132,7 +132,7 @@ def show_trials_header() -> None:
     )
 
 
-def show_trial(trial: Trial) -> None:
+def show_trial(trial: RateTrial) -> None:
     errors = "  ".join(_errors(each) for each in (trial.lag, trial.ttft, trial.itl, trial.e2e))
     click.echo(
         f"{trial.offered_rps:>7g}/s {trial.achieved_rps:>7.0f}/s {trial.arrivals_cv:>5.2f}  {errors}"

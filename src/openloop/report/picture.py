@@ -12,7 +12,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from openloop.report.chart import COLORS, STYLE
 from openloop.report.files import save_picture
 from openloop.report.marks import Bars, Curve, Figure, Mark, Panel, Rule, Stretch
-from openloop.report.scales import Scale, tick, x_scale, y_scale
+from openloop.report.scales import AxisScale, tick, x_scale, y_scale
 
 INK = "#222222"
 INCH = 90  # of a panel's height
@@ -32,7 +32,7 @@ def draw_figure(figure: Figure, path: Path) -> None:
         save_picture(canvas, path)
 
 
-def _draw_panel(axes: Axes, panel: Panel, x: Scale, y: Scale) -> None:
+def _draw_panel(axes: Axes, panel: Panel, x: AxisScale, y: AxisScale) -> None:
     """Everything in places between 0 and 1, so that the axes are those of the page."""
     axes.set(xlim=(0, 1), ylim=(0, 1))
     axes.set_axisbelow(True)
@@ -66,7 +66,7 @@ def _draw_panel(axes: Axes, panel: Panel, x: Scale, y: Scale) -> None:
         axes.legend(named.values(), named.keys(), loc="lower right", bbox_to_anchor=(1.0, 1.0), **look)
 
 
-def _draw_curve(axes: Axes, mark: Curve, x: Scale, y: Scale) -> None:
+def _draw_curve(axes: Axes, mark: Curve, x: AxisScale, y: AxisScale) -> None:
     px, py = x(mark.x), y(mark.y)
     color = _color(mark)
     if mark.low is not None and mark.high is not None:

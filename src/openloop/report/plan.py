@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from openloop.plan.formulas import some_up
-from openloop.plan.make import HOURS, PRICE, Cache, Estimate, Plan
+from openloop.plan.make import HOURS, PRICE, Cache, CapacityPlan, Estimate
 from openloop.report.marks import Axis, Bars, Curve, Figure, Mark, Panel, Rule, Unit, names_figure
 from openloop.report.page import Cell, Number, Part, Report, Section, Table, capital, numbers, span
 from openloop.terms import read_term
@@ -19,7 +19,7 @@ COSTS: dict[str, str] = {
 }
 
 
-def plan_report(plan: Plan) -> Report:
+def plan_report(plan: CapacityPlan) -> Report:
     sound = plan.confirmed is None or plan.confirmed.enough
     return Report(
         title="Deployment plan",
@@ -34,11 +34,11 @@ def plan_report(plan: Plan) -> Report:
     )
 
 
-def _replicas(plan: Plan, count: float) -> str:
+def _replicas(plan: CapacityPlan, count: float) -> str:
     return f"{count:,.0f} {plan.system.unit}{'' if count == 1 else 's'}"
 
 
-def _headline(plan: Plan) -> str:
+def _headline(plan: CapacityPlan) -> str:
     cost = plan.cost_per_hour
     told = f" for {format_money(cost.value)} an hour" if cost else ""
     fewer = plan.raw is not None and plan.raw.value < plan.replicas
@@ -46,7 +46,7 @@ def _headline(plan: Plan) -> str:
     return f"Deploy {_replicas(plan, plan.replicas)}{told}{instead}"
 
 
-def _sentences(plan: Plan) -> Iterator[str]:
+def _sentences(plan: CapacityPlan) -> Iterator[str]:
     needs, system = plan.needs, plan.system
     yield (
         f"{format_rate(plan.peak_rate)} at the peak are {format_rate(plan.rate_each)} for each {system.unit}, "
@@ -91,14 +91,16 @@ def _nines(share: float) -> str:
     return "100%" if share >= 1 else f"{100 * share:.{int(min(max(-np.log10(1 - share) - 1, 1), NINES))}f}%"
 
 
-def _estimate(plan: Plan, words: str, key: str, unit: Unit, otherwise: str = "") -> Iterator[tuple[str, Number, str]]:
+def _estimate(
+    plan: CapacityPlan, words: str, key: str, unit: Unit, otherwise: str = ""
+) -> Iterator[tuple[str, Number, str]]:
     """A number of the plan with its interval, if it is known."""
     found = getattr(plan, key)
     if found:
         yield words, Number(found.value, unit, f"{key}.value"), span(found.interval, unit, otherwise)
 
 
-def _numbers(plan: Plan) -> Iterator[tuple[str, Number, str]]:
+def _numbers(plan: CapacityPlan) -> Iterator[tuple[str, Number, str]]:
     found = plan.replicas_interval
     told = f"{span(found, 'count')} by the knee's interval" if found else "the knee is exact, as typed"
     yield f"{plan.system.unit}s", Number(plan.replicas, "count", "replicas"), told
@@ -110,7 +112,7 @@ def _numbers(plan: Plan) -> Iterator[tuple[str, Number, str]]:
         yield "too few are up, a month", Number((1 - plan.available) * HOURS * 3600, "seconds"), told
 
 
-def size(plan: Plan) -> Section | None:
+def size(plan: CapacityPlan) -> Section | None:
     """From demand to a number of replicas, a step at a time."""
     needs = plan.needs
     steps: list[tuple[str, float, str, str]] = [
@@ -153,7 +155,7 @@ def _rate(value: float, interval: tuple[float, float] | None) -> str:
     return format_rate(value) + ("" if interval is None else f" ({span(interval, 'rate')}, 95% interval)")
 
 
-def gains(plan: Plan) -> Section | None:
+def gains(plan: CapacityPlan) -> Section | None:
     """Which one number to improve first."""
     if not plan.gains:
         return None
@@ -186,7 +188,7 @@ def gains(plan: Plan) -> Section | None:
     return Section("gains", "What to improve first", lead, [figure, Table(header, rows)])
 
 
-def money(plan: Plan) -> Section | None:
+def money(plan: CapacityPlan) -> Section | None:
     """The knee against raw capacity."""
     cost = plan.cost_per_hour
     if cost is None:
@@ -232,7 +234,7 @@ def money(plan: Plan) -> Section | None:
     return Section("money", "What it costs", lead, told, note)
 
 
-def availability(plan: Plan) -> Section | None:
+def availability(plan: CapacityPlan) -> Section | None:
     """Enough of them up, by how many there are."""
     up = plan.needs.machine_up
     if up >= 1:
@@ -261,7 +263,7 @@ def availability(plan: Plan) -> Section | None:
     return Section("availability", "When machines fail", lead, [figure], note)
 
 
-def law(plan: Plan) -> Section | None:
+def law(plan: CapacityPlan) -> Section | None:
     """Little's law at the peak."""
     if plan.in_flight is None or plan.in_flight_each is None:
         return None
@@ -280,7 +282,7 @@ def law(plan: Plan) -> Section | None:
     return Section("little", "Little's law", lead, [Table(("", ""), rows)], "L = lambda W, at the peak.")
 
 
-def day(plan: Plan) -> Section | None:
+def day(plan: CapacityPlan) -> Section | None:
     """Autoscaling against a fixed size."""
     found = plan.day
     if found is None:
@@ -321,7 +323,7 @@ def day(plan: Plan) -> Section | None:
     return Section("day", "Autoscaling or a fixed size", lead, [figure, table], note)
 
 
-def cache(plan: Plan) -> Section | None:
+def cache(plan: CapacityPlan) -> Section | None:
     """What more replicas do to prefix caches."""
     if plan.hit_rate is None or plan.diluted_hit_rate is None:
         return None
@@ -353,7 +355,7 @@ def cache(plan: Plan) -> Section | None:
     return Section("cache", "Colder caches", lead, [Figure("cache", "More replicas, fewer hits", x, panels)], note)
 
 
-def basis(plan: Plan) -> Section | None:
+def basis(plan: CapacityPlan) -> Section | None:
     """What it rests on."""
     system, needs = plan.system, plan.needs
     facts = {
@@ -370,6 +372,6 @@ def basis(plan: Plan) -> Section | None:
     return Section("basis", "What it rests on", "Typed numbers have no interval; measured ones do.", parts)
 
 
-PLAN_SECTIONS: tuple[Callable[[Plan], Section | None], ...] = (
+PLAN_SECTIONS: tuple[Callable[[CapacityPlan], Section | None], ...] = (
     *(size, gains, money, availability, law, day, cache, basis),
 )

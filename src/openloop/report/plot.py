@@ -8,7 +8,7 @@ from rich.text import Text
 from openloop.arrays import Floats
 from openloop.report.marks import Curve, Figure, Panel, Rule, Stretch
 from openloop.report.page import Report, Table
-from openloop.report.scales import Scale, tick, x_scale, y_scale
+from openloop.report.scales import AxisScale, tick, x_scale, y_scale
 from openloop.report.terminal import Page
 
 HUES = {
@@ -92,13 +92,13 @@ def _lines(panel: Panel) -> list[Curve]:
 Cells = list[list[tuple[str, str]]]
 
 
-def _heights(mark: Curve, x: Scale, y: Scale, places: Floats) -> Floats:
+def _heights(mark: Curve, x: AxisScale, y: AxisScale, places: Floats) -> Floats:
     """How high the curve is at places along x, both from 0 to 1; NaN outside of it."""
     known = np.isfinite(mark.x) & np.isfinite(mark.y)
     return np.interp(places, x(mark.x[known]), y(mark.y[known]), np.nan, np.nan) if known.any() else places * np.nan
 
 
-def _letters(curves: list[Curve], x: Scale, y: Scale, width: int, height: int) -> Cells:
+def _letters(curves: list[Curve], x: AxisScale, y: AxisScale, width: int, height: int) -> Cells:
     cells: Cells = [[(" ", "")] * width for _ in range(height)]
     for place, mark in enumerate(curves):
         for column, high in enumerate(_heights(mark, x, y, (np.arange(width) + 0.5) / width)):
@@ -110,7 +110,7 @@ def _letters(curves: list[Curve], x: Scale, y: Scale, width: int, height: int) -
     return cells
 
 
-def _braille(curves: list[Curve], x: Scale, y: Scale, width: int, height: int) -> Cells:
+def _braille(curves: list[Curve], x: AxisScale, y: AxisScale, width: int, height: int) -> Cells:
     cells: Cells = [[(" ", "")] * width for _ in range(height)]
     bits = np.zeros((height, width), int)
     for mark in curves:
@@ -126,7 +126,7 @@ def _braille(curves: list[Curve], x: Scale, y: Scale, width: int, height: int) -
     return cells
 
 
-def _axis(panel: Panel, x: Scale, width: int, plain: bool) -> str:
+def _axis(panel: Panel, x: AxisScale, width: int, plain: bool) -> str:
     """The line below, with stretches and rules of x on it."""
     line = list(("-" if plain else "─") * width)
     for mark in panel.marks:
@@ -138,7 +138,7 @@ def _axis(panel: Panel, x: Scale, width: int, plain: bool) -> str:
     return "".join(line)
 
 
-def _ticks(x: Scale, width: int) -> str:
+def _ticks(x: AxisScale, width: int) -> str:
     line = [" "] * (width + 8)
     free = 0
     for value in x.ticks(8):

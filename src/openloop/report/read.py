@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from openloop.compare.states import Gap, StateGap, gaps
+from openloop.compare.states import FigureGap, StateGap, gaps
 from openloop.errors import RunError
 from openloop.frontier.folder import FRONTIER_FILE
 from openloop.frontier.states import STATES_FILE, states_in
@@ -67,7 +67,7 @@ def _states_section(found: Sequence[StateGap]) -> Section:
     }
     rows: list[list[Cell]] = []
     for name, (words, unit) in figures.items():
-        each_gap: list[Gap] = [getattr(each, name) for each in found]
+        each_gap: list[FigureGap] = [getattr(each, name) for each in found]
         if each_gap[0].a is None and all(gap.b is None for gap in each_gap):
             continue
         rows.append([words, Number(each_gap[0].a, unit, f"gaps.0.{name}.a")])

@@ -16,7 +16,7 @@ TOP = 1 - 1e-7  # of shares on a stretched axis
 
 
 @dataclass(frozen=True)
-class Scale:
+class AxisScale:
     """From values between `low` and `high` to 0..1."""
 
     axis: Axis
@@ -61,14 +61,14 @@ def tick(value: float, axis: Axis) -> str:
     return show(value, "money").rstrip("0").rstrip(".") if axis.unit == "money" and value else f"{value:,.6g}"
 
 
-def x_scale(axis: Axis, panels: Iterable[Panel]) -> Scale:
+def x_scale(axis: Axis, panels: Iterable[Panel]) -> AxisScale:
     found = [values for panel in panels for mark in panel.marks for values in _values(mark, "x")]
     return _scale(axis, found)
 
 
-def y_scale(panel: Panel) -> Scale:
+def y_scale(panel: Panel) -> AxisScale:
     if panel.y.scale == "names":
-        return Scale(panel.y, len(panel.y.names) - 0.4, -0.6)  # the first on top
+        return AxisScale(panel.y, len(panel.y.names) - 0.4, -0.6)  # the first on top
     return _scale(panel.y, [values for mark in panel.marks for values in _values(mark, "y")])
 
 
@@ -83,7 +83,7 @@ def _values(mark: Mark, along: str) -> list[ArrayLike]:
     return [mark.at] if mark.along == along else []
 
 
-def _scale(axis: Axis, found: list[ArrayLike]) -> Scale:
+def _scale(axis: Axis, found: list[ArrayLike]) -> AxisScale:
     values = np.concatenate([np.atleast_1d(np.asarray(each, float)) for each in found] or [np.zeros(1)])
     values = values[np.isfinite(values)]
     if axis.scale == "log":
@@ -91,10 +91,10 @@ def _scale(axis: Axis, found: list[ArrayLike]) -> Scale:
     low, high = (float(values.min()), float(values.max())) if len(values) else (0.0, 1.0)
     low, high = axis.low if axis.low is not None else low, axis.high if axis.high is not None else high
     if axis.scale == "tail":
-        return Scale(axis, low, high)
+        return AxisScale(axis, low, high)
     if axis.scale == "log":
         low, high = max(low, 1e-12), max(high, 1e-12)
-        return Scale(axis, _nearby(low, up=False), _nearby(max(high, low * 1.5), up=True))
+        return AxisScale(axis, _nearby(low, up=False), _nearby(max(high, low * 1.5), up=True))
     if axis.low is None and low > 0:
         low = 0.0
     if high <= low:
@@ -102,7 +102,7 @@ def _scale(axis: Axis, found: list[ArrayLike]) -> Scale:
     step = _step((high - low) / 5)
     top = high if axis.high is not None else math.ceil(high / step - 1e-9) * step
     bottom = low if axis.low is not None or low == 0 else math.floor(low / step + 1e-9) * step
-    return Scale(axis, bottom, top)
+    return AxisScale(axis, bottom, top)
 
 
 def _nearby(value: float, *, up: bool) -> float:

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 
 from openloop.arrays import Bools, Floats
 from openloop.report.marks import Axis, Bars, Curve, Figure, Panel, Rule, Stretch
-from openloop.report.scales import Scale, tick, x_scale, y_scale
+from openloop.report.scales import AxisScale, tick, x_scale, y_scale
 
 WIDE, NARROW = 860, 360  # of a desk or paper, and of a phone
 
@@ -27,8 +27,8 @@ class _Box:
     top: float
     width: float
     height: float
-    x: Scale
-    y: Scale
+    x: AxisScale
+    y: AxisScale
 
     def at_x(self, values: ArrayLike) -> Floats:
         return self.left + self.width * self.x(values)

@@ -155,7 +155,7 @@ def _plan(
     schedules = {slo.smooth.deadlines for slo in slos} | {g.deadlines for g in gates if hasattr(g, "deadlines")}
     custom = frozenset(each for each in schedules if isinstance(each, CustomDeadlines))
     return StreamPlan(
-        kernel.Plan(
+        kernel.ScanPlan(
             np.ascontiguousarray(attempts.scheduled_ns),
             objective[request_of],
             slice_of,

@@ -30,7 +30,7 @@ _BIAS = (1023 << MANTISSA_BITS) - 1
 LONG_AGO = -(1 << 62)
 
 
-class Plan(NamedTuple):
+class ScanPlan(NamedTuple):
     """What each row is held against."""
 
     arrival: Ints
@@ -39,11 +39,11 @@ class Plan(NamedTuple):
     first_ns: Ints  # when the first token is expected, after arrival
     pace_ns: Ints  # and each further one, after the one before
 
-    def part(self, rows: slice) -> "Plan":
+    def part(self, rows: slice) -> "ScanPlan":
         return self._replace(arrival=self.arrival[rows], objective=self.objective[rows], slice_of=self.slice_of[rows])
 
 
-class Facts(NamedTuple):
+class RowFacts(NamedTuple):
     """What the pass finds out about each row; rows without events stay as `of` made them."""
 
     first: Ints
@@ -55,17 +55,17 @@ class Facts(NamedTuple):
     fluidity: NDArray[np.float32]
 
     @classmethod
-    def of(cls, rows: int) -> "Facts":
+    def of(cls, rows: int) -> "RowFacts":
         first, last, longest, shortest, reach = np.zeros((5, rows), np.int64)
         qoe, fluidity = np.full((2, rows), np.nan, np.float32)
         return cls(first, last, longest, shortest, reach, qoe, fluidity)
 
-    def part(self, rows: slice) -> "Facts":
-        return Facts._make(column[rows] for column in self)
+    def part(self, rows: slice) -> "RowFacts":
+        return RowFacts._make(column[rows] for column in self)
 
 
 @njit(cache=True, nogil=True)
-def scan(ns: Ints, offsets: Ints, plan: Plan, histogram: Ints, gaps: Ints, out: Facts) -> tuple[int, int]:
+def scan(ns: Ints, offsets: Ints, plan: ScanPlan, histogram: Ints, gaps: Ints, out: RowFacts) -> tuple[int, int]:
     """Fill `out` and count gaps into `histogram[slice, bin]`; write them to `gaps` too while it has room.
 
     The tokens of row r came at ns[offsets[r] : offsets[r + 1]]. Returns how many gaps were written, and the first row
@@ -94,7 +94,7 @@ def scan(ns: Ints, offsets: Ints, plan: Plan, histogram: Ints, gaps: Ints, out: 
 
 
 @njit(cache=True, nogil=True)
-def scan_again(ns: Ints, offsets: Ints, plan: Plan, out: Facts) -> None:
+def scan_again(ns: Ints, offsets: Ints, plan: ScanPlan, out: RowFacts) -> None:
     """QoE and fluidity anew, where first tokens are expected at another time; all else in `out` holds for any."""
     arrival, objective, _, first_ns, pace_ns = plan
     _, _, _, _, reach, qoe, fluidity = out

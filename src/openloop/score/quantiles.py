@@ -54,7 +54,7 @@ class Percentiles(Ladder):
     from_sent: Ladder | None
 
 
-class Distribution(Protocol):
+class Ranked(Protocol):
     """Anything that can be ranked as a whole and counted by slice."""
 
     @property
@@ -110,7 +110,7 @@ def slice_bounds(due_ns: Ints, window_ns: tuple[int, int]) -> Ints:
     return np.searchsorted(due_ns, edges)
 
 
-def percentiles(sample: Distribution) -> Percentiles | None:
+def percentiles(sample: Ranked) -> Percentiles | None:
     """The ladder of `sample` with its intervals; None where there is nothing to rank."""
     if not sample.n:
         return None
@@ -125,7 +125,7 @@ def ladder(sample: Sample, failures: int = 0) -> Ladder:
     return Ladder(**steps, mean=sample.mean if not failures else np.inf)
 
 
-def independence(sample: Distribution) -> float:
+def independence(sample: Ranked) -> float:
     """The share of values that count as independent, by how the share below the median varies between slices."""
     if not sample.n:
         return 1.0
@@ -133,7 +133,7 @@ def independence(sample: Distribution) -> float:
     return _independent(counts, totals) / sample.n
 
 
-def _quantile_interval(sample: Distribution, share: float, value: float, limit: float) -> tuple[float, float]:
+def _quantile_interval(sample: Ranked, share: float, value: float, limit: float) -> tuple[float, float]:
     """Order statistics at share +- margin, where the margin is that of the observed share below `value`."""
     effective = max(min(_independent(*sample.below(value)), limit * sample.n), 1.0)
     margin = Z * np.sqrt(share * (1 - share) / effective)

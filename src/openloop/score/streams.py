@@ -22,7 +22,7 @@ PIECE = 2_000_000  # tokens looked at together
 class StreamPlan:
     """What each row is held against, and what the pass is to find out beyond the usual."""
 
-    rows: kernel.Plan
+    rows: kernel.ScanPlan
     paces_ns: frozenset[int] = frozenset()  # reading paces that are asked for
     gap_shares: frozenset[float] = frozenset()
     custom: frozenset[CustomDeadlines] = frozenset()
@@ -33,7 +33,7 @@ class StreamPlan:
 class Streams:
     """What the events say about each row."""
 
-    facts: kernel.Facts
+    facts: kernel.RowFacts
     delivered: Ints  # tokens
     reach_at: dict[int, Ints]
     gap_at: dict[float, Floats]
@@ -82,7 +82,7 @@ class GapPool:
 
 def read_streams(run: Run, plan: StreamPlan, progress: Progress | None = None) -> Streams:
     rows = run.num_rows
-    facts = kernel.Facts.of(rows)
+    facts = kernel.RowFacts.of(rows)
     streams = Streams(
         facts,
         np.zeros(rows, np.int64),

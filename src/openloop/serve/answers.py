@@ -8,7 +8,7 @@ import msgspec
 SENTENCE = "the quick brown fox jumps over a lazy dog and runs far away from it"
 WORDS = tuple(SENTENCE.split())
 
-Length = Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
+TokenLimit = Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
 
 
 class _StreamOptions(msgspec.Struct):
@@ -25,8 +25,8 @@ class Ask(msgspec.Struct):
     model: str = ""
     messages: list[_Message] | None = None
     prompt: Any = None
-    max_tokens: Length | None = None
-    max_completion_tokens: Length | None = None
+    max_tokens: TokenLimit | None = None
+    max_completion_tokens: TokenLimit | None = None
     stream: bool = False
     stream_options: _StreamOptions | None = None
 

@@ -14,7 +14,7 @@ import numpy as np
 from openloop.errors import SpecError
 from openloop.serve.answers import WORDS
 from openloop.sim import loop
-from openloop.sim.fleet import Fleet, assemble, read_fleet
+from openloop.sim.fleet import FleetSpec, assemble, read_fleet
 from openloop.sim.tables import DECODING, FREE, GONE, OK, REQUEST, RUNNING, SHED, records
 from openloop.units import NS_PER_S
 
@@ -23,7 +23,7 @@ NAMES = 1024  # blocks of a request that may be known, at most
 MASK = (1 << 62) - 1
 
 
-class FleetSpec:
+class FleetEngineSpec:
     """A fleet from its YAML file. How clients behave is left to real ones."""
 
     def __init__(self, path: str) -> None:
@@ -36,7 +36,7 @@ class FleetSpec:
 
 
 class FleetEngine:
-    def __init__(self, fleet: Fleet, seed: int) -> None:
+    def __init__(self, fleet: FleetSpec, seed: int) -> None:
         self._slowness = 1.0
         self._page = fleet.kinds()[0].block
         self._room = min(each.memory_blocks * each.block for each in fleet.kinds())

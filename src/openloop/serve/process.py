@@ -15,7 +15,7 @@ from openloop.errors import SpecError
 LISTENING = "listening on "
 
 
-class Served:
+class RunningEndpoint:
     """A running endpoint, as its parent sees it."""
 
     def __init__(self, url: str) -> None:
@@ -39,7 +39,7 @@ class Served:
 
 
 @contextmanager
-def endpoint_process(engine: str, core: int | None = None) -> Iterator[Served]:
+def endpoint_process(engine: str, core: int | None = None) -> Iterator[RunningEndpoint]:
     """`openloop serve` on a free port, on a core of its own if one is named."""
     process = subprocess.Popen(
         [sys.executable, "-m", "openloop", "serve", "--port", "0", "--engine", engine],
@@ -54,7 +54,7 @@ def endpoint_process(engine: str, core: int | None = None) -> Iterator[Served]:
         line = process.stdout.readline()
         if LISTENING not in line:
             raise SpecError(f"the built-in endpoint did not start with the engine {engine!r}")
-        yield Served(line.partition(LISTENING)[2].split()[0])
+        yield RunningEndpoint(line.partition(LISTENING)[2].split()[0])
     finally:
         process.kill()
         process.wait()

@@ -2,7 +2,18 @@
 
 from openloop.persistence import After
 from openloop.sim.produce import simulate
-from openloop.sim.queues import QUEUES, Batch, FanOut, Fcfs, Hedged, Pipeline, Queue, Replica, Served, read_queue
+from openloop.sim.queues import (
+    QUEUES,
+    Batch,
+    FanOut,
+    Fcfs,
+    Hedged,
+    Pipeline,
+    QueueModel,
+    ReplicaQueue,
+    Served,
+    read_queue,
+)
 
 __all__ = [
     "QUEUES",
@@ -12,8 +23,8 @@ __all__ = [
     "Fcfs",
     "Hedged",
     "Pipeline",
-    "Queue",
-    "Replica",
+    "QueueModel",
+    "ReplicaQueue",
     "Served",
     "read_queue",
     "simulate",

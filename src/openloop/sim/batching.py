@@ -59,7 +59,7 @@ class Shortest(Term):
 
 
 @dataclass(frozen=True)
-class Deadline(Term):
+class DeadlineOrder(Term):
     """Whose first token is due first."""
 
     name = "deadline"
@@ -82,5 +82,5 @@ class Goodput(Term):
 
 _POLICIES: tuple[type[Term], ...] = (Static, PrefillFirst, Chunked, Prepone)
 POLICIES = {kind.name: kind for kind in _POLICIES}
-_ORDERS: tuple[type[Term], ...] = (First, Shortest, Deadline, Goodput)
+_ORDERS: tuple[type[Term], ...] = (First, Shortest, DeadlineOrder, Goodput)
 ORDERS = {kind.name: kind for kind in _ORDERS}

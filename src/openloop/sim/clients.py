@@ -36,7 +36,7 @@ class Client(Strict, frozen=True):
         return None if self.hedge is None else read_hedge(str(self.hedge))
 
 
-class Scale(Strict, frozen=True):
+class Autoscaling(Strict, frozen=True):
     """One replica more when `on` is over (goodput: under) its target, one less when fewer than `idle` requests are in
     flight per replica. Looked at `every` so often; a new one serves after `delay`."""
 
@@ -52,7 +52,7 @@ class Scale(Strict, frozen=True):
 LIMITS: dict[type[Admission], int] = {InFlight: IN_FLIGHT, Queue: QUEUE, Bucket: BUCKET, Deadline: LIKELY_LATE}
 
 
-def client_row(client: Client | None, admission: Admission | None, scale: Scale | None) -> Any:
+def client_row(client: Client | None, admission: Admission | None, scale: Autoscaling | None) -> Any:
     row = records(CLIENT, 1)
     c = row[0]
     c.timeout = c.patience = c.hedge_after = c.tail = np.inf
@@ -85,7 +85,7 @@ def _time(what: str, text: str | None) -> float:
     return found
 
 
-def scaler_row(scale: Scale, fleet: int) -> Any:
+def scaler_row(scale: Autoscaling, fleet: int) -> Any:
     if not 1 <= scale.least <= fleet <= scale.most:
         raise SpecError(
             f"scale: at least {scale.least}, at most {scale.most}, and {fleet} to begin with; "

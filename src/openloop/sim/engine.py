@@ -41,7 +41,7 @@ INDEX_TOKENS = 64  # behind one name in the index of a policy
 
 
 @dataclass(frozen=True, eq=False)
-class Served:
+class ServedAttempts:
     """Attempts that are over (or that were under way when time was up), and their tokens end to end."""
 
     rows: Any
@@ -49,11 +49,11 @@ class Served:
     times: Ints  # when, in nanoseconds,
     tokens: Ints | None  # and how many; None: one each time
 
-    def some(self, wanted: Bools) -> "Served":
+    def some(self, wanted: Bools) -> "ServedAttempts":
         """Some of the attempts."""
         each = np.repeat(wanted, self.counts)
         tokens = None if self.tokens is None else self.tokens[each]
-        return Served(self.rows[wanted], self.counts[wanted], self.times[each], tokens)
+        return ServedAttempts(self.rows[wanted], self.counts[wanted], self.times[each], tokens)
 
 
 class _Place(NamedTuple):
@@ -64,7 +64,7 @@ class _Place(NamedTuple):
     names: int
 
 
-class Engine:
+class SimEngine:
     tables = (
         "world", "requests", "attempts", "replicas", "seats", "residue", "hashes", "spots", "blocks", "head", "line",
         "later", "runs", "segments", "ended", "log", "waits", "client", "scaler", "events", "views", "ask", "choose",
@@ -160,17 +160,17 @@ class Engine:
             raise SpecError(f"the routing policy failed: {told}") from self.errors[0]
         return found
 
-    def run(self, until: float = np.inf) -> Iterator[Served]:
+    def run(self, until: float = np.inf) -> Iterator[ServedAttempts]:
         yield from self.run_to(until)
         yield self.stop(until)
 
-    def run_to(self, until: float) -> Iterator[Served]:
+    def run_to(self, until: float) -> Iterator[ServedAttempts]:
         while self.advance(until) == loop.FULL:
             if self.world[0].ended >= BLOCK_ROWS:
                 yield self.flush()
             self.grow()
 
-    def feed(self, requests: Any, hashes: Ints | None) -> Iterator[Served]:
+    def feed(self, requests: Any, hashes: Ints | None) -> Iterator[ServedAttempts]:
         """More requests, once all that were there have come: they take the place of those that are over."""
         yield self.flush()
         self.places = {first: place for first, place in self.places.items() if self._used(first, place.rows)}
@@ -220,7 +220,7 @@ class Engine:
         if 2 * w.taken + loop.SPARE_ROWS > len(self.attempts):
             self.attempts = _doubled(self.attempts)
 
-    def flush(self) -> Served:
+    def flush(self) -> ServedAttempts:
         """What is over and whose steps are all on record."""
         w, reps = self.world[0], self.replicas
         rows = self.ended[: w.ended]
@@ -235,7 +235,7 @@ class Engine:
         self._forget_runs()
         return served
 
-    def stop(self, until: float) -> Served:
+    def stop(self, until: float) -> ServedAttempts:
         """The rest, with what is under way."""
         w = self.world[0]
         for m in self.replicas[self.replicas.phase == DECODING]:
@@ -278,7 +278,7 @@ class Engine:
         self.runs[: len(kept)] = kept
         w.runs = len(kept)
 
-    def _served(self, rows: Any) -> Served:
+    def _served(self, rows: Any) -> ServedAttempts:
         w = self.world[0]
         parts = self.segments[: w.segments]
         mine = np.isin(parts.serial, rows.serial) if len(parts) else np.empty(0, bool)
@@ -311,7 +311,7 @@ class Engine:
         times = np.empty(int(each.sum()), np.int64)
         _copy_times(pieces, *self._clock(), times)
         tokens = self._tokens(pieces, each, owner, rows)
-        return self._clipped(Served(rows, counts, times, tokens))
+        return self._clipped(ServedAttempts(rows, counts, times, tokens))
 
     def _clock(self) -> tuple[Ints, Ints, Ints]:
         """When each step on record ended, replica by replica; where those of each begin, and with which step."""
@@ -328,7 +328,7 @@ class Engine:
         places[some], firsts[some] = before[edges[some]], runs.step[edges[some]]
         return clock, places, firsts
 
-    def _clipped(self, served: Served) -> Served:
+    def _clipped(self, served: ServedAttempts) -> ServedAttempts:
         """Who left got nothing afterwards."""
         left = (served.rows.status != OK) & ~np.isnan(served.rows.ended)
         if not np.any(left & (served.counts > 0)):
@@ -336,7 +336,9 @@ class Engine:
         owner = np.repeat(np.arange(len(served.rows)), served.counts)
         keep = ~left[owner] | (served.times <= np.rint(1e9 * served.rows.ended[owner]))
         counts = np.bincount(owner[keep], minlength=len(served.rows))
-        return Served(served.rows, counts, served.times[keep], None if served.tokens is None else served.tokens[keep])
+        return ServedAttempts(
+            served.rows, counts, served.times[keep], None if served.tokens is None else served.tokens[keep]
+        )
 
     def _tokens(self, pieces: Any, each: Ints, owner: Ints, rows: Any) -> Ints | None:
         """How many came each time. In the n-th step of a stretch floor(n * gain) have come."""

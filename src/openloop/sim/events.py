@@ -10,7 +10,7 @@ from openloop.sim.tables import CRASH, DRAIN, ROTATE, SLOW, START
 from openloop.terms import COUNT, NUMBER, SECONDS, Codec, Term, param
 from openloop.units import parse_number
 
-Row = tuple[float, ...]  # time, kind, replica, value; and of what comes again: every, until
+EventRow = tuple[float, ...]  # time, kind, replica, value; and of what comes again: every, until
 LOGGED = ("slow", "crash", "start", "drain", "salt-rotation", "scale-out", "scale-in")
 
 
@@ -37,7 +37,7 @@ class Event(Term):
         """Replicas that are there only later."""
         return 0
 
-    def rows(self, fleet: int, horizon_s: float) -> Iterator[Row]:
+    def rows(self, fleet: int, horizon_s: float) -> Iterator[EventRow]:
         """For a fleet of so many when this event begins."""
         raise NotImplementedError
 
@@ -65,7 +65,7 @@ class Slow(_OfReplica):
         if self.every is not None and (self.last is None or not 0 < self.last < self.every):
             raise SpecError("slow: what comes again, every=60s, must last less than that: last=10s")
 
-    def rows(self, fleet: int, horizon_s: float) -> Iterator[Row]:
+    def rows(self, fleet: int, horizon_s: float) -> Iterator[EventRow]:
         every, until = np.inf if self.every is None else self.every, horizon_s - 1e-6
         yield self.at, SLOW, self.replica, self.factor, every, until
         if self.last is not None:
@@ -79,7 +79,7 @@ class Crash(_OfReplica):
     name = "crash"
     restart: float | None = param(SECONDS, 30.0)
 
-    def rows(self, fleet: int, horizon_s: float) -> Iterator[Row]:
+    def rows(self, fleet: int, horizon_s: float) -> Iterator[EventRow]:
         yield self.at, CRASH, self.replica, 0.0
         if self.restart is not None:
             yield self.at + self.restart, START, self.replica, 0.0
@@ -95,7 +95,7 @@ class Deploy(Event):
     grace: float = param(SECONDS, 20.0)
     restart: float = param(SECONDS, 30.0)
 
-    def rows(self, fleet: int, horizon_s: float) -> Iterator[Row]:
+    def rows(self, fleet: int, horizon_s: float) -> Iterator[EventRow]:
         for replica in range(fleet):
             at = self.at + replica * self.every
             yield at, DRAIN, replica, 0.0
@@ -114,7 +114,7 @@ class Add(Event):
     def added(self) -> int:
         return self.count
 
-    def rows(self, fleet: int, horizon_s: float) -> Iterator[Row]:
+    def rows(self, fleet: int, horizon_s: float) -> Iterator[EventRow]:
         for replica in range(fleet, fleet + self.count):
             yield self.at, START, replica, 1.0
 
@@ -125,7 +125,7 @@ class Remove(_OfReplica):
 
     name = "remove"
 
-    def rows(self, fleet: int, horizon_s: float) -> Iterator[Row]:
+    def rows(self, fleet: int, horizon_s: float) -> Iterator[EventRow]:
         yield self.at, DRAIN, self.replica, 1.0
 
 
@@ -135,7 +135,7 @@ class Rotate(Event):
 
     name = "rotate"
 
-    def rows(self, fleet: int, horizon_s: float) -> Iterator[Row]:
+    def rows(self, fleet: int, horizon_s: float) -> Iterator[EventRow]:
         yield self.at, ROTATE, 0, 0.0
 
 
@@ -143,9 +143,9 @@ _KINDS: tuple[type[Event], ...] = (Slow, Crash, Deploy, Add, Remove, Rotate)
 EVENTS = {kind.name: kind for kind in _KINDS}
 
 
-def plan_rows(events: tuple[Event, ...], fleet: int, horizon_s: float) -> list[Row]:
+def plan_rows(events: tuple[Event, ...], fleet: int, horizon_s: float) -> list[EventRow]:
     """All of them in time; an event that cannot be is refused."""
-    found: list[Row] = []
+    found: list[EventRow] = []
     for event in sorted(events, key=lambda each: each.at):
         if not event.at < horizon_s:
             raise SpecError(f"{event} is after the end of the run, {horizon_s:g} s; run longer, or let it come earlier")

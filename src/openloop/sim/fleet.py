@@ -33,8 +33,8 @@ from openloop.records import (
 from openloop.routing import read_routing
 from openloop.seeds import stream
 from openloop.sim.batching import ORDERS, POLICIES, Goodput, Prepone
-from openloop.sim.clients import LIMITS, Client, Scale, client_row, scaler_row
-from openloop.sim.engine import Engine, Served
+from openloop.sim.clients import LIMITS, Autoscaling, Client, client_row, scaler_row
+from openloop.sim.engine import ServedAttempts, SimEngine
 from openloop.sim.events import EVENTS, LOGGED, Event, plan_rows
 from openloop.sim.prefixes import block_names
 from openloop.sim.quality import SLICES, QualityModel, labelled, read_quality
@@ -168,7 +168,7 @@ class Calibrated(Strict, frozen=True):
     rates: tuple[float, ...] = ()
 
 
-class Fleet(Replicas, frozen=True):
+class FleetSpec(Replicas, frozen=True):
     routing: str = "round-robin"
     view_every: str | None = None  # how often routing sees what replicas do; null: it always knows
     cache_events: bool = True  # replicas say what is in their caches, to policies that listen
@@ -182,7 +182,7 @@ class Fleet(Replicas, frozen=True):
     overhead: str | None = None  # what a user waits besides, such as 3ms or exponential(3ms): network, HTTP, tokenizer
     admission: str | None = None
     client: Client | None = None
-    scale: Scale | None = None
+    scale: Autoscaling | None = None
     events: tuple[str, ...] = ()
     calibration: Calibrated | None = None
 
@@ -239,10 +239,10 @@ class Fleet(Replicas, frozen=True):
 _DEFAULT = Replicas()
 
 
-def read_fleet(what: str | Path | dict[str, Any]) -> Fleet:
+def read_fleet(what: str | Path | dict[str, Any]) -> FleetSpec:
     found = convert(
         what if isinstance(what, dict) else read_yaml(Path(what)),
-        Fleet,
+        FleetSpec,
         "the fleet" if isinstance(what, dict) else str(what),
     )
     for each in found.kinds():
@@ -290,7 +290,7 @@ def _check_replicas(found: Replicas) -> None:
     read_term(found.order, ORDERS, "order")
 
 
-def explain_fleet(fleet: Fleet) -> Iterator[str]:
+def explain_fleet(fleet: FleetSpec) -> Iterator[str]:
     """Every number of a replica, and where it comes from."""
     for number, each in enumerate(fleet.kinds(), 1):
         if fleet.groups:
@@ -315,7 +315,7 @@ def explain_fleet(fleet: Fleet) -> Iterator[str]:
 
 
 def simulate_fleet(
-    fleet: Fleet,
+    fleet: FleetSpec,
     workload: Workload,
     arrivals: Arrivals | None,
     seconds: float,
@@ -374,8 +374,8 @@ def simulate_fleet(
 
 
 def engine_of(
-    fleet: Fleet, demand: Demand, objectives: Objectives | None = None, seconds: float = np.inf, seed: int = 0
-) -> Engine:
+    fleet: FleetSpec, demand: Demand, objectives: Objectives | None = None, seconds: float = np.inf, seed: int = 0
+) -> SimEngine:
     """The tables of a fleet and of what is asked of it."""
     return assemble(fleet, *_tables(fleet, demand, objectives), seconds, seed)
 
@@ -392,7 +392,7 @@ class _Asked:
         return len(self.demand) if self.repaired is None else self.repaired.requests
 
 
-def _asked(fleet: Fleet, parts: Iterator[Demand], seed: int) -> Iterator[_Asked]:
+def _asked(fleet: FleetSpec, parts: Iterator[Demand], seed: int) -> Iterator[_Asked]:
     quality, repair = fleet.read_quality(), None if fleet.client is None else fleet.client.repairs()
     chances = stream(seed, "repairs")
     for number, part in enumerate(parts):
@@ -403,21 +403,21 @@ def _asked(fleet: Fleet, parts: Iterator[Demand], seed: int) -> Iterator[_Asked]
             yield _Asked(found.demand, found)
 
 
-def _persistence(fleet: Fleet) -> Iterator[str | None]:
+def _persistence(fleet: FleetSpec) -> Iterator[str | None]:
     if fleet.client is not None:
         yield from (fleet.client.retry, fleet.client.hedge)
         yield None if fleet.client.repair is None else str(fleet.client.repairs())
 
 
 def _served(
-    fleet: Fleet,
-    engine: Engine,
+    fleet: FleetSpec,
+    engine: SimEngine,
     asked: _Asked,
     parts: Iterator[_Asked],
     objectives: Objectives | None,
     seconds: float,
     until: float,
-) -> Iterator[tuple["_Part", Served]]:
+) -> Iterator[tuple["_Part", ServedAttempts]]:
     """All that is served, part by part of the demand; the next part is fed when its first request is due."""
     fed = {0: _Part(asked, 0, 0, 0)}
     last = fed[0]
@@ -460,7 +460,7 @@ class _Part:
         return 0 if self.demand.session is None else 1 + int(self.demand.session.max())
 
 
-def _by_part(fed: dict[int, _Part], served: Served) -> Iterator[tuple[_Part, Served]]:
+def _by_part(fed: dict[int, _Part], served: ServedAttempts) -> Iterator[tuple[_Part, ServedAttempts]]:
     if len(fed) == 1:
         yield next(iter(fed.values())), served
         return
@@ -470,7 +470,7 @@ def _by_part(fed: dict[int, _Part], served: Served) -> Iterator[tuple[_Part, Ser
             yield part, served.some(mine)
 
 
-def _tables(fleet: Fleet, demand: Demand, objectives: Objectives | None) -> tuple[Any, Ints | None]:
+def _tables(fleet: FleetSpec, demand: Demand, objectives: Objectives | None) -> tuple[Any, Ints | None]:
     """Requests, and the names of their blocks."""
     longest = int((demand.prompt_tokens + demand.output_tokens).max())
     for each in fleet.kinds():
@@ -490,8 +490,8 @@ def _tables(fleet: Fleet, demand: Demand, objectives: Objectives | None) -> tupl
 
 
 def assemble(
-    fleet: Fleet, requests: Any, hashes: Ints | None, seconds: float, seed: int, *, live: bool = False
-) -> Engine:
+    fleet: FleetSpec, requests: Any, hashes: Ints | None, seconds: float, seed: int, *, live: bool = False
+) -> SimEngine:
     """`live`: requests come while it runs, and may be withdrawn."""
     admission = fleet.read_admission()
     plan = plan_rows(fleet.plan(), fleet.size, seconds)
@@ -513,7 +513,7 @@ def assemble(
         events.replica[len(plan) :] = np.arange(len(reps))
     routing = read_routing(fleet.routing) if len(reps) > 1 or client is not None else None
     follows = fleet.client is not None and fleet.client.repair is not None
-    return Engine(requests, reps, hashes, routing, client=client, scaler=scaler, events=events, seed=seed,
+    return SimEngine(requests, reps, hashes, routing, client=client, scaler=scaler, events=events, seed=seed,
                   view_every=fleet.stale_s(), cache_events=fleet.cache_events, follows=follows)  # fmt: skip
 
 
@@ -545,7 +545,7 @@ def _deadlines(demand: Demand, objectives: Objectives | None) -> Floats:
     return np.array(bounds)[places]
 
 
-def _replicas(fleet: Fleet, admission: Admission | None) -> Any:
+def _replicas(fleet: FleetSpec, admission: Admission | None) -> Any:
     """All there will ever be; those that come later are like the first ones."""
     kinds = [each for each in fleet.kinds() for _ in range(each.replicas)]
     most = max(len(kinds) + sum(event.added for event in fleet.plan()), fleet.scale.most if fleet.scale else 0)
@@ -580,7 +580,7 @@ def _replicas(fleet: Fleet, admission: Admission | None) -> Any:
     return reps
 
 
-def _transfer_s(fleet: Fleet, kind: Replicas) -> tuple[float, float]:
+def _transfer_s(fleet: FleetSpec, kind: Replicas) -> tuple[float, float]:
     """To hand a prompt over: once, and for each of its tokens."""
     found = kind.preset()
     each = fleet.transfer.bytes_per_token or (found.model.kv_bytes if found else 0.0)
@@ -589,7 +589,7 @@ def _transfer_s(fleet: Fleet, kind: Replicas) -> tuple[float, float]:
     return parse_seconds(fleet.transfer.latency), each / fleet.transfer.bandwidth
 
 
-def _events(engine: Engine) -> tuple[TimedEvent, ...]:
+def _events(engine: SimEngine) -> tuple[TimedEvent, ...]:
     rows = engine.log[: engine.world[0].events] if engine.log is not None else ()
     return tuple(
         TimedEvent(
@@ -601,7 +601,7 @@ def _events(engine: Engine) -> tuple[TimedEvent, ...]:
     )
 
 
-def _prices(fleet: Fleet, engine: Engine, seconds: float) -> Prices | None:
+def _prices(fleet: FleetSpec, engine: SimEngine, seconds: float) -> Prices | None:
     """Of what was up, on average."""
     kinds = [each for each in fleet.kinds() for _ in range(each.replicas)]
     if all(each.price_per_hour is None for each in kinds):
@@ -611,7 +611,9 @@ def _prices(fleet: Fleet, engine: Engine, seconds: float) -> Prices | None:
     return Prices(per_hour=float(np.dot(up, each)))
 
 
-def _make_rows(fleet: Fleet, part: _Part, served: Served, end_ns: int, waits: np.random.Generator) -> pa.RecordBatch:
+def _make_rows(
+    fleet: FleetSpec, part: _Part, served: ServedAttempts, end_ns: int, waits: np.random.Generator
+) -> pa.RecordBatch:
     """Records of what was due in the window; a repair is an attempt at what it repairs, and was due when that was."""
     demand, repaired = part.demand, part.asked.repaired
     if repaired is not None:
@@ -677,7 +679,7 @@ def _make_rows(fleet: Fleet, part: _Part, served: Served, end_ns: int, waits: np
     return make_batch(columns)
 
 
-def _most_attempts(fleet: Fleet) -> int:
+def _most_attempts(fleet: FleetSpec) -> int:
     """At one answer, before it is repaired."""
     retry, hedge = (fleet.client.retries(), fleet.client.hedges()) if fleet.client else (None, None)
     return (1 + (retry.most if retry else 0)) * (2 if hedge else 1)

@@ -10,12 +10,12 @@ from openloop.arrivals import MOST_ARRIVALS, Arrivals, read_arrivals
 from openloop.errors import SpecError
 from openloop.records import Manifest, Run, checked, make_batch, make_lists, make_words
 from openloop.seeds import stream
-from openloop.sim.queues import Queue, Served, read_queue
+from openloop.sim.queues import QueueModel, Served, read_queue
 from openloop.units import LONGEST_S, NS_PER_S, check_number, to_ns
 
 
 def simulate(
-    queue: Queue | str,
+    queue: QueueModel | str,
     arrivals: Arrivals | str,
     seconds: float,
     seed: int | np.random.Generator = 0,

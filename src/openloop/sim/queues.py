@@ -34,7 +34,7 @@ class Served:
     output_tokens: Ints | None = None
 
 
-class Queue(Protocol):
+class QueueModel(Protocol):
     @property
     def replicas(self) -> int | None:
         """How many serve side by side; None: as many as it takes, or more than one for each request."""
@@ -209,7 +209,7 @@ class Hedged(Term):
 
 
 @dataclass(frozen=True)
-class Replica(Term):
+class ReplicaQueue(Term):
     """Shaped like a language model: prompts are read one at a time, `prefill` per token, and then tokens are paced.
 
     The first token comes when the prompt is read. Each further one takes a `gap`, longer by the share `crowding` for
@@ -247,10 +247,10 @@ def _lengths(distribution: Distribution, n: int, rng: np.random.Generator) -> In
     return np.maximum(np.rint(drawn), 1).astype(np.int64)
 
 
-def read_queue(text: str) -> Queue:
-    found: Queue = read_term(text, QUEUES, "queue")
+def read_queue(text: str) -> QueueModel:
+    found: QueueModel = read_term(text, QUEUES, "queue")
     return found
 
 
-_KINDS: tuple[type[Term], ...] = (Fcfs, Batch, Pipeline, FanOut, Hedged, Replica)
+_KINDS: tuple[type[Term], ...] = (Fcfs, Batch, Pipeline, FanOut, Hedged, ReplicaQueue)
 QUEUES = {kind.name: kind for kind in _KINDS}

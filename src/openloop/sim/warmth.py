@@ -11,7 +11,7 @@ import numpy as np
 from openloop.arrays import Floats
 from openloop.arrivals import Arrivals
 from openloop.records import Run, TimedEvent, ints
-from openloop.sim.fleet import Fleet, simulate_fleet
+from openloop.sim.fleet import FleetSpec, simulate_fleet
 from openloop.slo import Objectives
 from openloop.units import to_ns
 from openloop.workload import Demand, Warming, Workload, priming, salted, steady, with_priming
@@ -32,7 +32,7 @@ class _Planned(Workload):
 
 
 def simulate_warm(
-    fleet: Fleet,
+    fleet: FleetSpec,
     warming: Warming,
     workload: Workload,
     arrivals: Arrivals | None,
@@ -69,12 +69,12 @@ def simulate_warm(
     return _opened(run, lead_s, settling_s, seconds) if settling_s else run
 
 
-def _every_replica(primes: Demand, fleet: Fleet) -> Demand:
+def _every_replica(primes: Demand, fleet: FleetSpec) -> Demand:
     """As often as there are replicas, one after the other: each gets one in turn."""
     return primes.take(np.repeat(np.arange(len(primes)), fleet.size))
 
 
-def _spread(primes: Demand, fleet: Fleet) -> tuple[Floats, float]:
+def _spread(primes: Demand, fleet: FleetSpec) -> tuple[Floats, float]:
     """When each is due, so that they do not crowd, and when the last is surely answered."""
     step = fleet.step_time()
     takes = np.array([step.prefill(int(tokens)) + step.decode(1, int(tokens)) for tokens in primes.prompt_tokens])

@@ -27,8 +27,8 @@ from openloop.slo.gates import (
     SLOGate,
     TokenDeadlines,
 )
-from openloop.slo.objectives import PRESETS, SLO, Objectives, Unit, parse_slo, read_slo
-from openloop.slo.smooth import PENALTIES, Exponential, Linear, Penalty, Smooth, Step
+from openloop.slo.objectives import PRESETS, SLO, Objectives, ObjectiveUnit, parse_slo, read_slo
+from openloop.slo.smooth import PENALTIES, ExponentialPenalty, LinearPenalty, Penalty, Smooth, StepPenalty
 
 __all__ = [
     "E2E",
@@ -44,10 +44,11 @@ __all__ = [
     "Cost",
     "CustomDeadlines",
     "Deadlines",
-    "Exponential",
+    "ExponentialPenalty",
     "Jitter",
-    "Linear",
     "LinearDeadlines",
+    "LinearPenalty",
+    "ObjectiveUnit",
     "Objectives",
     "Penalty",
     "Quality",
@@ -56,9 +57,8 @@ __all__ = [
     "Retries",
     "SLOGate",
     "Smooth",
-    "Step",
+    "StepPenalty",
     "TokenDeadlines",
-    "Unit",
     "end_to_end",
     "lateness",
     "parse_slo",

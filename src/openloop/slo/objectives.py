@@ -13,7 +13,7 @@ from openloop.slo.smooth import PENALTIES, Smooth
 from openloop.spec import Strict, convert, read_yaml, saying_where, suggest
 from openloop.units import LONGEST_S, check_number, parse_seconds, parse_token_rate
 
-Unit = Literal["request", "session", "row"]
+ObjectiveUnit = Literal["request", "session", "row"]
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class SLO:
     """
 
     gates: tuple[SLOGate, ...]
-    unit: Unit = "request"
+    unit: ObjectiveUnit = "request"
     unit_name: str = "request"
     per_s: float = 1.0
     smooth: Smooth = field(default_factory=Smooth)
@@ -125,7 +125,7 @@ class _SmoothEntry(Strict, frozen=True):
 
 class _Entry(Strict, frozen=True):
     gates: str
-    unit: Unit | None = None
+    unit: ObjectiveUnit | None = None
     per: str | None = None
     smooth: _SmoothEntry | None = None
 
@@ -181,7 +181,7 @@ def _smooth(entry: _SmoothEntry) -> Smooth:
     return Smooth(entry.alpha, read(parse_token_rate(entry.read)), PENALTIES[entry.penalty](*scale))
 
 
-def _preset(gates: str, unit: Unit, unit_name: str, per_s: float = 1.0) -> SLO:
+def _preset(gates: str, unit: ObjectiveUnit, unit_name: str, per_s: float = 1.0) -> SLO:
     return SLO(tuple(_parse_term(t.strip(), n) for n, t in enumerate(gates.split(","), 1)), unit, unit_name, per_s)
 
 

@@ -31,7 +31,7 @@ class Penalty(Protocol):
 
 
 @dataclass(frozen=True)
-class Linear:
+class LinearPenalty:
     """f(l) = l / 1 s."""
 
     def __call__(self, idle_s: Floats) -> Floats:
@@ -39,7 +39,7 @@ class Linear:
 
 
 @dataclass(frozen=True)
-class Step:
+class StepPenalty:
     """f(l) = 1 beyond `tolerance_s`, else 0: the user does not mind, then leaves."""
 
     tolerance_s: float = 1.0
@@ -52,7 +52,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Exponential:
+class ExponentialPenalty:
     """f(l) = 1 - exp(-l / tau): the first seconds hurt most, and no wait costs more than alpha."""
 
     tau_s: float = 1.0
@@ -70,7 +70,7 @@ class Smooth:
 
     alpha: float = 5.0  # tokens
     deadlines: Deadlines = field(default_factory=lambda: reading(20.0))
-    penalty: Penalty = field(default_factory=Linear)
+    penalty: Penalty = field(default_factory=LinearPenalty)
 
     def __post_init__(self) -> None:
         check_number("alpha", self.alpha, 0, 1e9)
@@ -79,8 +79,8 @@ class Smooth:
         return tokens - self.alpha * self.penalty(np.maximum(idle_s, 0.0))
 
 
-PENALTIES: dict[str, type[Linear | Step | Exponential]] = {
-    "linear": Linear,
-    "step": Step,
-    "exponential": Exponential,
+PENALTIES: dict[str, type[LinearPenalty | StepPenalty | ExponentialPenalty]] = {
+    "linear": LinearPenalty,
+    "step": StepPenalty,
+    "exponential": ExponentialPenalty,
 }

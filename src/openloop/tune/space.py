@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from openloop.errors import OpenloopError, SpecError
-from openloop.sim.fleet import Fleet, read_fleet
+from openloop.sim.fleet import FleetSpec, read_fleet
 from openloop.spec import read_yaml, suggest
 
 MOST_VALUES = 1000
@@ -64,7 +64,7 @@ def read_space(fleet: str | Path | dict[str, Any], space: str | Path | dict[str,
         raise SpecError(
             f"{where} names no keys; write keys of a fleet and values to try, such as max_tokens: [512, 2048]"
         )
-    known = [name for name in Fleet.__struct_fields__ if name not in ("price_per_hour", "events")]
+    known = [name for name in FleetSpec.__struct_fields__ if name not in ("price_per_hour", "events")]
     values = {}
     for name, given in raw.items():
         if str(name).split(".")[0] not in known:
@@ -110,7 +110,7 @@ def _try(space: Space, place: int, number: int, where: str) -> None:
     name = list(space.values)[place]
     _put(raw, name.split("."), list(space.values.values())[place][number], name)
     try:
-        msgspec.convert(raw, Fleet)  # others may be needed with it: only its own form is checked
+        msgspec.convert(raw, FleetSpec)  # others may be needed with it: only its own form is checked
     except msgspec.ValidationError as error:
         raise SpecError(f"{where}: {str(error).split(' - at')[0]}") from None
     try:

@@ -32,14 +32,14 @@ KEPT_BYTES = 2_000_000_000  # of runs in memory
 KEPT_SUBJECTS = 6
 ALIVE_S = 10.0  # a run that nobody wrote to for so long is not going on
 
-Kind = Literal["run", "frontier"]
+EntryKind = Literal["run", "frontier"]
 S = TypeVar("S", RunSubject, FrontierSubject)
 
 
 @dataclass(frozen=True)
 class Entry:
     name: str  # its path inside the folder
-    kind: Kind
+    kind: EntryKind
     path: Path
 
     @property
@@ -69,7 +69,7 @@ def entries(root: Path) -> Iterator[Entry]:
     found = 0
     for where, folders, files in os.walk(root, followlinks=False):
         folder = Path(where)
-        kind: Kind | None = "frontier" if FRONTIER_FILE in files else "run" if MANIFEST_FILE in files else None
+        kind: EntryKind | None = "frontier" if FRONTIER_FILE in files else "run" if MANIFEST_FILE in files else None
         depth = len(folder.relative_to(root).parts)
         folders[:] = (
             sorted(each for each in folders if not each.startswith(".")) if not kind and depth < DEEPEST else []

@@ -12,7 +12,7 @@ Counted = Callable[[float], tuple[float, float]]  # seconds back from now: how m
 
 
 @dataclass(frozen=True)
-class Rule:
+class BurnRule:
     """An alert while failures come at least `factor` times as fast as is allowed, over both windows.
 
     The long window says that it matters, the short one that it still goes on.
@@ -42,10 +42,10 @@ def _span(seconds: float) -> str:
 
 
 # Of a month's budget: 2% in an hour, 5% in six hours, 10% in three days.
-RULES = (Rule(14.4, 3600, 300), Rule(6, 6 * 3600, 1800), Rule(1, 3 * 86400, 6 * 3600))
+RULES = (BurnRule(14.4, 3600, 300), BurnRule(6, 6 * 3600, 1800), BurnRule(1, 3 * 86400, 6 * 3600))
 
 
-def parse_rules(text: str) -> tuple[Rule, ...]:
+def parse_rules(text: str) -> tuple[BurnRule, ...]:
     """`14.4:1h/5m, 6:6h/30m`."""
     found = []
     for term in text.split(","):
@@ -53,7 +53,7 @@ def parse_rules(text: str) -> tuple[Rule, ...]:
         long, slash, short = windows.partition("/")
         if not (colon and slash):
             raise SpecError(f"{term.strip()!r} is no burn rule; write factor:long/short, such as 14.4:1h/5m")
-        found.append(Rule(parse_number(factor), parse_seconds(long), parse_seconds(short)))
+        found.append(BurnRule(parse_number(factor), parse_seconds(long), parse_seconds(short)))
     return tuple(found)
 
 
@@ -67,7 +67,7 @@ class Burn:
     """A rule held against one signal at one moment."""
 
     signal: str
-    rule: Rule
+    rule: BurnRule
     long: float | None
     short: float | None
     firing: bool
@@ -96,7 +96,7 @@ class Alert:
 class Alarm:
     """The rules over all signals; remembers which alerts are on."""
 
-    def __init__(self, rules: Sequence[Rule], attain: float) -> None:
+    def __init__(self, rules: Sequence[BurnRule], attain: float) -> None:
         if not 0 < attain < 1:
             raise SpecError(f"to attain {attain:.6g} leaves no budget to burn; give --attain below 100%, as 99%")
         self.rules = tuple(rule for rule in rules if rule.factor * (1 - attain) <= 1 + 1e-9)

@@ -24,8 +24,8 @@ from openloop.score.money import reviews
 from openloop.score.scope import JudgedRun, Scope
 from openloop.slo import Objectives, SLOGate
 from openloop.units import NS_PER_S
-from openloop.watch.frame import GOODPUT, Ladder, Mark, ReplicaTails, columns
-from openloop.watch.ledger import Ledger
+from openloop.watch.counts import SecondCounts
+from openloop.watch.frame import GOODPUT, ReplicaTails, RollingTail, TimedMark, columns
 
 AT_ONCE = 20_000  # rows that are judged together while catching up
 SETTLE_S = 1.0  # what ended just now is not written yet
@@ -38,7 +38,7 @@ class Feed(Protocol):
     """What a watch is fed by. Seconds count from the start of the run, or of watching."""
 
     source: str  # as it is shown
-    ledger: Ledger
+    ledger: SecondCounts
     slo: str
     signals: tuple[str, ...]  # each has its columns in the ledger; goodput and success among them
     limits: tuple[str, ...]
@@ -50,14 +50,14 @@ class Feed(Protocol):
     @property
     def started_s(self) -> float | None: ...  # by the wall clock
     @property
-    def marks(self) -> list[Mark]: ...
+    def marks(self) -> list[TimedMark]: ...
     def read(self) -> None:
         """Take in what is new."""
 
     def clock(self) -> float:
         """Up to when everything is known."""
 
-    def tails(self, start_s: float, end_s: float) -> tuple[dict[str, Ladder], list[ReplicaTails]]: ...
+    def tails(self, start_s: float, end_s: float) -> tuple[dict[str, RollingTail], list[ReplicaTails]]: ...
     def traffic(self, start_s: float, end_s: float) -> tuple[float | None, int | None]:
         """Requests per second that were due, and how many are in flight at the end."""
 
@@ -74,7 +74,7 @@ class _Records:
         self.source, self.objectives, self.prices = source, objectives, prices
         self.slo = str(objectives)
         self.signals = (GOODPUT, "success", *gate_names(objectives))
-        self.ledger = Ledger(columns(self.signals), keep_s)
+        self.ledger = SecondCounts(columns(self.signals), keep_s)
         self.limits: tuple[str, ...] = ()
         self.notes: tuple[str, ...] = ()
         self.per_hour, self.priced, self.over = 0.0, False, False
@@ -92,8 +92,8 @@ class _Records:
             return None
 
     @property
-    def marks(self) -> list[Mark]:
-        return [Mark(event.at_ns / 1e9, event.kind, event.detail) for event in self.manifest.events]
+    def marks(self) -> list[TimedMark]:
+        return [TimedMark(event.at_ns / 1e9, event.kind, event.detail) for event in self.manifest.events]
 
     def take(self, run: Run, covered_ns: int = -1) -> None:
         self.manifest = run.manifest
@@ -142,7 +142,7 @@ class _Records:
         self.ledger.write(first, counts)
         self.notes = tuple(f"no row tells {name}: it is not judged, and goodput is without it" for name in unknown)
 
-    def tails(self, start_s: float, end_s: float) -> tuple[dict[str, Ladder], list[ReplicaTails]]:
+    def tails(self, start_s: float, end_s: float) -> tuple[dict[str, RollingTail], list[ReplicaTails]]:
         if self.judged is None:
             return {}, []
         a, b = np.searchsorted(self._left_s, (start_s, end_s))
@@ -182,17 +182,17 @@ def _told(scope: Scope, gate: SLOGate) -> bool:
     return not could.any() or bool((could & does).any())
 
 
-def _ladders(scope: Scope) -> dict[str, Ladder]:
+def _ladders(scope: Scope) -> dict[str, RollingTail]:
     found = {}
     for name, column in METRICS.items():
         values = getattr(scope.answers, column)[scope.deliveries.ok]
         values = values[~np.isnan(values)]
         if len(values):
-            found[name] = Ladder(len(values), *np.quantile(values, (0.5, 0.95, 0.99)).tolist())
+            found[name] = RollingTail(len(values), *np.quantile(values, (0.5, 0.95, 0.99)).tolist())
     return found
 
 
-class Replay(_Records):
+class FinishedFeed(_Records):
     """A run that is over, all of it at once."""
 
     def __init__(self, source: str, run: Run, objectives: Objectives, prices: Prices | None) -> None:

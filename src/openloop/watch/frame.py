@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from openloop.watch.burn import Alert, Burn
-from openloop.watch.ledger import Ledger
+from openloop.watch.counts import SecondCounts
 
 GOODPUT = "goodput"  # the signal of all gates together
 
@@ -15,7 +15,7 @@ def columns(signals: Sequence[str]) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Share:
+class PassedShare:
     """Of those that ended: how many passed. `at_most` differs where a source tells only bounds."""
 
     judged: float
@@ -24,7 +24,7 @@ class Share:
 
 
 @dataclass(frozen=True)
-class Ladder:
+class RollingTail:
     requests: int
     p50_s: float
     p95_s: float
@@ -36,12 +36,12 @@ class ReplicaTails:
     replica: str
     ended: int
     attainment: float
-    tails: dict[str, Ladder]  # by metric
+    tails: dict[str, RollingTail]  # by metric
     straggler: dict[str, float]  # by metric: how many times the fleet's p95
 
 
 @dataclass(frozen=True)
-class Mark:
+class TimedMark:
     """Something that was done to the system, or happened to it."""
 
     at_s: float
@@ -50,7 +50,7 @@ class Mark:
 
 
 @dataclass(frozen=True)
-class Disruption:
+class DisruptionLoss:
     """The stretch after an event, or while an alert is on, beside everything outside such stretches.
 
     `lost` is how many more would have been accepted at the steady attainment, and `extra_cost` the money beyond
@@ -87,29 +87,29 @@ class Frame:
     attainment: float | None
     attainment_at_most: float | None
     in_flight: int | None
-    gates: dict[str, Share]  # success, and each gate by itself
-    tails: dict[str, Ladder]
+    gates: dict[str, PassedShare]  # success, and each gate by itself
+    tails: dict[str, RollingTail]
     replicas: list[ReplicaTails]
     burns: list[Burn]
     alerts: list[Alert]  # that are on
-    events: list[Mark]  # so far
-    disruptions: list[Disruption]
+    events: list[TimedMark]  # so far
+    disruptions: list[DisruptionLoss]
     limits: tuple[str, ...]  # what this source cannot show
     notes: tuple[str, ...]
 
 
-def share(ledger: Ledger, signal: str, start: float, end: float) -> Share:
+def share(ledger: SecondCounts, signal: str, start: float, end: float) -> PassedShare:
     judged, low, high = (ledger.total(f"{signal}.{part}", start, end) for part in ("of", "low", "high"))
-    return Share(judged, low / judged if judged else None, high / judged if judged else None)
+    return PassedShare(judged, low / judged if judged else None, high / judged if judged else None)
 
 
 def disruptions(
-    ledger: Ledger,
+    ledger: SecondCounts,
     at_s: float,
     stretches: Sequence[tuple[str, str | None, float, float]],  # kind, detail, from, to
     per_hour: float,
     priced: bool,
-) -> Iterator[Disruption]:
+) -> Iterator[DisruptionLoss]:
     """Each stretch up to now, and what it cost beside everything else that was seen."""
     known = [(kind, detail, start, min(end, at_s)) for kind, detail, start, end in stretches if start < at_s]
     whole = _sums(ledger, ledger.first, at_s)
@@ -120,7 +120,7 @@ def disruptions(
         there = _sums(ledger, start, end)
         attainment, cost, each = _worth(there, per_hour, priced)
         accepted = there["accepted"]
-        yield Disruption(
+        yield DisruptionLoss(
             kind,
             detail,
             start,
@@ -137,7 +137,7 @@ def disruptions(
         )
 
 
-def _sums(ledger: Ledger, start: float, end: float) -> dict[str, float]:
+def _sums(ledger: SecondCounts, start: float, end: float) -> dict[str, float]:
     found = {name: ledger.total(name, start, end) for name in ("ended", "spent")}
     return found | {"accepted": ledger.total(f"{GOODPUT}.low", start, end), "seconds": max(int(end) - int(start), 0)}
 

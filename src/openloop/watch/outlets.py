@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from openloop.errors import SpecError
 from openloop.spec import plain
 from openloop.watch.burn import Alert
-from openloop.watch.frame import Frame, Share
+from openloop.watch.frame import Frame, PassedShare
 
 TIMEOUT_S = 5.0
 TRIES = 3
@@ -165,7 +165,7 @@ def metrics_page(frame: Frame) -> str:
 
 
 def _samples(frame: Frame) -> Iterator[tuple[str, dict[str, str], float | None]]:
-    shares = {"all": Share(0.0, frame.attainment, frame.attainment_at_most), **frame.gates}
+    shares = {"all": PassedShare(0.0, frame.attainment, frame.attainment_at_most), **frame.gates}
     for what in ("attainment", "at_most"):
         name = "attainment" if what == "attainment" else "attainment_at_most"
         yield from ((name, {"gate": gate}, getattr(each, what)) for gate, each in shares.items())

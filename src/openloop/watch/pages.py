@@ -8,12 +8,12 @@ from typing import Final
 
 from openloop.errors import SpecError
 from openloop.load.address import Place
-from openloop.load.prometheus import Page, read_figures, read_page
+from openloop.load.prometheus import PageValues, read_figures, read_page
 from openloop.load.scraper import MetricsPage
 from openloop.slo import Objectives
+from openloop.watch.counts import SecondCounts
 from openloop.watch.feeds import gate_names
-from openloop.watch.frame import GOODPUT, Ladder, Mark, ReplicaTails, columns
-from openloop.watch.ledger import Ledger
+from openloop.watch.frame import GOODPUT, ReplicaTails, RollingTail, TimedMark, columns
 
 Buckets = dict[float, float]  # by upper edge: how many were no longer
 
@@ -61,10 +61,10 @@ class PageFeed:
         self.slo = str(objectives)
         self._bounds = {gate.name: gate.within_s for gate in slo.gates if hasattr(gate, "within_s")}
         self.signals = (GOODPUT, "success", *gate_names(objectives))
-        self.ledger = Ledger(columns(self.signals), keep_s)
+        self.ledger = SecondCounts(columns(self.signals), keep_s)
         self.limits: tuple[str, ...] = LIMITS
         self.notes: tuple[str, ...] = ()
-        self.marks: list[Mark] = []
+        self.marks: list[TimedMark] = []
         self.per_hour, self.priced, self.over = 0.0, False, since_start
         self.started_s: float | None = None
         self._window_s, self._since_start = window_s, since_start
@@ -108,7 +108,7 @@ class PageFeed:
         born, self._born = self._born, page.get("process_start_time_seconds", self._born)
         anew = born and born != self._born
         if anew or any(_total(buckets) < _total(before.get(key, {})) for key, buckets in found.items()):
-            self.marks.append(Mark(self._at_s, "restart", "the server's counters began anew"))
+            self.marks.append(TimedMark(self._at_s, "restart", "the server's counters began anew"))
             before = {}
             self._seen = deque([(self._at_s, {})])
         self._count({key: _less(buckets, before.get(key, {})) for key, buckets in found.items()})
@@ -151,7 +151,7 @@ class PageFeed:
             return self._at_s + 1
         return self._clock_s + time.monotonic() - self.started_s + 1  # also while nothing can be read
 
-    def tails(self, *_: float) -> tuple[dict[str, Ladder], list[ReplicaTails]]:
+    def tails(self, *_: float) -> tuple[dict[str, RollingTail], list[ReplicaTails]]:
         if len(self._seen) < 2:
             return {}, []
         first, last = self._seen[0][1], self._seen[-1][1]
@@ -160,7 +160,7 @@ class PageFeed:
             if key in last:
                 new = _less(last[key], first.get(key, {}))
                 if _total(new) > 0:
-                    found[key] = Ladder(int(_total(new)), *(_edge(new, q) for q in (0.5, 0.95, 0.99)))
+                    found[key] = RollingTail(int(_total(new)), *(_edge(new, q) for q in (0.5, 0.95, 0.99)))
         return found, []
 
     def traffic(self, *_: float) -> tuple[float | None, int | None]:
@@ -172,7 +172,7 @@ def _of_gaps(name: str) -> bool:
     return name in ("tpot", "tbt") or name.startswith("itl")
 
 
-def _buckets(page: Page, key: str) -> Buckets:
+def _buckets(page: PageValues, key: str) -> Buckets:
     """Of the first family that the page has, all its label sets together."""
     for family in HISTOGRAMS[key]:
         found: Buckets = {}
@@ -184,7 +184,7 @@ def _buckets(page: Page, key: str) -> Buckets:
     return {}
 
 
-def _finished(page: Page, found: dict[str, Buckets]) -> tuple[Buckets, Buckets]:
+def _finished(page: PageValues, found: dict[str, Buckets]) -> tuple[Buckets, Buckets]:
     """Requests that ended, and of these those that went well."""
     counted = page.get("vllm_request_success_total")
     if not counted:  # every request that has an end-to-end latency

@@ -8,8 +8,8 @@ from rich.text import Text
 
 from openloop.units import format_count, format_money, format_rate, format_seconds, format_share
 from openloop.watch.burn import Alert
-from openloop.watch.frame import GOODPUT, Frame, Ladder, share
-from openloop.watch.ledger import Ledger
+from openloop.watch.counts import SecondCounts
+from openloop.watch.frame import GOODPUT, Frame, RollingTail, share
 
 BARS = " ▁▂▃▄▅▆▇█"
 POINTS = 30
@@ -27,7 +27,9 @@ def line(frame: Frame) -> str:
     )
 
 
-def history(ledger: Ledger, signals: Sequence[str], at_s: float, window_s: float) -> dict[str, list[float | None]]:
+def history(
+    ledger: SecondCounts, signals: Sequence[str], at_s: float, window_s: float
+) -> dict[str, list[float | None]]:
     """The rolling share of each signal, and rolling rates, over the last stretches."""
     moments = [at_s - (POINTS - 1 - i) * window_s / 6 for i in range(POINTS)]
     moments = [at for at in moments if at > ledger.first]
@@ -138,7 +140,7 @@ def _disruptions(frame: Frame) -> Iterator[Text]:
         yield Text("; ".join(parts), style="magenta")
 
 
-def _steps(ladder: Ladder | None) -> list[str]:
+def _steps(ladder: RollingTail | None) -> list[str]:
     if ladder is None:
         return ["", "", ""]
     return [format_seconds(each) for each in (ladder.p50_s, ladder.p95_s, ladder.p99_s)]

@@ -13,10 +13,10 @@ from openloop.records import MANIFEST_FILE, Prices, locate
 from openloop.records.tail import Tail
 from openloop.score.scorer import objectives_of
 from openloop.slo import Objectives, read_slo
-from openloop.watch.burn import RULES, Alarm, Alert, Rule
-from openloop.watch.feeds import Feed, Replay, RunFeed, SpanFeed, wall
+from openloop.watch.burn import RULES, Alarm, Alert, BurnRule
+from openloop.watch.counts import SecondCounts
+from openloop.watch.feeds import Feed, FinishedFeed, RunFeed, SpanFeed, wall
 from openloop.watch.frame import GOODPUT, Frame, disruptions, share
-from openloop.watch.ledger import Ledger
 from openloop.watch.pages import PageFeed
 
 WINDOW_S = 60.0
@@ -26,7 +26,7 @@ SILENT_S = 30.0
 @dataclass(frozen=True)
 class Settings:
     attain: float = 0.99
-    rules: tuple[Rule, ...] = RULES
+    rules: tuple[BurnRule, ...] = RULES
     window_s: float = WINDOW_S
     every_s: float = 1.0
     disruption_s: float = WINDOW_S
@@ -56,7 +56,7 @@ def open_feed(what: str | Path, slo: str | None, prices: Prices | None, settings
     if place.is_file() and (_spans(place) or (settings.speed is None and not place.stat().st_size)):
         return SpanFeed(place, _given(slo), prices, keep_s, held_s, over=settings.speed is not None)
     run = open_any(what)
-    return Replay(place.name, run, objectives_of(run, slo), prices)
+    return FinishedFeed(place.name, run, objectives_of(run, slo), prices)
 
 
 def _spans(path: Path) -> bool:
@@ -165,7 +165,7 @@ class _Looked:
         )
 
 
-def _counted(ledger: Ledger, signal: str, at_s: float) -> Callable[[float], tuple[float, float]]:
+def _counted(ledger: SecondCounts, signal: str, at_s: float) -> Callable[[float], tuple[float, float]]:
     """What may have passed counts as passed: an alert is about what surely failed."""
     return lambda back: (
         ledger.total(f"{signal}.of", at_s - back, at_s),
@@ -173,6 +173,6 @@ def _counted(ledger: Ledger, signal: str, at_s: float) -> Callable[[float], tupl
     )
 
 
-def _silence(ledger: Ledger, at_s: float, *, following: bool) -> Iterator[str]:
+def _silence(ledger: SecondCounts, at_s: float, *, following: bool) -> Iterator[str]:
     if following and at_s > SILENT_S and not ledger.total("ended", at_s - SILENT_S, at_s):
         yield f"nothing has ended for {SILENT_S:g} s or more"

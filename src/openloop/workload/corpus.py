@@ -19,8 +19,8 @@ TOKENS_PER_WORD = 4 / 3  # of English, roughly: only for what a picture shows, a
 ROLES = {"human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant", "system": "system"}
 CODES = {"user": USER, "assistant": ASSISTANT, "system": SYSTEM}
 
-Messages = tuple[tuple[str, str], ...]
-Known = tuple[str | None, str | None]  # the right answer, and what it is to be grounded in
+Dialogue = tuple[tuple[str, str], ...]
+KnownAnswer = tuple[str | None, str | None]  # the right answer, and what it is to be grounded in
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Corpus(Term):
         )
 
 
-def _pieces(corpus: list[Messages]) -> Pieces:
+def _pieces(corpus: list[Dialogue]) -> Pieces:
     """What can be said of given texts without a tokenizer; the same text has the same identity."""
     known: dict[tuple[str, str], int] = {}
     flat = [message for messages in corpus for message in messages]
@@ -72,7 +72,7 @@ def _tokens(text: str) -> int:
     return max(round(len(text.split()) * TOKENS_PER_WORD), 1)
 
 
-def _records(path: Path) -> Iterator[tuple[Messages, int, Known]]:
+def _records(path: Path) -> Iterator[tuple[Dialogue, int, KnownAnswer]]:
     """Messages, how many tokens to ask for (0 where the file does not say), and what is known of the answer."""
     text = read_text(path)
     if path.suffix == ".json":
@@ -95,7 +95,7 @@ def _json(text: str, where: str) -> Any:
         raise SpecError(f"{where} is not JSON: {error}") from None
 
 
-def _record(found: Any, where: str) -> tuple[Messages, int, Known]:
+def _record(found: Any, where: str) -> tuple[Dialogue, int, KnownAnswer]:
     output, known = 0, _known(found, where)
     if isinstance(found, dict):
         output = found.get("output_tokens", found.get("max_tokens", 0)) or 0
@@ -115,7 +115,7 @@ def _record(found: Any, where: str) -> tuple[Messages, int, Known]:
     return messages, output, known
 
 
-def _known(found: Any, where: str) -> Known:
+def _known(found: Any, where: str) -> KnownAnswer:
     told = [found.get(name) if isinstance(found, dict) else None for name in ("reference", "context")]
     for name, value in zip(("reference", "context"), told, strict=True):
         if value is not None and not isinstance(value, str):

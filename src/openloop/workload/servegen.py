@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from openloop.arrays import Floats, Ints
-from openloop.arrivals import MOST_ARRIVALS, Gamma, Weibull
+from openloop.arrivals import MOST_ARRIVALS, GammaArrivals, Weibull
 from openloop.errors import SpecError
 from openloop.spec import read_text
 from openloop.terms import PATH, RATE, SECONDS, Term, param
@@ -36,7 +36,7 @@ class _Window:
         """In seconds from the start of the recording, at `factor` times the rate; as bursty as it was."""
         shape = min(max(self.shape, LEAST_SHAPE * 1.001), MOST_SHAPE)
         rate = self.rate * factor
-        process = Weibull(rate, shape) if self.kind == "weibull" else Gamma(rate, 1 / math.sqrt(shape))
+        process = Weibull(rate, shape) if self.kind == "weibull" else GammaArrivals(rate, 1 / math.sqrt(shape))
         return self.start_s + process.times(self.end_s - self.start_s, rng)
 
 

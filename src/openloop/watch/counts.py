@@ -7,7 +7,7 @@ import numpy as np
 from openloop.arrays import Floats
 
 
-class Ledger:
+class SecondCounts:
     """Named counts of each whole second; what is older than `keep_s` seconds may be forgotten."""
 
     def __init__(self, names: Iterable[str], keep_s: int = 1 << 40) -> None:
