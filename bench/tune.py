@@ -34,7 +34,7 @@ SCENARIOS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any], str]]
     "batching": (
         {"model": "8b", "gpu": "h100", "memory_tokens": 60_000, "price_per_hour": 3.0},
         {
-            "policy": ["chunked", "prefill-first", "prepone:steps=4"],
+            "batching": ["chunked", "prefill-first", "prepone:steps=4"],
             "order": ["first", "shortest", "deadline", "goodput:late=shed"],
             "max_tokens": {"from": 256, "to": 8192, "times": 2},
             "max_sequences": {"from": 8, "to": 256, "times": 2},

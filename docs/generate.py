@@ -36,7 +36,7 @@ from openloop.routing import ROUTING
 from openloop.score import Score
 from openloop.serve import ENGINES
 from openloop.sim import QUEUES
-from openloop.sim.batching import ORDERS, POLICIES
+from openloop.sim.batching import BATCHING, ORDERS
 from openloop.sim.events import EVENTS
 from openloop.sim.quality import QualityModel
 from openloop.sim.steps import GPUS, MEASURED, MODELS, preset
@@ -192,7 +192,7 @@ PARTS: dict[str, Callable[[], Iterator[str]]] = {
     "distributions": terms(DISTRIBUTIONS),
     "queues": terms(QUEUES),
     "sources": terms(SOURCES),
-    "policies": terms(POLICIES),
+    "batching": terms(BATCHING),
     "orders": terms(ORDERS),
     "routing": terms(ROUTING),
     "admission": terms(ADMISSION),

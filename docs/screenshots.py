@@ -20,7 +20,7 @@ from openloop.view import ViewServer
 FIGURES = Path(__file__).parent / "figures"
 SLO = "ttft<=1s, tpot<=30ms"
 RATES = (4.0, 8.0, 12.0, 14.0, 16.0, 18.0, 20.0, 22.0, 25.0, 28.0)
-FLEET = "model: 8b\ngpu: h100\npolicy: chunked\n"
+FLEET = "model: 8b\ngpu: h100\nbatching: chunked\n"
 ASK = {
     "prompt": "lognormal(median=900,sigma=0.7)",
     "output": "lognormal(median=200,sigma=0.5)",

@@ -18,7 +18,7 @@ from openloop.slo import read_slo
 from openloop.workload import Workload, read_source
 
 CHAT = "synthetic:prompt=lognormal(median=110,sigma=0.9),output=lognormal(median=240,sigma=0.85)"
-SYSTEM = {"model": "8b", "gpu": "a100", "memory_tokens": 360_000, "policy": "prefill-first", "max_tokens": 32_768}
+SYSTEM = {"model": "8b", "gpu": "a100", "memory_tokens": 360_000, "batching": "prefill-first", "max_tokens": 32_768}
 SLO = {"default": {"gates": "ttft<=1s, tpot<=100ms", "smooth": {"alpha": 5, "read": "10tok/s"}}}
 SECONDS = 300.0
 RATES = [2, 4, 6, 8, 10, 12, 14, 16, 17, 18, 19, 20, 21, 22, 23, 24]

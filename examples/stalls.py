@@ -21,13 +21,13 @@ from openloop.sim.fleet import read_fleet, simulate_fleet
 from openloop.workload import Workload, read_source
 
 LONG = "synthetic:prompt=lognormal(median=1400,sigma=0.5),output=lognormal(median=240,sigma=0.85)"
-WHOLE = {"policy": "prefill-first", "max_tokens": 32768}
+WHOLE = {"batching": "prefill-first", "max_tokens": 32768}
 SYSTEMS = {
     "whole prompts": WHOLE,
-    "chunks of 512": {"policy": "chunked", "max_tokens": 512},
-    "prepone 4": WHOLE | {"policy": "prepone:steps=4"},
-    "prepone 8": WHOLE | {"policy": "prepone:steps=8"},
-    "prepone 16": WHOLE | {"policy": "prepone:steps=16"},
+    "chunks of 512": {"batching": "chunked", "max_tokens": 512},
+    "prepone 4": WHOLE | {"batching": "prepone:steps=4"},
+    "prepone 8": WHOLE | {"batching": "prepone:steps=8"},
+    "prepone 16": WHOLE | {"batching": "prepone:steps=16"},
     "delay 50 ms": WHOLE | {"delay": "50ms"},
 }
 PACE_S = 1 / 20  # of the reader

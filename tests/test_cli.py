@@ -341,7 +341,7 @@ def test_a_fleet_is_simulated_scored_and_explained(tmp_path: Path) -> None:
     assert found["attainment"] == 1.0
     assert openloop.open_run(tmp_path / "run").manifest.model == "8b"
     assert "floor = " in call("sim", fleet, "--explain").stdout
-    fleet.write_text("model: 8b\ngpu: h100\npolicy: chunky\n")
+    fleet.write_text("model: 8b\ngpu: h100\nbatching: chunky\n")
     assert "did you mean 'chunked'" in call("sim", fleet, "--rate", "4", code=2).stderr
     fleet.write_text("model: 8b\ngpu: h100\nmemory_tokens: 100\n")
     assert "longer than the memory" in call("sim", fleet, "--rate", "4", code=2).stderr

@@ -76,11 +76,11 @@ class Limit:
 
     def whole(self) -> float:
         """vLLM's, with the best of its batch sizes."""
-        fleet = {**self.model, "policy": "prefill-first", "max_tokens": self.longest}
+        fleet = {**self.model, "batching": "prefill-first", "max_tokens": self.longest}
         return max(capacity({**fleet, "max_sequences": size}, self.data[1], self.holds) for size in (32, 64, 128))
 
     def chunked(self) -> float:
-        fleet = {**self.model, "policy": "chunked", "max_tokens": self.chunk, "max_sequences": 128}
+        fleet = {**self.model, "batching": "chunked", "max_tokens": self.chunk, "max_sequences": 128}
         return capacity(fleet, self.data[1], self.holds)
 
 
@@ -113,9 +113,9 @@ def _tail(limit: Limit) -> Chart:
     chart = Chart("Mistral-7B on an A100: chunks hold the tail of token gaps", "Requests/s", "p99 gap (s)", log_y=True)
     workload = Workload.of(read_source(limit.data[1]))
     rates = [0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0]
-    for name, policy in (("whole prompts", "prefill-first"), ("chunks of 512", "chunked")):
-        tokens = limit.longest if policy == "prefill-first" else limit.chunk
-        fleet = read_fleet({**limit.model, "policy": policy, "max_tokens": tokens, "max_sequences": 128})
+    for name, batching in (("whole prompts", "prefill-first"), ("chunks of 512", "chunked")):
+        tokens = limit.longest if batching == "prefill-first" else limit.chunk
+        fleet = read_fleet({**limit.model, "batching": batching, "max_tokens": tokens, "max_sequences": 128})
         scores = [
             ol.score(simulate_fleet(fleet, workload, Poisson(rate), REQUESTS / rate, 1), "ttft<=1s") for rate in rates
         ]
@@ -140,7 +140,7 @@ def replica(factors: Factors, tp: int = 1) -> dict[str, Any]:
     return {
         "step": {name: f"{1e9 * value:.5f}ns" for name, value in step.items()},
         "memory_tokens": found.kv_tokens,
-        "policy": "prefill-first",
+        "batching": "prefill-first",
     }
 
 

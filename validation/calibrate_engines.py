@@ -19,7 +19,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", nargs="+", type=Path)
     parser.add_argument("--slo", default=SLO)
-    parser.add_argument("--known", default="", help="settings of the engine, as policy=chunked,max_tokens=256")
+    parser.add_argument("--known", default="", help="settings of the engine, as batching=chunked,max_tokens=256")
     parser.add_argument("--attain", type=float, default=0.95)
     parser.add_argument("-o", "--out", type=Path, default=Path("validation-output"))
     given = parser.parse_args()

@@ -168,7 +168,7 @@ def seeds(name: str) -> list[bytes]:
         stored = ["BlockStored", [7], None, [1, 2, 3, 4], 4, None]
         return [msgspec.msgpack.encode([1.5, [stored, ["BlockRemoved", [7]], {"type": "AllBlocksCleared"}]])]
     fleet = b"model: 8b\ngpu: h100\nreplicas: 2\nmemory: {blocks: 100, block: 16}\n"
-    proxy = b"replicas: [{url: 'http://127.0.0.1:1', name: a}]\npolicy: prefix-aware\nslo: ttft<=1s\n"
+    proxy = b"replicas: [{url: 'http://127.0.0.1:1', name: a}]\nrouting: prefix-aware\nslo: ttft<=1s\n"
     return {
         "slo": [b"ttft<=500ms, tpot<=40ms", b"p99 ttft<=1s; quality", b"deadline: 1s + 50ms * i"],
         "arrivals": [b"gamma:rate=12,cv=2", b"poisson:rate=5", b"steps:rate=1,to=9"],
@@ -177,7 +177,7 @@ def seeds(name: str) -> list[bytes]:
         "retry": [b"retry:most=2,on=error+shed"],
         "hedge": [b"hedge:after=p95,budget=10%"],
         "gate": [b"json", b"regex:^a", b"length:min=1,max=9"],
-        "known": [b"policy=chunked,max_tokens=2048", b"max_sequences=16"],
+        "known": [b"batching=chunked,max_tokens=2048", b"max_sequences=16"],
         "routing": [b"prefix-aware:lead=4", b"power-of-two"],
         "prometheus": [b'vllm:num_requests_waiting{engine="0"} 3\n', b"llamacpp:requests_deferred 1\n"],
         "scenario": [STARTER.encode()],

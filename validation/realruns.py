@@ -46,7 +46,7 @@ TIMES = ("queued_ts", "first_token_ts", "last_token_ts")
 def known(meta: Path) -> str:
     """What the engine was told, which whoever runs it knows."""
     found = json.loads(meta.read_text())
-    told = {"policy": "chunked", "max_tokens": found["engine_kwargs"]["max_num_batched_tokens"]}
+    told = {"batching": "chunked", "max_tokens": found["engine_kwargs"]["max_num_batched_tokens"]}
     told["max_sequences"] = found["engine_kwargs"]["max_num_seqs"]
     if "kv_cache" in found:
         told["memory_tokens"] = found["kv_cache"]["num_kv_tokens"]

@@ -2,8 +2,8 @@
 
     python -m validation.recovery [--systems 10] -o OUT
 
-Each system has random step times, policy and limits. It is measured at three rates, one of them beyond what it can do;
-every delivery is late by a random time, and one in two hundred by ten times that.
+Each system has random step times, batching and limits. It is measured at three rates, one of them beyond what it
+can do; every delivery is late by a random time, and one in two hundred by ten times that.
 """
 
 import argparse
@@ -38,7 +38,7 @@ def system(rng: np.random.Generator) -> dict[str, Any]:
             "context": f"{rng.uniform(20, 150):.1f}ns", "attention": f"{rng.uniform(0, 4):.2f}ns",
             "sequence": f"{rng.uniform(5, 100):.1f}us",
         },
-        "policy": str(rng.choice(["chunked", "prefill-first"])),
+        "batching": str(rng.choice(["chunked", "prefill-first"])),
         "max_tokens": int(rng.choice([512, 1024, 2048, 4096])),
         "max_sequences": int(rng.choice([16, 32, 64])),
         "overhead": f"{rng.uniform(2, 20):.2f}ms",
@@ -101,7 +101,7 @@ def main() -> None:
                for name in ("ttft_s", "tpot_s", "e2e_s") for share in ("p50", "p99")]  # fmt: skip
         offs.append(off)
         lines.append([
-            number, f"{true.policy}, {true.max_tokens}, {true.max_sequences}", str(found.limits),
+            number, f"{true.batching}, {true.max_tokens}, {true.max_sequences}", str(found.limits),
             *(f"{each:+.1%}" for each in steps[-1]), *(f"{each:+.1%}" for each in off),
         ])  # fmt: skip
         print(lines[-1], flush=True)

@@ -1,6 +1,6 @@
 """What a client does when an answer is bad, or late: ask again, or ask somebody else as well.
 
-Policies are pure: the same ones serve in front of a live server and in a model of one.
+They are pure: the same ones serve in front of a live server and in a model of one.
 """
 
 import re

@@ -60,7 +60,7 @@ def runs(true: FleetSpec) -> list[Run]:
 
 @pytest.fixture(scope="module")
 def found(runs: list[Run]) -> Calibration:
-    return calibrate(runs, "policy=chunked,max_tokens=512")
+    return calibrate(runs, "batching=chunked,max_tokens=512")
 
 
 def test_a_known_system_is_found_again(true: FleetSpec, found: Calibration) -> None:
@@ -94,7 +94,7 @@ def test_first_and_last_tokens_are_enough(true: FleetSpec, runs: list[Run]) -> N
         events[:, 1] = np.maximum(events[:, 1], events[:, 0])
         both = make_lists("event_ns", events.ravel(), np.full(len(rows), 2))
         ends.append(rows_of(run, event_ns=both, ends_only=np.ones(len(rows), bool)))
-    made = fleet_of(calibrate(ends, "policy=chunked,max_tokens=512,max_sequences=12")).step_time()
+    made = fleet_of(calibrate(ends, "batching=chunked,max_tokens=512,max_sequences=12")).step_time()
     assert made.decode(8, 250) == pytest.approx(true.step_time().decode(8, 250), rel=0.05)
 
 
@@ -106,7 +106,7 @@ def test_steps_that_stall_make_all_of_them_longer(true: FleetSpec, runs: list[Ru
         events = [[at + 10_000_000 * (at // 160_000_000) for at in row["event_ns"]] for row in rows]
         lists = make_lists("event_ns", np.concatenate(events), np.array([len(each) for each in events]))
         stalled.append(rows_of(run, event_ns=lists, ended_ns=[each[-1] for each in events]))
-    known = "policy=chunked,max_tokens=512,max_sequences=12"
+    known = "batching=chunked,max_tokens=512,max_sequences=12"
     plain, longer = (fleet_of(calibrate(each, known)).step_time() for each in (runs[:2], stalled))
     assert plain.decode(6, 250) == pytest.approx(true.step_time().decode(6, 250), rel=0.02)
     assert 1.03 < longer.decode(6, 250) / plain.decode(6, 250) < 1.09
@@ -118,7 +118,7 @@ def test_places_show_themselves_where_people_queue_for_them(true: FleetSpec) -> 
         several, _, waiting = _crowds(read_trace(measure(fleet, 28.0, 3))[0])
         assert np.mean(waiting >= 3) > 0.1
         assert _piled(several, int(np.quantile(several, 0.999)), waiting) is shown
-    found = calibrate([measure(true, rate, 7) for rate in (6.0, 27.0)], "policy=chunked,max_tokens=512").limits
+    found = calibrate([measure(true, rate, 7) for rate in (6.0, 27.0)], "batching=chunked,max_tokens=512").limits
     assert (found.max_sequences, found.memory_tokens) == (12, None)  # by the loss alone, memory would be short as well
 
 
@@ -193,7 +193,7 @@ def test_prompts_that_hide_in_a_step_leave_open_what_a_token_takes() -> None:
     true = read_fleet({"step": {"floor": "5ms", "token": "20us", "sequence": "40us"}})
     how = Workload.of(read_source("synthetic:prompt=100,output=40"))
     short = [simulate_fleet(true, how, read_arrivals(f"poisson:rate={rate}"), 20.0, 1) for rate in (4.0, 20.0)]
-    found = calibrate(short, "policy=chunked,max_tokens=512")
+    found = calibrate(short, "batching=chunked,max_tokens=512")
     low, high = found.interval("token")
     assert low <= 20e-6 <= high < 100e-6
     assert low <= found.value("token") <= high
@@ -222,7 +222,7 @@ def test_what_was_set_by_hand_is_not_drawn(found: Calibration) -> None:
 
 def test_runs_of_unlike_systems_are_noticed(runs: list[Run]) -> None:
     slow = read_fleet({**TRUE, "step": {**STEP, "fixed": "60ms"}})
-    mixed = calibrate([runs[0], measure(slow, 5.0, 3)], "policy=chunked,max_tokens=512,max_sequences=12")
+    mixed = calibrate([runs[0], measure(slow, 5.0, 3)], "batching=chunked,max_tokens=512,max_sequences=12")
     assert any(line.startswith("whether this is one system") for line in unknown(mixed))
     assert any(line.startswith("whether this is one system") for line in suggestions(mixed))
     assert np.all(mixed.draws < 100)
@@ -319,3 +319,8 @@ def test_too_short_or_at_one_concurrency(true: FleetSpec) -> None:
 def test_sentences(read: Any, sentence: str) -> None:
     with pytest.raises(OpenloopError, match=sentence):
         read()
+
+
+def test_batching_may_be_called_by_its_earlier_name() -> None:
+    assert read_known("policy=static") == read_known("batching=static")
+    assert read_change("policy: static").keys == {"batching": "static"}

@@ -11,7 +11,7 @@ import openloop as ol
 from openloop.arrivals import Poisson, read_arrivals
 from openloop.errors import SpecError
 from openloop.sim import tables
-from openloop.sim.batching import POLICIES
+from openloop.sim.batching import BATCHING
 from openloop.sim.fleet import read_fleet, simulate_fleet
 from openloop.slo import read_slo
 from openloop.workload import Workload, read_source
@@ -41,7 +41,7 @@ SCALES: list[dict[str, Any] | None] = [
 
 @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
-    st.sampled_from(list(POLICIES)),
+    st.sampled_from(list(BATCHING)),
     st.sampled_from(["first", "goodput:late=shed"]),
     st.sampled_from(WORKLOADS),
     st.sampled_from(CLIENTS),
@@ -55,10 +55,10 @@ SCALES: list[dict[str, Any] | None] = [
     st.integers(0, 1000),
 )
 def test_every_request_ends_once_and_attempts_add_up(
-    policy: str, order: str, spec: str, client: Any, events: Any, scale: Any, admission: str | None, routing: str,
+    batching: str, order: str, spec: str, client: Any, events: Any, scale: Any, admission: str | None, routing: str,
     memory: int, swap: str | None, rate: float, seed: int,
 ) -> None:  # fmt: skip
-    found = fleet(policy=policy, order=order, client=client, events=events, scale=scale, admission=admission,
+    found = fleet(batching=batching, order=order, client=client, events=events, scale=scale, admission=admission,
                   routing=routing, memory_tokens=memory, swap=swap, replicas=2, max_sequences=16)  # fmt: skip
     asked = demand(spec, rate, seed)
     outcome = served(found, asked, seed=seed)
@@ -91,8 +91,8 @@ def test_the_same_seed_gives_the_same_run(spec: str) -> None:
 
 def test_what_leaves_in_small_blocks_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """However often finished attempts leave the tables."""
-    for policy in POLICIES:
-        found = fleet(policy=policy, client=CLIENTS[4], events=EVENTS[1], replicas=2, memory_tokens=3_000)
+    for batching in BATCHING:
+        found = fleet(batching=batching, client=CLIENTS[4], events=EVENTS[1], replicas=2, memory_tokens=3_000)
         whole = served(found, demand(rate=20.0))
         monkeypatch.setattr("openloop.sim.engine.BLOCK_ROWS", 16)
         small = served(found, demand(rate=20.0))
@@ -214,7 +214,7 @@ def test_prefill_and_decode_apart() -> None:
     apart: dict[str, Any] = {"groups": [{"replicas": 2, "role": "prefill"}, {"replicas": 2, "role": "decode"}]}
     found = run(10.0, **apart)
     found.validate()
-    together = run(10.0, replicas=4, policy="prefill-first")
+    together = run(10.0, replicas=4, batching="prefill-first")
     first, second = (ol.score(each, "tbt<=1s") for each in (found, together))
     assert first.tbt_s is not None
     assert second.tbt_s is not None

@@ -16,7 +16,7 @@ from openloop.arrivals import Poisson
 from openloop.distributions import Exponential, Fixed, Uniform
 from openloop.errors import SpecError
 from openloop.sim import tables
-from openloop.sim.batching import ORDERS, POLICIES
+from openloop.sim.batching import BATCHING, ORDERS
 from openloop.sim.engine import SimEngine
 from openloop.sim.fleet import FleetSpec, engine_of, read_fleet, simulate_fleet
 from openloop.slo import read_slo
@@ -67,7 +67,7 @@ WORKLOADS = [
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
-    st.sampled_from(list(POLICIES)),
+    st.sampled_from(list(BATCHING)),
     st.sampled_from([*ORDERS, "goodput:late=shed"]),
     st.sampled_from(WORKLOADS),
     st.sampled_from([2_000, 4_000, 20_000]),
@@ -79,10 +79,10 @@ WORKLOADS = [
     st.integers(0, 1000),
 )
 def test_nothing_is_lost_or_made(
-    policy: str, order: str, spec: str, memory: int, sequences: int, tokens: int, swap: str | None, replicas: int,
+    batching: str, order: str, spec: str, memory: int, sequences: int, tokens: int, swap: str | None, replicas: int,
     rate: float, seed: int,
 ) -> None:  # fmt: skip
-    found = fleet(policy=policy, order=order, memory_tokens=memory, max_sequences=sequences, max_tokens=tokens,
+    found = fleet(batching=batching, order=order, memory_tokens=memory, max_sequences=sequences, max_tokens=tokens,
                   swap=swap, replicas=replicas, routing="least-requests")  # fmt: skip
     asked = demand(spec, rate, seed)
     outcome = served(found, asked)
@@ -119,10 +119,10 @@ def check_whole(outcome: Outcome, asked: Demand) -> None:
     assert len(np.unique(first.request)) == len(first)
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("batching", BATCHING)
 @pytest.mark.parametrize("more", [{}, {"memory_tokens": 3_000}, {"drafts": {"tokens": 3, "acceptance": 0.6}}])
-def test_runs_of_steps_equal_single_steps(policy: str, more: dict[str, Any]) -> None:
-    found, asked = fleet(policy=policy, **more), demand()
+def test_runs_of_steps_equal_single_steps(batching: str, more: dict[str, Any]) -> None:
+    found, asked = fleet(batching=batching, **more), demand()
     whole, single = served(found, asked), served(found, asked, 1)
     assert np.array_equal(whole.rows.status, single.rows.status)
     assert np.allclose(whole.rows.ended, single.rows.ended, rtol=1e-9)
@@ -163,19 +163,19 @@ def test_one_at_a_time_it_is_the_queue_of_the_textbooks(lengths: Any, square: fl
 PLAIN = """
 import json, sys
 from tests.sim.test_fleet import *
-found = fleet(policy=sys.argv[1], memory_tokens=3000)
+found = fleet(batching=sys.argv[1], memory_tokens=3000)
 asked = demand(sys.argv[2], 10.0)
 outcome = served(found, asked.take(np.arange(min(len(asked), 120))) if asked.after is None else asked)
 print(json.dumps([outcome.rows.ended.tolist(), outcome.counts.tolist(), outcome.times.tolist()]))
 """
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("batching", BATCHING)
 @pytest.mark.parametrize("spec", WORKLOADS[:2])
-def test_plain_python_gives_the_same(policy: str, spec: str) -> None:
+def test_plain_python_gives_the_same(batching: str, spec: str) -> None:
     results = []
     for off in ("0", "1"):
-        command = [sys.executable, "-c", PLAIN, policy, spec]
+        command = [sys.executable, "-c", PLAIN, batching, spec]
         done = subprocess.run(
             command, env={**os.environ, "NUMBA_DISABLE_JIT": off}, capture_output=True, text=True, check=False
         )
@@ -194,10 +194,10 @@ def run(rate: float = 9.0, seconds: float = 200.0, **more: Any) -> ol.Run:
 
 def test_chunks_and_preponed_tokens_remove_the_stalls_of_prefill_first() -> None:
     tails = {}
-    for policy in ("prefill-first", "chunked", "prepone:steps=8"):
-        score = ol.score(run(policy=policy), "tbt<=10s")
+    for batching in ("prefill-first", "chunked", "prepone:steps=8"):
+        score = ol.score(run(batching=batching), "tbt<=10s")
         assert score.tbt_s is not None
-        tails[policy] = score.tbt_s.p99
+        tails[batching] = score.tbt_s.p99
     assert tails["chunked"] < 0.6 * tails["prefill-first"]
     assert tails["prepone:steps=8"] < 0.6 * tails["prefill-first"]
 
@@ -230,7 +230,7 @@ def test_a_cache_knows_what_was_said_before() -> None:
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"policy": "chunky"}, "did you mean 'chunked'"),
+        ({"batching": "chunky"}, "did you mean 'chunked'"),
         ({"order": "last"}, "unknown order 'last'; known are first"),
         ({"model": "8b", "gpu": "h900", "step": None}, "unknown GPU 'h900'"),
         ({"model": "70b", "gpu": "l40s", "step": None}, "does not fit on 1 x L40S"),
@@ -238,13 +238,21 @@ def test_a_cache_knows_what_was_said_before() -> None:
         ({"replicas": 0}, "replicas is 0; it is at least 1"),
         ({"memory_tokens": 3}, "at least one block"),
         ({"step": {"floor": "0s", "token": "0s"}}, "no end of capacity"),
-        ({"polcy": "chunked"}, "unknown key 'polcy'; did you mean 'policy'?"),
+        ({"batchng": "chunked"}, "unknown key 'batchng'; did you mean 'batching'?"),
         ({"speed": 0.0}, "speed is 0.0"),
     ],
 )
 def test_what_is_no_fleet_is_refused(change: dict[str, Any], sentence: str) -> None:
     with pytest.raises(SpecError, match=sentence.replace("?", r"\?")):
         read_fleet({"step": STEP, **change})
+
+
+def test_files_that_call_batching_a_policy_are_still_read() -> None:
+    old, new = ({"step": STEP, key: "static", "groups": [{key: "chunked"}, {}]} for key in ("policy", "batching"))
+    assert [each.batching for each in read_fleet(old).kinds()] == ["chunked", "static"]
+    assert read_fleet(old).kinds() == read_fleet(new).kinds()
+    with pytest.raises(SpecError, match="unknown key 'policy'"):
+        read_fleet(old | new)
 
 
 def test_a_request_longer_than_the_memory_is_refused() -> None:
@@ -270,7 +278,7 @@ def test_drafts_come_several_at_a_time_and_are_counted() -> None:
 
 def test_a_delay_at_delivery_lowers_the_tail_of_gaps_and_leaves_idle_time_as_it_is() -> None:
     slo = "tbt<=10s, read_from_first>=20tok/s"
-    plain, delayed = (ol.score(run(policy="prefill-first", delay=each), slo) for each in (None, "50ms"))
+    plain, delayed = (ol.score(run(batching="prefill-first", delay=each), slo) for each in (None, "50ms"))
     assert plain.tbt_s is not None
     assert delayed.tbt_s is not None
     assert delayed.tbt_s.p50 < 0.7 * plain.tbt_s.p50
@@ -292,10 +300,10 @@ def test_refusing_what_is_late_raises_goodput_in_overload_and_serves_fewer_token
     assert refusing.output_tokens_per_s < first.output_tokens_per_s
 
 
-@pytest.mark.parametrize("policy", ["chunked", "prepone"])
-def test_a_demand_in_parts_is_served_as_a_whole_one_is(policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("batching", ["chunked", "prepone"])
+def test_a_demand_in_parts_is_served_as_a_whole_one_is(batching: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts of 40 users, one after the other in the same places, against all of them at once."""
-    found = fleet(policy=policy, replicas=2, memory_tokens=4_000)
+    found = fleet(batching=batching, replicas=2, memory_tokens=4_000)
     asked = Workload.of(read_source("synthetic:prompt=uniform(1,900),output=uniform(1,60)"))
     parts = list(asked.parts(Poisson(8.0), 60.0, 1, users=40))
     assert len(parts) > 8

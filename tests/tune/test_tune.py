@@ -19,7 +19,7 @@ from openloop.tune.search import first_places, next_places
 from tests.report.test_report import check_numbers
 
 FLEET = {"step": {"floor": "10ms", "token": "100us"}, "routing": "least-requests", "price_per_hour": 2.0}
-SPACE = {"replicas": {"from": 1, "to": 6}, "max_sequences": [1, 2, 4, 8], "policy": ["chunked", "prefill-first"]}
+SPACE = {"replicas": {"from": 1, "to": 6}, "max_sequences": [1, 2, 4, 8], "batching": ["chunked", "prefill-first"]}
 
 
 def scenario(**more: Any) -> Scenario:
@@ -91,7 +91,8 @@ def test_the_best_is_confirmed_and_the_search_goes_on_where_it_was(tmp_path: Pat
 
     lines = (tmp_path / "a" / "trials.jsonl").read_bytes().splitlines()
     (tmp_path / "b").mkdir()
-    (tmp_path / "b" / "tune.json").write_bytes((tmp_path / "a" / "tune.json").read_bytes())
+    asked = (tmp_path / "a" / "tune.json").read_bytes().replace(b'"batching"', b'"policy"')  # as it was called before
+    (tmp_path / "b" / "tune.json").write_bytes(asked)
     (tmp_path / "b" / "trials.jsonl").write_bytes(b"\n".join(lines[:9]) + b"\n" + lines[9][:40])
     again: list[Any] = []
     assert (
@@ -121,7 +122,7 @@ def test_fleets_that_accept_all_are_alike(tmp_path: Path) -> None:
     """They are held to the same requests: one that seems to settle later is not measured in other seconds."""
     fleet = {"model": "8b", "gpu": "h100", "price_per_hour": 3.0}
     asked = scenario(**{"rate": 30.0, "for": "60s", "prompt": "500", "output": "100", "slo": "ttft<=1s, tpot<=40ms"})
-    found = tune(read_space(fleet, {"policy": ["chunked", "prefill-first"]}), asked, "goodput", processes=1)
+    found = tune(read_space(fleet, {"batching": ["chunked", "prefill-first"]}), asked, "goodput", processes=1)
     assert len(found.confirmed) == 2
     for trials in (found.trials, found.confirmed):
         assert {trial.attainment for trial in trials} == {1.0}
@@ -166,11 +167,11 @@ def test_fleets_that_cannot_be_are_told_and_not_chosen() -> None:
     ("space", "sentence"),
     [
         ({}, "names no keys"),
-        ({"polcy": ["chunked"]}, "no key 'polcy' to search; did you mean 'policy'"),
-        ({"policy": []}, "give a list of values"),
-        ({"policy": "chunked"}, "give a list of values"),
-        ({"policy": ["chunked", "chunked"]}, "twice"),
-        ({"policy": ["chunky"]}, "policy: 'chunky': unknown batching policy 'chunky'; did you mean 'chunked'"),
+        ({"batchng": ["chunked"]}, "no key 'batchng' to search; did you mean 'batching'"),
+        ({"batching": []}, "give a list of values"),
+        ({"batching": "chunked"}, "give a list of values"),
+        ({"batching": ["chunked", "chunked"]}, "twice"),
+        ({"batching": ["chunky"]}, "batching: 'chunky': unknown batching policy 'chunky'; did you mean 'chunked'"),
         ({"max_tokens": ["many"]}, "max_tokens: 'many': Expected `int`"),
         ({"max_tokens": {"from": 8, "to": 2}}, "no value"),
         ({"max_tokens": {"from": 1, "to": 8, "step": 0}}, "a range goes up"),

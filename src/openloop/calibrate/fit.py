@@ -1,4 +1,4 @@
-"""From traces to a model: limits and policy by what predicts best, times by least squares, intervals by blocks."""
+"""From traces to a model: limits and batching by what predicts best, times by least squares, intervals by blocks."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -152,7 +152,7 @@ def _piled(several: Floats, peak: int, waiting: Floats) -> bool:
 
 
 class _Search:
-    """Which limits, policy and terms predict the second half of each run best, fitted to the first."""
+    """Which limits, batching and terms predict the second half of each run best, fitted to the first."""
 
     def __init__(self, traces: Sequence[MeasuredTrace], known: BatchLimits, given: frozenset[str], tell: Tell) -> None:
         self.known, self.given, self.tell, self.traces = known, given, tell, traces
@@ -171,10 +171,10 @@ class _Search:
         padding = self.known.padding if "padding" in self.given else self.guess.padding
         best = self._try(replace(self.known, padding=padding), self.guess.theta, self.guess.terms)
         best = self._caps(best)
-        best = self._policies(best)
+        best = self._batching(best)
         best = self._terms(best)
         best = self._caps(best)
-        return self._policies(best, near=True)
+        return self._batching(best, near=True)
 
     def _try(self, limits: BatchLimits, start: Floats, terms: frozenset[str]) -> Tried:
         for each in self.losses:
@@ -227,19 +227,19 @@ class _Search:
                 best = self._better(best, "memory_tokens", [int(factor * best.limits.memory_tokens)], 0.995)
         return best
 
-    def _policies(self, best: Tried, near: bool = False) -> Tried:
+    def _batching(self, best: Tried, near: bool = False) -> Tried:
         if near:
             budget = best.limits.max_tokens
             return self._better(best, "max_tokens", [max(budget // 2, BUDGETS[0]), 2 * budget])
         found = best
-        for policy in ("chunked", "prefill-first", "static"):
-            if "policy" in self.given and policy != self.known.policy:
+        for batching in ("chunked", "prefill-first", "static"):
+            if "batching" in self.given and batching != self.known.batching:
                 continue
-            start = self.guess.theta if policy == "chunked" else self.apart.theta
+            start = self.guess.theta if batching == "chunked" else self.apart.theta
             tried = best
-            if policy != best.limits.policy:
-                tried = self._better(best, "policy", [policy], np.inf, start)
-            tried = self._better(tried, "max_tokens", BUDGETS if policy == "chunked" else BUDGETS[3::2])
+            if batching != best.limits.batching:
+                tried = self._better(best, "batching", [batching], np.inf, start)
+            tried = self._better(tried, "max_tokens", BUDGETS if batching == "chunked" else BUDGETS[3::2])
             found = tried if tried.loss < GAIN * found.loss else found
         return found
 

@@ -42,16 +42,17 @@ def _check_known(limits: BatchLimits, traces: Sequence[MeasuredTrace]) -> None:
 
 
 def read_known(text: str) -> tuple[BatchLimits, frozenset[str]]:
-    """`policy=chunked,max_tokens=2048` as limits, and which of them are given."""
+    """`batching=chunked,max_tokens=2048` as limits, and which of them are given."""
     given: dict[str, Any] = {}
     names = list(BatchLimits.__dataclass_fields__)
     for each in filter(None, (part.strip() for part in text.split(","))):
         name, value = (side.strip() for side in (each.partition("=")[::2]))
+        name = "batching" if name == "policy" else name  # as it was called before
         if name not in names:
             raise SpecError(f"{name!r} is no limit that can be known{suggest(name, names)}")
-        if name != "policy" and not (value.isdecimal() and len(value) < 16 and 0 < int(value) <= UNLIMITED):
+        if name != "batching" and not (value.isdecimal() and len(value) < 16 and 0 < int(value) <= UNLIMITED):
             raise SpecError(f"{each!r}: {name} is a number of tokens or sequences, as {name}=2048")
-        if name == "policy" and value not in ("chunked", "prefill-first", "static"):
-            raise SpecError(f"{each!r}: the policy is chunked, prefill-first or static")
-        given[name] = value if name == "policy" else int(value)
+        if name == "batching" and value not in ("chunked", "prefill-first", "static"):
+            raise SpecError(f"{each!r}: batching is chunked, prefill-first or static")
+        given[name] = value if name == "batching" else int(value)
     return BatchLimits(**given), frozenset(given)

@@ -27,14 +27,14 @@ WEIGHTS = {"ttft": 1.0, "tpot": 1.0, "gap": 0.25, "step": 1.0}
 class BatchLimits:
     """What is not a time: how a batch is put together, and what fits into it."""
 
-    policy: str = "chunked"
+    batching: str = "chunked"
     max_tokens: int = 2048
     max_sequences: int | None = None  # None: more than there ever were
     memory_tokens: int | None = None
     padding: int = 1
 
     def __str__(self) -> str:
-        parts = [self.policy, f"{self.max_tokens:,} tokens a step"]
+        parts = [self.batching, f"{self.max_tokens:,} tokens a step"]
         parts += [] if self.max_sequences is None else [f"{self.max_sequences:,} sequences"]
         parts += [] if self.memory_tokens is None else [f"memory for {self.memory_tokens:,} tokens"]
         parts += [] if self.padding == 1 else [f"padded to {self.padding:,}"]
@@ -63,8 +63,8 @@ class TraceReplay:
     def serve(self, limits: BatchLimits, theta: Floats) -> Seen:
         """`theta` as PARAMETERS has it."""
         fleet = FleetSpec(
-            replicas=self.trace.replicas, model="8b", gpu="h100", policy=limits.policy, max_tokens=limits.max_tokens,
-            max_sequences=limits.max_sequences or MANY, padding=limits.padding,
+            replicas=self.trace.replicas, model="8b", gpu="h100", batching=limits.batching,
+            max_tokens=limits.max_tokens, max_sequences=limits.max_sequences or MANY, padding=limits.padding,
             memory_tokens=max(UNLIMITED if limits.memory_tokens is None else limits.memory_tokens, self.least_memory),
         )  # fmt: skip
         engine = engine_of(fleet, self.demand)
@@ -80,7 +80,7 @@ class TraceReplay:
         whole = memory + tokens
         if limits.padding > 1:
             memory = whole = np.ceil(whole / limits.padding) * limits.padding
-        if limits.policy == "chunked":
+        if limits.batching == "chunked":
             made = fixed + np.maximum(floor, token * (several + tokens)) + packed * (several + tokens) * whole
         else:  # a step of prompts, while the others stand still, and one of the others
             made = fixed + np.maximum(floor, token * several) + packed * several * memory

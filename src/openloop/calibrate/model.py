@@ -38,7 +38,7 @@ def fleet_of(found: Calibration, **more: Any) -> FleetSpec:
     return FleetSpec(
         replicas=max(trace.replicas * trace.beside for trace in traces),
         step=StepSpec(**{name: _time(found.value(name)) for name in PARAMETERS[1:]}),
-        policy=limits.policy,
+        batching=limits.batching,
         max_tokens=limits.max_tokens,
         max_sequences=limits.max_sequences or MANY,
         memory_tokens=limits.memory_tokens,
@@ -104,14 +104,14 @@ def write_model(found: Calibration, path: Path, **more: Any) -> FleetSpec:
 
 
 def evidence(found: Calibration) -> Iterator[str]:
-    """Why these limits and this policy: the best of each kind, by what was not fitted to."""
+    """Why these limits and this batching: the best of each kind, by what was not fitted to."""
     off = f"off by {_chosen(found):.3f} on average"
     yield f"{found.limits}: log(modelled / measured) of the second half of each run is {off}"
-    seen = {found.limits.policy}
+    seen = {found.limits.batching}
     for each in found.tried:
-        if each.limits.policy not in seen:
-            seen.add(each.limits.policy)
-            yield f"{each.limits.policy} at its best ({each.limits}): {each.loss:.3f}"
+        if each.limits.batching not in seen:
+            seen.add(each.limits.batching)
+            yield f"{each.limits.batching} at its best ({each.limits}): {each.loss:.3f}"
     for name in found.saturated:
         without = [each.loss for each in found.tried if getattr(each.limits, name) is None]
         if without:
@@ -153,7 +153,7 @@ def _chosen(found: Calibration) -> float:
 def _same(found: Calibration, other: Any) -> bool:
     return all(
         getattr(other.limits, name) == getattr(found.limits, name)
-        for name in ("policy", "max_sequences", "memory_tokens", "padding")
+        for name in ("batching", "max_sequences", "memory_tokens", "padding")
     )
 
 

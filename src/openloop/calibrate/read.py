@@ -10,7 +10,7 @@ from openloop.arrivals import Arrivals, read_arrivals
 from openloop.calibrate.whatif import FleetChange
 from openloop.errors import OpenloopError, SpecError
 from openloop.records import Manifest, Run, open_run
-from openloop.sim.fleet import FleetSpec
+from openloop.sim.fleet import FleetSpec, present_keys
 from openloop.slo import Objectives, read_slo
 from openloop.workload import Scaled, Workload, read_source
 
@@ -22,8 +22,8 @@ def read_change(text: str) -> FleetChange:
     except yaml.YAMLError:
         keys = None
     if not isinstance(keys, dict) or not keys or None in keys.values():
-        raise SpecError(f"{text!r} is no change; write keys of a fleet, as 'replicas: 6, policy: prefill-first'")
-    return FleetChange(whole, keys)
+        raise SpecError(f"{text!r} is no change; write keys of a fleet, as 'replicas: 6, batching: prefill-first'")
+    return FleetChange(whole, present_keys(keys))
 
 
 def read_manifests(runs: Sequence[str | Path | Run]) -> list[Manifest]:

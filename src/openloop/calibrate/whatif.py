@@ -59,7 +59,7 @@ def changed(fleet: FleetSpec, keys: Mapping[str, Any]) -> FleetSpec:
 def common_changes(fleet: FleetSpec, acceptance: float) -> list[FleetChange]:
     """What people ask about."""
     count = fleet.replicas
-    other = "prefill-first" if fleet.policy == "chunked" else "chunked"
+    other = "prefill-first" if fleet.batching == "chunked" else "chunked"
     more = max(count + 1, 2)
     half = max(more // 2, 1)
     routing = next((name for name in ("prefix-aware", "least-requests") if name in ROUTING), fleet.routing)
@@ -68,7 +68,7 @@ def common_changes(fleet: FleetSpec, acceptance: float) -> list[FleetChange]:
     return [
         FleetChange("one replica more", {"replicas": count + 1}),
         *twice,
-        FleetChange(other, {"policy": other}),
+        FleetChange(other, {"batching": other}),
         FleetChange("fp8: 1.6 times as fast", {"quantization": {"name": "fp8", "speed": 1.6}}),
         FleetChange(f"4 drafts, {acceptance:.0%} accepted", {"drafts": {"tokens": 4, "acceptance": acceptance}}),
         FleetChange(f"{more - half} prefill, {half} decode", {"groups": roles}),

@@ -18,7 +18,7 @@ ENDLESS = 1e200  # a cost beyond it is that of nothing
 @cli.command()
 @click.argument("runs", nargs=-1, required=True, type=PLACE)
 @click.option("-o", "--out", type=PATH, help="File to write the model to, such as model.yaml.")
-@click.option("--known", default="", help="Limits that need not be found, as policy=chunked,max_sequences=256.")
+@click.option("--known", default="", help="Limits that need not be found, as batching=chunked,max_sequences=256.")
 @click.option("--suggest", is_flag=True, help="Also say which measurement would tell what these runs do not.")
 @JSON
 def calibrate(runs: tuple[Path, ...], out: Path | None, known: str, suggest: bool, as_json: bool) -> None:
@@ -61,7 +61,7 @@ def calibrate(runs: tuple[Path, ...], out: Path | None, known: str, suggest: boo
         click.echo(f"the runs differ in {unlike}: if these are several systems, the fit is of none of them", err=True)
     if as_json:
         times = {name: {"value": values[name], "interval": told.intervals[name]} for name in values}
-        limits = ("policy", "max_tokens", "max_sequences", "memory_tokens", "padding")
+        limits = ("batching", "max_tokens", "max_sequences", "memory_tokens", "padding")
         evidence = {"loss": found.loss, "held_out": found.held, "evidence": told.evidence, "unknown": told.unknown}
         tell(
             {"times": times, **{name: getattr(fleet, name) for name in limits}, **evidence, "suggestions": more},
@@ -146,7 +146,7 @@ def whatif(
     \b
     Examples:
       openloop whatif model.yaml
-      openloop whatif model.yaml --rate 20 --change "replicas: 2" --change "replicas: 2, policy: prefill-first"
+      openloop whatif model.yaml --rate 20 --change "replicas: 2" --change "replicas: 2, batching: prefill-first"
       openloop whatif model.yaml --acceptance 80% --price 2.5
     """
     import msgspec

@@ -318,7 +318,7 @@ def tune(
 
     \b
     A space:
-      policy: [chunked, prefill-first]
+      batching: [chunked, prefill-first]
       max_tokens: {from: 512, to: 8192, times: 2}
       replicas: {from: 2, to: 8}
       admission: [null, deadline, "in-flight:32"]

@@ -11,12 +11,12 @@ from openloop.cli.common import JSON, cli
 
 @cli.command()
 @click.argument("log", type=click.Path(path_type=Path, exists=True, dir_okay=False))
-@click.option("--policy", help="Another policy on what was seen then, such as prefix-aware:lead=4.")
+@click.option("--policy", help="Another routing policy on what was seen then, such as prefix-aware:lead=4.")
 @JSON
 def decisions(log: Path, policy: str | None, as_json: bool) -> None:
-    """Decide once more: replay a LOG of routing decisions with the compiled policy of the simulator.
+    """Decide once more: replay a LOG of routing decisions with the compiled routing policy of the simulator.
 
-    Each decision is made by what was seen then. Exit code 1 if any falls out differently, unless another policy was
+    Each decision is made by what was seen then. Exit code 1 if any falls out differently, unless another was
     asked for: then it says how many requests that would have sent elsewhere.
 
     \b

@@ -79,7 +79,7 @@ def queue(flags: dict[str, Any], model: str, out: Path | None, as_json: bool) ->
 @click.option("--seeds", type=click.IntRange(2), default=5, show_default=True, help="Of --policies: runs of each.")
 @click.option("--repair", help="Ask again where an answer fails its quality: how many times, or repair:most=2.")
 @click.option("--replicas", type=click.IntRange(1), help="What if: so many replicas.")
-@click.option("--policy", help="What if: chunked, prefill-first, static or prepone:steps=4.")
+@click.option("--batching", help="What if: chunked, prefill-first, static or prepone:steps=4.")
 @click.option("--change", "changes", multiple=True, help="What if: other keys of the fleet, as 'max_tokens: 512'.")
 @click.option(
     "--prompt-mean", type=AMOUNT, help="What if: prompts twice as long (2x), or of 800 tokens on average (800)."
@@ -110,7 +110,7 @@ def sim(
     A fleet in three lines:
       model: 8b            # 7b, 8b, 13b, 32b, 70b
       gpu: h100            # a100, h100, h200, l40s, mi300x; tp: 4 spreads it over four
-      policy: chunked      # prefill-first, static, prepone:steps=4
+      batching: chunked    # prefill-first, static, prepone:steps=4
     See docs/simulator.md for the rest: limits, memory, prefix caches, drafts, orders.
 
     \b
@@ -120,7 +120,7 @@ def sim(
       openloop sim fleet.yaml --rate 8 --quality quality:fail=5% --repair 1 --slo "ttft<=5s, quality"
       openloop sim fleet.yaml --rates 5:50:5 --slo "ttft<=1s, tpot<=40ms"
       openloop sim fleet.yaml --policies all --workload sessions:system=2000,systems=40 --rate 4 --slo "ttft<=1s"
-      openloop sim model.yaml --rate 8 --replicas 6 --policy chunked --prompt-mean 2x   # calibrated: what if
+      openloop sim model.yaml --rate 8 --replicas 6 --batching chunked --prompt-mean 2x   # calibrated: what if
       openloop sim fleet.yaml --explain
     """
     from openloop.load.scenario import read_scenario
@@ -165,7 +165,7 @@ def _changed(
     quality: str | None,
     repair: str | None,
     replicas: int | None,
-    policy: str | None,
+    batching: str | None,
     changes: tuple[str, ...],
 ) -> Any:
     """The fleet as it would be."""
@@ -175,7 +175,7 @@ def _changed(
     from openloop.calibrate.whatif import changed
     from openloop.sim.fleet import read_fleet
 
-    keys = {"replicas": replicas, "policy": policy}
+    keys = {"replicas": replicas, "batching": batching}
     several = [{key: value for key, value in keys.items() if value is not None}]
     several += [dict(read_change(text).keys) for text in changes]
     fleet = read_fleet(path)

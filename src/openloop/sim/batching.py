@@ -80,7 +80,7 @@ class Goodput(Term):
     code: ClassVar[int] = tables.GOODPUT
 
 
-_POLICIES: tuple[type[Term], ...] = (Static, PrefillFirst, Chunked, Prepone)
-POLICIES = {kind.name: kind for kind in _POLICIES}
+_BATCHING: tuple[type[Term], ...] = (Static, PrefillFirst, Chunked, Prepone)
+BATCHING = {kind.name: kind for kind in _BATCHING}
 _ORDERS: tuple[type[Term], ...] = (First, Shortest, DeadlineOrder, Goodput)
 ORDERS = {kind.name: kind for kind in _ORDERS}

@@ -37,7 +37,7 @@ from openloop.sim.tables import (
 
 BLOCK_ROWS = 16_384  # attempts that leave together
 WAIT_BINS = 512
-INDEX_TOKENS = 64  # behind one name in the index of a policy
+INDEX_TOKENS = 64  # behind one name in the index of a routing policy
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,7 +87,7 @@ class SimEngine:
         follows: bool = False,
     ) -> None:
         """`view_every`: how often routing sees the replicas, 0: always. `cache_events`: they say what is in their
-        caches, to policies that listen. `follows`: requests that are fed later may follow others."""
+        caches, to routing policies that listen. `follows`: requests that are fed later may follow others."""
         fleet, size = len(replicas), int(replicas.page.max())
         self.requests, self.replicas, self.hashes = requests, replicas, hashes
         self.world = records(WORLD, 1)
@@ -110,7 +110,7 @@ class SimEngine:
         self.client, self.scaler, self.events = client, scaler, events
         self.log = None if client is None else records(LOG, 100_000)
         self.waits = None if client is None else np.zeros(WAIT_BINS, np.int64)
-        self.errors: list[Exception] = []  # of a user's own policy
+        self.errors: list[Exception] = []  # of a user's own routing policy
         self.choose: Any = None
         self.views = self.ask = self.state = self.knobs = self.index = self.held = self.choose
         w = self.world[0]

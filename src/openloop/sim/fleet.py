@@ -32,7 +32,7 @@ from openloop.records import (
 )
 from openloop.routing import read_routing
 from openloop.seeds import stream
-from openloop.sim.batching import ORDERS, POLICIES, Goodput, Prepone
+from openloop.sim.batching import BATCHING, ORDERS, Goodput, Prepone
 from openloop.sim.clients import LIMITS, Autoscaling, Client, client_row, scaler_row
 from openloop.sim.engine import ServedAttempts, SimEngine
 from openloop.sim.events import EVENTS, LOGGED, Event, plan_rows
@@ -118,7 +118,7 @@ class Replicas(Strict, frozen=True):
     tp: int = 1
     step: StepSpec | None = None
     speed: float = 1.0  # of all steps: 1.6 is a model that takes 1 / 1.6 of the time
-    policy: str = "chunked"
+    batching: str = "chunked"
     order: str = "first"
     max_sequences: int = 256
     max_tokens: int = 2048
@@ -171,7 +171,7 @@ class Calibrated(Strict, frozen=True):
 class FleetSpec(Replicas, frozen=True):
     routing: str = "round-robin"
     view_every: str | None = None  # how often routing sees what replicas do; null: it always knows
-    cache_events: bool = True  # replicas say what is in their caches, to policies that listen
+    cache_events: bool = True  # replicas say what is in their caches, to routing policies that listen
     groups: tuple[dict[str, Any], ...] = ()  # unlike replicas: what is different in each, over the keys above
     transfer: Transfer = Transfer()
     prefix_cache: bool = True
@@ -205,7 +205,8 @@ class FleetSpec(Replicas, frozen=True):
             if getattr(self, name) != getattr(_DEFAULT, name) and name != "replicas"
         }
         whole = msgspec.to_builtins(shared)
-        return [convert({**whole, **group}, Replicas, f"group {n}") for n, group in enumerate(self.groups, 1)]
+        several = enumerate(map(present_keys, self.groups), 1)
+        return [convert({**whole, **group}, Replicas, f"group {n}") for n, group in several]
 
     @property
     def size(self) -> int:
@@ -239,9 +240,16 @@ class FleetSpec(Replicas, frozen=True):
 _DEFAULT = Replicas()
 
 
+def present_keys(raw: Any) -> Any:
+    """Files of earlier versions call `batching` `policy`."""
+    if not isinstance(raw, dict) or "batching" in raw:
+        return raw
+    return {"batching" if key == "policy" else key: value for key, value in raw.items()}
+
+
 def read_fleet(what: str | Path | dict[str, Any]) -> FleetSpec:
     found = convert(
-        what if isinstance(what, dict) else read_yaml(Path(what)),
+        present_keys(what if isinstance(what, dict) else read_yaml(Path(what))),
         FleetSpec,
         "the fleet" if isinstance(what, dict) else str(what),
     )
@@ -286,7 +294,7 @@ def _check_replicas(found: Replicas) -> None:
     step = found.step_time()
     if not step.fixed + step.floor + step.token > 0:
         raise SpecError("a step that takes no time has no end of capacity: give it a floor or a token time")
-    read_term(found.policy, POLICIES, "batching policy")
+    read_term(found.batching, BATCHING, "batching policy")
     read_term(found.order, ORDERS, "order")
 
 
@@ -553,15 +561,15 @@ def _replicas(fleet: FleetSpec, admission: Admission | None) -> Any:
     for number in range(most):
         m, kind = reps[number], kinds[number % len(kinds)]
         step = kind.step_time()
-        policy, order = read_term(kind.policy, POLICIES, "batching policy"), read_term(kind.order, ORDERS, "order")
+        batching, order = read_term(kind.batching, BATCHING, "batching policy"), read_term(kind.order, ORDERS, "order")
         m.number, m.up, m.role = number, number < len(kinds), ROLES[kind.role]
-        m.policy, m.order = policy.code, order.code
+        m.batching, m.order = batching.code, order.code
         m.sheds = isinstance(order, Goodput) and order.late
         m.sequences, m.tokens, m.page = kind.max_sequences, kind.max_tokens, kind.block
         m.padding = kind.padding
         m.blocks = m.free = kind.memory_blocks
         m.watermark = int(parse_share(kind.watermark) * m.blocks)
-        m.ahead = policy.steps if isinstance(policy, Prepone) else 0
+        m.ahead = batching.steps if isinstance(batching, Prepone) else 0
         m.longest = 1 << 40
         m.root = m.refused = -1
         m.floor, m.token, m.reading = step.floor, step.token, step.context

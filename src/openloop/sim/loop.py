@@ -345,12 +345,12 @@ def _enqueue(t: Any, m: Any, i: int, now: float) -> None:
     if m.phase == IDLE:  # as if a step ended now: what is next is planned in one place
         m.start = m.next = now
         m.steps = 0
-    elif m.policy != STATIC and m.running < m.sequences and (alone or m.order != FIRST):
+    elif m.batching != STATIC and m.running < m.sequences and (alone or m.order != FIRST):
         cut(m, now)
 
 
 def _send(t: Any, request: int, kind: int, now: float) -> None:
-    """A new attempt, to whom the policy says."""
+    """A new attempt, to whom the routing policy says."""
     w = t.world[0]
     avoid = t.attempts[t.requests[request].first].replica if kind == HEDGE else -1
     i = _new_attempt(t, request, kind, now)

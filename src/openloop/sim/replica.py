@@ -132,7 +132,7 @@ def _context(m: Any, s: Any) -> int:
 def reserved(m: Any, s: Any, context: int) -> int:
     """Blocks that a sequence has. Where a step makes several tokens, and in a static batch, the whole of it from the
     start; otherwise what its context takes."""
-    if m.drafts > 0 or m.policy == STATIC:
+    if m.drafts > 0 or m.batching == STATIC:
         return blocks_of(s.prompt + s.output, m.page)
     return blocks_of(context, m.page)
 
@@ -152,10 +152,10 @@ def predicted_s(m: Any, prompt: int, now: float) -> float:
 
 def _admit(t: Any, m: Any, now: float) -> None:
     """Take from those who wait as many as may join the next step."""
-    if m.policy == STATIC and (m.running > 0 or m.filling > 0):
+    if m.batching == STATIC and (m.running > 0 or m.filling > 0):
         return
     budget = m.tokens
-    if m.policy == CHUNKED:
+    if m.batching == CHUNKED:
         budget -= m.running * (1 + m.drafts)
     for n in range(m.filling):
         s = t.attempts[t.seats[m.number, n].filling]
@@ -172,7 +172,7 @@ def _admit(t: Any, m: Any, now: float) -> None:
             s.salt = m.salt
             hits, unused = hits_of(t, m, s, min(s.named_prompt, (context - 1) // m.page))
         todo = 0 if s.away > 0 else context - hits * m.page
-        if m.policy != CHUNKED and m.policy != STATIC and m.filling > 0 and todo > budget:
+        if m.batching != CHUNKED and m.batching != STATIC and m.filling > 0 and todo > budget:
             return
         wanted = reserved(m, s, context) - hits
         if m.free + m.unused - unused - wanted < m.watermark and m.running + m.filling > 0:
@@ -218,7 +218,7 @@ def _padded(m: Any, held: float) -> float:
 
 def _begin_prefill(t: Any, m: Any, now: float) -> None:
     """One step: chunks of those that are prefilled, first come first, and a token of everybody else if mixed."""
-    decoding = m.running if m.policy == CHUNKED else 0
+    decoding = m.running if m.batching == CHUNKED else 0
     tokens, attention, count, swap = decoding * (1 + m.drafts), 0.0, 0, 0.0
     held = m.context if decoding else 0.0
     budget = m.tokens - tokens
@@ -268,7 +268,7 @@ def _begin_decode(m: Any, now: float, steps: int) -> None:
 def _affordable(t: Any, m: Any) -> int:
     """Decode steps until the first is done, or until memory is short."""
     steps = m.soonest - m.step
-    if m.drafts > 0 or m.policy == STATIC:
+    if m.drafts > 0 or m.batching == STATIC:
         return steps
     room = m.free + m.unused
     if (steps // m.page + 1) * m.running <= room or _needed(t, m, steps) <= room:
@@ -285,7 +285,7 @@ def _affordable(t: Any, m: Any) -> int:
 
 def grow(t: Any, m: Any, steps: int) -> None:
     """Memory and contexts after so many decode steps."""
-    if m.drafts == 0 and m.policy != STATIC:
+    if m.drafts == 0 and m.batching != STATIC:
         get_blocks(t, m, _needed(t, m, steps))
     m.context += m.slots * steps * m.gain
     m.step += steps
@@ -321,7 +321,7 @@ def part(t: Any, m: Any, s: Any, n: int) -> None:
         for other in range(1, m.running):
             soonest = min(soonest, t.seats[m.number, other].end)
         m.soonest = soonest
-    if m.policy != STATIC:
+    if m.batching != STATIC:
         m.slots -= 1
         m.context -= s.before + steps * m.gain
     if m.running == 0:  # in a static batch, until then those that are done are computed on
@@ -377,14 +377,14 @@ def plan(t: Any, m: Any, now: float) -> None:
         m.phase = IDLE
         m.next = NEVER
         return
-    mixed = m.policy == CHUNKED or m.filling == 0  # whether those that decode go on
+    mixed = m.batching == CHUNKED or m.filling == 0  # whether those that decode go on
     steps = _affordable(t, m) if m.running > 0 else 0
     while steps == 0 and m.running > 0 and mixed:
         _make_room(t, m)
         steps = _affordable(t, m) if m.running > 0 else 0
     if m.filling == 0:
         _begin_decode(m, now, min(steps, m.longest))
-    elif m.policy == PREPONE and steps > 0 and m.preponed == NOT_YET:
+    elif m.batching == PREPONE and steps > 0 and m.preponed == NOT_YET:
         m.preponed = UNDER_WAY
         _begin_decode(m, now, min(m.ahead, steps))
     else:

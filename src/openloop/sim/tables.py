@@ -59,8 +59,8 @@ ATTEMPT = _row(
 )
 
 REPLICA = _row(
-    "number policy order sheds sequences tokens page padding blocks watermark ahead longest drafts role limited limit "
-    "root waiting backlog running filling slots free step soonest phase steps preponed leaving freed refused "
+    "number batching order sheds sequences tokens page padding blocks watermark ahead longest drafts role limited "
+    "limit root waiting backlog running filling slots free step soonest phase steps preponed leaving freed refused "
     "first last unused spares salt up draining crashed "  # first and last in line; draining 2: then it is gone
     "kept_step",  # of a run that is held back because it will be spread over the prefill after it
     # A step lasts fixed + max(floor, token * tokens) + reading * sum of contexts + attention * sum of chunk *

@@ -17,7 +17,7 @@ import yaml
 from openloop.errors import OpenloopError, RunError, SpecError, StorageError
 from openloop.frontier.point import Point, make_point, read_trial
 from openloop.load.scenario import Scenario
-from openloop.sim.fleet import read_fleet, simulate_fleet
+from openloop.sim.fleet import present_keys, read_fleet, simulate_fleet
 from openloop.slo import E2E, TPOT, TTFT, Objectives, read_slo
 from openloop.spec import plain, read_json, suggest
 from openloop.tune.search import first_places, next_places
@@ -362,7 +362,7 @@ class _Store:
         before = read_json(folder / ASKED)
         now = msgspec.to_builtins(asked)
         for name in now:
-            if before.get(name) != msgspec.json.decode(msgspec.json.encode(now[name])):
+            if present_keys(before.get(name)) != msgspec.json.decode(msgspec.json.encode(now[name])):
                 raise RunError(f"{folder} holds a tuning with another {name}: choose another folder")
         kept = (folder / TRIALS).read_bytes() if (folder / TRIALS).exists() else b""
         for line in kept.splitlines():
