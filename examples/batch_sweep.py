@@ -22,7 +22,7 @@ SLO = "e2e<=50ms"
 
 def main(folder: Path | None) -> None:
     print(f"{RATE:.0f} requests/s                  full batches                    after 20 ms at most")
-    print("size  capacity  B/(c0+c1 B)  served/s      p99  Little's gap    served/s      p99  Little's gap")
+    print("size  capacity  B/(c0+c1 B)  throughput      p99  Little's gap    throughput      p99  Little's gap")
     capacities: dict[int, float] = {}
     tails: dict[int, float] = {}  # of full batches that can do the load, in ms
     accepted: dict[str, list[int]] = {"full batches": [], "after 20 ms at most": []}
@@ -33,7 +33,7 @@ def main(folder: Path | None) -> None:
             assert score.e2e_s is not None
             stable = score.completed_in_window_rps > 0.98 * score.offered_rps
             law = f"{abs(score.little.residual):>12.1e}" if stable else "    unstable"
-            cells.append(f"{score.completed_in_window_rps:>8.0f} {1000 * score.e2e_s.p99:>8,.0f}ms {law}")
+            cells.append(f"{score.completed_in_window_rps:>10.0f} {1000 * score.e2e_s.p99:>8,.0f}ms {law}")
             if stable and not timeout:
                 tails[size] = 1000 * score.e2e_s.p99
             if score.e2e_s.p99 <= 0.050:

@@ -57,7 +57,7 @@ def main(folder: Path | None) -> None:
     knee = max(load for load, score in scores.items() if score.goodput_rps == score.throughput_rps)
     half = min(load for load, score in scores.items() if score.goodput_rps < score.throughput_rps / 2)
     print()
-    print(f"all that is served is accepted up to {knee}/s; at {half}/s less than half of it is")
+    print(f"all that completes is accepted up to {knee}/s; at {half}/s less than half of it is")
     needed, naive = math.ceil(DEMAND / knee), math.ceil(DEMAND / CAPACITY)
     print(f"{DEMAND:,.0f} accepted/s need {needed} replicas, not the {naive} of raw capacity")
     if folder:

@@ -28,7 +28,7 @@ def main(folder: Path | None) -> None:
     print(f"theory: latency {1000 * pipeline_latency(STAGES_S):.0f} ms, one worker {1 / sum(STAGES_S):.1f}/s,", end=" ")
     print(f"pipeline {pipeline_throughput(STAGES_S):.1f}/s")
     print("          one worker                      pipeline")
-    print("  load  served/s     p50  goodput     served/s     p50  goodput")
+    print("  load  throughput     p50  goodput     throughput     p50  goodput")
     goodput: dict[str, list[float]] = {"one worker": [], "pipeline": []}
     for load in LOADS:
         cells = []
@@ -37,7 +37,7 @@ def main(folder: Path | None) -> None:
             assert score.e2e_s is not None
             goodput[name].append(score.goodput_rps)
             cells.append(
-                f"{score.completed_in_window_rps:>8.1f} {1000 * score.e2e_s.p50:>6,.0f}ms {score.goodput_rps:>6.1f}/s"
+                f"{score.completed_in_window_rps:>10.1f} {1000 * score.e2e_s.p50:>6,.0f}ms {score.goodput_rps:>6.1f}/s"
             )
         print(f"{load:>4}/s {'     '.join(cells)}")
     if folder:

@@ -44,7 +44,8 @@ class _Option(Strict, frozen=True, rename={"source": "from"}):
     quality: str | None = None  # where rows have no labels: 72%, or 72% of 500
     knee: str | None = None  # typed: rate of a replica, in time
     throughput: str | None = None  # typed: rate of a replica, accepted or not; or 1200tok/s
-    accepted: str | None = None  # typed: share of requests that are accepted, as 58% of 100
+    attainment: str | None = None  # typed: as 58% of 100
+    accepted: str | None = None  # what attainment was called before
     cost_per_request: float | None = None
 
 
@@ -79,7 +80,7 @@ class KnownOption:
     goodput_each: Estimate | None = None  # accepted per second and replica
     throughput_each: float | None = None  # answers, accepted or not
     tokens_per_s: float | None = None  # throughput in tokens, of what was measured
-    accepted: Estimate | None = None  # share of requests
+    attainment: Estimate | None = None
     cost_per_accepted: Estimate | None = None
     replicas: Estimate | None = None  # for the demand
     monthly: Estimate | None = None
@@ -171,7 +172,10 @@ def _case(name: str, option: _Option, asked: _Question, needs: Needs | None, fol
     if (path / FRONTIER_FILE).exists():
         found = open_frontier(path, asked.slo)
         tokens = max(
-            (_in_time(point.output_tokens_per_s, point.throughput_rps, point.served_rps) for point in found.points),
+            (
+                _in_time(point.output_tokens_per_s, point.throughput_rps, point.completed_in_window_rps)
+                for point in found.points
+            ),
             default=None,
         )
         return _planned(name, option.source, frontier_system(found), price, quality, needs, tokens)
@@ -184,16 +188,17 @@ def _typed(name: str, option: _Option, price: float | None, quality: Estimate, n
     if option.knee is not None:
         system = typed_system([parse_rate(option.knee)], capacity=raw)
         return _planned(name, "typed", system, price, quality, needs, tokens)
-    if option.accepted is None:
+    share = option.attainment or option.accepted
+    if share is None:
         raise SpecError(
-            f"{name}: say what is known of it: from (a run or a frontier), knee, or accepted, such as 58% of 100"
+            f"{name}: say what is known of it: from (a run or a frontier), knee, or attainment, such as 58% of 100"
         )
-    accepted = _times(_counted(option.accepted, f"{name}: accepted"), quality)
-    goodput = None if raw is None else accepted.times(raw)
-    cost = _over(option.cost_per_request, accepted)
+    attainment = _times(_counted(share, f"{name}: attainment"), quality)
+    goodput = None if raw is None else attainment.times(raw)
+    cost = _over(option.cost_per_request, attainment)
     if cost is None and price is not None and goodput is not None:
         cost = _over(price / 3600, goodput)
-    return KnownOption(name, "typed", goodput, raw, tokens, accepted, cost, monthly=_monthly(cost, needs))
+    return KnownOption(name, "typed", goodput, raw, tokens, attainment, cost, monthly=_monthly(cost, needs))
 
 
 def _planned(
@@ -206,13 +211,13 @@ def _planned(
     tokens: float | None,
 ) -> KnownOption:
     """By the knee. What fails its gate is asked again, so the demand grows by it."""
-    share, (low, high) = system.accepted_at(system.knee)
-    accepted = _times(Estimate(share, (low, high) if low < high else None), quality)
+    share, (low, high) = system.attainment_at(system.knee)
+    attainment = _times(Estimate(share, (low, high) if low < high else None), quality)
     each = _times(Estimate(system.knee, system.knee_interval), quality)
     price = system.price if price is None else price
     if needs is None:
         cost = None if price is None else _over(price / 3600, each)
-        return KnownOption(name, source, each, system.capacity, tokens, accepted, cost)
+        return KnownOption(name, source, each, system.capacity, tokens, attainment, cost)
 
     def planned(good: float, knee: float) -> CapacityPlan:
         asked = replace(needs, demand=needs.demand / good, quality=good, price=price, by="middle")
@@ -230,7 +235,7 @@ def _planned(
     size = Estimate.spanning([float(found.replicas) for found in (best, plan, worst)], measured)
     bill = None if price is None else size.times(price * HOURS)
     cost = None if price is None else size.times(price / 3600 / needs.demand)
-    return KnownOption(name, source, each, system.capacity, tokens, accepted, cost, size, bill, plan=plan)
+    return KnownOption(name, source, each, system.capacity, tokens, attainment, cost, size, bill, plan=plan)
 
 
 def _scored(
@@ -249,17 +254,17 @@ def _scored(
     if price is not None:
         prices = msgspec.structs.replace(prices or run.manifest.prices or Prices(), per_hour=price * count)
     found: Score = score_run(run, asked.slo, prices=prices)
-    accepted = _times(Estimate(found.attainment, found.attainment_interval), quality)
+    attainment = _times(Estimate(found.attainment, found.attainment_interval), quality)
     low, high = found.goodput_rps_interval
     goodput = _times(Estimate(found.goodput_rps, (max(low, 0.0), high)).times(1 / count), quality)
-    cost = _over(found.cost.per_request, accepted) if found.cost and found.accepted else None
+    cost = _over(found.cost.per_request, attainment) if found.cost and found.accepted else None
     return KnownOption(
         name=name,
         source=str(option.source),
         goodput_each=goodput,
         throughput_each=found.completed_in_window_rps / count,
         tokens_per_s=_in_time(found.output_tokens_per_s, found.throughput_rps, found.completed_in_window_rps),
-        accepted=accepted,
+        attainment=attainment,
         cost_per_accepted=cost,
         monthly=_monthly(cost, needs),
         valid=found.valid,
@@ -315,10 +320,12 @@ def _capacity(asked: _Question, case: KnownOption, gaps: tuple[Unmeasured, ...])
         f"The demand of {asked.demand} needs {plan.replicas} {plan.system.unit}s, each at "
         f"{100 * plan.utilisation.value:.0f}% of what it serves in time."
     ]
-    if case.accepted and case.accepted.value < 1:
-        sentences.append(f"{100 * (1 - case.accepted.value):.1f}% of answers are not accepted and are asked for again.")
+    if case.attainment and case.attainment.value < 1:
+        sentences.append(
+            f"{100 * (1 - case.attainment.value):.1f}% of answers are not accepted and are asked for again."
+        )
     if by_raw is not None and by_raw < plan.replicas:
-        share = plan.system.accepted_at(plan.peak_rate / by_raw)[0]
+        share = plan.system.attainment_at(plan.peak_rate / by_raw)[0]
         missed = f", {100 * share:.0f}% of requests would be in time" if plan.system.loads else " it is past the knee"
         sentences.append(f"Throughput suggests {by_raw}; at the peak{missed}.")
     sentences.append(_how_sure(case.replicas, plan))
@@ -422,9 +429,9 @@ def _saved(worse: KnownOption, better: KnownOption) -> Estimate | None:
     return Estimate(value, (value - math.hypot(*halves), value + math.hypot(*halves)))
 
 
-def _in_time(tokens_per_s: float, completed_rps: float, served_rps: float) -> float:
+def _in_time(tokens_per_s: float, throughput_rps: float, completed_in_window_rps: float) -> float:
     """Without the tokens of answers that came only after the window, as most do in overload."""
-    return tokens_per_s * min(served_rps / completed_rps, 1.0) if completed_rps else 0.0
+    return tokens_per_s * min(completed_in_window_rps / throughput_rps, 1.0) if throughput_rps else 0.0
 
 
 def _by_throughput(a: KnownOption, b: KnownOption) -> str | None:
@@ -441,10 +448,10 @@ def _why(better: KnownOption, other: KnownOption, money: bool) -> Iterator[str]:
             f"An accepted result costs {ours:.3g} with {better.name} and {theirs:.3g} with {other.name}, "
             f"{100 * (1 - ours / theirs):.0f}% less."
         )
-    if better.accepted and other.accepted:
+    if better.attainment and other.attainment:
         yield (
-            f"{100 * better.accepted.value:.0f}% of requests are accepted with {better.name}, "
-            f"{100 * other.accepted.value:.0f}% with {other.name}."
+            f"{100 * better.attainment.value:.0f}% of requests are accepted with {better.name}, "
+            f"{100 * other.attainment.value:.0f}% with {other.name}."
         )
     if better.goodput_each and other.goodput_each:
         yield (

@@ -40,7 +40,7 @@ def demo(out: Path, seconds: float = SECONDS) -> None:
     out.mkdir(parents=True)
     (out / "fleet.yaml").write_text(FLEET, encoding="utf-8")
     click.echo(f"a 7B model on an A100, simulated in real time; SLO {SLO}, {seconds:.0f} s of Poisson arrivals each")
-    click.echo("point         offered  throughput   goodput  accepted  ttft p50  ttft p99")
+    click.echo("point         offered  throughput   goodput  attainment  ttft p50  ttft p99")
     scores: dict[float, Score] = {}
     trials: dict[tuple[float, int], PointRun] = {}
     objectives = read_slo(SLO)
@@ -59,7 +59,7 @@ def demo(out: Path, seconds: float = SECONDS) -> None:
             p50, p99 = (f"{1000 * each:>7,.0f}ms" for each in ((ttft.p50, ttft.p99) if ttft else (0.0, 0.0)))
             click.echo(
                 f"{name:<12} {found.offered_rps:>6.1f}/s {found.completed_in_window_rps:>9.1f}/s"
-                f" {found.goodput_rps:>7.1f}/s {found.attainment:>9.1%} {p50} {p99}"
+                f" {found.goodput_rps:>7.1f}/s {found.attainment:>11.1%} {p50} {p99}"
             )
     chart = _draw(scores)
     for kind in ("png", "svg"):

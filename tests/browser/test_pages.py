@@ -180,7 +180,7 @@ def test_the_pointer_and_the_arrow_keys_show_values(reports: dict[str, tuple[str
         page.keyboard.press("ArrowRight")
     assert "throughput" in tip.inner_text()
     page.keyboard.press("ArrowDown")
-    assert "accepted" in tip.inner_text()
+    assert "attainment" in tip.inner_text()
 
 
 def test_the_keyboard_reaches_every_control(reports: dict[str, tuple[str, Report]], open_page: Open) -> None:
@@ -270,8 +270,8 @@ QUESTION = {
     "decision": "migration",
     "demand": "10/s",
     "options": {
-        "<b>A</b>": {"accepted": "58% of 9000", "cost_per_request": 0.011},
-        "B": {"accepted": "85% of 9000", "cost_per_request": 0.0145},
+        "<b>A</b>": {"attainment": "58% of 9000", "cost_per_request": 0.011},
+        "B": {"attainment": "85% of 9000", "cost_per_request": 0.0145},
     },
 }
 

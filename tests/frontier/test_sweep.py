@@ -161,11 +161,11 @@ def test_a_folder_without_runs_says_so(tmp_path: Path) -> None:
 
 
 def test_a_live_backlog_that_grows_is_noticed_and_one_that_stands_is_not() -> None:
-    def told(served_rps: float) -> list[str]:
+    def told(throughput_rps: float) -> list[str]:
         watch = _Backlog(60.0, None)
         found = []
         for half in range(1, 120):
-            left = int(min(served_rps, 20.0) * half / 2)
+            left = int(min(throughput_rps, 20.0) * half / 2)
             rows = [Row(n, 0, Outcome(), ended_ns=200_000_000) for n in range(3)]
             found.append(watch(Snapshot(half / 2, 10 * half, 10 * half - left + 5, finished=rows)))
         return [each for each in found if each]

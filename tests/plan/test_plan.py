@@ -115,7 +115,7 @@ def test_a_frontier_is_planned_by_its_knee_and_shown(sweep: Path, tmp_path: Path
         assert each is not None
         assert each.interval is not None
         assert each.interval[0] <= each.value <= each.interval[1]
-    assert plan.accepted.value > 0.95
+    assert plan.attainment.value > 0.95
     assert plan.in_flight_each == pytest.approx(plan.rate_each * found.points[2].e2e_s.mean, rel=0.5)  # type: ignore[union-attr]
     path = tmp_path / "plan.json"
     path.write_text(json.dumps(plan.to_dict()))

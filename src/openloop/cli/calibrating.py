@@ -183,7 +183,18 @@ def _show_changes(model: Any, found: list[Any], told: str) -> None:
     unit = "replica s" if model.price_per_hour is None else "cost"
     show_table(
         "change",
-        ("replicas", "goodput", "90%", "gain", "90%", f"{unit} / accepted", "90%", "accepted", "TTFT p99", "TPOT p99"),
+        (
+            "replicas",
+            "goodput",
+            "90%",
+            "gain",
+            "90%",
+            f"{unit} / accepted",
+            "90%",
+            "attainment",
+            "TTFT p99",
+            "TPOT p99",
+        ),
         [
             (
                 each.name,

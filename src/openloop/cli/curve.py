@@ -23,7 +23,7 @@ AUTO_OR_RATES = Quantity("rates", lambda text: None if text == "auto" else parse
 @click.option(
     "--repeat", type=click.IntRange(1), default=1, show_default=True, help="Runs of each rate, or named point."
 )
-@click.option("--attain", type=SHARE, default="99%", show_default=True, help="Share of requests to accept at the knee.")
+@click.option("--attain", type=SHARE, default="99%", show_default=True, help="Attainment to keep at the knee.")
 @click.option("--precision", type=SHARE, default="5%", show_default=True, help="Of the knee: half of its interval.")
 @click.option(
     "--start", type=RATE, default="1/s", show_default=True, help="Rate to begin with, where it is looked for."

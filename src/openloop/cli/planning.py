@@ -80,7 +80,9 @@ def _tell_report(found: Any, outs: Sequence[Path], as_json: bool) -> None:
         "--seed": "Of a fleet.  [default: 0]",
     },
 )
-@click.option("--attain", type=SHARE, default="99%", show_default=True, help="Of a fleet: share to accept at the knee.")
+@click.option(
+    "--attain", type=SHARE, default="99%", show_default=True, help="Of a fleet: attainment to keep at the knee."
+)
 @click.option("-o", "--out", "outs", multiple=True, type=PATH, help="Write .json, .html or .md; may repeat.")
 @JSON
 @click.pass_obj
@@ -301,7 +303,7 @@ def decide(scenario: Path, out: Path | None, as_json: bool) -> None:
         "--seed": "The same seed, the same search.  [default: 0]",
     },
 )
-@click.option("--attain", type=SHARE, default="0%", show_default=True, help="Share of requests to accept.")
+@click.option("--attain", type=SHARE, default="0%", show_default=True, help="Least attainment.")
 @click.option("--trials", type=click.IntRange(1), help="Fleets to try.  [default: a tenth of the space, 20 to 200]")
 @click.option("--processes", type=click.IntRange(1), help="[default: all cores]")
 @click.option("-o", "--out", type=PATH, help="Folder of the search: it can be resumed there.")

@@ -16,7 +16,7 @@ from openloop.cli.common import DURATION, JSON, PLACE, SHARE, cli, say
     type=SHARE,
     default="99%",
     show_default=True,
-    help="Share to accept; the rest is the budget.",
+    help="Attainment to keep; the rest is the budget.",
 )
 @click.option("--burn", help="Alert rules, as factor:long/short.  [default: 14.4:1h/5m, 6:6h/30m, 1:72h/6h]")
 @click.option("--window", type=DURATION, default="60s", show_default=True, help="What rolling figures are over.")

@@ -264,7 +264,7 @@ def _frontiers(a: Path, b: Path, slo: Any) -> Comparison:
         slo=str(objectives),
         paired=paired,
         winner=winner,
-        winner_by_throughput=_most_served(first, second),
+        winner_by_throughput=_most_throughput(first, second),
         sentence=sentence,
         changes=_best(first, second),
         by_rate=by_rate,
@@ -284,9 +284,9 @@ def _cannot_be_concluded(found: Frontier) -> Iterator[str]:
         yield f"{found.path} has one point: there is no curve, and it can be compared at that rate only"
 
 
-def _most_served(a: Frontier, b: Frontier) -> str | None:
+def _most_throughput(a: Frontier, b: Frontier) -> str | None:
     """Who completes more at their best, goodput or not; None where they are within 2%."""
-    most = [max(point.served_rps for point in each.points) for each in (a, b)]
+    most = [max(point.completed_in_window_rps for point in each.points) for each in (a, b)]
     return None if abs(most[1] - most[0]) <= 0.02 * max(most) else "B" if most[1] > most[0] else "A"
 
 
@@ -323,7 +323,7 @@ def _by_knee(a: Frontier, b: Frontier) -> tuple[str | None, str]:
         if change.winner is None:
             return None, f"no difference shown between the knees: {_percent(change)}"
         other = "A" if change.winner == "B" else "B"
-        most = f"; {other} wins only on raw throughput" if _most_served(a, b) == other else ""
+        most = f"; {other} wins only on raw throughput" if _most_throughput(a, b) == other else ""
         return change.winner, f"{_ahead(change)} at the knee{most}"
     ends = [each.knee.interval or (each.knee.above or 0.0, each.knee.below or np.inf) for each in (a, b)]
     for winner, mine, theirs in (("A", ends[0], ends[1]), ("B", ends[1], ends[0])):

@@ -129,7 +129,7 @@ def make_frontier(
         points=named,
         knee=knee,
         peak=max(named, key=lambda point: (not point.overloaded, point.goodput_rps), default=None),
-        half_rate=next((point.rate for point in named if 2 * point.goodput_rps < point.served_rps), None),
+        half_rate=next((point.rate for point in named if 2 * point.goodput_rps < point.completed_in_window_rps), None),
         current=asked.current,
         headroom=room and room[0],
         headroom_interval=room and room[1],

@@ -67,7 +67,7 @@ class Point:
     independent: float  # requests that attainment is worth
     offered_rps: float
     throughput_rps: float  # of what was due, what completed at all
-    served_rps: float  # completed inside the window: levels off at capacity
+    completed_in_window_rps: float  # completed inside the window: levels off at capacity
     goodput_rps: float
     goodput_rps_interval: tuple[float, float]
     attainment: float
@@ -147,7 +147,7 @@ def make_point(rate: float, trials: Sequence[PointRun]) -> Point:
         independent=independent,
         offered_rps=requests / seconds,
         throughput_rps=sum(score.completed for score in scores) / seconds,
-        served_rps=_by_time(scores, lambda score: score.completed_in_window_rps),
+        completed_in_window_rps=_by_time(scores, lambda score: score.completed_in_window_rps),
         goodput_rps=goodput,
         goodput_rps_interval=_spread(goodput, scores, seconds),
         attainment=attainment,

@@ -150,7 +150,7 @@ class CapacityPlan:
     fits: bool | None  # within what a replica holds
     raw: Estimate | None  # replicas that raw capacity suggests
     raw_rate_each: float | None
-    accepted: Estimate  # share of requests
+    attainment: Estimate
     cost_per_hour: Estimate | None
     raw_cost_per_hour: Estimate | None
     cost_per_million: Estimate | None  # accepted results
@@ -190,7 +190,7 @@ def make_plan(system: System, needs: Needs) -> CapacityPlan:
         raw = [_size(each, needs).replicas for each in Estimate(system.capacity, system.capacity_interval).ends]
     measured, raw_measured = system.knee_interval is not None, system.capacity_interval is not None
     replicas, rate_each = size.replicas, needs.demand * needs.peak / size.replicas
-    accepted = _accepted(system, needs, replicas)
+    attainment = _attainment(system, needs, replicas)
     latency = system.latency_at(rate_each)
     in_flight = None if latency is None else needs.demand * needs.peak * latency
     in_flight_each = None if in_flight is None else in_flight / replicas
@@ -221,11 +221,11 @@ def make_plan(system: System, needs: Needs) -> CapacityPlan:
         fits=fits,
         raw=Estimate.spanning(raw, raw_measured) if raw else None,
         raw_rate_each=needs.demand * needs.peak / raw[1] if raw else None,
-        accepted=accepted,
+        attainment=attainment,
         cost_per_hour=money.hourly(replicas, [each.replicas for each in sizes], measured),
         raw_cost_per_hour=money.hourly(raw[1], raw, raw_measured) if raw else None,
-        cost_per_million=money.per_million(replicas, accepted),
-        cost_per_million_tokens=money.per_million_tokens(replicas, accepted),
+        cost_per_million=money.per_million(replicas, attainment),
+        cost_per_million_tokens=money.per_million_tokens(replicas, attainment),
         hit_rate=cache.hit if cache else system.hit_rate,
         diluted_hit_rate=_diluted(cache, system, replicas),
         day=None if rates is None else _day(rates, needs, trusted, replicas),
@@ -314,8 +314,8 @@ def _diluted(cache: Cache | None, system: System, replicas: int) -> float | None
     return None if system.hit_rate is None else diluted(system.hit_rate, system.measured_replicas, replicas)
 
 
-def _accepted(system: System, needs: Needs, replicas: int) -> Estimate:
-    share, (low, high) = system.accepted_at(needs.demand / replicas)
+def _attainment(system: System, needs: Needs, replicas: int) -> Estimate:
+    share, (low, high) = system.attainment_at(needs.demand / replicas)
     return Estimate(share, (low, high) if low < high else None).times(needs.quality)
 
 
@@ -338,22 +338,22 @@ class _Money:
         price = self.needs.price
         return None if price is None else Estimate.spanning(by_end, measured, replicas).times(price)
 
-    def served_each(self, replicas: float) -> float:
-        """u X: what a replica serves on average."""
+    def throughput_each(self, replicas: float) -> float:
+        """u X: what a replica completes on average."""
         used = self.needs.utilisation
         return self.needs.demand / replicas if used is None else used * self.most[1]
 
-    def per_million(self, replicas: float, accepted: Estimate) -> Estimate | None:
+    def per_million(self, replicas: float, attainment: Estimate) -> Estimate | None:
         if self.needs.price is None:
             return None
-        each = 1e6 * cost_each(self.needs.price, 1.0, self.served_each(replicas))
-        low, value, high = accepted.ends
+        each = 1e6 * cost_each(self.needs.price, 1.0, self.throughput_each(replicas))
+        low, value, high = attainment.ends
         if value <= 0:
             return None
-        return Estimate(each / value, (each / high, each / max(low, 1e-12)) if accepted.interval else None)
+        return Estimate(each / value, (each / high, each / max(low, 1e-12)) if attainment.interval else None)
 
-    def per_million_tokens(self, replicas: float, accepted: Estimate) -> Estimate | None:
-        found, tokens = self.per_million(replicas, accepted), self.system.tokens
+    def per_million_tokens(self, replicas: float, attainment: Estimate) -> Estimate | None:
+        found, tokens = self.per_million(replicas, attainment), self.system.tokens
         return found.times(1 / tokens) if found and tokens else None
 
 
@@ -452,8 +452,8 @@ def _cost(system: System, needs: Needs) -> tuple[int, float, float | None, float
     """Replicas and cost per million accepted, each also as if replicas could be bought in parts."""
     low, middle, _ = Estimate(system.knee, system.knee_interval).ends
     size = _size(low if needs.by == "low" else middle, needs)
-    money, accepted = _Money(system, needs), _accepted(system, needs, size.replicas)
-    costs = [money.per_million(each, accepted) for each in (size.replicas, size.parts)]
+    money, attainment = _Money(system, needs), _attainment(system, needs, size.replicas)
+    costs = [money.per_million(each, attainment) for each in (size.replicas, size.parts)]
     first, second = (None if each is None else each.value for each in costs)
     return size.replicas, size.parts, first, second
 

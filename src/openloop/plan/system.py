@@ -37,7 +37,7 @@ class System:
     source: str
     knee: float  # the largest rate at which it keeps its SLO
     knee_interval: Interval | None = None
-    target: float | None = None  # share accepted at the knee
+    target: float | None = None  # attainment at the knee
     slo: str | None = None
     capacity: float | None = None  # what it completes at most, accepted or not
     capacity_interval: Interval | None = None
@@ -59,8 +59,8 @@ class System:
         rates, latencies = np.array(known).T
         return float(np.interp(rate, rates, latencies))
 
-    def accepted_at(self, rate: float) -> tuple[float, Interval]:
-        """Share that is accepted at a rate: as measured, or all, up to a knee that was typed."""
+    def attainment_at(self, rate: float) -> tuple[float, Interval]:
+        """Attainment at a rate: as measured, or all, up to a knee that was typed."""
         known = [
             (load.rate, load.attainment, *load.attainment_interval)
             for load in self.loads
@@ -110,8 +110,8 @@ def frontier_system(found: Frontier) -> System:
     rate, interval, notes = _knee(found, found.knee)
     points = [point for point in found.points if point.usable and point.requests]
     near = min(points, key=lambda point: abs(point.rate - rate))
-    best = max(points, key=lambda point: point.served_rps)
-    margin = SPREAD / np.sqrt(max(best.served_rps * best.seconds, 1.0))
+    best = max(points, key=lambda point: point.completed_in_window_rps)
+    margin = SPREAD / np.sqrt(max(best.completed_in_window_rps * best.seconds, 1.0))
     hourly = manifest.prices.hourly if manifest.prices else 0.0
     tokens = near.output_token_goodput / near.goodput_rps if near.goodput_rps else 0.0
     if whole_fleet and fleet is not None:
@@ -124,8 +124,11 @@ def frontier_system(found: Frontier) -> System:
         knee_interval=(interval[0] / count, interval[1] / count),
         target=found.knee.target,
         slo=found.slo,
-        capacity=best.served_rps / count,
-        capacity_interval=(best.served_rps * (1 - margin) / count, best.served_rps * (1 + margin) / count),
+        capacity=best.completed_in_window_rps / count,
+        capacity_interval=(
+            best.completed_in_window_rps * (1 - margin) / count,
+            best.completed_in_window_rps * (1 + margin) / count,
+        ),
         in_flight=None if fleet is None or fleet.groups else float(fleet.max_sequences),
         tokens=tokens or None,
         price=hourly / count if hourly else None,

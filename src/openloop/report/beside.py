@@ -24,7 +24,7 @@ RUN_NUMBERS: Columns = {
     "offered_rps": ("offered", "rate"),
     "throughput_rps": ("throughput", "rate"),
     "goodput_rps": ("goodput", "rate"),
-    "attainment": ("accepted", "share"),
+    "attainment": ("attainment", "share"),
     "output_token_goodput": ("tokens of accepted answers", "rate"),
     "smooth_goodput": ("smooth goodput, tokens", "rate"),
     "ttft_s.p50": ("TTFT p50", "seconds"),
@@ -194,8 +194,8 @@ def _frontier_figure(subjects: Sequence[FrontierSubject], names: Sequence[str]) 
     for which, subject, name, color in zip("ab", subjects, names, COLORS, strict=True):
         points, knee = subject.frontier.points, subject.frontier.knee
         rates.append(point_curve(points, "goodput_rps", f"{name}: goodput", color, f"{which}."))
-        rates.append(point_curve(points, "served_rps", f"{name}: throughput", color, None, style="dashed"))
-        shares.append(point_curve(points, "attainment", f"{name}: accepted", color, f"{which}."))
+        rates.append(point_curve(points, "completed_in_window_rps", f"{name}: throughput", color, None, style="dashed"))
+        shares.append(point_curve(points, "attainment", f"{name}: attainment", color, f"{which}."))
         if knee.interval:
             rates.append(Stretch(*knee.interval, f"knee of {name}", color))
     shares.append(Rule(subjects[0].frontier.knee.target, "target", "y"))
@@ -205,7 +205,7 @@ def _frontier_figure(subjects: Sequence[FrontierSubject], names: Sequence[str]) 
         Axis("offered load", "rate", low=0.0),
         [
             Panel(Axis("requests per second", "rate", low=0.0), rates, 260),
-            Panel(Axis("share accepted", "share", low=0.0, high=1.0), shares, 150),
+            Panel(Axis("attainment", "share", low=0.0, high=1.0), shares, 150),
         ],
         "Bands are 95% intervals. Lines join the points; nothing is smoothed.",
     )

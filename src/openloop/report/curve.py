@@ -44,9 +44,9 @@ STEPS = {"p50": "grey", "p95": "blue", "p99": "red"}
 COLUMNS: Columns = {
     "rate": ("offered", "rate"),
     "requests": ("n", "count"),
-    "served_rps": ("throughput", "rate"),
+    "completed_in_window_rps": ("throughput", "rate"),
     "goodput_rps": ("goodput", "rate"),
-    "attainment": ("accepted", "share"),
+    "attainment": ("attainment", "share"),
     "ttft_s.p99": ("p99 TTFT", "seconds"),
     "tpot_s.p99": ("p99 TPOT", "seconds"),
     "e2e_s.p99": ("p99 E2E", "seconds"),
@@ -198,12 +198,12 @@ def _frontier_figure(frontier: Frontier) -> Figure:
     points, weak = frontier.points, _weak(frontier.points)
     rates = [
         *_knee_marks(frontier),
-        point_curve(points, "served_rps", "throughput", "orange", few=weak),
+        point_curve(points, "completed_in_window_rps", "throughput", "orange", few=weak),
         point_curve(points, "goodput_rps", "goodput, 95% interval", "green", few=weak),
     ]
     shares = [
         *_knee_marks(frontier, named=False),
-        point_curve(points, "attainment", "accepted, 95% interval", "blue", few=weak),
+        point_curve(points, "attainment", "attainment, 95% interval", "blue", few=weak),
         Rule(frontier.knee.target, f"target {format_share(frontier.knee.target)}", "y"),
     ]
     few, many = (min(p.requests for p in points), max(p.requests for p in points)) if points else (0, 0)
@@ -213,7 +213,7 @@ def _frontier_figure(frontier: Frontier) -> Figure:
         _load_axis(points),
         [
             Panel(Axis("requests per second", "rate", low=0.0), rates, 260),
-            Panel(Axis("share accepted", "share", low=0.0, high=1.0), shares, 150),
+            Panel(Axis("attainment", "share", low=0.0, high=1.0), shares, 150),
         ],
         f"{len(points)} points of {few:,} to {many:,} requests. {HOLLOW} Lines join them; nothing is smoothed.",
     )

@@ -12,9 +12,9 @@ ROWS: Columns = {
     "cost_per_accepted": ("cost per accepted result", "money"),
     "monthly": ("cost per month", "money"),
     "replicas": ("replicas for the demand", "count"),
-    "accepted": ("requests accepted", "share"),
-    "goodput_each": ("accepted per second, each replica", "rate"),
-    "throughput_each": ("answered per second, each replica", "rate"),
+    "attainment": ("attainment", "share"),
+    "goodput_each": ("goodput of each replica", "rate"),
+    "throughput_each": ("throughput of each replica", "rate"),
     "tokens_per_s": ("tokens per second, raw", "rate"),
 }
 
@@ -68,7 +68,7 @@ def _beside(found: Decision) -> Section:
     if figure := _figure(found.cases):
         parts.insert(0, figure)
     lead = "Results that users accept, and what each of them costs; throughput stands last, for it decides nothing."
-    note = "Costs hold everything that failed; the share accepted holds latency, success and quality."
+    note = "Costs hold everything that failed; attainment holds latency, success and quality."
     return Section("options", "Why", lead, parts, note)
 
 

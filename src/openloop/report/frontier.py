@@ -20,13 +20,13 @@ BAR = 30
 BRIEF: Columns = {
     "rate": ("offered", "rate"),
     "goodput_rps": ("goodput", "rate"),
-    "attainment": ("accepted", "share"),
+    "attainment": ("attainment", "share"),
 }  # what a narrow terminal has room for
 FULL: Columns = {
     "rate": ("offered", "rate"),
     "goodput_rps": ("goodput", "rate"),
-    "served_rps": ("served", "rate"),
-    "attainment": ("accepted", "share"),
+    "completed_in_window_rps": ("throughput", "rate"),
+    "attainment": ("attainment", "share"),
     "attainment_interval": ("95% interval", "share"),
     "ttft_s.p50": ("ttft p50", "seconds"),
     "ttft_s.p99": ("p99", "seconds"),
@@ -36,18 +36,18 @@ FULL: Columns = {
 
 
 def frontier_table(points: Sequence[Point], columns: Columns = FULL) -> Table:
-    """A row per point: goodput as a solid bar inside of what was served."""
+    """A row per point: goodput as a solid bar inside of throughput."""
     grid = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
     offered, *others = (words for words, _ in columns.values())
     header = (offered, "", *others, "")
     for place, name in enumerate(header):
         grid.add_column(name, justify="left" if place in (1, len(header) - 1) else "right", no_wrap=True)
-    most = max((point.served_rps for point in points), default=1.0) or 1.0
+    most = max((point.completed_in_window_rps for point in points), default=1.0) or 1.0
     for point in points:
         rate, *rest = texts(point, columns)
-        served = round(BAR * point.served_rps / most)
-        good = round(BAR * min(point.goodput_rps, point.served_rps) / most)
-        cells = (rate, "█" * good + "░" * (served - good), *rest)
+        whole = round(BAR * point.completed_in_window_rps / most)
+        good = round(BAR * min(point.goodput_rps, point.completed_in_window_rps) / most)
+        cells = (rate, "█" * good + "░" * (whole - good), *rest)
         style = "" if point.usable else "strike"
         grid.add_row(*(Text(cell, style=style) for cell in cells), Text(_words(point)))
     return grid

@@ -179,7 +179,7 @@ def gains(plan: CapacityPlan) -> Section | None:
         for place, gain in enumerate(plan.gains)
     ]
     if plan.cost_per_million is not None:
-        month = plan.needs.demand * plan.accepted.value * 3600 * HOURS / 1e6 * plan.cost_per_million.value
+        month = plan.needs.demand * plan.attainment.value * 3600 * HOURS / 1e6 * plan.cost_per_million.value
         header.append("a month")
         rows = [[*row, format_money(month * gain.worth)] for row, gain in zip(rows, plan.gains, strict=True)]
     lead = "One number at a time is made better by a tenth, and all of the plan is made again."
@@ -220,7 +220,7 @@ def money(plan: CapacityPlan) -> Section | None:
     each_costs = [
         *_estimate(plan, COSTS["cost_per_million"], "cost_per_million", "money", "-"),
         *_estimate(plan, COSTS["cost_per_million_tokens"], "cost_per_million_tokens", "money", "-"),
-        *_estimate(plan, "share accepted", "accepted", "share", "-"),
+        *_estimate(plan, "attainment", "attainment", "share", "-"),
         *_estimate(plan, "in use on average (u)", "busy", "share", "-"),
     ]
     told = [Table(header, rows), Table(("", "", "95% interval"), each_costs)]
@@ -229,7 +229,7 @@ def money(plan: CapacityPlan) -> Section | None:
         lead += f" The difference is {format_money(more)} an hour, the price of answers in time."
     note = (
         "Cost of a request = D / (3600 u X): price per hour, share of the time in use, and requests per second in full "
-        "use; of an accepted one, that over the share accepted. A month has 730 hours."
+        "use; of an accepted one, that over the attainment. A month has 730 hours."
     )
     return Section("money", "What it costs", lead, told, note)
 

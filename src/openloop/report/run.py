@@ -135,7 +135,7 @@ def _stopped(score: Score) -> Iterator[str]:
 
 def _numbers(score: Score) -> Iterator[tuple[str, Number, str]]:
     yield "goodput", Number(score.goodput_rps, "rate", "goodput_rps"), span(score.goodput_rps_interval, "rate")
-    yield "accepted", Number(score.attainment, "share", "attainment"), span(score.attainment_interval, "share")
+    yield "attainment", Number(score.attainment, "share", "attainment"), span(score.attainment_interval, "share")
     yield "throughput", Number(score.throughput_rps, "rate", "throughput_rps"), "answered, accepted or not"
     key, found = ("ttft_s", score.ttft_s) if score.ttft_s else ("e2e_s", score.e2e_s)
     if found:
@@ -295,7 +295,7 @@ def _groups(by: str, groups: dict[str, Summary]) -> Table:
     for name, part in groups.items():
         weak = ["attainment"] if part.requests < ENOUGH else []
         rows.append([name, *numbers(part, ACCEPTED | TAILS, f"by.{by}.{name}.", weak)])
-    header = (by, "requests", "goodput", "accepted", "TTFT p50", "p99", "E2E p50", "p99")
+    header = (by, "requests", "goodput", "attainment", "TTFT p50", "p99", "E2E p50", "p99")
     few = any(part.requests < ENOUGH for part in groups.values())
     return Table(header, rows, note=f"* rests on fewer than {ENOUGH} requests" if few else "")
 
@@ -315,7 +315,9 @@ def disruptions(subject: RunSubject) -> Section | None:
     if score.steady:
         rows.append(["outside of these", "", *numbers(score.steady, ACCEPTED, "steady.")])
     lead = "What was done to the system during the run, and what users got just after."
-    return Section("disruptions", "Disruptions", lead, [Table(("event", "", "requests", "goodput", "accepted"), rows)])
+    return Section(
+        "disruptions", "Disruptions", lead, [Table(("event", "", "requests", "goodput", "attainment"), rows)]
+    )
 
 
 def money(subject: RunSubject) -> Section | None:

@@ -92,7 +92,7 @@ def _numbers(found: Tuning) -> list[tuple[str, Number, str]]:
     if found.maximize != "goodput":
         about = span(best.goodput_interval, "rate")
         lines.append(("goodput", Number(best.goodput_rps, "rate", "best.goodput_rps"), about))
-    lines.append(("accepted", Number(best.attainment, "share", "best.attainment"), "of requests"))
+    lines.append(("attainment", Number(best.attainment, "share", "best.attainment"), "of requests"))
     if best.cost_per_hour is not None:
         lines.append(("cost per hour", Number(best.cost_per_hour, "money", "best.cost_per_hour"), ""))
     if best.tail_s is not None:
@@ -141,7 +141,7 @@ def _front(found: Tuning) -> Section:
         ]
         for place, trial in enumerate(found.front[:MOST_ROWS])
     ]
-    header = ("fleet", "goodput", "95% interval", "per hour", TAILS[found.tail], "95% interval", "accepted")
+    header = ("fleet", "goodput", "95% interval", "per hour", TAILS[found.tail], "95% interval", "attainment")
     lead = (
         "More goodput, a lower price, a shorter tail: none of these fleets can be bettered in one without the others."
     )
@@ -176,7 +176,7 @@ def _search(found: Tuning) -> Section:
     rows: list[list[Cell]] = [
         [_told(trial.chosen), Number(value(trial), unit), format_share(trial.attainment)] for trial in found.confirmed
     ]
-    table = Table(("confirmed on fresh seeds", words, "accepted"), rows)
+    table = Table(("confirmed on fresh seeds", words, "attainment"), rows)
     lead = "First spread over the space, then where a model of what was found expects the most."
     note = "A Gaussian process over ranks, expected improvement, rounds of four; every fleet gets the same requests."
     return Section("search", "How it was found", lead, [figure, *([table] if rows else [])], note)

@@ -149,15 +149,15 @@ def window_short(_: Manifest, scope: Scope) -> str | None:
 
 
 def no_steady_state(_: Manifest, scope: Scope) -> str | None:
-    """A trend through the window in latency or in the share accepted, or a window too short to tell."""
-    latency, accepted = _by_slice(scope)
+    """A trend through the window in latency or in attainment, or a window too short to tell."""
+    latency, attainment = _by_slice(scope)
     early, late = _ends(latency)
     ratio = max(early, late) / min(early, late) if min(early, late) > 0 else np.inf
     if early != late and ratio >= TREND_RATIO and abs(_trend(latency)) >= TREND_Z:
-        return _drift("median latency", late > early, format_seconds(early), format_seconds(late))
-    early, late = _ends(accepted)
-    if abs(late - early) >= TREND_SHARE and abs(_trend(accepted)) >= TREND_Z:
-        return _drift("share accepted", late > early, format_share(early), format_share(late))
+        return _drift("the median latency", late > early, format_seconds(early), format_seconds(late))
+    early, late = _ends(attainment)
+    if abs(late - early) >= TREND_SHARE and abs(_trend(attainment)) >= TREND_Z:
+        return _drift("attainment", late > early, format_share(early), format_share(late))
     alike = _correlation(_ranks(latency))
     if len(latency) < MIN_SLICES or alike <= ALIKE:
         return None
@@ -169,13 +169,13 @@ def no_steady_state(_: Manifest, scope: Scope) -> str | None:
 
 def _drift(what: str, up: bool, early: str, late: str) -> str:
     return (
-        f"no steady state: the {what} {'rose' if up else 'fell'} from {early} to {late} through the window, "
+        f"no steady state: {what} {'rose' if up else 'fell'} from {early} to {late} through the window, "
         "so these numbers depend on how long it was"
     )
 
 
 def _by_slice(scope: Scope) -> tuple[Floats, Floats]:
-    """Median latency with failures as infinite, and share accepted, of every slice that has requests."""
+    """Median latency with failures as infinite, and attainment, of every slice that has requests."""
     latency = np.where(scope.deliveries.ok, scope.answers.e2e_s, np.inf)
     slices = [slice(a, b) for a, b in itertools.pairwise(scope.bounds) if b > a]
     medians = np.array([np.sort(latency[each])[(each.stop - each.start) // 2] for each in slices])

@@ -82,7 +82,7 @@ def _numbers(data: dict[str, Any], what: str) -> Iterator[tuple[str, Number, str
     yield "ended", Number(data["ended_rps"], "rate", "ended_rps"), lately
     yield "offered", Number(data["offered_rps"], "rate", "offered_rps"), "since it began"
     yield "in flight", Number(data["in_flight"], "count", "in_flight"), "now"
-    yield "accepted", Number(data["attainment"], "share", "attainment"), f"of {data['recent']:,} that ended lately"
+    yield "attainment", Number(data["attainment"], "share", "attainment"), f"of {data['recent']:,} that ended lately"
     yield f"p50 {what}", Number(data["p50_s"], "seconds", "p50_s"), lately
     yield f"p99 {what}", Number(data["p99_s"], "seconds", "p99_s", few), lately
 

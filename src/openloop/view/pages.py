@@ -13,7 +13,7 @@ COLUMNS = {
     "verdict": "verdict",
     "offered": "offered (frontier: knee)",
     "goodput": "goodput (frontier: peak)",
-    "attainment": "accepted",
+    "attainment": "attainment",
     "p99": "p99",
     "requests": "requests",
     "model": "model",

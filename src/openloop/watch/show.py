@@ -21,8 +21,8 @@ def line(frame: Frame) -> str:
     gates = ", ".join(f"{name} {_range(each.attainment, each.at_most)}" for name, each in frame.gates.items())
     alerts = f"; {len(frame.alerts)} alerts" if frame.alerts else ""
     return (
-        f"{format_seconds(frame.at_s)}: goodput {_rates(frame)} of {format_rate(frame.throughput_rps)} completed, "
-        f"{format_count(frame.tokens_per_s)} tok/s; accepted {_range(frame.attainment, frame.attainment_at_most)}; "
+        f"{format_seconds(frame.at_s)}: goodput {_rates(frame)} of throughput {format_rate(frame.throughput_rps)}, "
+        f"{format_count(frame.tokens_per_s)} tok/s; attainment {_range(frame.attainment, frame.attainment_at_most)}; "
         f"{gates}{alerts}"
     )
 
@@ -37,7 +37,7 @@ def history(
         f"{what} / s": [
             ledger.total(column, at - window_s, at) / min(window_s, max(at - ledger.first, 1)) for at in moments
         ]
-        for what, column in (("tokens", "tokens"), ("completed", "ok"), ("accepted", f"{GOODPUT}.low"))
+        for what, column in (("tokens", "tokens"), ("throughput", "ok"), ("goodput", f"{GOODPUT}.low"))
     }
     for signal in signals:
         if signal != GOODPUT:
@@ -68,8 +68,8 @@ def _headline(frame: Frame) -> Text:
     flight = "" if frame.in_flight is None else f", {frame.in_flight:,} in flight"
     offered = "" if frame.offered_rps is None else f", {format_rate(frame.offered_rps)} due"
     return Text(
-        f"goodput {_rates(frame)} of {format_rate(frame.throughput_rps)} completed "
-        f"({_range(frame.attainment, frame.attainment_at_most)} accepted), over {format_seconds(frame.window_s)}"
+        f"goodput {_rates(frame)} of throughput {format_rate(frame.throughput_rps)} "
+        f"(attainment {_range(frame.attainment, frame.attainment_at_most)}), over {format_seconds(frame.window_s)}"
         f"{offered}{flight}",
         style=style,
     )
@@ -80,7 +80,7 @@ def _numbers(frame: Frame, past: dict[str, list[float | None]]) -> Table:
     for name, justify in (("", "left"), ("now", "right"), ("p50", "right"), ("p95", "right"), ("p99", "right")):
         table.add_column(name, justify=justify, no_wrap=True)  # type: ignore[arg-type]
     table.add_column("until now", no_wrap=True, overflow="crop")
-    rates = {"tokens / s": frame.tokens_per_s, "completed / s": frame.throughput_rps, "accepted / s": frame.goodput_rps}
+    rates = {"tokens / s": frame.tokens_per_s, "throughput / s": frame.throughput_rps, "goodput / s": frame.goodput_rps}
     for name, value in rates.items():
         table.add_row(
             name, format_count(value) if value >= 100 else f"{value:.3g}", "", "", "", _spark(past.get(name, []))
@@ -102,7 +102,7 @@ def _numbers(frame: Frame, past: dict[str, list[float | None]]) -> Table:
 
 def _replicas(frame: Frame) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim", title_justify="left")
-    for name in ("replica", "ended", "accepted", "ttft p50", "p95", "p99", "e2e p95", "straggler"):
+    for name in ("replica", "ended", "attainment", "ttft p50", "p95", "p99", "e2e p95", "straggler"):
         table.add_column(name, justify="left" if name in ("replica", "straggler") else "right", no_wrap=True)
     worst = sorted(frame.replicas, key=lambda each: (not each.straggler, each.attainment))
     for each in worst[:MOST_SHOWN]:
@@ -132,7 +132,7 @@ def _disruptions(frame: Frame) -> Iterator[Text]:
         name = f"{each.kind} ({each.detail})" if each.detail else each.kind
         parts = [f"{name} at {format_seconds(each.start_s)}, for {format_seconds(each.end_s - each.start_s)}"]
         if each.attainment is not None and each.steady_attainment is not None:
-            parts.append(f"accepted {format_share(each.attainment)} beside {format_share(each.steady_attainment)}")
+            parts.append(f"attainment {format_share(each.attainment)}, else {format_share(each.steady_attainment)}")
         if each.lost:
             parts.append(f"about {format_count(each.lost)} accepted results lost")
         if each.extra_cost is not None:
