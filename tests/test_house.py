@@ -33,7 +33,7 @@ PRODUCERS = {"load", "sim", "proxy", "importers"}
 
 # Modules whose functions are entries of a table that they export.
 WITH_HELPERS = {
-    f"openloop.{name}" for name in ("report.beside", "report.curve", "report.plan", "report.run", "score.verdict")
+    f"openloop.{name}" for name in ("report.compare_page", "report.curve", "report.plan", "report.run", "score.verdict")
 }
 
 FILES = sorted(ROOT.rglob("*.py"))

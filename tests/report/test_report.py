@@ -24,7 +24,7 @@ from openloop.report.marks import Axis, Curve, Figure, Panel
 from openloop.report.page import Number, Report, Table, show
 from openloop.report.picture import draw_figure
 from openloop.report.plot import show_report, text_plot
-from openloop.report.read import read_pair, read_report
+from openloop.report.read import read_comparison, read_report
 from openloop.report.run import read_run_subject, run_report
 from openloop.report.scales import AxisScale, x_scale, y_scale
 from openloop.report.svg import WIDE, svg
@@ -100,7 +100,7 @@ def test_a_point_of_a_frontier_can_be_chosen(sweep: Path) -> None:
 def test_two_are_shown_beside_each_other_against_one_slo(sweep: Path, tmp_path: Path) -> None:
     fleet_run().save(tmp_path / "old")
     fleet_run(seed=2, slo="ttft<=1s").save(tmp_path / "new")
-    report = read_pair(tmp_path / "old", tmp_path / "new")
+    report = read_comparison(tmp_path / "old", tmp_path / "new")
     assert check_numbers(report) > 25
     assert report.data["b"] == score(tmp_path / "new", SLO, by=("replica", "class")).to_dict()
     told = compare(tmp_path / "old", tmp_path / "new", SLO)
@@ -110,9 +110,9 @@ def test_two_are_shown_beside_each_other_against_one_slo(sweep: Path, tmp_path: 
     differing = next(section for section in report.sections if section.key == "differences").parts[0]
     assert isinstance(differing, Table)
     assert [row[0] for row in differing.rows] == list(told.warnings)
-    assert check_numbers(read_pair(sweep, sweep, "tpot<=50ms")) > 20
+    assert check_numbers(read_comparison(sweep, sweep, "tpot<=50ms")) > 20
     with pytest.raises(RunError, match="are a run and a frontier"):
-        read_pair(tmp_path / "old", sweep)
+        read_comparison(tmp_path / "old", sweep)
 
 
 def test_a_page_is_one_file_that_asks_nobody_for_anything(fleet: Report) -> None:

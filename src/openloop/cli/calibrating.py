@@ -32,7 +32,7 @@ def calibrate(runs: tuple[Path, ...], out: Path | None, known: str, suggest: boo
     \b
     The model is a fleet that other commands read:
       openloop sim model.yaml --rate 12 --replicas 6 --slo "ttft<=1s, tpot<=40ms"
-      openloop sweep --sim model.yaml --beside measured/ -o predicted/
+      openloop sweep --sim model.yaml --compare measured/ -o predicted/
       openloop whatif model.yaml
 
     \b

@@ -31,7 +31,7 @@ AUTO_OR_RATES = Quantity("rates", lambda text: None if text == "auto" else parse
 @click.option("--current", type=RATE, help="Rate of today: how much headroom is there?")
 @click.option("--budget", type=DURATION, help="Stop when runs have taken this long together, for example 30m.")
 @click.option("--require", type=RATE, help="Exit with 1 if the knee is not shown to be at least this rate.")
-@click.option("--beside", type=PATH, help="A measured sweep: the same rates and SLO, and both in OUT/beside.html.")
+@click.option("--compare", type=PATH, help="A sweep as the baseline: its rates and SLO, and both in OUT/compare.html.")
 @scenario_flags(without=("--rate", "--closed"))
 @click.option("-o", "--out", type=PATH, required=True, help="Folder of the sweep.")
 @RAY
@@ -46,7 +46,7 @@ def sweep(
     attain: float,
     budget: float | None,
     require: float | None,
-    beside: Path | None,
+    compare: Path | None,
     out: Path,
     as_json: bool,
     **how: Any,
@@ -66,7 +66,7 @@ def sweep(
       openloop sweep --sim fleet.yaml --slo "ttft<=1s, tpot<=40ms" --rates 5:50:5 --for 5m --repeat 3 -o frontier/
       openloop sweep scenario.yaml --budget 30m --current 12 -o frontier/
       openloop sweep --sim fleet.yaml --slo "ttft<=1s" --warmth warm-cache,disrupted -o states/
-      openloop sweep --sim model.yaml --beside measured/ -o predicted/
+      openloop sweep --sim model.yaml --compare measured/ -o predicted/
     """
     from openloop.frontier import sweep as measure
     from openloop.frontier.measure import INTERRUPTED
@@ -77,8 +77,8 @@ def sweep(
     from openloop.spec import read_yaml
     from openloop.workload.warmth import split_states
 
-    if beside is not None:
-        rates = _as_measured(beside, flags, rates)
+    if compare is not None:
+        rates = _as_measured(compare, flags, rates)
     if fleet is not None and scenario is None:
         flags |= as_calibrated(read_fleet(fleet), flags)
     written = read_yaml(scenario) if scenario else None
@@ -102,8 +102,8 @@ def sweep(
         _tell_states(of_states, as_json)
     else:
         tell(all_found[0], as_json, show_frontier)
-    if beside is not None:
-        _draw_beside(beside, out, as_json)
+    if compare is not None:
+        _draw_comparison(compare, out, as_json)
     if all_found[-1].stopped == INTERRUPTED:
         sys.exit(130)
     for found in all_found:
@@ -131,27 +131,27 @@ def _tell_states(states: Any, as_json: bool) -> None:
         click.echo("\n" + "\n".join(gap_lines(gap)))
 
 
-def _draw_beside(measured: Path, out: Path, as_json: bool) -> None:
+def _draw_comparison(measured: Path, out: Path, as_json: bool) -> None:
     from openloop.report.html import page
-    from openloop.report.read import read_pair
+    from openloop.report.read import read_comparison
 
-    (out / "beside.html").write_text(page(read_pair(measured, out, None)), encoding="utf-8")
+    (out / "compare.html").write_text(page(read_comparison(measured, out, None)), encoding="utf-8")
     if not as_json:
-        click.echo(f"written: {out / 'beside.html'}")
+        click.echo(f"written: {out / 'compare.html'}")
 
 
-def _as_measured(beside: Path, flags: dict[str, Any], rates: list[float] | None) -> list[float]:
+def _as_measured(measured: Path, flags: dict[str, Any], rates: list[float] | None) -> list[float]:
     """Rates and SLO of a measured sweep, where the flags do not say otherwise."""
     from openloop.frontier import open_frontier
     from openloop.frontier.folder import read_asked
 
-    flags.setdefault("slo", read_asked(beside).slo)
-    return rates or [point.rate for point in open_frontier(beside).points]
+    flags.setdefault("slo", read_asked(measured).slo)
+    return rates or [point.rate for point in open_frontier(measured).points]
 
 
 @cli.command()
-@click.argument("a", type=PATH)
-@click.argument("b", type=PATH)
+@click.argument("a", type=PATH, metavar="BASELINE")
+@click.argument("b", type=PATH, metavar="CANDIDATE")
 @click.option("--slo", help="One SLO for both; by default their own, if it is the same.")
 @click.option("--fail-if", multiple=True, help="A change that must not be, as 'goodput < -5%'; may be given again.")
 @click.option("--junit", type=PATH, help="Also write a JUnit file, a case for each --fail-if.")
@@ -160,11 +160,11 @@ def _as_measured(beside: Path, flags: dict[str, Any], rates: list[float] | None)
 def compare(
     a: Path, b: Path, slo: str | None, fail_if: tuple[str, ...], junit: Path | None, md: Path | None, as_json: bool
 ) -> None:
-    """Decide between A and B, two runs or two sweeps: which one, by how much, how sure, and what else could explain it.
+    """Decide between two runs or two sweeps: which one, by how much, how sure, and what else could explain it.
 
-    Changes are of B against A. Where both had the same schedule they are compared in pairs, block by block of time.
-    --fail-if exits with 1 when a change is beyond its limit with 95% confidence: where the true change is just at the
-    limit, that happens one time in twenty.
+    The baseline is A and the candidate B; changes are from A to B. Where both had the same schedule they are paired,
+    block by block of time. --fail-if exits with 1 when a change is beyond its limit with 95% confidence: where the
+    true change is just at the limit, that happens one time in twenty.
 
     \b
     Metrics: goodput, attainment, throughput, tokens, ttft_p50, ttft_p95, ttft_p99, tpot_p99, e2e_p99, cost

@@ -97,7 +97,7 @@ def score(
 @click.argument("what", type=PATH)
 @click.option("-o", "--out", type=PATH, help="Write one self-contained HTML file.")
 @click.option("--slo", help="Gates, a preset or a YAML file; by default the SLO that stands there.")
-@click.option("--against", type=PATH, help="Another of its kind, to be shown beside it.")
+@click.option("--compare", type=PATH, help="Another of its kind: WHAT is the baseline, this the candidate.")
 @click.option("--request", type=int, help="Also show the tokens of the request with this number.")
 @click.option(
     "--point", type=RATE, help="Of a frontier: which rate to show in detail.  [default: the last before the knee]"
@@ -111,7 +111,7 @@ def report(
     what: Path,
     out: Path | None,
     slo: str | None,
-    against: Path | None,
+    compare: Path | None,
     request: int | None,
     point: float | None,
     md: Path | None,
@@ -130,7 +130,7 @@ def report(
       openloop report run/
       openloop report frontier/ -o report.html
       openloop report run/ --slo "ttft<=1s" --request 1234 -o report.html --png figures/
-      openloop report old/ --against new/ -o report.html
+      openloop report old/ --compare new/ -o report.html
       openloop report plan.json -o plan.html
       openloop report run/ --md - >> summary.md
     """
@@ -141,16 +141,16 @@ def report(
     from openloop.report.paper import print_pdf
     from openloop.report.picture import draw_figure
     from openloop.report.plot import show_report
-    from openloop.report.read import read_pair, read_report
+    from openloop.report.read import read_comparison, read_report
 
     rows = open_run(what).num_rows if (what / "run.json").exists() else 0
     with progress_bar("scoring", quiet=rows < WORTH_A_BAR) as progress:
-        if against is None:
+        if compare is None:
             found = read_report(what, slo, request=request, point=point, progress=progress)
         elif request is None and point is None:
-            found = read_pair(what, against, slo)
+            found = read_comparison(what, compare, slo)
         else:
-            raise click.UsageError("--request and --point show one thing, and --against shows two")
+            raise click.UsageError("--request and --point show one thing, and --compare shows two")
     for path, form in ((out, page), (md, markdown)):
         if str(path) == "-":
             click.echo(form(found), nl=False)

@@ -97,7 +97,7 @@ METRICS = {
 
 @dataclass(frozen=True)
 class Change:
-    """B against A in one metric. `change` is B / A - 1; None where there is no ratio to speak of."""
+    """One metric of A, the baseline, and B, the candidate. `change` is B / A - 1; None where there is no ratio."""
 
     metric: str
     a: float

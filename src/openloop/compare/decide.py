@@ -63,7 +63,7 @@ def read_regression_gate(text: str) -> RegressionGate:
 
 @dataclass(frozen=True)
 class Comparison:
-    """B against A. `sentence` is the verdict; `winner` is A, B or None."""
+    """Of A, the baseline, and B, the candidate. `sentence` is the verdict; `winner` is A, B or None."""
 
     a: str
     b: str

@@ -30,7 +30,7 @@ class FigureGap:
 
 @dataclass(frozen=True)
 class StateGap:
-    """The state `b` against the state `a`: knee, highest goodput, and cost per accepted result at its lowest."""
+    """From the state `a` to the state `b`: knee, highest goodput, and cost per accepted result at its lowest."""
 
     a: str
     b: str
@@ -45,7 +45,7 @@ class StateGap:
 
 
 def gaps(states: Mapping[str, Path], slo: Any = None) -> list[StateGap]:
-    """Each state against the first."""
+    """Each state compared with the first."""
     (first, base), *others = states.items()
     found = []
     for name, path in others:
@@ -66,7 +66,7 @@ def gap_lines(gap: StateGap) -> list[str]:
         "highest goodput": (gap.goodput, format_rate),
         "cost per accepted": (gap.cost_per_accepted, format_money),
     }
-    lines = [f"{gap.b} against {gap.a}: {gap.comparison.sentence}"]
+    lines = [f"{gap.b} compared with {gap.a}: {gap.comparison.sentence}"]
     for name, (pair, form) in told.items():
         if pair.a is not None or pair.b is not None:
             a, b = ("not shown" if each is None else form(each) for each in (pair.a, pair.b))

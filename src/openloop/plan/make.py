@@ -173,7 +173,8 @@ def read_plan(path: str | Path) -> CapacityPlan:
     raw = read_json(Path(path))
     if not isinstance(raw, dict) or raw.get("kind") != "plan":
         raise RunError(f"{path} is no plan; openloop plan ... -o plan.json writes one")
-    return convert(raw, CapacityPlan, str(path))
+    present = {"attainment" if key == "accepted" else key: value for key, value in raw.items()}  # its earlier name
+    return convert(present, CapacityPlan, str(path))
 
 
 def make_plan(system: System, needs: Needs) -> CapacityPlan:

@@ -55,7 +55,7 @@ def _lines(found: Comparison) -> Iterator[str]:
     if found.knees:
         yield f"knee of A: {found.knees[0]}"
         yield f"knee of B: {found.knees[1]}"
-    yield f"SLO {found.slo}; {'the same schedule, compared in pairs' if found.paired else 'schedules of their own'}"
+    yield f"SLO {found.slo}; {'the same schedule, paired' if found.paired else 'schedules of their own'}"
     for gate in found.failed:
         yield f"FAILED: {gate}"
     for warning in found.warnings:

@@ -28,7 +28,7 @@ def decision_report(found: Decision) -> Report:
         headline=found.headline,
         sentences=[*found.sentences, *weak],
         numbers=_numbers(found),
-        sections=[_beside(found), _unknown(found), *_plan(found)],
+        sections=[_options(found), _unknown(found), *_plan(found)],
         data=found.to_dict(),
         badge="Decision" if found.valid else "Not valid",
     )
@@ -51,7 +51,7 @@ def _numbers(found: Decision) -> list[tuple[str, Number, str]]:
     return told
 
 
-def _beside(found: Decision) -> Section:
+def _options(found: Decision) -> Section:
     rows: list[list[Cell]] = []
     for field, (words, unit) in ROWS.items():
         cells: list[Cell] = []

@@ -10,7 +10,7 @@ from openloop.frontier.folder import FRONTIER_FILE
 from openloop.frontier.states import STATES_FILE, states_in
 from openloop.plan import read_plan
 from openloop.records import open_run
-from openloop.report.beside import Subject, names_of, pair_of, pair_report
+from openloop.report.compare_page import Subject, compared, comparison_report, names_of
 from openloop.report.curve import frontier_report, read_frontier_subject
 from openloop.report.page import Cell, Columns, Number, Report, Section, Table, capital
 from openloop.report.plan import plan_report
@@ -41,13 +41,13 @@ def read_report(
 
 
 def _states_report(path: Path, slo: str | None) -> Report:
-    """The two states furthest apart beside each other, and all of them in a table."""
+    """The two states furthest apart compared, and all of them in a table."""
     states = states_in(path)
     if len(states) < 2:
         raise RunError(f"{path} has sweeps of {len(states)} states so far: repeat the command that made it to go on")
     found = gaps(states, slo)
     widest = min(found, key=lambda gap: gap.knee.change if gap.knee.change is not None else gap.goodput.change or 0.0)
-    report = read_pair(states[widest.a], states[widest.b], slo)
+    report = read_comparison(states[widest.a], states[widest.b], slo)
     return replace(
         report,
         title=path.resolve().name,
@@ -80,11 +80,11 @@ def _states_section(found: Sequence[StateGap]) -> Section:
     return Section("states", "Between the states", lead, [Table(header, rows)], footnote)
 
 
-def read_pair(a: Path, b: Path, slo: str | None = None) -> Report:
+def read_comparison(a: Path, b: Path, slo: str | None = None) -> Report:
     """Two runs or two frontiers, both held against the SLO that is given, or else against that of the first."""
     first = _read(a, slo)
     second = _read(b, slo or first.objectives)
-    return pair_report(pair_of((first, second), names_of((a, b)), (a, b)))
+    return comparison_report(compared((first, second), names_of((a, b)), (a, b)))
 
 
 def _read(

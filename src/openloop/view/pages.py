@@ -39,9 +39,9 @@ def list_page() -> str:
     return document("openloop", inside, [asset("page.js"), asset("view.js", "view")], connect=True)
 
 
-def controls(name: str, report: Report, objectives: Objectives | None, *, pair: bool = False) -> str:
+def controls(name: str, report: Report, objectives: Objectives | None, *, comparison: bool = False) -> str:
     """A text and a slider for each gate of time; moving one asks the server to score again."""
-    slo = str((report.data["a"] if pair else report.data).get("slo") or "")
+    slo = str((report.data["a"] if comparison else report.data).get("slo") or "")
     gates = objectives.default.gates if objectives and objectives.default and not objectives.classes else ()
     sliders = "".join(_slider(gate) for gate in gates if getattr(gate, "within_s", 0.0) > 0)
     live = ' data-live="1"' if report.verdict == "live" else ""

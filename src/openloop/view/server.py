@@ -149,8 +149,8 @@ def _show(shelf: Shelf, query: dict[str, str]) -> str:
 
 
 def _compare(shelf: Shelf, query: dict[str, str]) -> str:
-    report = _pair(shelf, query)
-    return _page(report.title, controls("", report, None, pair=True), report)
+    report = _comparison(shelf, query)
+    return _page(report.title, controls("", report, None, comparison=True), report)
 
 
 def _page(title: str, above: str, report: Report) -> str:
@@ -158,16 +158,16 @@ def _page(title: str, above: str, report: Report) -> str:
     return document(f"{title} - openloop", above + body(report), scripts, connect=True)
 
 
-def _pair(shelf: Shelf, query: dict[str, str]) -> Report:
+def _comparison(shelf: Shelf, query: dict[str, str]) -> Report:
     a, b = (shelf.find(query.get(which, "")) for which in "ab")
-    return shelf.pair(a, b, query.get("slo") or None)
+    return shelf.compare(a, b, query.get("slo") or None)
 
 
 def _score(shelf: Shelf, query: dict[str, str]) -> Any:
     """The scorer's JSON of a run, or the frontier's: what the controls ask for first."""
     began = time.perf_counter()
     if "a" in query:
-        return {"score": _pair(shelf, query).data, "took_s": time.perf_counter() - began}
+        return {"score": _comparison(shelf, query).data, "took_s": time.perf_counter() - began}
     entry = shelf.find(query.get("what", ""))
     if entry.kind == "run" and not entry.live:
         found = shelf.subject(entry, query.get("slo") or None).score.to_dict()
@@ -177,7 +177,9 @@ def _score(shelf: Shelf, query: dict[str, str]) -> Any:
 
 
 def _report(shelf: Shelf, query: dict[str, str]) -> Any:
-    report = _pair(shelf, query) if "a" in query else shelf.report(shelf.find(query.get("what", "")), **_asked(query))
+    report = (
+        _comparison(shelf, query) if "a" in query else shelf.report(shelf.find(query.get("what", "")), **_asked(query))
+    )
     return {"html": body(report), "live": report.verdict == "live", "data": report.data}
 
 

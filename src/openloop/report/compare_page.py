@@ -1,4 +1,4 @@
-"""Two runs or two frontiers beside each other, held against one SLO."""
+"""A page that compares two runs or two frontiers, held against one SLO."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -52,7 +52,7 @@ INTERVALS = {  # of numbers that stand above all others
 
 
 @dataclass(frozen=True)
-class Pair:
+class Compared:
     """`names` tell them apart."""
 
     subjects: tuple[Subject, Subject]
@@ -65,21 +65,21 @@ class Pair:
         return {"a": a.to_dict(), "b": b.to_dict(), "comparison": self.decision.to_dict()}
 
 
-def pair_of(subjects: Sequence[Subject], names: tuple[str, str], sources: "Sequence[Run | Path]") -> Pair:
+def compared(subjects: Sequence[Subject], names: tuple[str, str], sources: "Sequence[Run | Path]") -> Compared:
     """Two of a kind, decided by the objectives of the first."""
     a, b = subjects
     if type(a) is not type(b):
         raise RunError(f"{names[0]} and {names[1]} are a run and a frontier: compare two of one kind")
-    return Pair((a, b), names, compare(sources[0], sources[1], a.objectives))
+    return Compared((a, b), names, compare(sources[0], sources[1], a.objectives))
 
 
-def pair_report(pair: Pair) -> Report:
-    a = pair.subjects[0]
-    data, (first, second) = pair.data, pair.names
+def comparison_report(both: Compared) -> Report:
+    a = both.subjects[0]
+    data, (first, second) = both.data, both.names
     valid = all(each["valid"] for each in (data["a"], data["b"])) if isinstance(a, RunSubject) else True
-    decision = pair.decision
+    decision = both.decision
     sentences = [f"A is {first}, B is {second}. Both are held against {decision.slo}."]
-    for which, name in zip("ab", pair.names, strict=True):
+    for which, name in zip("ab", both.names, strict=True):
         sentences += [f"{name} is not valid: {reason}." for reason in data[which].get("reasons", ())[:1]]
     if decision.warnings:
         sentences.append("What else differs between them could explain it, and is listed below.")
@@ -89,19 +89,19 @@ def pair_report(pair: Pair) -> Report:
         verdict="good" if valid else "invalid",
         headline=capital(decision.sentence),
         sentences=sentences,
-        numbers=list(_headline_numbers(pair, data)),
-        sections=[section for make in PAIR_SECTIONS if (section := make(pair))],
+        numbers=list(_headline_numbers(both, data)),
+        sections=[section for make in COMPARISON_SECTIONS if (section := make(both))],
         data=data,
     )
 
 
-def _columns(pair: Pair) -> Columns:
-    return RUN_NUMBERS if isinstance(pair.subjects[0], RunSubject) else FRONTIER_NUMBERS
+def _columns(both: Compared) -> Columns:
+    return RUN_NUMBERS if isinstance(both.subjects[0], RunSubject) else FRONTIER_NUMBERS
 
 
-def _headline_numbers(pair: Pair, data: dict[str, Any]) -> Iterator[tuple[str, Number, str]]:
-    for field, (words, unit) in _columns(pair).items():
-        for which, name in zip("ab", pair.names, strict=True) if field in INTERVALS else ():
+def _headline_numbers(both: Compared, data: dict[str, Any]) -> Iterator[tuple[str, Number, str]]:
+    for field, (words, unit) in _columns(both).items():
+        for which, name in zip("ab", both.names, strict=True) if field in INTERVALS else ():
             interval = span(field_of(data[which], INTERVALS[field]), unit)
             yield f"{words} of {name}", _number(data, which, field, unit), interval
 
@@ -110,9 +110,9 @@ def _number(data: dict[str, Any], which: str, field: str, unit: Unit) -> Number:
     return Number(field_of(data[which], field), unit, f"{which}.{field}", sound=data[which].get("valid", True))
 
 
-def decided(pair: Pair) -> Section | None:
+def decided(both: Compared) -> Section | None:
     """Each change with its interval; what crosses zero is not shown."""
-    known = {name: each for name, each in pair.decision.changes.items() if each.change is not None and each.interval}
+    known = {name: each for name, each in both.decision.changes.items() if each.change is not None and each.interval}
     if not known:
         return None
     x = np.array([each.change for each in known.values()], float)
@@ -122,7 +122,7 @@ def decided(pair: Pair) -> Section | None:
         Curve("95% interval", np.array([low[i], high[i]]), np.full(2, float(i)), "grey") for i in range(len(known))
     ]
     keys = [f"comparison.changes.{name}.change" for name in known]
-    dots = Curve("B against A", x, np.arange(len(known), dtype=float), "blue", "dots", few=~sure, keys=keys)
+    dots = Curve("change, A to B", x, np.arange(len(known), dtype=float), "blue", "dots", few=~sure, keys=keys)
     names = [METRICS[name].words for name in known]
     rows = [
         (
@@ -135,36 +135,36 @@ def decided(pair: Pair) -> Section | None:
     ]
     figure = names_figure(
         "changes",
-        "B against A",
+        "change, A to B",
         Axis("change, as a share of A", "share"),
         names,
         [*spans, dots, Rule(0.0, "", "x", "ink")],
         "Hollow: the interval holds no change at all, so no difference is shown.",
     )
     lead = "Right of the line B has more of it, left of it less: more goodput is better, more latency or cost is worse."
-    table = Table(("", "B against A", "95% interval", "better"), rows)
-    paired = "paired, request by request: both had the same schedule" if pair.decision.paired else "not paired"
+    table = Table(("", "change, A to B", "95% interval", "better"), rows)
+    paired = "paired, request by request: both had the same schedule" if both.decision.paired else "not paired"
     return Section("changes", "Which one", lead, [figure, table], f"The two are {paired}. Intervals are of B / A - 1.")
 
 
-def numbers(pair: Pair) -> Section | None:
-    data = pair.data
+def numbers(both: Compared) -> Section | None:
+    data = both.data
     rows: list[list[Cell]] = []
-    for field, (words, unit) in _columns(pair).items():
+    for field, (words, unit) in _columns(both).items():
         a, b = (_number(data, which, field, unit) for which in "ab")
         if a.value is not None or b.value is not None:
             change = f"{100 * (b.value / a.value - 1):+,.1f}%" if a.value and b.value is not None else "-"
             rows.append([words, a, b, change])
     lead = "The same SLO and the same formulas on both sides."
-    return Section("numbers", "Number by number", lead, [Table(("", *pair.names, "B against A"), rows)])
+    return Section("numbers", "Number by number", lead, [Table(("", *both.names, "change, A to B"), rows)])
 
 
-def curves(pair: Pair) -> Section | None:
-    a, b = pair.subjects
+def curves(both: Compared) -> Section | None:
+    a, b = both.subjects
     if isinstance(a, RunSubject) and isinstance(b, RunSubject):
-        panels = [panel for field in TAILS if (panel := _tail_panel(field, (a, b), pair.names))]
+        panels = [panel for field in TAILS if (panel := _tail_panel(field, (a, b), both.names))]
         figure = Figure(
-            "pair",
+            "compare",
             "Latency by percentile",
             Axis("share of completed requests that waited no longer", "share", "tail", low=0.0),
             panels,
@@ -176,7 +176,7 @@ def curves(pair: Pair) -> Section | None:
     assert isinstance(a, FrontierSubject)
     assert isinstance(b, FrontierSubject)
     lead = "Higher is better, and so is further to the right."
-    return Section("curves", "The frontiers", lead, [_frontier_figure((a, b), pair.names)])
+    return Section("curves", "The frontiers", lead, [_frontier_figure((a, b), both.names)])
 
 
 def _tail_panel(field: str, subjects: Sequence[RunSubject], names: Sequence[str]) -> Panel | None:
@@ -200,7 +200,7 @@ def _frontier_figure(subjects: Sequence[FrontierSubject], names: Sequence[str]) 
             rates.append(Stretch(*knee.interval, f"knee of {name}", color))
     shares.append(Rule(subjects[0].frontier.knee.target, "target", "y"))
     return Figure(
-        "pair",
+        "compare",
         "Goodput over offered load",
         Axis("offered load", "rate", low=0.0),
         [
@@ -211,13 +211,13 @@ def _frontier_figure(subjects: Sequence[FrontierSubject], names: Sequence[str]) 
     )
 
 
-def differences(pair: Pair) -> Section | None:
-    told = pair.decision.warnings
+def differences(both: Compared) -> Section | None:
+    told = both.decision.warnings
     lead = "Whatever else is not the same may be the reason." if told else "The manifests tell of no difference."
     return Section("differences", "What differs", lead, [Table(("",), [(each,) for each in told])] if told else [])
 
 
-PAIR_SECTIONS: tuple[Callable[[Pair], Section | None], ...] = (decided, numbers, curves, differences)
+COMPARISON_SECTIONS: tuple[Callable[[Compared], Section | None], ...] = (decided, numbers, curves, differences)
 
 
 def names_of(paths: tuple[Path, Path]) -> tuple[str, str]:
