@@ -7,14 +7,14 @@ from hypothesis import strategies as st
 
 from openloop.score import kernel
 from openloop.score.quantiles import (
+    BLOCKS,
     LADDER,
-    SLICES,
     Sample,
+    block_bounds,
     ladder,
     percentiles,
     rate_interval,
     share_interval,
-    slice_bounds,
 )
 from openloop.score.streams import GapPool
 
@@ -22,7 +22,7 @@ values = st.lists(st.floats(0, 1e6), min_size=1, max_size=60).map(np.array)
 
 
 def sample(of: np.ndarray) -> Sample:
-    return Sample(of, np.ones(len(of), np.bool_), np.linspace(0, len(of), SLICES + 1).astype(np.int64))
+    return Sample(of, np.ones(len(of), np.bool_), np.linspace(0, len(of), BLOCKS + 1).astype(np.int64))
 
 
 @given(values)
@@ -96,7 +96,7 @@ def test_intervals_cover_the_truth_where_requests_queue_behind_each_other(n: int
         arrival, latency = mm1(rng, load, n)
         due = (arrival * 1e9).astype(np.int64)
         window = (0, int(due[-1]) + 1)
-        bounds = slice_bounds(due, window)
+        bounds = block_bounds(due, window)
         found_in = Sample(latency, np.ones(n, np.bool_), bounds)
         found = percentiles(found_in)
         assert found is not None
@@ -118,21 +118,21 @@ def test_intervals_cover_the_truth_where_requests_queue_behind_each_other(n: int
 def test_independent_requests_get_intervals_of_the_textbook_width() -> None:
     rng = np.random.default_rng(1)
     hits = rng.random(4000) < 0.9
-    bounds = np.linspace(0, 4000, SLICES + 1).astype(np.int64)
+    bounds = np.linspace(0, 4000, BLOCKS + 1).astype(np.int64)
     low, high = share_interval(hits, bounds)
     assert high - low == pytest.approx(2 * 1.96 * np.sqrt(0.09 / 4000), rel=0.5)
 
 
 @pytest.mark.parametrize("hit", [True, False])
 def test_a_share_of_all_or_none_still_has_a_width(hit: bool) -> None:
-    low, high = share_interval(np.full(100, hit), np.linspace(0, 100, SLICES + 1).astype(np.int64))
+    low, high = share_interval(np.full(100, hit), np.linspace(0, 100, BLOCKS + 1).astype(np.int64))
     assert (low, high) == pytest.approx((0.963, 1.0) if hit else (0.0, 0.037), abs=1e-3)
 
 
-def test_slices_split_the_window_evenly_and_hold_everyone() -> None:
+def test_blocks_split_the_window_evenly_and_hold_everyone() -> None:
     due = np.arange(1000) * 10**6
-    bounds = slice_bounds(due, (0, 10**9))
-    assert np.diff(bounds).tolist() == [50] * SLICES
+    bounds = block_bounds(due, (0, 10**9))
+    assert np.diff(bounds).tolist() == [50] * BLOCKS
 
 
 def test_pooled_gaps_are_exact_while_they_fit_and_close_when_they_do_not() -> None:

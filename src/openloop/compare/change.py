@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from openloop.arrays import Bools, Floats
-from openloop.score.quantiles import SLICES, T
+from openloop.score.quantiles import BLOCKS, T
 from openloop.score.scope import Scope
 
 # 95% quantiles of Student's t with 1, 2, ... degrees of freedom; T has those of 97.5%.
@@ -155,7 +155,7 @@ def _left_out(scope: Scope, metric: ComparedMetric) -> dict[int, Floats]:
     whole = metric.of(scope, np.ones(scope.n, bool), scope.seconds) if scope.n else np.nan
     found = {}
     for blocks in metric.blocks:
-        ends = scope.bounds[:: SLICES // blocks]
+        ends = scope.bounds[:: BLOCKS // blocks]
         values = [whole]
         for start, end in itertools.pairwise(ends):
             kept = np.ones(scope.n, bool)
@@ -191,7 +191,7 @@ def _change(name: str, metric: ComparedMetric, runs: tuple[Scope, Scope], paired
 
 def _stretches(scope: Scope, those: Bools) -> int:
     """In how many of the blocks there are any."""
-    return sum(bool(those[start:end].any()) for start, end in itertools.pairwise(scope.bounds[:: SLICES // 20]))
+    return sum(bool(those[start:end].any()) for start, end in itertools.pairwise(scope.bounds[:: BLOCKS // 20]))
 
 
 def change_of(name: str, a: float, b: float, middle: float, two: float, one: float) -> Change:

@@ -7,10 +7,10 @@ import numpy as np
 from openloop.arrays import Floats, Ints
 from openloop.records import MISSING, Run, ints
 
-SLICES = 20  # of a run, by schedule time
+BLOCKS = 20  # of a run, by schedule time
 GRID = 40  # moments at which a backlog is looked at
 STEPS = 10  # in which its growth is watched
-LEAST_SLICES = 2
+LEAST_BLOCKS = 2
 SIGMAS = 2.6  # of the mean: one in a hundred by chance, if backlogs were aimless
 LEAST_SHARE = 0.01  # of arrivals that must be left over
 LEAST_DUE = 50
@@ -38,20 +38,20 @@ def flow_of(run: Run) -> Flow:
 
 
 def warm_up(flow: Flow, end_s: float) -> float:
-    """Seconds at the start to leave out: a tenth, and slices whose mean stay is not like any of the second half.
+    """Seconds at the start to leave out: a tenth, and blocks whose mean stay is not like any of the second half.
 
     An empty system is quicker than it will be, a cold one slower; at most half of the run is left out.
     """
     inside = flow.due_s < end_s
     stay = np.where(np.isfinite(flow.left_s), flow.left_s, end_s)[inside] - flow.due_s[inside]
-    place = np.minimum((flow.due_s[inside] / end_s * SLICES).astype(int), SLICES - 1)
-    counts = np.bincount(place, minlength=SLICES)
-    means = np.bincount(place, stay, SLICES) / np.maximum(counts, 1)
-    half = SLICES // 2
+    place = np.minimum((flow.due_s[inside] / end_s * BLOCKS).astype(int), BLOCKS - 1)
+    counts = np.bincount(place, minlength=BLOCKS)
+    means = np.bincount(place, stay, BLOCKS) / np.maximum(counts, 1)
+    half = BLOCKS // 2
     later = means[half:][counts[half:] > 0]
-    settled = (means >= later.min()) & (means <= later.max()) if len(later) else np.ones(SLICES, bool)
+    settled = (means >= later.min()) & (means <= later.max()) if len(later) else np.ones(BLOCKS, bool)
     first = int(np.argmax([*settled[:half], True]))
-    return max(first, LEAST_SLICES) / SLICES * end_s
+    return max(first, LEAST_BLOCKS) / BLOCKS * end_s
 
 
 def settled_from(run: Run, flow: Flow, end_s: float) -> float:

@@ -156,7 +156,7 @@ def distribution(subject: RunSubject) -> Section | None:
         "towards the slowest few, which decide what people think of a service.",
         [distribution_figure(subject.judged.whole, subject.score, subject.objectives), _latency_table(subject.score)],
         "From when a request was due, over completed requests; failed ones are counted in the gates below. Dots are "
-        "exact percentiles, whiskers their 95% intervals from batch means over 20 slices of the window. "
+        "exact percentiles, whiskers their 95% intervals from batch means over 20 blocks of the window. "
         "Nothing is smoothed: a line joins order statistics.",
     )
 
@@ -396,7 +396,7 @@ def validity(subject: RunSubject) -> Section | None:
         lead,
         parts,
         "Checks: enough requests, the client on time, nothing dropped or cut off, arrivals as promised, a window long "
-        "enough, no trend through it (Mann-Kendall over 20 slices); docs/metrics.md.",
+        "enough, no trend through it (Mann-Kendall over 20 blocks); docs/metrics.md.",
     )
 
 

@@ -9,7 +9,7 @@ from openloop.records import MISSING, Manifest, Prices, Run
 from openloop.score import kernel
 from openloop.score.attempts import OK, Attempts, read_attempts
 from openloop.score.judge import judge
-from openloop.score.quantiles import SLICES, slice_bounds
+from openloop.score.quantiles import BLOCKS, block_bounds
 from openloop.score.requests import Answers, Deliveries, Requests, Spending, group_attempts, pace_ns
 from openloop.score.scope import JudgedRun
 from openloop.score.streams import Progress, StreamPlan, Streams, read_again, read_streams
@@ -146,11 +146,11 @@ def _plan(
     slos: tuple[SLO, ...],
     window_ns: tuple[int, int],
 ) -> StreamPlan:
-    slice_of = np.full(len(attempts), -1, np.int32)
+    block_of = np.full(len(attempts), -1, np.int32)
     inside = (requests.due_ns >= window_ns[0]) & (requests.due_ns < window_ns[1])
     counted = inside & (attempts.status[requests.rows] == OK) & (attempts.ends_only[requests.rows] != 1)
-    place = np.repeat(np.arange(SLICES, dtype=np.int32), np.diff(slice_bounds(requests.due_ns, window_ns)))
-    slice_of[requests.rows] = np.where(counted, place, -1)
+    place = np.repeat(np.arange(BLOCKS, dtype=np.int32), np.diff(block_bounds(requests.due_ns, window_ns)))
+    block_of[requests.rows] = np.where(counted, place, -1)
     gates = [gate for slo in slos for gate in slo.gates]
     schedules = {slo.smooth.deadlines for slo in slos} | {g.deadlines for g in gates if hasattr(g, "deadlines")}
     custom = frozenset(each for each in schedules if isinstance(each, CustomDeadlines))
@@ -158,7 +158,7 @@ def _plan(
         kernel.ScanPlan(
             np.ascontiguousarray(attempts.scheduled_ns),
             objective[request_of],
-            slice_of,
+            block_of,
             np.array([to_ns(_expected_first(slo)) for slo in slos]),
             np.array([_expected_pace_ns(slo) for slo in slos]),
         ),

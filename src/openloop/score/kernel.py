@@ -35,12 +35,12 @@ class ScanPlan(NamedTuple):
 
     arrival: Ints
     objective: Counts  # index into the last two
-    slice_of: Counts  # where its gaps are counted; negative: nowhere
+    block_of: Counts  # where its gaps are counted; negative: nowhere
     first_ns: Ints  # when the first token is expected, after arrival
     pace_ns: Ints  # and each further one, after the one before
 
     def part(self, rows: slice) -> "ScanPlan":
-        return self._replace(arrival=self.arrival[rows], objective=self.objective[rows], slice_of=self.slice_of[rows])
+        return self._replace(arrival=self.arrival[rows], objective=self.objective[rows], block_of=self.block_of[rows])
 
 
 class RowFacts(NamedTuple):
@@ -66,13 +66,13 @@ class RowFacts(NamedTuple):
 
 @njit(cache=True, nogil=True)
 def scan(ns: Ints, offsets: Ints, plan: ScanPlan, histogram: Ints, gaps: Ints, out: RowFacts) -> tuple[int, int]:
-    """Fill `out` and count gaps into `histogram[slice, bin]`; write them to `gaps` too while it has room.
+    """Fill `out` and count gaps into `histogram[block, bin]`; write them to `gaps` too while it has room.
 
     The tokens of row r came at ns[offsets[r] : offsets[r + 1]]. Returns how many gaps were written, and the first row
     whose tokens run backwards or -1.
     """
     # Unpacked here: inside the loop each access to a tuple's array would touch its reference count.
-    arrival, objective, slice_of, first_ns, pace_ns = plan
+    arrival, objective, block_of, first_ns, pace_ns = plan
     first, last, longest, shortest, reach, qoe, fluidity = out
     written = 0
     for row in range(offsets.size - 1):
@@ -84,8 +84,8 @@ def scan(ns: Ints, offsets: Ints, plan: ScanPlan, histogram: Ints, gaps: Ints, o
         longest[row], shortest[row], reach[row] = _extremes(times, pace)
         if shortest[row] < 0:
             return written, row
-        if slice_of[row] >= 0:
-            _count_gaps(times, histogram[slice_of[row]])
+        if block_of[row] >= 0:
+            _count_gaps(times, histogram[block_of[row]])
             if written + times.size - 1 <= gaps.size:
                 _write_gaps(times, gaps[written:])
                 written += times.size - 1

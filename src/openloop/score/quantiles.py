@@ -1,9 +1,9 @@
 """Percentiles and rates with intervals that respect autocorrelation.
 
 Requests that are close in time share a queue, so they are not independent, and an interval that supposes so is too
-narrow. Everything here is counted in SLICES equal slices of the window by schedule time: what a slice shows beyond its
-share varies between slices as much as the data really do (batch means). Slices are also taken in pairs, and the wider
-answer counts, so that correlation longer than a slice is noticed. A tail says little about correlation by itself (all
+narrow. Everything here is counted in BLOCKS equal blocks of the window by schedule time: what a block shows beyond its
+share varies between blocks as much as the data really do (batch means). Blocks are also taken in pairs, and the wider
+answer counts, so that correlation longer than a block is noticed. A tail says little about correlation by itself (all
 requests accepted: no variation at all), so the number of independent requests is never taken to be larger than what
 the middle of the same distribution shows.
 """
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from openloop.arrays import Bools, Floats, Ints
 
 LADDER = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p99_9": 0.999}
-SLICES = 20
+BLOCKS = 20
 Z = 1.96
 
 # 97.5% quantiles of Student's t with 1, 2, ... degrees of freedom.
@@ -55,14 +55,14 @@ class Percentiles(Ladder):
 
 
 class Ranked(Protocol):
-    """Anything that can be ranked as a whole and counted by slice."""
+    """Anything that can be ranked as a whole and counted by block."""
 
     @property
     def n(self) -> int: ...
     @property
     def mean(self) -> float: ...
     def quantile(self, share: float) -> float: ...
-    def below(self, value: float) -> tuple[Ints, Ints]: ...  # by slice: how many are no larger, and how many there are
+    def below(self, value: float) -> tuple[Ints, Ints]: ...  # by block: how many are no larger, and how many there are
 
 
 class Sample:
@@ -70,7 +70,7 @@ class Sample:
 
     def __init__(self, values: Floats, use: Bools, bounds: Ints) -> None:
         use = use & ~np.isnan(values)
-        self._counts = _count_by_slice(use, bounds)
+        self._counts = _count_by_block(use, bounds)
         self._values = values if use.all() else values[use]
         self._bounds = np.concatenate([[0], np.cumsum(self._counts)])
         self._sorted = np.sort(self._values)
@@ -84,7 +84,7 @@ class Sample:
         return interpolated(self._sorted, share, self.n + failures)
 
     def below(self, value: float) -> tuple[Ints, Ints]:
-        return _count_by_slice(self._values <= value, self._bounds), self._counts
+        return _count_by_block(self._values <= value, self._bounds), self._counts
 
     @cached_property
     def independence(self) -> float:
@@ -97,15 +97,15 @@ def ratio(amount: float, count: float) -> float:
 
 
 def pooled(samples: Sequence[Sample]) -> Sample:
-    """Several samples as one, slice after slice."""
+    """Several samples as one, block after block."""
     values = np.concatenate([sample._values for sample in samples])
     counts = np.concatenate([sample._counts for sample in samples])
     return Sample(values, np.ones(len(values), np.bool_), np.concatenate([[0], np.cumsum(counts)]))
 
 
-def slice_bounds(due_ns: Ints, window_ns: tuple[int, int]) -> Ints:
-    """Where each slice of the window starts and ends in the sorted due times."""
-    edges = np.linspace(window_ns[0], window_ns[1], SLICES + 1)
+def block_bounds(due_ns: Ints, window_ns: tuple[int, int]) -> Ints:
+    """Where each block of the window starts and ends in the sorted due times."""
+    edges = np.linspace(window_ns[0], window_ns[1], BLOCKS + 1)
     edges[0], edges[-1] = -np.inf, np.inf
     return np.searchsorted(due_ns, edges)
 
@@ -126,7 +126,7 @@ def ladder(sample: Sample, failures: int = 0) -> Ladder:
 
 
 def independence(sample: Ranked) -> float:
-    """The share of values that count as independent, by how the share below the median varies between slices."""
+    """The share of values that count as independent, by how the share below the median varies between blocks."""
     if not sample.n:
         return 1.0
     counts, totals = sample.below(sample.quantile(0.5))
@@ -142,7 +142,7 @@ def _quantile_interval(sample: Ranked, share: float, value: float, limit: float)
 
 
 def _independent(counts: Ints, totals: Ints) -> float:
-    """How many independent values would make sum(counts) / sum(totals) as uncertain as the slices show it to be."""
+    """How many independent values would make sum(counts) / sum(totals) as uncertain as the blocks show it to be."""
     total = int(totals.sum())
     share = counts.sum() / total
     spread = share * (1 - share)
@@ -153,28 +153,28 @@ def _independent(counts: Ints, totals: Ints) -> float:
 
 
 def _share_margin(counts: Ints, totals: Ints) -> float:
-    """Half the 95% interval of sum(counts) / sum(totals), from how it varies between slices (ratio estimator)."""
+    """Half the 95% interval of sum(counts) / sum(totals), from how it varies between blocks (ratio estimator)."""
     used = totals > 0
-    slices = int(used.sum())
-    if slices < 2:
+    blocks = int(used.sum())
+    if blocks < 2:
         return 0.0
     total = totals.sum()
     excess = counts[used] - counts.sum() / total * totals[used]
-    return float(_t(slices) * np.sqrt(slices / (slices - 1) * np.sum(excess**2)) / total)
+    return float(_t(blocks) * np.sqrt(blocks / (blocks - 1) * np.sum(excess**2)) / total)
 
 
 def share_interval(hits: Bools, bounds: Ints, limit: float = 1.0) -> tuple[float, float]:
-    """95% interval of the share of `hits`: Wilson's, with as many independent requests as the slices show.
+    """95% interval of the share of `hits`: Wilson's, with as many independent requests as the blocks show.
 
     `limit` is the largest share of them that may count as independent, from a distribution that tells more about it.
-    Wilson's form keeps a width at 0% and 100%, where slices show none.
+    Wilson's form keeps a width at 0% and 100%, where blocks show none.
     """
     return wilson(float(hits.mean()), independent_hits(hits, bounds, limit)) if len(hits) else (np.nan, np.nan)
 
 
 def independent_hits(hits: Bools, bounds: Ints, limit: float = 1.0) -> float:
     """How many independent requests make the share of `hits` as uncertain as it is."""
-    return max(min(_independent(_count_by_slice(hits, bounds), np.diff(bounds)), limit * len(hits)), 1.0)
+    return max(min(_independent(_count_by_block(hits, bounds), np.diff(bounds)), limit * len(hits)), 1.0)
 
 
 def wilson(share: float, effective: float) -> tuple[float, float]:
@@ -185,15 +185,15 @@ def wilson(share: float, effective: float) -> tuple[float, float]:
 
 
 def rate_interval(amounts: Floats | Bools, bounds: Ints, seconds: float) -> tuple[float, float]:
-    """95% interval of sum(amounts) / seconds, from how the rate varies between slices."""
+    """95% interval of sum(amounts) / seconds, from how the rate varies between blocks."""
     sums = np.array([amounts[a:b].sum() for a, b in itertools.pairwise(bounds)])
     rate = sums.sum() / seconds
     half = max(_rate_margin(sums, seconds), _rate_margin(sums[::2] + sums[1::2], seconds))
     return float(rate - half), float(rate + half)
 
 
-def _t(slices: int) -> float:
-    return T[min(slices - 2, len(T) - 1)]
+def _t(blocks: int) -> float:
+    return T[min(blocks - 2, len(T) - 1)]
 
 
 def _rate_margin(sums: NDArray[np.float64 | np.int64], seconds: float) -> float:
@@ -201,7 +201,7 @@ def _rate_margin(sums: NDArray[np.float64 | np.int64], seconds: float) -> float:
     return float(_t(len(rates)) * rates.std(ddof=1) / np.sqrt(len(rates)))
 
 
-def _count_by_slice(hits: Bools, bounds: Ints) -> Ints:
+def _count_by_block(hits: Bools, bounds: Ints) -> Ints:
     return np.array([np.count_nonzero(hits[a:b]) for a, b in itertools.pairwise(bounds)])
 
 

@@ -9,7 +9,7 @@ from openloop.arrays import Bools, Counts, Floats, Ints
 from openloop.records import MISSING, Prices
 from openloop.score.attempts import Attempts
 from openloop.score.judge import Judgement
-from openloop.score.quantiles import Sample, slice_bounds
+from openloop.score.quantiles import Sample, block_bounds
 from openloop.score.requests import Answers, Deliveries
 from openloop.score.streams import Streams
 from openloop.slo import SLO
@@ -108,13 +108,13 @@ class Scope:
 
     @cached_property
     def bounds(self) -> Ints:
-        """Where each slice of the window starts and ends among these requests."""
+        """Where each block of the window starts and ends among these requests."""
         start, end = self.window_ns
         due = self.due_ns
         for a, b in reversed(self.without_ns):
             due = np.where(due >= b, due - (b - a), due)
             end -= b - a
-        return slice_bounds(due, (start, end))
+        return block_bounds(due, (start, end))
 
     def sample(self, values: Floats) -> Sample:
         """Those values that belong to completed requests."""

@@ -286,7 +286,7 @@ def _summary(scope: Scope, hourly_share: float | None = 1.0) -> Summary:
 
 
 def _goodput_interval(scope: Scope, attainment: tuple[float, float]) -> tuple[float, float]:
-    """From how goodput varies between slices, and never narrower than the offered rate times attainment's interval."""
+    """From how goodput varies between blocks, and never narrower than the offered rate times attainment's interval."""
     offered = scope.n / scope.seconds
     low, high = rate_interval(scope.judgement.accepted, scope.bounds, scope.seconds)
     if not scope.n:

@@ -10,7 +10,7 @@ from openloop.arrays import Floats, Ints
 from openloop.errors import SpecError
 from openloop.records import LARGEST_EVENT, Run, split
 from openloop.score import kernel
-from openloop.score.quantiles import SLICES, interpolated
+from openloop.score.quantiles import BLOCKS, interpolated
 from openloop.slo import CustomDeadlines
 
 Progress = Callable[[int, int], None]
@@ -57,7 +57,7 @@ class GapPool:
     EXACT = 1 << 23
 
     def __init__(self, num_events: int) -> None:
-        self.histogram = np.zeros((SLICES, kernel.BINS), np.int64)
+        self.histogram = np.zeros((BLOCKS, kernel.BINS), np.int64)
         self.room = np.empty(self.EXACT if num_events <= self.EXACT else 0, np.int64)
         self.written = 0
         self.mean = np.nan
@@ -104,7 +104,7 @@ def read_streams(run: Run, plan: StreamPlan, progress: Progress | None = None) -
             start = stop
         if progress:
             progress(start, rows)
-    counted = plan.rows.slice_of >= 0
+    counted = plan.rows.block_of >= 0
     streams.gaps.close(int(np.sum(streams.facts.last[counted] - streams.facts.first[counted])))
     return streams
 

@@ -22,13 +22,13 @@ LAG_SHARE = 0.1  # of the tightest bound from arrival: more, and the client is a
 LOST_SHARE = 0.01  # of requests that were dropped or censored
 WINDOW_LATENCIES = 5  # a window must be this many median latencies long
 SIGMAS = 4  # of sampling error, where a promise is compared with what happened
-DISPERSION = (0.2, 3.0)  # of arrivals by slice, over what is promised: chi-square with 19 degrees, one in a million
+DISPERSION = (0.2, 3.0)  # of arrivals by block, over what is promised: chi-square with 19 degrees, one in a million
 TREND_Z = 2.8
 TREND_RATIO = 1.5  # of late to early latency
 TREND_SHARE = 0.1  # of late to early attainment, in points
-ALIKE = 0.5  # correlation of neighbouring slices that is too much
+ALIKE = 0.5  # correlation of neighbouring blocks that is too much
 MERGED_SHARE = 0.01  # of token events, above which it is worth a word
-MIN_SLICES = 8  # it takes to speak of a trend
+MIN_BLOCKS = 8  # it takes to speak of a trend
 
 
 def few_requests(_: Manifest, scope: Scope) -> str | None:
@@ -99,7 +99,7 @@ def rate_not_as_offered(manifest: Manifest, scope: Scope) -> str | None:
 
 
 def arrivals_not_as_promised(manifest: Manifest, scope: Scope) -> str | None:
-    """Variation of single gaps, and of counts by slice: repeated or drifting gaps show only in the latter."""
+    """Variation of single gaps, and of counts by block: repeated or drifting gaps show only in the latter."""
     cv = manifest.arrivals_cv
     if cv is None or scope.n < MIN_REQUESTS:
         return None
@@ -109,12 +109,12 @@ def arrivals_not_as_promised(manifest: Manifest, scope: Scope) -> str | None:
         return f"gaps between arrivals vary by {found:.2f} of their mean where the arrival process promises {cv:.2f}"
     counts = np.diff(scope.bounds)
     ratio = float(counts.var(ddof=1) / counts.mean()) / max(_promised_dispersion(manifest), 0.04)
-    # Where gaps depend on each other, slices vary less than the whole window does: then only too much is wrong.
+    # Where gaps depend on each other, blocks vary less than the whole window does: then only too much is wrong.
     low = DISPERSION[0] if manifest.arrivals_dispersion is None and cv > 0.2 else 0.0
     if low <= ratio <= DISPERSION[1]:
         return None
     return (
-        f"arrivals come in clumps that the arrival process does not promise: their number by slice of the window "
+        f"arrivals come in clumps that the arrival process does not promise: their number by block of the window "
         f"varies {ratio:.1f} times as much"
     )
 
@@ -150,7 +150,7 @@ def window_short(_: Manifest, scope: Scope) -> str | None:
 
 def no_steady_state(_: Manifest, scope: Scope) -> str | None:
     """A trend through the window in latency or in attainment, or a window too short to tell."""
-    latency, attainment = _by_slice(scope)
+    latency, attainment = _by_block(scope)
     early, late = _ends(latency)
     ratio = max(early, late) / min(early, late) if min(early, late) > 0 else np.inf
     if early != late and ratio >= TREND_RATIO and abs(_trend(latency)) >= TREND_Z:
@@ -159,7 +159,7 @@ def no_steady_state(_: Manifest, scope: Scope) -> str | None:
     if abs(late - early) >= TREND_SHARE and abs(_trend(attainment)) >= TREND_Z:
         return _drift("attainment", late > early, format_share(early), format_share(late))
     alike = _correlation(_ranks(latency))
-    if len(latency) < MIN_SLICES or alike <= ALIKE:
+    if len(latency) < MIN_BLOCKS or alike <= ALIKE:
         return None
     return (
         f"the window is too short for how slowly latency varies: neighbouring twentieths of it are alike "
@@ -174,12 +174,12 @@ def _drift(what: str, up: bool, early: str, late: str) -> str:
     )
 
 
-def _by_slice(scope: Scope) -> tuple[Floats, Floats]:
-    """Median latency with failures as infinite, and attainment, of every slice that has requests."""
+def _by_block(scope: Scope) -> tuple[Floats, Floats]:
+    """Median latency with failures as infinite, and attainment, of every block that has requests."""
     latency = np.where(scope.deliveries.ok, scope.answers.e2e_s, np.inf)
-    slices = [slice(a, b) for a, b in itertools.pairwise(scope.bounds) if b > a]
-    medians = np.array([np.sort(latency[each])[(each.stop - each.start) // 2] for each in slices])
-    return medians, np.array([scope.judgement.accepted[each].mean() for each in slices])
+    blocks = [slice(a, b) for a, b in itertools.pairwise(scope.bounds) if b > a]
+    medians = np.array([np.sort(latency[each])[(each.stop - each.start) // 2] for each in blocks])
+    return medians, np.array([scope.judgement.accepted[each].mean() for each in blocks])
 
 
 def _ends(values: Floats) -> tuple[float, float]:
@@ -189,9 +189,9 @@ def _ends(values: Floats) -> tuple[float, float]:
 
 
 def _trend(values: Floats) -> float:
-    """Mann-Kendall's z, with the variance enlarged by what neighbouring slices have in common beyond the trend."""
+    """Mann-Kendall's z, with the variance enlarged by what neighbouring blocks have in common beyond the trend."""
     k = len(values)
-    if k < MIN_SLICES:
+    if k < MIN_BLOCKS:
         return 0.0
     ranks = _ranks(values)
     score = np.sum(np.sign(ranks[None, :] - ranks[:, None])[np.triu_indices(k, 1)])
