@@ -27,7 +27,7 @@ import openloop as ol
 from openloop.arrivals import Poisson
 from openloop.clock import stolen_s
 from openloop.distributions import Fixed
-from openloop.load.address import find
+from openloop.load.address import find_place
 from openloop.load.selftest import ENGINE, TOKENS
 from openloop.load.targets import Chat
 from openloop.serve.process import RunningEndpoint, endpoint_process
@@ -45,7 +45,7 @@ class Reported:
 
 
 def openloop(url: str, rate: float, seconds: float) -> Reported:
-    place = find(url)
+    place = find_place(url)
     workload = Workload.of(Synthetic(Fixed(PROMPT), Fixed(TOKENS)))
     load = ol.Load([(place, Chat(place.host, "openloop", place.base))], workload, Poisson(rate), seconds)
     with tempfile.TemporaryDirectory() as folder:

@@ -39,7 +39,7 @@ import openloop as ol
 from openloop.arrivals import Poisson
 from openloop.clock import stolen_s
 from openloop.distributions import Fixed
-from openloop.load.address import find
+from openloop.load.address import find_place
 from openloop.load.targets import Chat
 from openloop.serve.process import RunningEndpoint
 from openloop.workload import Synthetic, Workload
@@ -107,7 +107,7 @@ def sglang(python: str, replicas: list[RunningEndpoint], core: int | None = None
 
 
 def drive(urls: list[str], out: Path, rate: float, seconds: float, tokens: int = TOKENS) -> ol.Run:
-    places = [find(url) for url in urls]
+    places = [find_place(url) for url in urls]
     sites = [(place, Chat(place.host, "openloop", place.base)) for place in places]
     workload = Workload.of(Synthetic(Fixed(PROMPT), Fixed(tokens)))
     return ol.drive(ol.Load(sites, workload, Poisson(rate), seconds, timeout_s=600.0, drain_s=600.0), out)

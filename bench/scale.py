@@ -17,7 +17,7 @@ from pathlib import Path
 import openloop as ol
 from openloop.arrivals import Poisson
 from openloop.distributions import Fixed
-from openloop.load.address import find
+from openloop.load.address import find_place
 from openloop.load.targets import Chat
 from openloop.serve.process import RunningEndpoint, endpoint_process
 from openloop.workload import Synthetic, Workload
@@ -34,7 +34,7 @@ def used(who: int) -> float:
 
 def cost(server: RunningEndpoint, rate: float, seconds: float, tokens: int) -> tuple[float, float, int]:
     """Seconds of the workers and of the conductor, and how many requests these were."""
-    place = find(server.url)
+    place = find_place(server.url)
     workload = Workload.of(Synthetic(Fixed(20), Fixed(tokens)))
     load = ol.Load([(place, Chat(place.host, "openloop", place.base))], workload, Poisson(rate), seconds)
     before = [used(who) for who in (resource.RUSAGE_CHILDREN, resource.RUSAGE_SELF)]

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 import openloop as ol
 from openloop import arrivals, quality
 from openloop.importers import registry
-from openloop.importers.foreign import NO_SCHEDULE, Call, assemble
+from openloop.importers.foreign import NO_SCHEDULE, Call, make_run
 from openloop.quality.case import Case, Grade
 from openloop.quality.gates import QUALITY_GATES
 from openloop.quality.gating import read_gating
@@ -115,7 +115,7 @@ def looks_like(head: str) -> bool:
 
 def read(path: Path) -> Iterator[Run]:
     laps = json.loads(path.read_text())["stopwatch"]
-    yield assemble("stopwatch", [Call(sent_ns=a, ended_ns=b, status="ok") for a, b in laps], notes=[NO_SCHEDULE])
+    yield make_run("stopwatch", [Call(sent_ns=a, ended_ns=b, status="ok") for a, b in laps], notes=[NO_SCHEDULE])
 
 
 def test_an_importer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 from openloop.arrivals import read_arrivals
 from openloop.calibrate import Calibration, calibrate, fleet_of, write_model
 from openloop.calibrate.match import Seen, TraceReplay
-from openloop.calibrate.model import evidence
+from openloop.calibrate.model import limits_evidence
 from openloop.calibrate.trace import MeasuredTrace, read_traces
 from openloop.frontier import Knee
 from openloop.frontier.knee import find_knee
@@ -118,7 +118,7 @@ def report(
     table(f"{title}: {found.limits}", HEAD, [line.cells() for line in lines])
     summary(lines)
     print(f"overhead varies by a factor of {np.exp(found.jitter):.2f} (one standard deviation)")
-    for each in evidence(found):
+    for each in limits_evidence(found):
         print(f"  {each}")
     numbers: dict[str, Any] = {"limits": str(found.limits), "lines": [vars(line) for line in lines]}
     if slo:

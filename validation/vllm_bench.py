@@ -14,7 +14,7 @@ import numpy as np
 import openloop as ol
 from openloop.arrivals import Poisson
 from openloop.distributions import Fixed
-from openloop.load.address import find
+from openloop.load.address import find_place
 from openloop.load.exchange import measure_scale
 from openloop.load.targets import Chat
 from openloop.report.chart import Chart
@@ -65,13 +65,13 @@ class Bench:
     @classmethod
     def of(cls, setup: Setup, server: Engine) -> "Bench":
         vocabulary, scale = word_tokens(setup.model)
-        place = find(server.url)
+        place = find_place(server.url)
         found = measure_scale(place, Chat(place.host, "tiny", place.base), Words(0, scale, vocabulary))
         assert isinstance(found, Scale), found
         return cls(setup, server, Words(0, Scale(scale.per_word, found.overhead), vocabulary))
 
     def openloop(self, name: str, rate: float, seconds: float, connections: int | None = None) -> Seen:
-        place = find(self.server.url)
+        place = find_place(self.server.url)
         target = Chat(place.host, "tiny", place.base, extra=SAMPLING)
         load = ol.Load(
             [(place, target)],

@@ -9,7 +9,7 @@ from openloop.arrivals import Poisson
 from openloop.errors import RunError
 from openloop.frontier.folder import SweepAsked, make_frontier
 from openloop.frontier.point import PointRun, read_trial
-from openloop.load.address import find
+from openloop.load.address import find_place
 from openloop.load.conductor import Load, drive
 from openloop.load.targets import Chat
 from openloop.report.chart import Chart
@@ -45,7 +45,7 @@ def demo(out: Path, seconds: float = SECONDS) -> None:
     trials: dict[tuple[float, int], PointRun] = {}
     objectives = read_slo(SLO)
     with endpoint_process(str(out / "fleet.yaml")) as server:
-        place = find(server.url)
+        place = find_place(server.url)
         target, workload = Chat(place.host, "openloop", place.base), Workload.of(read_source(ASKED))
         facts = {"slo": SLO, "target": server.url, "model": "7b", "hardware": "1 x a100, simulated"}
         facts |= {"engine": "openloop serve", "engine_flags": FLEET}

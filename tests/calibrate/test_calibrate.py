@@ -14,7 +14,7 @@ from openloop.arrivals import read_arrivals
 from openloop.calibrate import Calibration, calibrate, compare_changes, drawn, fleet_of, read_known, write_model
 from openloop.calibrate.fit import _crowds, _piled
 from openloop.calibrate.model import suggestions, unknown
-from openloop.calibrate.read import differences, read_change, resized, wanted
+from openloop.calibrate.read import read_change, resized, system_differences, wanted
 from openloop.calibrate.trace import read_trace
 from openloop.calibrate.whatif import FleetChange, changed, common_changes
 from openloop.cli import cli
@@ -312,7 +312,7 @@ def test_too_short_or_at_one_concurrency(true: FleetSpec) -> None:
         (lambda: read_change("replicas"), "is no change"),
         (lambda: changed(read_fleet(TRUE), {"replica": 2}), "replica"),
         (lambda: changed(read_fleet(TRUE), {"model": "70b"}), "changes nothing.*speed"),
-        (lambda: differences([Manifest(source="load", model=each) for each in "ab"]), "several models"),
+        (lambda: system_differences([Manifest(source="load", model=each) for each in "ab"]), "several models"),
         (lambda: wanted(read_fleet(TRUE), None, None, None), "give --workload"),
     ],
 )

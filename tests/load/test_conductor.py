@@ -23,7 +23,7 @@ import openloop as ol
 from openloop.arrivals import Constant, Poisson, read_arrivals
 from openloop.distributions import Fixed
 from openloop.errors import SpecError
-from openloop.load.address import Address, Place, find
+from openloop.load.address import Address, Place, find_place
 from openloop.load.conductor import Conductor, Load, Snapshot, drive
 from openloop.load.targets import Chat
 from openloop.persistence import After, Hedge, Retry
@@ -44,7 +44,7 @@ def server() -> Iterator[RunningEndpoint]:
 
 def load_of(server: RunningEndpoint, rate: float = 100.0, seconds: float = 1.0, **more: Any) -> Load:
     server.behave()
-    place = find(server.url)
+    place = find_place(server.url)
     target = Chat(place.host, "openloop", place.base)
     return replace(
         Load(
@@ -153,7 +153,7 @@ def test_nobody_at_the_address(tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    place = find(f"http://127.0.0.1:{port}")
+    place = find_place(f"http://127.0.0.1:{port}")
     load = Load(
         [(place, Chat(place.host, "m"))], Workload.of(Synthetic(Fixed(5), Fixed(5))), Constant(20), 0.5, drain_s=1.0
     )
@@ -220,7 +220,7 @@ OK = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r
 
 
 def driven(listener: socket.socket, folder: Path, **more: Any) -> list[dict[str, Any]]:
-    place = find(f"http://127.0.0.1:{listener.getsockname()[1]}")
+    place = find_place(f"http://127.0.0.1:{listener.getsockname()[1]}")
     load = Load(
         [(place, Chat("x", "m", stream=False))],
         Workload.of(Synthetic(Fixed(5), Fixed(5))),
@@ -561,12 +561,12 @@ def test_tls_is_spoken_and_certificates_are_checked(tmp_path: Path) -> None:
 
         threading.Thread(target=serve, daemon=True).start()
         url = f"https://localhost:{listener.getsockname()[1]}"
-        trusted = find(url, str(tmp_path / "cert.pem"))
+        trusted = find_place(url, str(tmp_path / "cert.pem"))
         chat = Chat("x", "m", stream=False)
         base = Load([(trusted, chat)], Workload.of(Synthetic(Fixed(5), Fixed(5))), Constant(50), 1.0, drain_s=1.0)
         good = rows_of(drive(base, tmp_path / "good"))
-        insecure = rows_of(drive(replace(base, sites=[(find(url, insecure=True), chat)]), tmp_path / "insecure"))
-        bad = rows_of(drive(replace(base, sites=[(find(url), chat)]), tmp_path / "bad"))
+        insecure = rows_of(drive(replace(base, sites=[(find_place(url, insecure=True), chat)]), tmp_path / "insecure"))
+        bad = rows_of(drive(replace(base, sites=[(find_place(url), chat)]), tmp_path / "bad"))
     assert Counter(row["status"] for row in good) == Counter(row["status"] for row in insecure) == {"ok": 50}
     assert {row["status"] for row in bad} == {"error"}
     assert all("TLS failed: CERTIFICATE_VERIFY_FAILED" in row["error"] for row in bad), bad[0]["error"]
@@ -661,7 +661,7 @@ def test_an_answer_that_begins_in_pieces_cancels_its_copy_too(tmp_path: Path) ->
                     threading.Thread(target=answer, args=(listener.accept()[0],), daemon=True).start()
 
         threading.Thread(target=accept, daemon=True).start()
-        place = find(f"http://127.0.0.1:{listener.getsockname()[1]}")
+        place = find_place(f"http://127.0.0.1:{listener.getsockname()[1]}")
         workload = Workload.of(Synthetic(Fixed(10), Fixed(8)))
         load = Load([(place, Chat(place.host, "m"))], workload, Constant(10), 1.0, hedge=Hedge(After(seconds=0.02)))
         run = drive(load, tmp_path / "run")
@@ -677,7 +677,7 @@ def test_a_share_bounds_how_many_are_copied(server: RunningEndpoint, tmp_path: P
 
 def test_servers_are_asked_in_turn_and_named(server: RunningEndpoint, tmp_path: Path) -> None:
     with endpoint_process(ENGINE) as second:
-        first, other = find(server.url), find(second.url)
+        first, other = find_place(server.url), find_place(second.url)
         sites = [(place, Chat(place.host, "openloop", place.base)) for place in (first, other)]
         server.behave()
         second.behave(fault="overloaded", share=1.0)
@@ -697,7 +697,7 @@ def test_servers_are_asked_in_turn_and_named(server: RunningEndpoint, tmp_path: 
 
 def test_a_header_says_who_served(tmp_path: Path) -> None:
     listener = answering([OK.replace(b"\r\n", b"\r\nX-Served-By: r7\r\n", 1)], [0])
-    place = find(f"http://127.0.0.1:{listener.getsockname()[1]}")
+    place = find_place(f"http://127.0.0.1:{listener.getsockname()[1]}")
     sites = [(place, Chat("x", "m", stream=False, replica_header="x-served-by"))]
     rows = driven(listener, tmp_path / "run", sites=sites)
     assert {row["replica"] for row in rows} == {"r7"}

@@ -17,7 +17,7 @@ import pytest
 import openloop as ol
 from openloop.arrivals import Poisson
 from openloop.distributions import Fixed, read_distribution
-from openloop.load.address import find
+from openloop.load.address import find_place
 from openloop.load.conductor import Load, drive
 from openloop.load.targets import Chat
 from openloop.persistence import Repair, Retry
@@ -37,7 +37,7 @@ def server() -> Iterator[RunningEndpoint]:
 
 def load_of(server: RunningEndpoint, rate: float = 40.0, seconds: float = 1.0, **more: Any) -> Load:
     server.behave()
-    place = find(server.url)
+    place = find_place(server.url)
     mixed = Workload.of(Synthetic(Fixed(10), read_distribution("uniform(2,9)", NUMBER)))
     target = Chat(place.host, "openloop", place.base)
     load = Load([(place, target)], mixed, Poisson(rate), seconds, timeout_s=5.0, drain_s=3.0)

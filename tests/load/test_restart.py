@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from openloop.errors import RunError, SpecError
-from openloop.load.address import find
+from openloop.load.address import find_place
 from openloop.load.restart import restart
 from openloop.load.scenario import read_scenario, run_scenario
 from openloop.serve.process import RunningEndpoint
@@ -41,7 +41,7 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[st
 
 def test_a_cold_run_is_the_first_thing_that_a_new_server_hears(script: tuple[str, str], tmp_path: Path) -> None:
     command, url = script
-    restart("true", [find(url)])  # it is only waited for
+    restart("true", [find_place(url)])  # it is only waited for
     flags = {"target.url": url, "rate": 30.0, "for": "1s", "slo": "ttft<=1s", "restart": command, "warmth": "cold"}
     first = (tmp_path / "pid").read_text()
     run = run_scenario(read_scenario(None, flags), tmp_path / "run")
@@ -54,13 +54,13 @@ def test_a_cold_run_is_the_first_thing_that_a_new_server_hears(script: tuple[str
 
 
 def test_what_a_restart_may_get_wrong(script: tuple[str, str]) -> None:
-    place = find(script[1])
+    place = find_place(script[1])
     with pytest.raises(RunError, match="failed with 3: no such unit"):
         restart("echo no such unit >&2; exit 3", [place])
     with pytest.raises(RunError, match="did not end within 0.2 s"):
         restart("sleep 5", [place], 0.2)
     with pytest.raises(RunError, match="was not ready in time"):
-        restart("true", [find("http://127.0.0.1:9")], 0.3)
+        restart("true", [find_place("http://127.0.0.1:9")], 0.3)
     with pytest.raises(SpecError, match="give --restart-command"):
         read_scenario(None, {"target.url": script[1], "rate": 1.0, "warmth": "cold"})
     with pytest.raises(SpecError, match="no server to start anew"):
@@ -73,4 +73,4 @@ def test_a_server_that_was_not_started_anew_is_found_out(monkeypatch: pytest.Mon
 
     monkeypatch.setattr("openloop.load.restart._get", answer)
     with pytest.raises(RunError, match="is the one from before"):
-        restart("true", [find("http://127.0.0.1:9")])
+        restart("true", [find_place("http://127.0.0.1:9")])

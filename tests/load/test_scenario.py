@@ -8,7 +8,7 @@ import pytest
 import openloop as ol
 from openloop.distributions import Fixed
 from openloop.errors import SpecError
-from openloop.load.address import find
+from openloop.load.address import find_place
 from openloop.load.scenario import STARTER, Scenario, _sites, read_scenario, run_scenario
 from openloop.serve.process import endpoint_process
 from openloop.workload import Synthetic
@@ -207,7 +207,7 @@ def test_what_is_secret_is_written_nowhere(tmp_path: Path, monkeypatch: pytest.M
 )
 def test_a_password_in_a_url_is_refused_and_not_repeated(url: str) -> None:
     with pytest.raises(SpecError) as refused:
-        find(url)
+        find_place(url)
     assert "hunter2" not in str(refused.value)
 
 

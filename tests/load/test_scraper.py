@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from openloop.load.address import find
+from openloop.load.address import find_place
 from openloop.load.scraper import FigureSource, Gpus, MetricsPage, Scraper
 from openloop.records import SERVER
 from openloop.serve import Endpoint, Slots
@@ -67,7 +67,7 @@ def server(answer: Callable[[int], bytes | None], heard: list[tuple[int, bytes]]
 
 
 def pages(*urls: str, timeout_s: float = 0.5) -> list[FigureSource]:
-    return [MetricsPage(url.removeprefix("http://"), find(url), timeout_s=timeout_s) for url in urls]
+    return [MetricsPage(url.removeprefix("http://"), find_place(url), timeout_s=timeout_s) for url in urls]
 
 
 def scrape(folder: Path, sources: Sequence[FigureSource], *enough: int) -> tuple[list[Row], tuple[str, ...], float]:
@@ -140,12 +140,12 @@ def test_one_connection_serves_all_readings() -> None:
 def test_headers_and_the_path_are_those_of_the_target() -> None:
     heard: list[tuple[int, bytes]] = []
     with server(lambda _: whole(PAGE), heard) as url:
-        page = MetricsPage("a", find(f"{url}/engine/v1"), {"Authorization": "Bearer secret"})
+        page = MetricsPage("a", find_place(f"{url}/engine/v1"), {"Authorization": "Bearer secret"})
         page.read()
         page.close()
     assert heard[0][1].startswith(b"GET /engine/metrics HTTP/1.1\r\n")
     assert b"Authorization: Bearer secret\r\n" in heard[0][1]
-    assert MetricsPage("a", find("http://127.0.0.1:9/metrics")).path == "/metrics"
+    assert MetricsPage("a", find_place("http://127.0.0.1:9/metrics")).path == "/metrics"
 
 
 @pytest.mark.parametrize(

@@ -21,8 +21,8 @@ from openloop.plan.formulas import (
     little,
     machines_for,
     needed_share,
+    rounded_up,
     some_up,
-    whole,
 )
 from openloop.sim.theory import slow_share
 
@@ -119,5 +119,5 @@ def test_a_cache_is_diluted_as_drawn_uses_show() -> None:
 
 def test_cost_and_rounding_by_hand() -> None:
     assert cost_each(3.0, 0.7, 40 / 0.12) * 1e6 == pytest.approx(3.5714, abs=1e-4)
-    assert whole(8000 / (40 / 0.12)) == 24
-    assert whole(24.01) == 25
+    assert rounded_up(8000 / (40 / 0.12)) == 24
+    assert rounded_up(24.01) == 25

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from openloop.errors import SpecError
 from openloop.quality import QUALITY_GATES, Case, Grade, read_gating, read_quality_gate, slices_of
-from openloop.quality.case import together
+from openloop.quality.case import joint_grade
 from openloop.quality.gates import Contains, Regex
 from openloop.terms import read_term
 
@@ -130,14 +130,14 @@ def test_any_text_can_be_looked_for(text: str, whole: bool) -> None:
 
 def test_all_must_pass_and_one_that_is_open_leaves_it_open() -> None:
     good, bad, silent = Grade(True, 0.9, 1.0), Grade(False, 0.1, 2.0, "no"), Grade(None, None, 4.0, "who knows")
-    assert together([good, good]).passed is True
-    assert together([good, bad, silent]).passed is False
-    assert together([good, bad]).score == 0.1
-    assert together([good, silent]).passed is None
-    assert together([good, silent]).score is None
-    assert together([good, silent, bad]).cost == 7.0
-    assert together([good, bad, silent]).cost == 3.0  # who comes after a failure is not asked
-    assert together([good, silent]).why == "who knows"
+    assert joint_grade([good, good]).passed is True
+    assert joint_grade([good, bad, silent]).passed is False
+    assert joint_grade([good, bad]).score == 0.1
+    assert joint_grade([good, silent]).passed is None
+    assert joint_grade([good, silent]).score is None
+    assert joint_grade([good, silent, bad]).cost == 7.0
+    assert joint_grade([good, bad, silent]).cost == 3.0  # who comes after a failure is not asked
+    assert joint_grade([good, silent]).why == "who knows"
 
 
 def test_gates_differ_by_class(tmp_path: Path) -> None:

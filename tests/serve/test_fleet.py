@@ -10,7 +10,7 @@ import pytest
 import openloop as ol
 from openloop.arrivals import Poisson
 from openloop.errors import SpecError
-from openloop.load.address import find
+from openloop.load.address import find_place
 from openloop.load.conductor import Load, drive
 from openloop.load.targets import Chat
 from openloop.serve.fleet import FleetEngine, FleetEngineSpec
@@ -140,7 +140,7 @@ def test_the_served_model_measured_over_http_agrees_with_virtual_time(path: Path
 
 def over_http(path: Path, asked: Workload, rate: float, out: Path) -> ol.Score:
     with endpoint_process(str(path)) as server:
-        place = find(server.url)
+        place = find_place(server.url)
         target = Chat(place.host, "openloop", place.base)
         load = Load([(place, target)], asked, Poisson(rate), 6.0, 5, drain_s=20.0, facts={"slo": SLO})
         return ol.score(drive(load, out), SLO)

@@ -51,7 +51,7 @@ def fleet_of(found: Calibration, **more: Any) -> FleetSpec:
             names=PARAMETERS,
             jitter=found.jitter,
             draws=tuple(tuple(float(f"{each:.6g}") for each in row) for row in found.draws),
-            evidence=tuple(evidence(found)),
+            evidence=tuple(limits_evidence(found)),
             unknown=tuple(unknown(found)),
             rates=tuple(sorted({float(f"{trace.offered:.3g}") for trace in traces})),
             **more,
@@ -103,7 +103,7 @@ def write_model(found: Calibration, path: Path, **more: Any) -> FleetSpec:
     return fleet
 
 
-def evidence(found: Calibration) -> Iterator[str]:
+def limits_evidence(found: Calibration) -> Iterator[str]:
     """Why these limits and this batching: the best of each kind, by what was not fitted to."""
     off = f"off by {_chosen(found):.3f} on average"
     yield f"{found.limits}: log(modelled / measured) of the second half of each run is {off}"

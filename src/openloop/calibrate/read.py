@@ -37,7 +37,7 @@ def read_manifests(runs: Sequence[str | Path | Run]) -> list[Manifest]:
     return manifests
 
 
-def differences(manifests: Sequence[Manifest]) -> str:
+def system_differences(manifests: Sequence[Manifest]) -> str:
     """In what the systems differ that were measured, as the runs name them; runs of two models are refused."""
     several: dict[str, list[str]] = {}
     for name in ("model", "engine", "engine_version", "engine_flags", "quantization", "hardware", "replicas", "target"):

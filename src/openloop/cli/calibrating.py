@@ -42,13 +42,13 @@ def calibrate(runs: tuple[Path, ...], out: Path | None, known: str, suggest: boo
     """
     from openloop.calibrate import calibrate as fit
     from openloop.calibrate import fleet_of, suggestions, write_model
-    from openloop.calibrate.read import differences, measured_facts, read_manifests
+    from openloop.calibrate.read import measured_facts, read_manifests, system_differences
     from openloop.report.terminal import show_table
 
     if out:
         _check_writable(out)
     manifests = read_manifests(runs)
-    unlike = differences(manifests)
+    unlike = system_differences(manifests)
     with _status(quiet=as_json) as update:
         found = fit(runs, known, update)
     facts = measured_facts(manifests)

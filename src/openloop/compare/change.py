@@ -131,7 +131,7 @@ def changes(a: Scope, b: Scope) -> dict[str, Change]:
     return {name: each for name, each in found.items() if not np.isnan([each.a, each.b]).any()}
 
 
-def together(all_of: list[Change]) -> Change:
+def mean_change(all_of: list[Change]) -> Change:
     """The mean of several independent changes in one metric."""
     a, b = (float(np.mean([getattr(each, end) for each in all_of])) for end in ("a", "b"))
     known = [each for each in all_of if each.change is not None and each.half is not None]

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from openloop.compare.change import METRICS, Change, change_of, changes, same_schedule, together
+from openloop.compare.change import METRICS, Change, change_of, changes, mean_change, same_schedule
 from openloop.errors import RunError, SpecError
 from openloop.frontier import Frontier, open_frontier
 from openloop.frontier.folder import FRONTIER_FILE, read_asked, trials_in
@@ -313,7 +313,7 @@ def _common(
             found.setdefault(key[0], {}).setdefault(name, []).append(change)
     if not pairs:
         warnings["they have no rate in common: only their knees can be compared"] = None
-    by_rate = {rate: {name: together(each) for name, each in all_of.items()} for rate, all_of in found.items()}
+    by_rate = {rate: {name: mean_change(each) for name, each in all_of.items()} for rate, all_of in found.items()}
     return by_rate, tuple(warnings), bool(pairs) and all(pairs), seconds
 
 

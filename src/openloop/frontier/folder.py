@@ -98,7 +98,7 @@ def trials_in(folder: Path) -> Iterator[tuple[tuple[float, int], Path]]:
     """Rate and number of each run that was driven to its end or was ended on purpose, and its folder."""
     found = []
     for where in (folder / POINTS).iterdir() if (folder / POINTS).is_dir() else ():
-        key = key_of(where)
+        key = point_key(where)
         try:
             manifest = open_run(where).manifest
         except RunError:
@@ -108,7 +108,7 @@ def trials_in(folder: Path) -> Iterator[tuple[tuple[float, int], Path]]:
     yield from sorted(found)
 
 
-def key_of(where: Path) -> tuple[float, int] | None:
+def point_key(where: Path) -> tuple[float, int] | None:
     """Rate and number of a run, by the name of its folder; None: something else, or put aside."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?(?:e[-+]?\d+)?)-(\d+)", where.name)
     return None if found is None else (float(found[1]), int(found[2]))

@@ -22,8 +22,8 @@ from openloop.frontier.folder import (
     POINTS,
     Frontier,
     SweepAsked,
-    key_of,
     make_frontier,
+    point_key,
     read_asked,
     trials_in,
 )
@@ -258,7 +258,7 @@ class _Sweep:
             if DRAFT in where.name:
                 shutil.rmtree(where, ignore_errors=True)
                 continue
-            key = key_of(where)
+            key = point_key(where)
             if key is not None and key not in self.trials:
                 copy = 1
                 while (aside := where.with_name(f"{where.name}.cut{copy}")).exists():

@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from openloop.importers.foreign import CHUNKS, Call, assemble, lines, load_json, milliseconds, wall_clock
+from openloop.importers.foreign import CHUNKS, Call, lines, load_json, make_run, milliseconds, wall_clock
 from openloop.records import Run
 from openloop.units import NS_PER_S
 
@@ -25,7 +25,7 @@ def read(path: Path) -> Iterator[Run]:
     start = min((call.sent_ns or 0 for call in calls), default=0)
     over = max((call.ended_ns or 0 for call in calls), default=start)
     facts = _facts(path.with_name("profile_export_aiperf.json"))
-    yield assemble(
+    yield make_run(
         "aiperf",
         calls,
         notes=[

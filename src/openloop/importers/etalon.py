@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from openloop.importers.foreign import NOT_TOLD, SUCCESSES, Call, assemble, load_json, spread
+from openloop.importers.foreign import NOT_TOLD, SUCCESSES, Call, event_times, load_json, make_run
 from openloop.records import Run
 from openloop.units import to_ns
 
@@ -15,7 +15,7 @@ def looks_like(head: str) -> bool:
 
 def read(path: Path) -> Iterator[Run]:
     found = load_json(path)
-    yield assemble(
+    yield make_run(
         "etalon",
         [_call(found, i) for i in range(len(found["ttft"]))],
         notes=[SUCCESSES, "arrivals for which etalon had no client free are not in the file"],
@@ -33,7 +33,7 @@ def _call(found: dict[str, Any], i: int) -> Call:
         output_tokens=int(found["num_output_tokens"][i]),
     )
     if gaps:
-        call.events_ns = spread(0, ttft, gaps[i])
+        call.events_ns = event_times(0, ttft, gaps[i])
     else:
         call.first_ns, call.last_ns = to_ns(ttft), end
     return call

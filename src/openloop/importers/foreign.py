@@ -60,7 +60,7 @@ class Call:
     cost: float | None = None
 
 
-def assemble(
+def make_run(
     tool: str,
     calls: Sequence[Call],
     *,
@@ -159,7 +159,7 @@ def _numbered(names: Iterable[object]) -> list[int | None]:
     return [None if name is None else known.setdefault(name, len(known)) for name in names]
 
 
-def spread(sent_ns: int, ttft_s: float, gaps_s: Sequence[float]) -> Ints:
+def event_times(sent_ns: int, ttft_s: float, gaps_s: Sequence[float]) -> Ints:
     """When deliveries came, from the time to the first and the gaps after it."""
     after_s = np.cumsum([ttft_s, *gaps_s])
     if not np.all(np.abs(after_s) < LONGEST_S):

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from openloop.importers.foreign import Call, assemble, load_json
+from openloop.importers.foreign import Call, load_json, make_run
 from openloop.records import Run
 from openloop.units import to_ns
 
@@ -17,7 +17,7 @@ def read(path: Path) -> Iterator[Run]:
     found = load_json(path)
     totals = found["aggregated_metrics"]
     scale = 1e-3 if found.get("_time_unit") == "ms" else 1.0
-    yield assemble(
+    yield make_run(
         "genai-bench",
         [_call(row, scale) for row in found["individual_request_metrics"]],
         notes=["the file does not tell when requests were sent, and of tokens only the first and the end"],

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from openloop.importers.foreign import Call, assemble, load_json, wall_clock
+from openloop.importers.foreign import Call, load_json, make_run, wall_clock
 from openloop.records import Run
 from openloop.units import to_ns
 
@@ -40,7 +40,7 @@ def _run(found: dict[str, Any]) -> Run:
             "which is higher for it"
         )
     start_ns = to_ns(found["start_time"])
-    return assemble(
+    return make_run(
         "guidellm",
         calls,
         notes=notes,

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from openloop.errors import RunError
-from openloop.importers.foreign import NOT_TOLD, Call, assemble, times, wall_clock
+from openloop.importers.foreign import NOT_TOLD, Call, make_run, times, wall_clock
 from openloop.records import Run
 from openloop.units import to_ns
 
@@ -54,7 +54,7 @@ def _log(text: str, rows: list[list[str]]) -> Run:
         calls += [Call(ended_ns=round(value * unit_ns)) for value, count in counts for _ in times(count)]
         seconds += float(length)
     started = re.search(r"StartTime: ([\d.]+)", text)
-    return assemble(
+    return make_run(
         "HdrHistogram",
         calls,
         notes=NOTES,
@@ -71,7 +71,7 @@ def _table(text: str) -> Run:
     for value, _, total in TABLE.findall(spectrum):
         calls += [Call(ended_ns=round(float(value) * 1e6)) for _ in times(int(total) - len(calls))]
     took = re.search(r"requests in ([\d.]+)(us|ms|s|m)\b", text)
-    return assemble(
+    return make_run(
         "wrk2",
         calls,
         notes=[*NOTES, "milliseconds, as wrk2 prints them; from wrk2 they count from when a request was due"],

@@ -5,7 +5,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from openloop.importers.foreign import NO_SCHEDULE, Call, assemble, load_json
+from openloop.importers.foreign import NO_SCHEDULE, Call, load_json, make_run
 from openloop.records import Run
 from openloop.units import NS_PER_S, to_ns
 
@@ -20,7 +20,7 @@ def read(path: Path) -> Iterator[Run]:
     start = min((call.sent_ns or 0 for call in done), default=0)
     over = max((call.ended_ns or 0 for call in done), default=0)
     first = min((call.sent_ns or 0 for call in calls), default=0)
-    yield assemble(
+    yield make_run(
         "inference-perf",
         calls,
         notes=[NO_SCHEDULE, "a token's time is that of its chunk, cut into tokens by the tool's own tokenizer"],

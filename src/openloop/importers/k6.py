@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from openloop.importers.foreign import NO_SCHEDULE, Call, assemble, lines, milliseconds, times, wall_clock
+from openloop.importers.foreign import NO_SCHEDULE, Call, lines, make_run, milliseconds, times, wall_clock
 from openloop.importers.vegeta import iso_ns
 from openloop.records import Run
 
@@ -23,7 +23,7 @@ def read(path: Path) -> Iterator[Run]:
             dropped += [iso_ns(row["data"]["time"]) for _ in times(row["data"]["value"])]
     start = min((call.sent_ns or 0 for call in calls), default=0)
     calls += [Call(sent_ns=None, due_ns=max(at, start), status="dropped", error="no free VU") for at in dropped]
-    yield assemble(
+    yield make_run(
         "k6",
         calls,
         notes=[

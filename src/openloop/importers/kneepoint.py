@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from openloop.importers.foreign import Call, assemble, lines, load_json, milliseconds, wall_clock
+from openloop.importers.foreign import Call, lines, load_json, make_run, milliseconds, wall_clock
 from openloop.records import Prices, Run
 from openloop.units import to_ns
 
@@ -21,7 +21,7 @@ def read(path: Path) -> Iterator[Run]:
     for call in calls:  # a retry was due when its turn was
         first.setdefault(call.request, call.sent_ns)
         call.due_ns = first[call.request]
-    yield assemble(
+    yield make_run(
         "kneepoint",
         calls,
         notes=["the file keeps the first content of an answer and its end", "levels of concurrency follow each other"],

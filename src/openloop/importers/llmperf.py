@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from openloop.importers.foreign import Call, assemble, load_json
+from openloop.importers.foreign import Call, load_json, make_run
 from openloop.records import Run
 from openloop.units import to_ns
 
@@ -14,7 +14,7 @@ def looks_like(head: str) -> bool:
 
 
 def read(path: Path) -> Iterator[Run]:
-    yield assemble(
+    yield make_run(
         "llmperf",
         [_call(row) for row in load_json(path)],
         notes=["the file does not tell when requests were sent, how long the run took, and of tokens only the first"],

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from openloop.importers.foreign import Call, assemble
+from openloop.importers.foreign import Call, make_run
 from openloop.records import Run
 
 # The file is not always JSON as a whole: keys of logged strings are quoted twice. Samples are.
@@ -23,6 +23,6 @@ def read(path: Path) -> Iterator[Run]:
                 whole, _, part = found[1].partition(".")
                 due_ns = int(whole) * 1000 + int(part.ljust(3, "0"))
                 calls.append(Call(due_ns + int(found[2]), due_ns, due_ns + int(found[3])))
-    yield assemble(
+    yield make_run(
         "LoadGen", calls, notes=["the trace keeps the end of an answer and not its tokens", "it knows no failures"]
     )

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from openloop.importers.foreign import Call, assemble, load_json, times, wall_clock
+from openloop.importers.foreign import Call, load_json, make_run, times, wall_clock
 from openloop.records import Run
 from openloop.units import to_ns
 
@@ -17,7 +17,7 @@ def read(path: Path) -> Iterator[Run]:
     found = load_json(path)
     start = min((entry["start_time"] for entry in found), default=0.0)
     over = max((entry["last_request_timestamp"] or start for entry in found), default=0.0)
-    yield assemble(
+    yield make_run(
         "locust",
         [call for entry in found for call in _calls(entry)],
         notes=[

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from openloop.importers.foreign import NO_SCHEDULE, Call, assemble, lines, load_json, wall_clock
+from openloop.importers.foreign import NO_SCHEDULE, Call, lines, load_json, make_run, wall_clock
 from openloop.records import Run
 from openloop.units import to_ns
 
@@ -49,7 +49,7 @@ def calls(batches: Iterable[dict[str, Any]]) -> list[tuple[bool, Call]]:
 def run_of(found: Sequence[Call], start_ns: int | None = None) -> Run:
     """Times count from `start_ns`, or from the first call."""
     start = min((call.sent_ns or 0 for call in found), default=0) if start_ns is None else start_ns
-    return assemble("OpenTelemetry", found, notes=NOTES, start_ns=start_ns, started_at=wall_clock(start))
+    return make_run("OpenTelemetry", found, notes=NOTES, start_ns=start_ns, started_at=wall_clock(start))
 
 
 def _call(span: dict[str, Any]) -> Call | None:

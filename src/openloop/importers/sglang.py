@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from openloop.errors import RunError
-from openloop.importers.foreign import CHUNKS, NOT_TOLD, Call, assemble, lines, spread
+from openloop.importers.foreign import CHUNKS, NOT_TOLD, Call, event_times, lines, make_run
 from openloop.records import Run
 
 
@@ -18,7 +18,7 @@ def read(path: Path) -> Iterator[Run]:
         if "ttfts" not in found:
             raise RunError("it has totals and no requests: run bench_serving with --output-details")
         bounds, info = found.get("goodput_slos_ms") or {}, found.get("server_info")
-        yield assemble(
+        yield make_run(
             "sglang bench_serving",
             [_call(found, i) for i in range(len(found["ttfts"]))],
             notes=[CHUNKS, "how long a request took is known up to its last chunk with text"],
@@ -38,5 +38,5 @@ def _call(found: dict[str, Any], i: int) -> Call:
         call.status, call.error = "error", of("errors") or "no token came"
         return call
     call.output_tokens = of("output_lens")
-    call.events_ns = spread(0, of("ttfts"), of("itls") or ())
+    call.events_ns = event_times(0, of("ttfts"), of("itls") or ())
     return call

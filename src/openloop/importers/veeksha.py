@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from openloop.importers.foreign import CHUNKS, NO_SCHEDULE, SUCCESSES, Call, assemble, lines, spread
+from openloop.importers.foreign import CHUNKS, NO_SCHEDULE, SUCCESSES, Call, event_times, lines, make_run
 from openloop.records import Run
 from openloop.units import to_ns
 
@@ -14,7 +14,7 @@ def looks_like(head: str) -> bool:
 
 
 def read(path: Path) -> Iterator[Run]:
-    yield assemble(
+    yield make_run(
         "veeksha",
         [_call(row) for row in lines(path)],
         notes=[NO_SCHEDULE, CHUNKS, SUCCESSES],
@@ -27,7 +27,7 @@ def _call(row: dict[str, Any]) -> Call:
         sent_ns=sent_ns,
         due_ns=min(to_ns(row["scheduler_dispatched_at"]), sent_ns),
         ended_ns=sent_ns + to_ns(row["end_to_end_latency"]),
-        events_ns=spread(sent_ns, row["ttfc"], row["tbc"]) if row.get("is_stream", True) else None,
+        events_ns=event_times(sent_ns, row["ttfc"], row["tbc"]) if row.get("is_stream", True) else None,
         session=row.get("session_id"),
         prompt_tokens=row.get("num_total_prompt_tokens"),
         output_tokens=row.get("num_output_tokens"),

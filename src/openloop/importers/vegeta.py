@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 
-from openloop.importers.foreign import NO_SCHEDULE, Call, assemble, lines, wall_clock
+from openloop.importers.foreign import NO_SCHEDULE, Call, lines, make_run, wall_clock
 from openloop.records import Run
 
 CSV = re.compile(r"\d{18,20},\d{1,3},\d+,\d+,\d+,")
@@ -26,7 +26,7 @@ def read(path: Path) -> Iterator[Run]:
             hits = ((int(r[0]), int(r[1]), int(r[2]), r[5]) for r in csv.reader(file))
         calls = [_call(*hit) for hit in hits]
     start = min((call.sent_ns or 0 for call in calls), default=0)
-    yield assemble("vegeta", calls, notes=[NO_SCHEDULE, "no tokens, only whole answers"], started_at=wall_clock(start))
+    yield make_run("vegeta", calls, notes=[NO_SCHEDULE, "no tokens, only whole answers"], started_at=wall_clock(start))
 
 
 def _call(sent_ns: int, code: int, took_ns: int, error: str) -> Call:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from openloop.errors import RunError
-from openloop.importers.foreign import CHUNKS, NO_SCHEDULE, NOT_TOLD, Call, assemble, lines, spread
+from openloop.importers.foreign import CHUNKS, NO_SCHEDULE, NOT_TOLD, Call, event_times, lines, make_run
 from openloop.records import Run
 from openloop.units import to_ns
 
@@ -36,7 +36,7 @@ def _run(found: dict[str, Any]) -> Run:
     empty = sum(call.error == _EMPTY for call in calls)
     if empty:
         notes.append(f"{empty:,} requests that vllm bench counts as successes delivered nothing: they are errors here")
-    return assemble(
+    return make_run(
         "vllm bench",
         calls,
         notes=notes,
@@ -72,7 +72,7 @@ def _call(found: dict[str, Any], i: int) -> Call:
         call.status, call.error = "error", of("errors") or _EMPTY
         call.output_tokens = None
     elif ttft:
-        call.events_ns = spread(sent_ns, ttft, gaps or ())
+        call.events_ns = event_times(sent_ns, ttft, gaps or ())
     return call
 
 

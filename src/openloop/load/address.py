@@ -42,7 +42,7 @@ def shown(url: str) -> str:
     return re.sub(r"\?.+", "?...", re.sub(r"(^|//)[^/?]*@", r"\1...@", url), flags=re.DOTALL)
 
 
-def find(url: str, authorities: str = "", *, insecure: bool = False) -> Place:
+def find_place(url: str, authorities: str = "", *, insecure: bool = False) -> Place:
     """The place of `url`, which is written with or without /v1 at its end."""
     told = shown(url)
     try:

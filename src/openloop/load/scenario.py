@@ -15,7 +15,7 @@ from openloop.arrivals import Arrivals, read_arrivals
 from openloop.cluster import connected, hosts_on
 from openloop.distributions import Distribution, read_distribution
 from openloop.errors import SpecError
-from openloop.load.address import Address, Place, find, shown
+from openloop.load.address import Address, Place, find_place, shown
 from openloop.load.conductor import Load, Snapshot, drive
 from openloop.load.exchange import exchange, measure_scale, only_model
 from openloop.load.part import MachinePart
@@ -453,7 +453,7 @@ def _sites(spec: TargetSpec, urls: list[str]) -> list[tuple[Place, Target]]:
             find_function(url)
         places = [Place(url, "", Address(0, url, 0)) for url in urls]
     else:
-        places = [find(url, spec.ca, insecure=spec.insecure) for url in urls]
+        places = [find_place(url, spec.ca, insecure=spec.insecure) for url in urls]
     model = spec.model or (only_model(places[0], headers) if kind.has_models else "")
     common: dict[str, Any] = {"model": model, "headers": headers, "stream": spec.stream, "extra": spec.extra}
     if spec.replica_header:

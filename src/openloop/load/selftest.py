@@ -14,7 +14,7 @@ from openloop.arrays import Floats
 from openloop.arrivals import Poisson
 from openloop.clock import stolen_s
 from openloop.distributions import Fixed
-from openloop.load.address import find
+from openloop.load.address import find_place
 from openloop.load.conductor import Load, drive
 from openloop.load.targets import Chat
 from openloop.quality import Gating
@@ -97,7 +97,7 @@ def selftest(
 def _try(
     server: RunningEndpoint, rate: float, seconds: float, workers: int, folder: Path, gating: Gating | None
 ) -> RateTrial:
-    place = find(server.url)
+    place = find_place(server.url)
     target, workload = Chat(place.host, "openloop", place.base), Workload.of(Synthetic(Fixed(20), Fixed(TOKENS)))
     load = Load([(place, target)], workload, Poisson(rate), seconds, workers=workers, gating=gating)
     before, stolen, began = _cpu(), stolen_s(), time.monotonic()

@@ -13,7 +13,7 @@ MOST_MACHINES = 5_000_000
 DRAWS = 200_000
 
 
-def whole(amount: float) -> int:
+def rounded_up(amount: float) -> int:
     """Rounded up, forgiving what arithmetic adds: 8,000 / (40 / 0.12) are 24."""
     return max(math.ceil(amount * (1 - 1e-9)), 1)
 

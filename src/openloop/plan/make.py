@@ -11,7 +11,7 @@ import numpy as np
 from openloop.arrays import Floats
 from openloop.arrivals import read_arrivals
 from openloop.errors import RunError, SpecError
-from openloop.plan.formulas import all_up, cost_each, diluted, machines_for, some_up, whole
+from openloop.plan.formulas import all_up, cost_each, diluted, machines_for, rounded_up, some_up
 from openloop.plan.system import Interval, System
 from openloop.spec import convert, plain, read_json
 from openloop.terms import COUNT, FLAG, SHARE, Term, param, read_term
@@ -291,7 +291,7 @@ def _size(knee: float, needs: Needs) -> _Size:
             raise SpecError(
                 f"{peak:g}/s at {knee:g}/s per replica take more than {MOST_REPLICAS:,}: check the demand and the knee"
             )
-        sized = whole(parts)
+        sized = rounded_up(parts)
         for_availability = (
             None if needs.availability is None else machines_for(sized, needs.machine_up, needs.availability)
         )
@@ -299,7 +299,7 @@ def _size(knee: float, needs: Needs) -> _Size:
         if found <= replicas or cache is None:
             spare = max(found, replicas) - sized
             return _Size(
-                whole(peak * slower / knee), sized, for_availability, max(found, replicas), slower, parts + spare
+                rounded_up(peak * slower / knee), sized, for_availability, max(found, replicas), slower, parts + spare
             )
         replicas = found
 
@@ -368,7 +368,7 @@ def _day(rates: Floats, needs: Needs, knee: float, fixed: int) -> Day:
     around = np.arange(slots)[:, None]  # a day comes after the other
     ahead = now[(around + np.arange(lag + 1)) % slots].max(axis=1)
     late = now[(around - np.arange(lag + 1)) % slots].min(axis=1)
-    needed = np.array([whole(rate / knee) if rate else 0 for rate in rates])
+    needed = np.array([rounded_up(rate / knee) if rate else 0 for rate in rates])
     short = float(rates[late < needed].sum() / rates.sum())
     per_slot = SLOT_S / 3600
     return Day(

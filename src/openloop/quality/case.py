@@ -51,7 +51,7 @@ class QualityGate(Term):
         raise NotImplementedError
 
 
-def together(asked: Iterable[Grade]) -> Grade:
+def joint_grade(asked: Iterable[Grade]) -> Grade:
     """All must pass; one that cannot tell leaves it open, unless another fails. After a failure nobody is asked."""
     grades: list[Grade] = []
     for grade in asked:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from openloop.errors import SpecError
-from openloop.quality.case import Case, Grade, QualityGate, together
+from openloop.quality.case import Case, Grade, QualityGate, joint_grade
 from openloop.quality.gates import read_quality_gate
 from openloop.quality.judge import Judge
 from openloop.spec import Strict, convert, read_yaml, saying_where
@@ -27,7 +27,7 @@ class Gating:
     def grade(self, case: Case) -> Grade | None:
         """None where no gate applies."""
         gates = self.of(case.workload_class)
-        return together(gate.check(case) for gate in gates) if gates else None
+        return joint_grade(gate.check(case) for gate in gates) if gates else None
 
     @property
     def all(self) -> Iterator[QualityGate]:

@@ -18,7 +18,7 @@ from multiprocessing.connection import Connection, Pipe, wait
 from types import FrameType
 from typing import Any
 
-from openloop.quality.case import Case, Grade, QualityGate, together
+from openloop.quality.case import Case, Grade, QualityGate, joint_grade
 from openloop.quality.gating import Gating
 from openloop.quality.judge import Judge
 from openloop.spec import one_line
@@ -144,7 +144,7 @@ def work(fd: int) -> None:
         gating: Gating = pickle.loads(raw)
         while True:
             case = pipe.recv()
-            grade = together(_limited(gate, case) for gate in gating.of(case.workload_class))
+            grade = joint_grade(_limited(gate, case) for gate in gating.of(case.workload_class))
             asked = Case(case.prompt, case.prompt)
             slices = tuple(name for name, gate in gating.slices.items() if _limited(gate, asked).passed)
             pipe.send(replace(grade, slices=slices))

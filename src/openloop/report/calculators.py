@@ -7,7 +7,7 @@ import numpy as np
 
 from openloop.distributions import Distribution
 from openloop.errors import SpecError
-from openloop.plan.formulas import batch_limit, batch_size, fan_width, hedging, little, needed_share, whole
+from openloop.plan.formulas import batch_limit, batch_size, fan_width, hedging, little, needed_share, rounded_up
 from openloop.report.marks import Axis, Curve, Figure, Mark, Panel, Rule
 from openloop.sim.theory import batch_throughput, slow_share
 from openloop.spec import plain
@@ -71,7 +71,7 @@ def answer_little(
     if per_replica is not None:
         if not per_replica > 0:
             raise SpecError(f"--per-replica is {per_replica:g}; a replica holds at least one request")
-        replicas = whole(held / per_replica)
+        replicas = rounded_up(held / per_replica)
         data |= {"per_replica": per_replica, "replicas": replicas, "replicas_with_failures": replicas + failures}
         lines.append(f"at {per_replica:g} per replica: {replicas:,} replicas at least")
         if failures:

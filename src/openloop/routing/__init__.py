@@ -28,7 +28,7 @@ from openloop.routing.policy import (
     chance,
     compiled,
     least,
-    settle,
+    or_fallback,
     signature,
 )
 from openloop.routing.router import (
@@ -86,13 +86,13 @@ __all__ = [
     "least",
     "look",
     "make_index",
+    "or_fallback",
     "prefix_names",
     "read_events",
     "read_routing",
     "replay",
     "rows",
     "session_name",
-    "settle",
     "signature",
     "start_memory",
     "token_names",

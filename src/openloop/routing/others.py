@@ -6,7 +6,7 @@ from typing import Any
 
 from numba.extending import register_jitable
 
-from openloop.routing.policy import Balanced, chance, settle
+from openloop.routing.policy import Balanced, chance, or_fallback
 from openloop.routing.rows import NOBODY
 from openloop.terms import COUNT, NUMBER, SHARE, param
 
@@ -23,7 +23,7 @@ def _sglang(ask: Any, views: Any, memory: Any, knobs: Any, now: float) -> int:
         return NOBODY
     unbalanced = high - low > knobs[3] and high > knobs[4] * low
     matched = views[best].cached > knobs[5] * ask[0].prompt
-    return settle(views, best if matched and not unbalanced else idlest, knobs)
+    return or_fallback(views, best if matched and not unbalanced else idlest, knobs)
 
 
 def _llm_d(ask: Any, views: Any, memory: Any, knobs: Any, now: float) -> int:
@@ -45,7 +45,7 @@ def _llm_d(ask: Any, views: Any, memory: Any, knobs: Any, now: float) -> int:
             equals += 1
             if chance(memory) * equals < 1:
                 best = place
-    return settle(views, best, knobs)
+    return or_fallback(views, best, knobs)
 
 
 @register_jitable
@@ -67,7 +67,7 @@ def _dynamo(ask: Any, views: Any, memory: Any, knobs: Any, now: float) -> int:
                 if chance(memory) * equals < 1:
                     best = place
     if heat == 0 or best < 0:
-        return settle(views, best, knobs)
+        return or_fallback(views, best, knobs)
     total, drawn = 0.0, NOBODY
     for place in range(len(views)):
         if views[place].open:
@@ -75,7 +75,7 @@ def _dynamo(ask: Any, views: Any, memory: Any, knobs: Any, now: float) -> int:
             total += share
             if chance(memory) * total < share:
                 drawn = place
-    return settle(views, drawn, knobs)
+    return or_fallback(views, drawn, knobs)
 
 
 @dataclass(frozen=True)

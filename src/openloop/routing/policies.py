@@ -7,7 +7,7 @@ from numba.extending import register_jitable
 
 from openloop.routing.others import Dynamo, LlmD, Sglang
 from openloop.routing.own import Own
-from openloop.routing.policy import FALLBACK, LIMIT, Balanced, Policy, chance, least, settle
+from openloop.routing.policy import FALLBACK, LIMIT, Balanced, Policy, chance, least, or_fallback
 from openloop.routing.rows import NOBODY
 from openloop.terms import COUNT, NUMBER, SECONDS, SHARE, param, read_term
 
@@ -19,7 +19,7 @@ def _round_robin(ask: Any, views: Any, memory: Any, knobs: Any, now: float) -> i
         place = (memory[0] + step) % len(views)
         if views[place].open:
             memory[0] = place + 1
-            return settle(views, place, knobs)
+            return or_fallback(views, place, knobs)
     return NOBODY
 
 
@@ -41,7 +41,7 @@ def _nth_open(views: Any, n: int) -> int:
 
 
 def _random(ask: Any, views: Any, memory: Any, knobs: Any, now: float) -> int:
-    return settle(views, _nth_open(views, int(chance(memory) * _count_open(views))), knobs)
+    return or_fallback(views, _nth_open(views, int(chance(memory) * _count_open(views))), knobs)
 
 
 def _power_of_two(ask: Any, views: Any, memory: Any, knobs: Any, now: float) -> int:
@@ -53,11 +53,11 @@ def _power_of_two(ask: Any, views: Any, memory: Any, knobs: Any, now: float) -> 
         other = _nth_open(views, second + (second >= first))
         if views[other].requests < views[one].requests:
             one = other
-    return settle(views, one, knobs)
+    return or_fallback(views, one, knobs)
 
 
 def _least_requests(ask: Any, views: Any, memory: Any, knobs: Any, now: float) -> int:
-    return settle(views, least(views), knobs)
+    return or_fallback(views, least(views), knobs)
 
 
 def _least_tokens(ask: Any, views: Any, memory: Any, knobs: Any, now: float) -> int:
@@ -65,7 +65,7 @@ def _least_tokens(ask: Any, views: Any, memory: Any, knobs: Any, now: float) -> 
     for place in range(len(views)):
         if views[place].open and (best < 0 or views[place].tokens < views[best].tokens):
             best = place
-    return settle(views, best, knobs)
+    return or_fallback(views, best, knobs)
 
 
 @register_jitable
@@ -90,7 +90,7 @@ def _prefix_aware(ask: Any, views: Any, memory: Any, knobs: Any, now: float) -> 
         match = min(v.cached, int(knobs[3]))
         if v.open and (match > longest or (match == longest > 0 and v.requests < views[best].requests)):
             best, longest = place, match
-    return settle(views, best if best >= 0 else _idlest(views), knobs)
+    return or_fallback(views, best if best >= 0 else _idlest(views), knobs)
 
 
 def _kv_aware(ask: Any, views: Any, memory: Any, knobs: Any, now: float) -> int:
@@ -100,14 +100,14 @@ def _kv_aware(ask: Any, views: Any, memory: Any, knobs: Any, now: float) -> int:
         work = v.prefill + ask[0].prompt - v.cached + knobs[3] * v.requests
         if v.open and (best < 0 or work < least_work or (work == least_work and _idler(v, views[best]))):
             best, least_work = place, work
-    return settle(views, best, knobs)
+    return or_fallback(views, best, knobs)
 
 
 def _sticky(ask: Any, views: Any, memory: Any, knobs: Any, now: float) -> int:
     for place in range(len(views)):
         if views[place].open and views[place].home:
-            return settle(views, place, knobs)
-    return settle(views, _idlest(views), knobs)
+            return or_fallback(views, place, knobs)
+    return or_fallback(views, _idlest(views), knobs)
 
 
 def _pools(ask: Any, views: Any, memory: Any, knobs: Any, now: float) -> int:
@@ -117,7 +117,7 @@ def _pools(ask: Any, views: Any, memory: Any, knobs: Any, now: float) -> int:
     for place in range(first, last):
         if views[place].open and (best < 0 or views[place].requests < views[best].requests):
             best = place
-    return settle(views, best if best >= 0 else least(views), knobs)
+    return or_fallback(views, best if best >= 0 else least(views), knobs)
 
 
 def _slo_aware(ask: Any, views: Any, memory: Any, knobs: Any, now: float) -> int:
@@ -129,7 +129,7 @@ def _slo_aware(ask: Any, views: Any, memory: Any, knobs: Any, now: float) -> int
         if v.open and (best < 0 or wait < soonest or (wait == soonest and _idler(v, views[best]))):
             best, soonest = place, wait
     late = soonest > knobs[4] * (ask[0].deadline - now)
-    return NOBODY if late and knobs[2] == 2 else settle(views, best, knobs)
+    return NOBODY if late and knobs[2] == 2 else or_fallback(views, best, knobs)
 
 
 @dataclass(frozen=True)

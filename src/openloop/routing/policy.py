@@ -112,7 +112,7 @@ def _saturated(views: Any, place: int, knobs: Any) -> bool:
 
 
 @register_jitable
-def settle(views: Any, place: int, knobs: Any) -> int:
+def or_fallback(views: Any, place: int, knobs: Any) -> int:
     """The place that was chosen, if it is not saturated; otherwise by the fallback."""
     if place < 0 or knobs[_FALLBACK] == 1 or not _saturated(views, place, knobs):
         return place

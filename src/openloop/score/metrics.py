@@ -22,7 +22,7 @@ class LittleScore:
     residual: float
 
 
-def little(scope: Scope) -> LittleScore:
+def little_score(scope: Scope) -> LittleScore:
     """Little's law, L = lambda * W.
 
     L_measured is the time-average number of requests in the system: all the time that any of them spent inside the

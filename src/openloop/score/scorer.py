@@ -229,7 +229,7 @@ def score_judged(
         units=metrics.units(scope),
         sessions=metrics.sessions(scope),
         joint_failures=scope.judgement.joint_failures(),
-        little=metrics.little(scope),
+        little=metrics.little_score(scope),
         utilisation=metrics.utilisation(scope, run.manifest.replicas),
         server=server,
         retries=metrics.retry_score(scope),

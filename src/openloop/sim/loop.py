@@ -26,7 +26,7 @@ from openloop.sim.replica import (
     key_of,
     lasting,
     part,
-    plan,
+    plan_step,
     predicted_s,
     purge,
     reserved,
@@ -676,7 +676,7 @@ def advance(t: Any, until: float) -> int:
                 if m.preponed == DONE and m.filling == 0:  # who was to be prefilled has left
                     _write_run(t, m, m.kept_step, m.kept_start, m.kept_pace, 0.0)
                     m.preponed = NOT_YET
-            plan(t, m, now)
+            plan_step(t, m, now)
             w.taken -= m.freed
             m.freed = 0
             while m.refused >= 0:

@@ -109,7 +109,7 @@ def take(t: Any, m: Any) -> int:
     return i
 
 
-def forget(t: Any, m: Any) -> None:
+def drop_gone(t: Any, m: Any) -> None:
     """Those who left while they waited."""
     while m.root >= 0 and t.attempts[m.root].where == GONE:
         t.attempts[take(t, m)].where = FREE
@@ -164,7 +164,7 @@ def _admit(t: Any, m: Any, now: float) -> None:
         i = m.root
         s = t.attempts[i]
         if s.where == GONE:
-            forget(t, m)
+            drop_gone(t, m)
             continue
         context = s.prompt + s.made - (s.away > 0)
         hits, unused = 0, 0
@@ -370,7 +370,7 @@ def purge(t: Any, m: Any) -> None:
     m.leaving = 0
 
 
-def plan(t: Any, m: Any, now: float) -> None:
+def plan_step(t: Any, m: Any, now: float) -> None:
     """What the replica does next."""
     _admit(t, m, now)
     if m.running == 0 and m.filling == 0:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from openloop.errors import SpecError
 from openloop.importers import open_any, otel
-from openloop.load.address import find
+from openloop.load.address import find_place
 from openloop.records import MANIFEST_FILE, Prices, locate
 from openloop.records.tail import Tail
 from openloop.score.scorer import objectives_of
@@ -49,7 +49,7 @@ def open_feed(what: str | Path, slo: str | None, prices: Prices | None, settings
         once = settings.speed is not None
         if once and settings.speed != math.inf:
             raise SpecError("a /metrics page goes at its own speed: leave --speed out, or look --once")
-        return PageFeed(find(str(what)), _given(slo), settings.window_s, keep_s, since_start=once)
+        return PageFeed(find_place(str(what)), _given(slo), settings.window_s, keep_s, since_start=once)
     place = locate(what)
     if settings.speed is None and (place / MANIFEST_FILE).exists() and not (tail := Tail(place)).manifest.finished:
         return RunFeed(place, objectives_of(tail.run, slo), prices, keep_s, held_s)

@@ -13,7 +13,7 @@ from openloop.distributions import LENGTHS, Distribution
 from openloop.errors import SpecError
 from openloop.spec import read_text
 from openloop.terms import PATH, Term, param
-from openloop.workload.demand import ASSISTANT, SYSTEM, USER, Demand, Pieces, whole
+from openloop.workload.demand import ASSISTANT, SYSTEM, USER, Demand, Pieces, token_counts
 
 TOKENS_PER_WORD = 4 / 3  # of English, roughly: only for what a picture shows, and for answers whose text is known
 ROLES = {"human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant", "system": "system"}
@@ -42,7 +42,7 @@ class Corpus(Term):
         count = len(starts_s)
         place = np.arange(count) % len(records)
         told = np.array([tokens for _, tokens, _ in records])[place]
-        outputs = np.where(told > 0, told, whole(self.output, count, rng)) if self.output else told
+        outputs = np.where(told > 0, told, token_counts(self.output, count, rng)) if self.output else told
         again = count - len(records)
         note = f"{self.path} has {len(records):,} prompts, so {again:,} requests repeat one: a prefix cache knows them"
         return Demand(

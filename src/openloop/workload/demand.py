@@ -48,7 +48,7 @@ def one_piece(tokens: Ints, first: int = 0) -> Pieces:
     )
 
 
-def whole(lengths: Distribution, count: int, rng: np.random.Generator, least: int = 1) -> Ints:
+def token_counts(lengths: Distribution, count: int, rng: np.random.Generator, least: int = 1) -> Ints:
     """Numbers of tokens."""
     return np.maximum(np.rint(np.minimum(lengths.draw(count, rng), 1e9)), least).astype(np.int64)
 
@@ -122,7 +122,7 @@ def _none(count: int) -> Ints:
     return np.full(count, -1)
 
 
-def together(parts: Sequence[Demand], classes: Sequence[str]) -> Demand:
+def merged_demand(parts: Sequence[Demand], classes: Sequence[str]) -> Demand:
     """The requests of several demands, each a class of its own, in the order in which they are due."""
     sizes = [len(part) for part in parts]
     firsts = np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(int)

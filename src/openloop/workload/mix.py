@@ -12,7 +12,7 @@ from openloop.errors import SpecError
 from openloop.seeds import stream
 from openloop.terms import by_name, read_term
 from openloop.workload.corpus import Corpus
-from openloop.workload.demand import Demand, together
+from openloop.workload.demand import Demand, merged_demand
 from openloop.workload.servegen import ServeGen
 from openloop.workload.synthetic import Sessions, Synthetic
 from openloop.workload.trace import Trace
@@ -116,7 +116,7 @@ class Workload:
             )
             for number, each in enumerate(self.classes)
         ]
-        return together(parts, [each.name for each in self.classes])
+        return merged_demand(parts, [each.name for each in self.classes])
 
 
 def schedule(arrivals: Arrivals, horizon_s: float, seed: int) -> Floats:

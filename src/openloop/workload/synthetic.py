@@ -8,7 +8,7 @@ from openloop.arrays import Floats, Ints
 from openloop.distributions import LENGTHS, TIMES, Distribution, Fixed
 from openloop.errors import SpecError
 from openloop.terms import COUNT, NUMBER, SHARE, Term, param
-from openloop.workload.demand import ASSISTANT, SYSTEM, USER, Demand, Pieces, one_piece, whole
+from openloop.workload.demand import ASSISTANT, SYSTEM, USER, Demand, Pieces, one_piece, token_counts
 
 MOST_PIECES = 100_000_000
 
@@ -30,15 +30,15 @@ class Synthetic(Term):
     def demand(self, starts_s: Floats | None, horizon_s: float, rng: np.random.Generator) -> Demand:
         assert starts_s is not None
         count = len(starts_s)
-        prompts, outputs = whole(self.prompt, count, rng), whole(self.output, count, rng)
-        return self._demand(starts_s, prompts, outputs, whole(self.prefix, self.prefixes, rng, least=0), rng)
+        prompts, outputs = token_counts(self.prompt, count, rng), token_counts(self.output, count, rng)
+        return self._demand(starts_s, prompts, outputs, token_counts(self.prefix, self.prefixes, rng, least=0), rng)
 
     def part(self, starts_s: Floats, rng: np.random.Generator, opening: np.random.Generator, users: int) -> Demand:
         """More of a demand that `opening` began with so many users: the same prefixes."""
-        whole(self.prompt, users, opening)
-        whole(self.output, users, opening)
-        shared = whole(self.prefix, self.prefixes, opening, least=0)
-        prompts, outputs = whole(self.prompt, len(starts_s), rng), whole(self.output, len(starts_s), rng)
+        token_counts(self.prompt, users, opening)
+        token_counts(self.output, users, opening)
+        shared = token_counts(self.prefix, self.prefixes, opening, least=0)
+        prompts, outputs = token_counts(self.prompt, len(starts_s), rng), token_counts(self.output, len(starts_s), rng)
         return self._demand(starts_s, prompts, outputs, shared, rng)
 
     def _demand(self, starts_s: Floats, prompts: Ints, outputs: Ints, shared: Ints, rng: np.random.Generator) -> Demand:
@@ -86,14 +86,14 @@ class Sessions(Term):
 
     def demand(self, starts_s: Floats | None, horizon_s: float, rng: np.random.Generator) -> Demand:
         assert starts_s is not None
-        turns = whole(self.turns, len(starts_s), rng)
+        turns = token_counts(self.turns, len(starts_s), rng)
         count = int(turns.sum())
         if turns @ (turns + 1) > MOST_PIECES:
             raise SpecError(f"sessions: {count:,} turns that repeat all before them are too much; have fewer of them")
         session = np.repeat(np.arange(len(turns)), turns)
         firsts = np.concatenate([[0], np.cumsum(turns)[:-1]])
         turn = np.arange(count) - np.repeat(firsts, turns)
-        asked, answered = whole(self.prompt, count, rng), whole(self.output, count, rng)
+        asked, answered = token_counts(self.prompt, count, rng), token_counts(self.output, count, rng)
         think = self.think.draw(count, rng)
         due = np.where(turn == 0, starts_s[session], np.nan)
         which = rng.integers(self.systems, size=len(turns))[session] if self.systems > 1 else 0 * session
