@@ -208,3 +208,14 @@ def test_a_class_name_means_one_thing() -> None:
     twice = {name: modules for name, modules in shared.items() if name not in SHARED_NAMES}
     assert not twice, f"classes of the same name, of which one needs another: {twice}"
     assert shared.keys() == SHARED_NAMES.keys(), "a name that is no longer shared is still listed"
+
+
+def test_words_are_defined_where_the_glossary_says() -> None:
+    text = (HOME / "docs" / "words.md").read_text()
+    classes = {
+        node.name for path in FILES for node in ast.parse(path.read_text()).body if isinstance(node, ast.ClassDef)
+    }
+    for place in re.findall(r"`(\w+(?:/\w*)?(?:\.py|(?<=/)))`", text):
+        assert (ROOT / place).exists(), f"{place} is named in docs/words.md and is not there"
+    for name in re.findall(r"`([A-Z]+[a-z]\w+)`", text):
+        assert name in classes, f"{name} is named in docs/words.md and is no class"

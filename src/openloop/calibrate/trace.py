@@ -118,7 +118,7 @@ def read_traces(paths: "Sequence[str | Path | Run | MeasuredTrace]") -> list[Mea
             continue
         inside = sorted(each.parent for each in folder.rglob("run.json"))
         if not inside:
-            raise RunError(f"{path} holds no run: give run folders, or the folder of a sweep")
+            raise RunError(f"{path} holds no run: give runs, or a frontier")
         found += [trace for each in inside for trace in read_trace(open_run(each))]
     return found
 

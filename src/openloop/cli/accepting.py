@@ -111,13 +111,13 @@ def cost(
 def audit(what: Path, slo: str | None, strict: bool, as_json: bool) -> None:
     """What is missing before a number of WHAT is evidence, and which claims these data could support.
 
-    WHAT is a run, a folder of runs (a sweep), or a YAML or JSON file that states what is known of somebody's benchmark,
-    under the keys of a manifest.
+    WHAT is a run, a frontier or another folder of runs, or a YAML or JSON file that states what is known of somebody's
+    benchmark, under the keys of a manifest.
 
     \b
     Examples:
       openloop audit run/
-      openloop audit sweep/ --strict
+      openloop audit frontier/ --strict
       openloop audit blog-post.yaml
     """
     from openloop.audit import audit as audit_it

@@ -27,7 +27,7 @@ def calibrate(runs: tuple[Path, ...], out: Path | None, known: str, suggest: boo
     Who ran together is known from the times of the tokens, so the time of a step is known as a sum of costs; the same
     requests are then sent through the simulator until its times are the measured ones. Limits, memory and batching
     policy are those that predict best what they were not fitted to. Give runs of several rates, one of them with a
-    queue: a folder of a sweep is fine. Where only first and last tokens are known, that is enough.
+    queue: a frontier is fine. Where only first and last tokens are known, that is enough.
 
     \b
     The model is a fleet that other commands read:
@@ -38,7 +38,7 @@ def calibrate(runs: tuple[Path, ...], out: Path | None, known: str, suggest: boo
     \b
     Examples:
       openloop calibrate quiet/ busy/ -o model.yaml
-      openloop calibrate sweep/ --known max_sequences=256,max_tokens=2048 --suggest -o model.yaml
+      openloop calibrate frontier/ --known max_sequences=256,max_tokens=2048 --suggest -o model.yaml
     """
     from openloop.calibrate import calibrate as fit
     from openloop.calibrate import fleet_of, suggestions, write_model

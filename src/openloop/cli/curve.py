@@ -31,9 +31,9 @@ AUTO_OR_RATES = Quantity("rates", lambda text: None if text == "auto" else parse
 @click.option("--current", type=RATE, help="Rate of today: how much headroom is there?")
 @click.option("--budget", type=DURATION, help="Stop when runs have taken this long together, for example 30m.")
 @click.option("--require", type=RATE, help="Exit with 1 if the knee is not shown to be at least this rate.")
-@click.option("--compare", type=PATH, help="A sweep as the baseline: its rates and SLO, and both in OUT/compare.html.")
+@click.option("--compare", type=PATH, help="A frontier as baseline: its rates and SLO, and both in OUT/compare.html.")
 @scenario_flags(without=("--rate", "--closed"))
-@click.option("-o", "--out", type=PATH, required=True, help="Folder of the sweep.")
+@click.option("-o", "--out", type=PATH, required=True, help="Folder of the frontier.")
 @RAY
 @JSON
 @click.pass_obj
@@ -160,7 +160,7 @@ def _as_measured(measured: Path, flags: dict[str, Any], rates: list[float] | Non
 def compare(
     a: Path, b: Path, slo: str | None, fail_if: tuple[str, ...], junit: Path | None, md: Path | None, as_json: bool
 ) -> None:
-    """Decide between two runs or two sweeps: which one, by how much, how sure, and what else could explain it.
+    """Decide between two runs or two frontiers: which one, by how much, how sure, and what else could explain it.
 
     The baseline is A and the candidate B; changes are from A to B. Where both had the same schedule they are paired,
     block by block of time. --fail-if exits with 1 when a change is beyond its limit with 95% confidence: where the

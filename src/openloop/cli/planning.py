@@ -91,7 +91,7 @@ def plan(
 ) -> None:
     """How many replicas a demand needs, sized to the goodput knee and not to raw capacity, and what they cost.
 
-    WHAT is the folder of a sweep, whose knee and interval are used, or a fleet.yaml (also one that was calibrated):
+    WHAT is a frontier, whose knee and interval are used, or a fleet.yaml (also one that was calibrated):
     its knee is found by simulation, and its planned size is simulated at the peak. Without WHAT, --knee, or --in-flight
     and --latency, say what a replica does. A plan in a .json file can be shown again with openloop report.
 
@@ -256,17 +256,17 @@ def batch(
 
 
 @cli.command()
-@click.argument("scenario", type=PATH)
+@click.argument("question", type=PATH)
 @click.option("-o", "--out", type=PATH, help="Folder for decision.html, .md and .json.")
 @JSON
-def decide(scenario: Path, out: Path | None, as_json: bool) -> None:
-    """Decide what SCENARIO asks, from runs, frontiers, prices and quality, on one page for whoever signs.
+def decide(question: Path, out: Path | None, as_json: bool) -> None:
+    """Decide what QUESTION asks, from runs, frontiers, prices and quality, on one page for whoever signs.
 
     It says what to do, what it saves, how sure that is, and what was not measured. A decision is capacity (how many
     replicas), migration (from the first option to the second) or model (X or Y); paths are relative to the file.
 
     \b
-    A scenario:
+    A question:
       decision: migration
       demand: 40/s              # accepted results
       one_time: 20000           # what the change costs
@@ -282,7 +282,7 @@ def decide(scenario: Path, out: Path | None, as_json: bool) -> None:
     from openloop.decide import decide as answer
     from openloop.report.decision import decision_report
 
-    found = decision_report(answer(scenario))
+    found = decision_report(answer(question))
     _tell_report(found, [out / f"decision{kind}" for kind in THREE_FORMS] if out else [], as_json)
 
 

@@ -124,7 +124,7 @@ def _one_slo(slos: Sequence[Any], slo: Any, names: Sequence[str]) -> Objectives:
 
 
 def _scope(run: Run, objectives: Objectives, *, warm: bool) -> Scope:
-    """The requests to compare; without the warm-up, where runs are points of a sweep."""
+    """The requests to compare; without the warm-up, where runs are points of a frontier."""
     if warm and run.manifest.window_ns is not None:
         end = run.manifest.window_ns[1]
         start = to_ns(settled_from(run, flow_of(run), end / 1e9))

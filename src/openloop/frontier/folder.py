@@ -1,4 +1,4 @@
-"""The folder of a sweep, read and scored: points over offered load, and what they show together."""
+"""The folder of a frontier, read and scored: points over offered load, and what they show together."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
