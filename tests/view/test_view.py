@@ -102,7 +102,7 @@ def test_a_page_has_a_slider_for_each_gate_of_time(server: ViewServer) -> None:
 def test_two_of_a_kind_can_be_compared(server: ViewServer, folder: Path) -> None:
     status, _, text = ask(server, "/compare?a=steady&b=deep%2Ffleet")
     assert status == 200
-    assert "B against A" in text
+    assert "change, A to B" in text
     told = json.loads(ask(server, f"/api/score?a=steady&b=deep%2Ffleet&slo={quote('ttft<=200ms')}")[2])["score"]
     assert told["b"]["goodput_rps"] == score(folder / "deep" / "fleet", "ttft<=200ms").goodput_rps
     assert ask(server, "/compare?a=steady&b=front")[0] == 400
