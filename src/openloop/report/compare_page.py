@@ -78,7 +78,7 @@ def comparison_report(both: Compared) -> Report:
     data, (first, second) = both.data, both.names
     valid = all(each["valid"] for each in (data["a"], data["b"])) if isinstance(a, RunSubject) else True
     decision = both.decision
-    sentences = [f"A is {first}, B is {second}. Both are held against {decision.slo}."]
+    sentences = [f"A, the baseline, is {first}; B, the candidate, is {second}. Both are held against {decision.slo}."]
     for which, name in zip("ab", both.names, strict=True):
         sentences += [f"{name} is not valid: {reason}." for reason in data[which].get("reasons", ())[:1]]
     if decision.warnings:
@@ -135,7 +135,7 @@ def decided(both: Compared) -> Section | None:
     ]
     figure = names_figure(
         "changes",
-        "change, A to B",
+        "Change, A to B",
         Axis("change, as a share of A", "share"),
         names,
         [*spans, dots, Rule(0.0, "", "x", "ink")],
