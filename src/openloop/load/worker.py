@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from openloop.clock import READ, WRITE, Poller, Receiver, raise_file_limit, wake_exactly
 from openloop.load.address import Address, tls_context
 from openloop.load.channel import Channel, GoneError
-from openloop.load.intake import Intake, Line
+from openloop.load.intake import IDLE, POSTS, Intake, Line
 from openloop.load.wire import LARGEST, Framing, WireError
 
 # How a request went, as the worker sees it.
@@ -44,6 +44,7 @@ READ_SIZE = 4096
 REST_NS = 1_000_000  # the kernel stamps what arrives, so a crowd of tokens can be read this much later, together
 MOST_TRIES = 5
 STALE_NS = 25_000_000
+POST_NS = 300_000_000  # so long before it is due
 LONGEST_PAUSE_NS = 5_000_000_000
 CLOSED = "the server closed the connection"
 NEVER = 1 << 62
@@ -178,7 +179,11 @@ class _Worker:
         self.intake: Intake | None = None
         if self.plan.code:
             with contextlib.suppress(OSError, ValueError):  # this system does not let us
-                self.intake = Intake(self.plan.code, self.poller, self.rest_ns)
+                self.intake = Intake(self.plan.code, self.poller, self.rest_ns, self.plan.spare // 2)
+        single = len(self.pools) == 1 and self.pools[0].tls is None
+        self.posts = self.intake is not None and single and not self.urgent  # machine code sends
+        self.posted: deque[_Request] = deque()
+        self.gone = 0  # of what was posted
         self.fed = False  # no more requests will come
         self.poller.watch(self.channel.fd, READ)
 
@@ -186,7 +191,7 @@ class _Worker:
         for pool in self.pools:
             self._keep_spare(pool)
         self.channel.send(("ready",))
-        while not (self.fed and not self.pending and not self.in_flight):
+        while not (self.fed and not self.pending and not self.posted and not self.in_flight):
             if time.monotonic_ns() >= self.next_ns:
                 self._dispatch()
             if self.intake is not None:
@@ -200,21 +205,62 @@ class _Worker:
         self._say_goodbye()
 
     def _gather(self, intake: Intake) -> None:
-        """Let machine code read until there is something else to do; then do that."""
+        """Let machine code send and read until there is something else to do; then do that."""
         state = intake.state
-        state.next_ns, state.check_ns = self.next_ns, self.check_ns
+        if self.posts:
+            self._post(intake)
+        state.next_ns = self.pending[0][0] if self._may_send() else NEVER
+        state.check_ns = self.check_ns
         state.eager = self.urgent or any(pool.waiting for pool in self.pools)
         intake.gather()
+        self._note_gone(intake)
+        self._follow_lines(intake)
+        self._keep_enough(self.pools[0])
         if time.monotonic_ns() >= self.next_ns:
             self._dispatch()
-        self._follow_lines(intake)
         self._deal_with(intake.troubled())
+
+    def _post(self, intake: Intake) -> None:
+        """What is due soon, and where it may be sent."""
+        soon = time.monotonic_ns() + POST_NS
+        while self.pending and self.pending[0][0] < soon and len(self.posted) < POSTS:
+            _, _, request = heapq.heappop(self.pending)
+            intake.post(request.due_ns, request.payload)
+            self.posted.append(request)
+        self._offer(intake)
+
+    def _offer(self, intake: Intake) -> None:
+        intake.offer([connection.fd for connection in self.pools[0].idle[-IDLE:] if connection.line is not None])
+
+    def _note_gone(self, intake: Intake) -> None:
+        """What machine code has sent; what it could not, for want of a connection, is to be sent here."""
+        for post in intake.gone(self.gone):
+            request, connection = self.posted.popleft(), self.connections[post.fd]
+            idle = request.pool.idle
+            if idle[-1] is connection:
+                idle.pop()
+            else:
+                idle.remove(connection)
+            request.taken_ns = post.sent_ns
+            self._enter(request)
+            self._bind(connection, request, post.sent_ns)
+            if post.sent < len(request.payload):
+                self._put(connection, request.payload[max(post.sent, 0) :])
+        self.gone = intake.state.gone
+        self.next_ns = self._next_ns()
+
+    def _recall(self, intake: Intake) -> None:
+        intake.recall()
+        self.pending = sorted([*self.pending, *((each.due_ns, each.ticket, each) for each in self.posted)])
+        self.posted.clear()
 
     def _follow_lines(self, intake: Intake) -> None:
         for fd in intake.told():
             connection = self.connections.get(fd)
             if connection is not None:
                 self._carefully(self._follow_line, connection)
+            if time.monotonic_ns() >= self.next_ns:
+                self._dispatch()
 
     def _carefully(self, what: Callable[[_Connection], None], connection: _Connection) -> None:
         """Whatever a server sends costs its own request and no other."""
@@ -260,6 +306,8 @@ class _Worker:
         if now >= self.stop_ns:
             for request in list(self.in_flight.values()):
                 self._give_up(request, CENSORED, 0)
+            if self.intake is not None:
+                self._recall(self.intake)
             self.pending.clear()
             self.fed = True
         self._hand_over()
@@ -293,6 +341,8 @@ class _Worker:
                 case ("end",):
                     self.fed = True
                 case ("halt", from_ns, until_ns):  # nothing that is due from then on is sent
+                    if self.intake is not None:
+                        self._recall(self.intake)
                     self.pending = sorted(each for each in self.pending if each[0] < from_ns)
                     self.fed = True
                     self.stop_ns = until_ns
@@ -329,15 +379,25 @@ class _Worker:
     # Sending.
 
     def _next_ns(self) -> int:
-        """When to send next; where there are users, one of them must be free."""
-        if not self.pending or (self.plan.users and len(self.in_flight) >= self.plan.users):
-            return NEVER
-        return self.pending[0][0]
+        """When to send next."""
+        pending = self.pending[0][0] if self._may_send() else NEVER
+        return min(self.posted[0].due_ns, pending) if self.posted else pending
+
+    def _may_send(self) -> bool:
+        """Whether something is there; and where there are users, one of them must be free."""
+        return bool(self.pending) and not (self.plan.users and len(self.in_flight) >= self.plan.users)
 
     def _dispatch(self) -> None:
         """Send whatever is due; look at the clock after each."""
+        if self.posted and self.intake is not None:
+            self._offer(self.intake)
+            self.intake.state.check_ns = 0  # and nothing else
+            self.intake.gather()
+            self._note_gone(self.intake)
+            if not self.intake.state.idle:  # there is no connection for what is due
+                self._recall(self.intake)
         now = time.monotonic_ns()
-        while self._next_ns() <= now:
+        while self._may_send() and self.pending[0][0] <= now:
             _, _, request = heapq.heappop(self.pending)
             if self.plan.users:
                 request.due_ns = now  # a closed loop has no schedule
@@ -352,8 +412,7 @@ class _Worker:
     def _begin(self, request: _Request, now: int) -> None:
         pool = request.pool
         request.taken_ns = now
-        self.in_flight[request.ticket] = request
-        heapq.heappush(self.deadlines, (request.due_ns + self.plan.timeout_ns, request.ticket, request))
+        self._enter(request)
         if not pool.idle and self.intake is not None:
             self._follow_lines(self.intake)  # one may be free again
         if pool.idle:
@@ -362,8 +421,15 @@ class _Worker:
             pool.waiting.append(request)
             self.read_ns = 0
             self._keep_spare(pool)
+        self._keep_enough(pool)
+
+    def _keep_enough(self, pool: _Pool) -> None:
         if len(pool.idle) + pool.opening < self.plan.spare // 2:
             self._keep_spare(pool)
+
+    def _enter(self, request: _Request) -> None:
+        self.in_flight[request.ticket] = request
+        heapq.heappush(self.deadlines, (request.due_ns + self.plan.timeout_ns, request.ticket, request))
 
     def _send_copy(self, request: _Request) -> None:
         """The same again, elsewhere: whichever answers first is kept."""
@@ -375,17 +441,10 @@ class _Worker:
         self._begin(twin, time.monotonic_ns())
 
     def _send(self, connection: _Connection, request: _Request) -> None:
-        connection.request, request.connection = request, connection
-        connection.framing = Framing()
         if connection.line is not None:
             connection.line.ours, connection.line.chunked = 1, 0
+        self._bind(connection, request, time.monotonic_ns())
         payload = request.payload
-        now = connection.sent_ns = time.monotonic_ns()
-        if request.sent_ns:
-            request.waited_ns += now - request.sent_ns  # lost on a connection that turned out to be stale
-        else:
-            request.sent_ns = now
-            request.waited_ns = now - request.taken_ns
         if connection.tls is not None and connection.outside is not None:
             try:
                 connection.tls.write(payload)
@@ -394,6 +453,17 @@ class _Worker:
                 return
             payload = connection.outside.read()
         self._put(connection, payload)
+
+    def _bind(self, connection: _Connection, request: _Request, now: int) -> None:
+        """A request goes out on it."""
+        connection.request, request.connection = request, connection
+        connection.framing = Framing()
+        connection.sent_ns = now
+        if request.sent_ns:
+            request.waited_ns += now - request.sent_ns  # lost on a connection that turned out to be stale
+        else:
+            request.sent_ns = now
+            request.waited_ns = now - request.taken_ns
 
     def _put(self, connection: _Connection, data: bytes) -> None:
         if connection.unsent:
@@ -572,10 +642,10 @@ class _Worker:
         request, line = connection.request, connection.line
         if request is None or line is None or not line.used:
             return
-        followed = line.followed
+        head, followed = line.head, line.followed
         data = self._gain(connection, request)
         self._heard_first(request)
-        self._follow(connection, request, data[followed:], followed)
+        self._follow(connection, request, data, head, followed)
 
     def _gain(self, connection: _Connection, request: _Request) -> bytes:
         """Move to a request what machine code has read for it; that."""
@@ -633,13 +703,20 @@ class _Worker:
             if head[9:10] == b"2":  # as in HTTP/1.1 200
                 self._give_up(request.twin, CANCELLED, time.monotonic_ns())
 
-    def _follow(self, connection: _Connection, request: _Request, data: bytes, passed: int = 0) -> None:
-        """What is not one whole chunk, as most reads of a stream are: the beginning, the end, or several at once; after
-        so many bytes of whole chunks."""
+    def _follow(
+        self, connection: _Connection, request: _Request, data: bytes, head: int = 0, followed: int = 0
+    ) -> None:
+        """What is not one whole chunk, as most reads of a stream are: the beginning, the end, or several at once.
+
+        It is whole chunks up to a place that was followed, after a head that ends there, if it is chunks at all.
+        """
         framing = connection.framing
         try:
-            framing.pass_over(passed)
-            whole = framing.feed(data)
+            whole = bool(head) and framing.feed(data[:head])
+            if followed > head and framing.between_chunks:
+                framing.pass_over(followed - head)
+                head = followed
+            whole = whole or framing.feed(data[head:])
         except WireError as error:
             if framing.size > LARGEST:  # nobody wants to read it
                 del request.blocks[1:], request.ends[1:], request.stamps[1:]

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+__all__ = ["foreign"]
+
 
 def foreign(address: int, *given: Any) -> int:
     """A function of C, by its address: whole numbers and tables in, a whole number out. Only compiled code can."""
