@@ -8,18 +8,18 @@ import numpy as np
 
 from openloop.calibrate.fit import Calibration, calibrate_traces
 from openloop.calibrate.match import UNLIMITED, Limits
-from openloop.calibrate.trace import Trace, held, read_traces
+from openloop.calibrate.trace import Trace, held, open_runs, read_trace
 from openloop.errors import SpecError
 from openloop.records import Run
 from openloop.spec import suggest
 
 
 def calibrate(
-    runs: Sequence[str | Path | Run | Trace], known: str = "", tell: Callable[[str], None] = lambda _: None
+    runs: Sequence[str | Path | Run], known: str = "", tell: Callable[[str], None] = lambda _: None
 ) -> Calibration:
     """Fit a model to runs, or to folders of them. `known` are limits that need not be found, as `max_tokens=2048`."""
     limits, given = read_known(known)
-    traces = read_traces(runs)
+    traces = [trace for run in open_runs(runs) for trace in read_trace(run)]
     _check_known(limits, traces)
     return calibrate_traces(traces, limits, given, tell)
 

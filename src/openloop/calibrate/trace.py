@@ -101,24 +101,19 @@ def crowd(trace: Trace, at_s: Floats) -> Floats:
     return found.astype(np.float64)
 
 
-def read_traces(paths: "Sequence[str | Path | Run | Trace]") -> list[Trace]:
-    """Runs, and folders of runs (sweeps)."""
-    found: list[Trace] = []
+def open_runs(paths: Sequence[str | Path | Run]) -> list[Run]:
+    """Runs, and those in folders of runs (sweeps)."""
+    found: list[Run] = []
     for path in paths:
-        if isinstance(path, Trace):
+        if isinstance(path, Run):
             found.append(path)
             continue
-        if isinstance(path, Run):
-            found += read_trace(path)
-            continue
         folder = Path(path)
-        if (folder / "run.json").exists() or not folder.is_dir():
-            found += read_trace(open_run(path))
-            continue
-        inside = sorted(each.parent for each in folder.rglob("run.json"))
+        alone = (folder / "run.json").exists() or not folder.is_dir()
+        inside = [path] if alone else sorted(each.parent for each in folder.rglob("run.json"))
         if not inside:
             raise RunError(f"{path} holds no run: give run folders, or the folder of a sweep")
-        found += [trace for each in inside for trace in read_trace(open_run(each))]
+        found += map(open_run, inside)
     return found
 
 

@@ -42,15 +42,17 @@ def calibrate(runs: tuple[Path, ...], out: Path | None, known: str, suggest: boo
     """
     from openloop.calibrate import calibrate as fit
     from openloop.calibrate import fleet_of, suggestions, write_model
-    from openloop.calibrate.read import differences, measured_facts, read_manifests
+    from openloop.calibrate.read import differences, measured_facts
+    from openloop.calibrate.trace import open_runs
     from openloop.report.terminal import show_table
 
     if out:
         _check_writable(out)
-    manifests = read_manifests(runs)
+    opened = open_runs(runs)
+    manifests = [run.manifest for run in opened]
     unlike = differences(manifests)
     with _status(quiet=as_json) as update:
-        found = fit(runs, known, update)
+        found = fit(opened, known, update)
     facts = measured_facts(manifests)
     fleet = write_model(found, out, **facts) if out else fleet_of(found, **facts)
     told = fleet.calibration
