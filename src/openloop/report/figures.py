@@ -41,10 +41,6 @@ GAPS = 200  # its longest, which are always drawn
 WAITS = {"ttft_s": ("TTFT", "blue", TTFT), "tpot_s": ("TPOT", "orange", TPOT), "e2e_s": ("E2E", "green", E2E)}
 
 
-def slos_of(objectives: Objectives) -> list[SLO]:
-    return [*([objectives.default] if objectives.default else []), *objectives.classes.values()]
-
-
 def gate_rules(slos: Iterable[SLO], kind: type[Any], color: str = "grey") -> list[Rule]:
     """Where gates of a kind lie, each once."""
     gates = dict.fromkeys(gate for slo in slos for gate in slo.gates if isinstance(gate, kind))
@@ -63,7 +59,7 @@ def distribution_figure(scope: Scope, score: Score, objectives: Objectives) -> F
         marks += [line, _ladder_curve(key, line.name, color, found)]
         if key != "tpot_s" and found.from_sent and abs(found.from_sent.p99 / max(found.p99, 1e-12) - 1) > 0.01:
             marks.append(tail_curve(scope, key, f"{name} from sending", color, from_sent=True))
-        marks += gate_rules(slos_of(objectives), kind, color)
+        marks += gate_rules(objectives.slos, kind, color)
     thinned = f"; {drawn} points of each line are drawn, the {LARGEST} largest among them" if drawn < n else ""
     return Figure(
         "distribution",

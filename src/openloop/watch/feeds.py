@@ -63,8 +63,7 @@ class Feed(Protocol):
 
 
 def gate_names(objectives: Objectives) -> list[str]:
-    slos = [*([objectives.default] if objectives.default else []), *objectives.classes.values()]
-    return list(dict.fromkeys(gate.name for slo in slos for gate in slo.gates))
+    return list(dict.fromkeys(gate.name for slo in objectives.slos for gate in slo.gates))
 
 
 class _Records:
