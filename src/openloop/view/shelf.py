@@ -19,7 +19,7 @@ from openloop.records.manifest import MANIFEST_FILE, read_manifest
 from openloop.records.run import MemorySource
 from openloop.records.tail import Tail
 from openloop.records.writer import SPOOL_FILE, TABLE_FILE
-from openloop.report.beside import Subject, pair_of, pair_report
+from openloop.report.beside import Subject, pair_report
 from openloop.report.curve import FrontierSubject, frontier_headline, frontier_report, frontier_subject
 from openloop.report.page import Report
 from openloop.report.run import RunSubject, read_run_subject, run_headline, run_report
@@ -256,4 +256,4 @@ class Shelf:
                 same: str | Objectives | None = slo or (subjects[0].objectives if subjects else None)
                 subjects.append(self.subject(entry, same) if entry.kind == "run" else self.frontier(entry, same))
             sources = [each.run if isinstance(each, RunSubject) else Path(str(each.frontier.path)) for each in subjects]
-            return pair_report(pair_of(subjects, (a.name, b.name), sources))
+            return pair_report(subjects, (a.name, b.name), sources)
