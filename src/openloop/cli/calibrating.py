@@ -191,7 +191,7 @@ def _show_changes(model: Any, found: list[Any], told: str) -> None:
                 each.name,
                 str(each.replicas),
                 f"{each.goodput_rps:.2f}/s",
-                _ends(each.goodput_rps_interval, "{:.2f}"),
+                "{:.2f} to {:.2f}".format(*each.goodput_rps_interval),
                 _gain(each.gain),
                 " to ".join(map(_gain, each.gain_interval)),
                 _money(each.cost_per_accepted),
@@ -221,10 +221,6 @@ def _cautions(model: Any, found: list[Any], rate: float | None) -> Iterator[str]
 
 def _gain(value: float) -> str:
     return "from nothing" if value > ENDLESS else f"{value:+.0%}"
-
-
-def _ends(ends: tuple[float, float], form: str) -> str:
-    return " to ".join(map(form.format, ends))
 
 
 def _money(value: float) -> str:

@@ -22,6 +22,7 @@ from openloop.records import Run
 from openloop.report.page import written
 from openloop.score import Percentiles, Score
 from openloop.score.judged import judge_run
+from openloop.score.quantiles import LADDER
 from openloop.slo import SLO, Objectives
 
 RATES = (
@@ -30,7 +31,6 @@ RATES = (
     *("cost_per_accepted", "window_s", "qoe", "fluidity_index", "utilisation", "cache_hit_rate", "valid"),
 )
 LATENCIES = ("ttft_s", "tpot_s", "itl_s", "tbt_s", "jitter_s", "e2e_s", "client_lag_s")
-STEPS = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p99_9": 0.999}
 LONGEST = 6000  # characters that MLflow takes of a parameter
 SECONDS = [0.01 * 2**i for i in range(14)]
 BETWEEN = [0.001, 0.0025, 0.005, *SECONDS[:8]]
@@ -50,7 +50,7 @@ def _figures(score: Score) -> Iterator[tuple[str, float]]:
             yield from _known(f"{name}.{end}", value)
     for name in LATENCIES:
         values: Percentiles | None = getattr(score, name)
-        for step in (*STEPS, "mean") if values else ():
+        for step in (*LADDER, "mean") if values else ():
             yield from _known(f"{name}.{step}", getattr(values, step))
 
 
@@ -129,7 +129,7 @@ def write_prometheus(run: Run, score: Score, path: Path) -> None:
     for name, value in _figures(score):
         base, _, step = name.partition(".")
         metric = re.sub(r"(?<!per)_s$", "_seconds", f"openloop_{base}")
-        extra = f',quantile="{STEPS[step]}"' if step in STEPS else ""
+        extra = f',quantile="{LADDER[step]}"' if step in LADDER else ""
         metric += f"_{step}" if step and not extra else ""
         if metric != told:
             lines.append(f"# TYPE {metric} gauge")
