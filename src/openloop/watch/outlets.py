@@ -38,7 +38,7 @@ class Webhook:
         if parts.scheme not in ("http", "https") or not host:
             raise SpecError("the webhook is no address; write it as https://host/path, best in OPENLOOP_WEBHOOK")
         self.host = host
-        self.delivered = self.failed = 0
+        self.failed = 0
         self.why = ""
         self._url = url
         self._waiting: queue.Queue[bytes | None] = queue.Queue(MOST_WAITING)
@@ -71,7 +71,6 @@ class Webhook:
         while (body := self._waiting.get()) is not None:
             for tried in range(TRIES):
                 if self._post(body):
-                    self.delivered += 1
                     break
                 time.sleep(0.2 * 2**tried)
             else:
