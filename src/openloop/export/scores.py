@@ -8,7 +8,7 @@ them; figures of the score are gauges under `openloop.`. prometheus is a page in
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -123,19 +123,27 @@ def _attributes(told: dict[str, str]) -> list[dict[str, Any]]:
 
 
 def write_prometheus(run: Run, score: Score, path: Path) -> None:
-    labels = ",".join(f'{name}="{_escape(value)}"' for name, value in _facts(run, score).items())
-    lines: list[str] = []
-    told = ""
+    facts, samples = _facts(run, score), []
     for name, value in _figures(score):
         base, _, step = name.partition(".")
-        metric = re.sub(r"(?<!per)_s$", "_seconds", f"openloop_{base}")
-        extra = f',quantile="{LADDER[step]}"' if step in LADDER else ""
-        metric += f"_{step}" if step and not extra else ""
-        if metric != told:
-            lines.append(f"# TYPE {metric} gauge")
-            told = metric
-        lines.append(f"{metric}{{{labels}{extra}}} {value!r}")
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        metric = re.sub(r"(?<!per)_s$", "_seconds", base)
+        quantile = {"quantile": str(LADDER[step])} if step in LADDER else {}
+        metric += f"_{step}" if step and not quantile else ""
+        samples.append((metric, facts | quantile, value))
+    path.write_text(prometheus_page(samples), encoding="utf-8")
+
+
+def prometheus_page(samples: Iterable[tuple[str, dict[str, str], float]]) -> str:
+    """Gauges in Prometheus' text format: a name, its labels and a value each; those of one name follow each other."""
+    lines: list[str] = []
+    told = ""
+    for name, labels, value in samples:
+        if name != told:
+            lines.append(f"# TYPE openloop_{name} gauge")
+            told = name
+        inside = ",".join(f'{key}="{_escape(text)}"' for key, text in labels.items())
+        lines.append(f"openloop_{name}{{{inside}}} {value!r}" if inside else f"openloop_{name} {value!r}")
+    return "\n".join(lines) + "\n"
 
 
 def _escape(text: str) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from openloop.errors import SpecError
+from openloop.export.scores import prometheus_page
 from openloop.spec import plain
 from openloop.watch.burn import Alert
 from openloop.watch.frame import Frame, Share
@@ -150,17 +151,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 def metrics_page(frame: Frame) -> str:
     """Attainment and goodput first."""
-    lines: list[str] = []
-    told = ""
-    for name, labels, value in _samples(frame):
-        if value is None:
-            continue
-        if name != told:
-            lines.append(f"# TYPE openloop_{name} gauge")
-            told = name
-        inside = ",".join(f'{key}="{_escape(text)}"' for key, text in labels.items())
-        lines.append(f"openloop_{name}{{{inside}}} {float(value)!r}" if inside else f"openloop_{name} {float(value)!r}")
-    return "\n".join(lines) + "\n"
+    return prometheus_page((name, labels, float(value)) for name, labels, value in _samples(frame) if value is not None)
 
 
 def _samples(frame: Frame) -> Iterator[tuple[str, dict[str, str], float | None]]:
@@ -187,7 +178,3 @@ def _samples(frame: Frame) -> Iterator[tuple[str, dict[str, str], float | None]]
             yield "burn_rate", labels, burn.long if long else burn.short
     yield from (("alert", {"signal": b.signal, "rule": str(b.rule)}, float(b.firing)) for b in frame.burns)
     yield "watched_seconds", {}, frame.at_s
-
-
-def _escape(text: str) -> str:
-    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
