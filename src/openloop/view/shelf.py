@@ -89,12 +89,8 @@ def _inside(folder: Path, root: Path) -> bool:
     return all(each.resolve().is_relative_to(root) for each in (*read, points, *below))
 
 
-def _objectives(slo: str | Objectives | None) -> Objectives | None:
-    return Objectives(parse_slo(slo)) if isinstance(slo, str) else slo
-
-
-def _own(slo: str | dict[str, Any]) -> Objectives:
-    """What stands in a folder is gates as well, and names no file."""
+def _objectives(slo: str | dict[str, Any] | Objectives) -> Objectives:
+    """Text is gates, of a visitor's as of what stands in a folder: it names no file."""
     return Objectives(parse_slo(slo)) if isinstance(slo, str) else read_slo(slo)
 
 
@@ -180,7 +176,7 @@ class Shelf:
             stamp = entry.stamp
             same = [each for when, each in self._kept.values() if when == stamp and isinstance(each, RunSubject)]
             before = next((each.judged for each in reversed(same) if each.run.path == entry.path), None)
-            return read_run_subject(self._open(entry, stamp), _objectives(slo), request, before=before)
+            return read_run_subject(self._open(entry, stamp), slo and _objectives(slo), request, before=before)
 
         return self._keep(entry, (slo and str(slo), request), read)
 
@@ -189,7 +185,7 @@ class Shelf:
     ) -> FrontierSubject:
         def read() -> FrontierSubject:
             asked = read_asked(entry.path)
-            objectives = _objectives(slo) or _own(asked.slo)
+            objectives = _objectives(slo or asked.slo)
             trials = {}
             for key, where in trials_in(entry.path):
                 inner = Entry(where.relative_to(self.root).as_posix(), "run", where)
@@ -241,9 +237,9 @@ class Shelf:
     def objectives(self, entry: Entry, slo: str | None) -> Objectives | None:
         """What it is held against; None where that is not known yet."""
         if slo is not None or entry.live:
-            return _objectives(slo)
+            return None if slo is None else _objectives(slo)
         if entry.kind == "frontier":
-            return _own(read_asked(entry.path).slo)
+            return _objectives(read_asked(entry.path).slo)
         return self.subject(entry, None).objectives
 
     def pair(self, a: Entry, b: Entry, slo: str | None = None) -> Report:
