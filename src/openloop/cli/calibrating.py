@@ -18,10 +18,10 @@ ENDLESS = 1e200  # a cost beyond it is that of nothing
 @cli.command()
 @click.argument("runs", nargs=-1, required=True, type=PLACE)
 @click.option("-o", "--out", type=PATH, help="File to write the model to, such as model.yaml.")
-@click.option("--known", default="", help="Limits that need not be found, as policy=chunked,max_sequences=256.")
+@click.option("--known", help="Limits that need not be found, as policy=chunked,max_sequences=256.")
 @click.option("--suggest", is_flag=True, help="Also say which measurement would tell what these runs do not.")
 @JSON
-def calibrate(runs: tuple[Path, ...], out: Path | None, known: str, suggest: bool, as_json: bool) -> None:
+def calibrate(runs: tuple[Path, ...], out: Path | None, known: str | None, suggest: bool, as_json: bool) -> None:
     """Fit a modelled fleet to measured RUNS, from their records alone, and say how sure it is.
 
     Who ran together is known from the times of the tokens, so the time of a step is known as a sum of costs; the same
@@ -52,7 +52,7 @@ def calibrate(runs: tuple[Path, ...], out: Path | None, known: str, suggest: boo
     manifests = [run.manifest for run in opened]
     unlike = differences(manifests)
     with _status(quiet=as_json) as update:
-        found = fit(opened, known, update)
+        found = fit(opened, known or "", update)
     facts = measured_facts(manifests)
     fleet = write_model(found, out, **facts) if out else fleet_of(found, **facts)
     told = fleet.calibration
@@ -121,8 +121,8 @@ def _status(quiet: bool) -> Iterator[Callable[[str], None]]:
         "--seed": "The same seed, the same load.  [default: 0]",
     },
 )
-@click.option("--draws", type=click.IntRange(1, 1000), default=10, show_default=True, help="Simulations of each.")
-@click.option("--acceptance", type=SHARE, default="70%", show_default=True, help="Of drafted tokens.")
+@click.option("--draws", type=click.IntRange(1, 1000), default=10, help="Simulations of each.")
+@click.option("--acceptance", type=SHARE, default="70%", help="Of drafted tokens.")
 @click.option(
     "--price",
     type=click.FloatRange(0, min_open=True),
