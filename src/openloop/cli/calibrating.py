@@ -168,10 +168,7 @@ def whatif(
     seconds, seed = parse_seconds(flags.get("for", "5m")), flags.get("seed", 0)
     with _status(quiet=as_json) as update:
         found = compare_changes(model, chosen, load, arrivals, seconds, objectives, draws, seed, update)
-    if as_json:
-        tell([_finite(plain(each)) for each in found], as_json)
-    else:
-        _show_changes(model, found, told)
+    tell([_finite(plain(each)) for each in found], as_json, lambda _: _show_changes(model, found, told))
     for line in _cautions(model, found, flags.get("rate")):
         click.echo(line, err=True)
     if found[0].goodput_rps == 0:

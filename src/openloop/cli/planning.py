@@ -147,10 +147,7 @@ def _tell_answer(answer: Any, plot: Path | None, as_json: bool) -> None:
         if plot.suffix not in (".svg", ".png"):
             raise click.UsageError(f"{plot}: a picture is an .svg or a .png file")
         draw_figure(answer.figure, plot)
-    if as_json:
-        tell(answer.data, as_json)
-    else:
-        show_answer(answer.lines, answer.figure if plot is None else None)
+    tell(answer.data, as_json, lambda _: show_answer(answer.lines, answer.figure if plot is None else None))
 
 
 @cli.command()
