@@ -156,8 +156,7 @@ def metrics_page(frame: Frame) -> str:
 
 def _samples(frame: Frame) -> Iterator[tuple[str, dict[str, str], float | None]]:
     shares = {"all": Share(0.0, frame.attainment, frame.attainment_at_most), **frame.gates}
-    for what in ("attainment", "at_most"):
-        name = "attainment" if what == "attainment" else "attainment_at_most"
+    for name, what in (("attainment", "attainment"), ("attainment_at_most", "at_most")):
         yield from ((name, {"gate": gate}, getattr(each, what)) for gate, each in shares.items())
     for name in ("goodput_rps", "goodput_rps_at_most", "throughput_rps", "tokens_per_s", "offered_rps", "in_flight"):
         yield name, {}, getattr(frame, name)
@@ -171,10 +170,9 @@ def _samples(frame: Frame) -> Iterator[tuple[str, dict[str, str], float | None]]
     yield from (
         ("replica_straggles", {"replica": each.replica}, float(bool(each.straggler))) for each in frame.replicas
     )
-    for long in (True, False):
+    for window in ("long", "short"):
         for burn in frame.burns:
-            window = "long" if long else "short"
             labels = {"signal": burn.signal, "rule": str(burn.rule), "window": window}
-            yield "burn_rate", labels, burn.long if long else burn.short
+            yield "burn_rate", labels, getattr(burn, window)
     yield from (("alert", {"signal": b.signal, "rule": str(b.rule)}, float(b.firing)) for b in frame.burns)
     yield "watched_seconds", {}, frame.at_s
