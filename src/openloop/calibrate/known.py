@@ -8,7 +8,7 @@ import numpy as np
 
 from openloop.calibrate.fit import Calibration, calibrate_traces
 from openloop.calibrate.match import UNLIMITED, Limits
-from openloop.calibrate.trace import Trace, held, open_runs, read_trace
+from openloop.calibrate.trace import Trace, held, read_traces
 from openloop.errors import SpecError
 from openloop.records import Run
 from openloop.spec import suggest
@@ -19,7 +19,7 @@ def calibrate(
 ) -> Calibration:
     """Fit a model to runs, or to folders of them. `known` are limits that need not be found, as `max_tokens=2048`."""
     limits, given = read_known(known)
-    traces = [trace for run in open_runs(runs) for trace in read_trace(run)]
+    traces = read_traces(runs)
     _check_known(limits, traces)
     return calibrate_traces(traces, limits, given, tell)
 

@@ -117,6 +117,10 @@ def open_runs(paths: Sequence[str | Path | Run]) -> list[Run]:
     return found
 
 
+def read_traces(paths: Sequence[str | Path | Run]) -> list[Trace]:
+    return [trace for run in open_runs(paths) for trace in read_trace(run)]
+
+
 def read_trace(run: Run) -> list[Trace]:
     """A trace of each replica that the run names; of all together where it names none."""
     name = str(run.path or "the run")
