@@ -76,15 +76,10 @@ class Calibration:
 Tell = Callable[[str], None]
 
 
-def calibrate_traces(
-    traces: Sequence[Trace],
-    known: Limits | None = None,
-    given: frozenset[str] = frozenset(),
-    tell: Tell = lambda _: None,
-) -> Calibration:
+def calibrate_traces(traces: Sequence[Trace], known: Limits, given: frozenset[str], tell: Tell) -> Calibration:
     """`given` are the names of limits that are `known` and not looked for."""
     _check(traces)
-    search = _Search(traces, known or Limits(), given, tell)
+    search = _Search(traces, known, given, tell)
     best = search.run()
     tell(f"fitting {best.limits}")
     replays = [Replay(trace) for trace in traces]
@@ -174,7 +169,8 @@ class _Search:
         best = self._policies(best)
         best = self._terms(best)
         best = self._caps(best)
-        return self._policies(best, near=True)
+        budget = best.limits.max_tokens
+        return self._better(best, "max_tokens", [max(budget // 2, BUDGETS[0]), 2 * budget])
 
     def _try(self, limits: Limits, start: Floats, terms: frozenset[str]) -> Tried:
         for each in self.losses:
@@ -227,18 +223,13 @@ class _Search:
                 best = self._better(best, "memory_tokens", [int(factor * best.limits.memory_tokens)], 0.995)
         return best
 
-    def _policies(self, best: Tried, near: bool = False) -> Tried:
-        if near:
-            budget = best.limits.max_tokens
-            return self._better(best, "max_tokens", [max(budget // 2, BUDGETS[0]), 2 * budget])
+    def _policies(self, best: Tried) -> Tried:
         found = best
         for policy in ("chunked", "prefill-first", "static"):
             if "policy" in self.given and policy != self.known.policy:
                 continue
             start = self.guess.theta if policy == "chunked" else self.apart.theta
-            tried = best
-            if policy != best.limits.policy:
-                tried = self._better(best, "policy", [policy], np.inf, start)
+            tried = self._better(best, "policy", [policy], np.inf, start)
             tried = self._better(tried, "max_tokens", BUDGETS if policy == "chunked" else BUDGETS[3::2])
             found = tried if tried.loss < GAIN * found.loss else found
         return found

@@ -65,21 +65,17 @@ class Pair:
         return {"a": a.to_dict(), "b": b.to_dict(), "comparison": self.decision.to_dict()}
 
 
-def pair_of(subjects: Sequence[Subject], names: tuple[str, str], sources: "Sequence[Run | Path]") -> Pair:
+def pair_report(subjects: Sequence[Subject], names: tuple[str, str], sources: "Sequence[Run | Path]") -> Report:
     """Two of a kind, decided by the objectives of the first."""
-    a, b = subjects
+    (a, b), (first, second) = subjects, names
     if type(a) is not type(b):
-        raise RunError(f"{names[0]} and {names[1]} are a run and a frontier: compare two of one kind")
-    return Pair((a, b), names, compare(sources[0], sources[1], a.objectives))
-
-
-def pair_report(pair: Pair) -> Report:
-    a = pair.subjects[0]
-    data, (first, second) = pair.data, pair.names
-    valid = all(each["valid"] for each in (data["a"], data["b"])) if isinstance(a, RunSubject) else True
-    decision = pair.decision
+        raise RunError(f"{first} and {second} are a run and a frontier: compare two of one kind")
+    decision = compare(sources[0], sources[1], a.objectives)
+    pair = Pair((a, b), names, decision)
+    data = pair.data
+    valid = all(data[which].get("valid", True) for which in "ab")
     sentences = [f"A is {first}, B is {second}. Both are held against {decision.slo}."]
-    for which, name in zip("ab", pair.names, strict=True):
+    for which, name in zip("ab", names, strict=True):
         sentences += [f"{name} is not valid: {reason}." for reason in data[which].get("reasons", ())[:1]]
     if decision.warnings:
         sentences.append("What else differs between them could explain it, and is listed below.")
