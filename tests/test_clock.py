@@ -61,7 +61,7 @@ def test_a_wall_clock_that_is_set_does_not_show_in_stamps(step_s: float) -> None
         with theirs:
             theirs.send(b"first")
             receiver.read(ours)
-            receiver._offset -= int(step_s * 1e9)  # as it is between the step and the next look at the clock
+            receiver.offset_ns -= int(step_s * 1e9)  # as it is between the step and the next look at the clock
             before = time.monotonic_ns()
             theirs.send(b"second")
             _, stamp, _ = receiver.read(ours)

@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from openloop.calibrate import calibrate
+from openloop.calibrate import read_known
+from openloop.calibrate.fit import calibrate_traces
 from openloop.calibrate.match import TraceReplay
 from openloop.calibrate.trace import read_trace
 from openloop.records import Manifest, Run, make_batch, make_lists
@@ -66,7 +67,7 @@ def main() -> None:
         middle = float(trace.sent_s[len(trace) // 2])
         chart = Chart(name, "E2E (s)", "Share of the second half at most so long", shares=True)
         for how, limits in (("records alone", ""), ("settings known", known(path.with_name(f"{name}.meta.json")))):
-            found = calibrate([trace.between(-np.inf, middle)], limits)
+            found = calibrate_traces([trace.between(-np.inf, middle)], *read_known(limits), lambda _: None)
             made = TraceReplay(trace).serve(found.limits, found.theta)
             late = trace.sent_s >= middle
             e2e = {

@@ -22,6 +22,7 @@ from typing import Final
 
 READ: Final = 1
 WRITE: Final = 4
+EDGE: Final = 1 << 31  # told once: nobody has to read it
 
 _TIMESTAMPNS: Final = 35  # SO_TIMESTAMPNS, the same on all common architectures
 _ANCILLARY: Final = 64
@@ -65,7 +66,7 @@ class Receiver:
     exact = sys.platform == "linux"  # by the kernel
 
     def __init__(self) -> None:
-        self._offset = self._known_ns = 0  # a moment that is past
+        self.offset_ns = self._known_ns = 0  # a moment that is past
         self.refresh()
 
     @staticmethod
@@ -83,7 +84,7 @@ class Receiver:
             wall = time.time_ns()
             after = time.monotonic_ns()
             readings.append((after - before, wall - (before + after) // 2))
-        self._offset = min(readings)[1]
+        self.offset_ns = min(readings)[1]
 
     def read(self, sock: socket.socket, size: int = 16384) -> tuple[bytes, int, bool]:
         """What a socket holds, when (the last of) it had arrived, and whether it is the kernel that says so."""
@@ -94,7 +95,7 @@ class Receiver:
             return data, time.monotonic_ns(), False
         seconds, rest = _unpack(ancillary[0][2])
         wall = seconds * 1_000_000_000 + rest
-        stamp = wall - self._offset
+        stamp = wall - self.offset_ns
         if self._known_ns - _SOON_NS < stamp <= self._known_ns:
             return data, stamp, True
         return data, *self._checked(wall)
@@ -102,11 +103,11 @@ class Receiver:
     def _checked(self, wall: int) -> tuple[int, bool]:
         """A stamp of the wall clock on ours, if it can be; else now."""
         now = self._known_ns = time.monotonic_ns()
-        if not now - _SOON_NS < wall - self._offset <= now:  # the wall clock was set, or nobody read for a while
+        if not now - _SOON_NS < wall - self.offset_ns <= now:  # the wall clock was set, or nobody read for a while
             self.refresh()
-            if not now - _LONG_NS < wall - self._offset <= now + _SOON_NS:
+            if not now - _LONG_NS < wall - self.offset_ns <= now + _SOON_NS:
                 return now, False
-        return wall - self._offset, True
+        return wall - self.offset_ns, True
 
 
 class Poller:
@@ -116,10 +117,14 @@ class Poller:
         self._exact = sys.platform == "linux"
         if self._exact:
             self._epoll = select.epoll()
-            self._timer = _Timer()
-            self._epoll.register(self._timer.fd, READ | select.EPOLLET)  # told once: nobody has to read it
+            self._timer = Timer()
+            self._epoll.register(self._timer.fd, READ | EDGE)
         else:
             self._selector = selectors.DefaultSelector()
+
+    def fileno(self) -> int:
+        """Of the kernel's own poller."""
+        return self._epoll.fileno()
 
     def watch(self, fd: int, mask: int) -> None:
         if self._exact:
@@ -208,7 +213,7 @@ class _Setting(ctypes.Structure):
     _fields_ = (("interval", _Timespec), ("value", _Timespec))
 
 
-class _Timer:
+class Timer:
     """A timer of the kernel that becomes readable at a moment: waiting by a number of milliseconds is too coarse."""
 
     def __init__(self) -> None:

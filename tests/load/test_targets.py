@@ -27,7 +27,7 @@ from openloop.load.targets import (
     Responses,
     check_template,
 )
-from openloop.load.wire import WireError
+from openloop.load.wire import WireError, joined
 from openloop.plugins import find_function
 from openloop.records.validate import check_batch
 from openloop.workload import Ask
@@ -57,7 +57,9 @@ def named(kind: str, **more: Any) -> bytes:
 def read(*reads: bytes, status: int = 200, kind: str = "text/event-stream", target: Any = Chat, **more: Any) -> Outcome:
     """Reads come a second apart, the headers at 0."""
     head = b"HTTP/1.1 %d X\r\nContent-Type: %b\r\n\r\n" % (status, kind.encode())
-    found: Outcome = target(host="host", model="model", **more).read([head, *reads], list(range(len(reads) + 1)))
+    found: Outcome = target(host="host", model="model", **more).read(
+        *joined([head, *reads]), list(range(len(reads) + 1))
+    )
     return found
 
 
@@ -416,7 +418,7 @@ def test_however_a_stream_is_cut_the_same_events_come_out(name: str, places: lis
     raw = head + b"".join(b"%x\r\n%b\r\n" % (len(each), each) for each in pieces) + b"0\r\n\r\n"
     edges = sorted({0, len(raw), *(place % len(raw) for place in places)})
     blocks = [raw[a:b] for a, b in itertools.pairwise(edges)]
-    found = HTTP[name](host="h", keep_text=True).read(blocks, edges[1:])
+    found = HTTP[name](host="h", keep_text=True).read(*joined(blocks), edges[1:])
     expected = read(STREAMS[name], target=HTTP[name], keep_text=True)
     assert found.status == expected.status == "ok"
     assert len(found.event_ns) == len(expected.event_ns) == 2
@@ -469,13 +471,15 @@ def test_garbage_is_a_failed_row_and_never_more(
     head += b"Transfer-Encoding: chunked\r\n\r\n" if chunked else b"\r\n"
     target: Any = TARGETS[name]
     try:
-        found = target(host="h", stream=stream, keep_text=True).read([junk] if headless else [head, junk], [1, 2])
+        found = target(host="h", stream=stream, keep_text=True).read(
+            *joined([junk] if headless else [head, junk]), [1, 2]
+        )
     except WireError:
         assert headless
     else:
         assert found.status == "ok" or found.error
         row = Row(0, 0, Outcome(), ask=ASK)
-        finished = (0, "done", "", 1, 0, 2, [head, junk], [1, 2], 0, False)
+        finished = (0, "done", "", 1, 0, 2, *joined([head, junk]), [1, 2], 0, False)
         read_finished(row, finished, 0, target(host="h", stream=stream), 1.0)
         check_batch(batch_of([row]))
 
@@ -505,9 +509,9 @@ def test_responses_and_embeddings_say_it_their_way() -> None:
 def test_a_function_is_told_what_is_asked_and_its_pieces_are_deliveries() -> None:
     target = Function("module:function", keep_text=True)
     assert msgspec.json.decode(target.encode(ASK, 4), type=Ask) == ASK
-    found = target.read([b"hello", " wörld".encode()], [5, 7])
+    found = target.read(*joined([b"hello", " wörld".encode()]), [5, 7])
     assert (found.status, found.event_ns, found.first_any_ns, found.text) == ("ok", [5, 7], 5, "hello wörld")
-    assert Function("module:function").read([], []).status == "ok"
+    assert Function("module:function").read(b"", [], []).status == "ok"
 
 
 def test_a_function_is_found_in_a_module_or_a_file(tmp_path: Path) -> None:
@@ -547,5 +551,5 @@ def test_a_request_says_what_is_asked() -> None:
 
 def test_a_key_that_a_server_repeats_is_not_written_down() -> None:
     target = Chat("host", headers={"Authorization": "Bearer sk-verysecret", "X-N": "1"})
-    found = target.read([b"HTTP/1.1 401 No\r\n\r\n", b"key sk-verysecret is not among 1"], [1, 2])
+    found = target.read(*joined([b"HTTP/1.1 401 No\r\n\r\n", b"key sk-verysecret is not among 1"]), [1, 2])
     assert found.error == "status 401: key ... is not among 1"

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from openloop.load import wire
 from openloop.load.address import Address, Place
 from openloop.load.exchange import exchange
-from openloop.load.wire import _SIZE, Framing, Reply, WireError, encode_head
+from openloop.load.wire import _SIZE, Framing, Reply, WireError, encode_head, joined
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
 EVENTS = [b"data: {%d}\n\n" % i for i in range(6)] + [b"data: 0\n\n", b": still here\n\n", b"data: [DONE]\n\n"]
@@ -50,14 +50,14 @@ def test_a_response_is_complete_with_its_last_byte_and_not_before(response: byte
 @given(places=st.lists(st.integers(0, 10_000), max_size=30), response=st.sampled_from([CHUNKED, JOINED, LENGTH]))
 def test_an_event_has_the_time_of_the_read_that_completed_it(response: bytes, places: list[int]) -> None:
     blocks = cut(response, places)
-    reply = Reply(blocks, list(range(len(blocks))))
+    reply = Reply(*joined(blocks), list(range(len(blocks))))
     _, stamps, data = reply.events()
     assert data == [event[6:-2] for event in EVENTS if event.startswith(b"data")]
     seen = b""
     for stamp, block in enumerate(blocks):
         seen += block
         done = sum(1 for when in stamps if when <= stamp)
-        body = Reply([seen], [0]).body if b"\r\n\r\n" in seen else b""
+        body = Reply(*joined([seen]), [0]).body if b"\r\n\r\n" in seen else b""
         assert done == body.count(b"\n\n") - body.count(b": still here\n\n")
 
 
@@ -122,15 +122,15 @@ def test_what_is_no_response_is_named(response: bytes, sentence: str) -> None:
 
 
 def test_a_reply_that_was_cut_keeps_what_came() -> None:
-    reply = Reply([CHUNKED[:-40]], [7])
+    reply = Reply(*joined([CHUNKED[:-40]]), [7])
     assert len(reply.events()[2]) >= 6
     with pytest.raises(WireError, match="ended before its headers did"):
-        Reply([HEAD], [7])
+        Reply(*joined([HEAD]), [7])
 
 
 def test_events_may_end_with_carriage_returns_and_have_several_lines() -> None:
     body = b"event: x\r\ndata: one\r\ndata: two\r\n\r\nid: 3\r\n\r\ndata:three\r\n\r\n"
-    reply = Reply([HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body], [7])
+    reply = Reply(*joined([HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body]), [7])
     assert reply.events()[2] == [b"one\ntwo", b"three"]
 
 
@@ -138,7 +138,7 @@ def body_of(body: bytes, reads: list[int] | None = None) -> Reply:
     """A body in reads that end at these places, a second apart."""
     head = HEAD + b"Content-Length: %d\r\n\r\n" % len(body)
     blocks = [head, *cut(body, reads or [])]
-    return Reply(blocks, list(range(len(blocks))))
+    return Reply(*joined(blocks), list(range(len(blocks))))
 
 
 @pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
@@ -186,14 +186,14 @@ def test_any_stream_is_read_by_the_book(pieces: list[bytes], places: list[int]) 
     assert data == by_the_book(body)
     assert blocks == stamps == sorted(stamps)
     chunks = b"".join(map(chunk, cut(body, places)))
-    reply = Reply([HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + chunks + b"0\r\n\r\n"], [7])
+    reply = Reply(*joined([HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + chunks + b"0\r\n\r\n"]), [7])
     assert (reply.body, reply.events()[2]) == (body, data)
 
 
 @pytest.mark.parametrize("size", [b"-6", b"what", b"", b"9" * 5000])
 def test_chunks_that_break_off_keep_what_came_before(size: bytes) -> None:
     raw = HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + chunk(b"data: 1\n\n") + size + b"\r\ndata: 2\n\n"
-    assert Reply([raw], [7]).events()[2][:1] == [b"1"]
+    assert Reply(*joined([raw]), [7]).events()[2][:1] == [b"1"]
 
 
 def test_a_request_begins_with_where_it_goes() -> None:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openloop.sim.native import native
+from openloop.native.build import native
 
 ROW = np.dtype([("count", np.int64), ("share", np.float64), ("small", np.int32)], align=True)
 WHOLE = st.integers(-(2**40), 2**40)
@@ -123,7 +123,7 @@ MANY = """
 import sys
 from pathlib import Path
 import numpy as np
-from openloop.sim import native
+from openloop.native import build as native
 from openloop.sim.recursions import single_server
 make = native._compile
 def told(*what):

@@ -77,14 +77,11 @@ Tell = Callable[[str], None]
 
 
 def calibrate_traces(
-    traces: Sequence[MeasuredTrace],
-    known: BatchLimits | None = None,
-    given: frozenset[str] = frozenset(),
-    tell: Tell = lambda _: None,
+    traces: Sequence[MeasuredTrace], known: BatchLimits, given: frozenset[str], tell: Tell
 ) -> Calibration:
     """`given` are the names of limits that are `known` and not looked for."""
     _check(traces)
-    search = _Search(traces, known or BatchLimits(), given, tell)
+    search = _Search(traces, known, given, tell)
     best = search.run()
     tell(f"fitting {best.limits}")
     replays = [TraceReplay(trace) for trace in traces]
@@ -174,7 +171,8 @@ class _Search:
         best = self._batching(best)
         best = self._terms(best)
         best = self._caps(best)
-        return self._batching(best, near=True)
+        budget = best.limits.max_tokens
+        return self._better(best, "max_tokens", [max(budget // 2, BUDGETS[0]), 2 * budget])
 
     def _try(self, limits: BatchLimits, start: Floats, terms: frozenset[str]) -> Tried:
         for each in self.losses:
@@ -227,18 +225,13 @@ class _Search:
                 best = self._better(best, "memory_tokens", [int(factor * best.limits.memory_tokens)], 0.995)
         return best
 
-    def _batching(self, best: Tried, near: bool = False) -> Tried:
-        if near:
-            budget = best.limits.max_tokens
-            return self._better(best, "max_tokens", [max(budget // 2, BUDGETS[0]), 2 * budget])
+    def _batching(self, best: Tried) -> Tried:
         found = best
         for batching in ("chunked", "prefill-first", "static"):
             if "batching" in self.given and batching != self.known.batching:
                 continue
             start = self.guess.theta if batching == "chunked" else self.apart.theta
-            tried = best
-            if batching != best.limits.batching:
-                tried = self._better(best, "batching", [batching], np.inf, start)
+            tried = self._better(best, "batching", [batching], np.inf, start)
             tried = self._better(tried, "max_tokens", BUDGETS if batching == "chunked" else BUDGETS[3::2])
             found = tried if tried.loss < GAIN * found.loss else found
         return found

@@ -15,7 +15,7 @@ from openloop.spec import suggest
 
 
 def calibrate(
-    runs: Sequence[str | Path | Run | MeasuredTrace], known: str = "", tell: Callable[[str], None] = lambda _: None
+    runs: Sequence[str | Path | Run], known: str = "", tell: Callable[[str], None] = lambda _: None
 ) -> Calibration:
     """Fit a model to runs, or to folders of them. `known` are limits that need not be found, as `max_tokens=2048`."""
     limits, given = read_known(known)

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -207,13 +206,12 @@ def fit(
     limits: BatchLimits,
     start: Floats,
     turns: int,
-    free: Sequence[bool] | None = None,
-    steps: float = 1.0,
+    free: Sequence[bool],
+    steps: float,
 ) -> Fitted:
     """Least squares with outliers held down, by Gauss-Newton steps among values that are not below zero."""
     theta, units = start.copy(), _units(replays)
-    moving = np.ones(len(theta), bool) if free is None else np.array(free)
-    found = residuals(replays, limits, theta)
+    moving, found = np.array(free), residuals(replays, limits, theta)
     damping = 1e-3
     jacobian = weights = off = np.empty(0)
     for turn in range(turns + 1):
@@ -243,9 +241,7 @@ def fit(
                 break
             damping *= 10
         if not better:
-            turns = min(turns, turn + 1)
-            if turn + 1 > turns:
-                break
+            turns = turn + 1
     weights = np.where(np.isfinite(off), weights, 0.0)
     return Fitted(limits, theta, loss(found), jacobian, np.nan_to_num(off), weights, np.maximum(theta, units), moving)
 
@@ -265,7 +261,7 @@ def _units(replays: Sequence[TraceReplay]) -> Floats:
 
 
 def _step(
-    jacobian: Floats, off: Floats, weights: Floats, theta: Floats, units: Floats, damping: float, moving: Any
+    jacobian: Floats, off: Floats, weights: Floats, theta: Floats, units: Floats, damping: float, moving: Bools
 ) -> Floats:
     """The values not below zero that would leave the least, if everything were linear; by turns, one after another."""
     scaled = jacobian * units
@@ -273,7 +269,7 @@ def _step(
     normal += damping * np.diag(np.maximum(np.diag(normal), 1e-9 * max(np.trace(normal), 1e-12)))
     slope = (scaled * weights[:, None]).T @ off
     least = np.where(moving, -theta / units, 0.0)
-    change = bounded(normal, -slope, least, np.asarray(moving, bool))
+    change = bounded(normal, -slope, least, moving)
     return np.maximum(theta + change * units, 0.0)
 
 

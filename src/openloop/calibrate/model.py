@@ -1,6 +1,7 @@
 """A calibration as a fleet: the YAML file that `openloop sim`, `sweep --sim` and `serve --engine` read."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -126,9 +127,8 @@ def unknown(found: Calibration) -> Iterator[str]:
         yield f"max_sequences: never reached; it is at least {peak}"
     if found.limits.memory_tokens is None:
         yield f"memory_tokens: never full; there is room for at least {full:,.0f} tokens"
-    budgets = {
-        each.limits.max_tokens for each in found.tried if _same(found, each) and each.loss < CLOSE * _chosen(found)
-    }
+    alike = [each for each in found.tried if replace(found.limits, max_tokens=each.limits.max_tokens) == each.limits]
+    budgets = {each.limits.max_tokens for each in alike if each.loss < CLOSE * _chosen(found)}
     if len(budgets) > 1:
         yield f"max_tokens: {min(budgets):,} to {max(budgets):,} explain the data about as well"
     for name in PARAMETERS:
@@ -148,13 +148,6 @@ def unknown(found: Calibration) -> Iterator[str]:
 def _chosen(found: Calibration) -> float:
     """What its limits leave of the second halves; others may leave less, but too little less to be needed."""
     return min(each.loss for each in found.tried if each.limits == found.limits)
-
-
-def _same(found: Calibration, other: Any) -> bool:
-    return all(
-        getattr(other.limits, name) == getattr(found.limits, name)
-        for name in ("batching", "max_sequences", "memory_tokens", "padding")
-    )
 
 
 def suggestions(found: Calibration) -> Iterator[str]:

@@ -1,7 +1,6 @@
 """What is asked of a calibrated fleet: changes as a user writes them, and a load, by default the measured one."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import yaml
@@ -9,7 +8,7 @@ import yaml
 from openloop.arrivals import Arrivals, read_arrivals
 from openloop.calibrate.whatif import FleetChange
 from openloop.errors import OpenloopError, SpecError
-from openloop.records import Manifest, Run, open_run
+from openloop.records import Manifest
 from openloop.sim.fleet import FleetSpec, present_keys
 from openloop.slo import Objectives, read_slo
 from openloop.workload import Scaled, Workload, read_source
@@ -24,17 +23,6 @@ def read_change(text: str) -> FleetChange:
     if not isinstance(keys, dict) or not keys or None in keys.values():
         raise SpecError(f"{text!r} is no change; write keys of a fleet, as 'replicas: 6, batching: prefill-first'")
     return FleetChange(whole, present_keys(keys))
-
-
-def read_manifests(runs: Sequence[str | Path | Run]) -> list[Manifest]:
-    manifests = []
-    for each in runs:
-        if isinstance(each, Run):
-            manifests.append(each.manifest)
-            continue
-        folders = [each] if (Path(each) / "run.json").exists() else [p.parent for p in Path(each).rglob("run.json")]
-        manifests += [open_run(folder).manifest for folder in folders]
-    return manifests
 
 
 def system_differences(manifests: Sequence[Manifest]) -> str:

@@ -69,7 +69,8 @@ def _theta(traces: Sequence[MeasuredTrace], costs: Floats, hidden: int = 0) -> F
 
 def _best_form(gaps: Sequence[Floats], mixed: bool) -> tuple[int, frozenset[str], int, float]:
     """Padding, terms and hidden tokens by what explains the second half of each run, and what they leave of it."""
-    early, late = (np.concatenate([each[part(len(each))] for each in gaps]) for part in (_first_half, _second_half))
+    halves = [np.split(each, [len(each) // 2]) for each in gaps]
+    early, late = (np.concatenate(each) for each in zip(*halves, strict=True))
     best = (1, TERMS[0], 0)
 
     def left(padding: int, terms: frozenset[str], hidden: int) -> float:
@@ -86,14 +87,6 @@ def _best_form(gaps: Sequence[Floats], mixed: bool) -> tuple[int, frozenset[str]
             if reached < GAIN * least:
                 best, least = form, reached
     return *best, least
-
-
-def _first_half(count: int) -> slice:
-    return slice(0, count // 2)
-
-
-def _second_half(count: int) -> slice:
-    return slice(count // 2, count)
 
 
 def _amounts(gaps: Floats, padding: int, terms: frozenset[str], hidden: int, mixed: bool) -> Floats:

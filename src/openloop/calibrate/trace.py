@@ -40,7 +40,6 @@ class MeasuredTrace:
     running_peak: float = np.nan  # by the server's own account
     memory_tokens: float = np.nan  # by the share of it that the server says is taken
     kv_peak: float = np.nan  # the largest such share
-    preemptions: float = 0.0
 
     def __len__(self) -> int:
         return len(self.sent_s)
@@ -102,25 +101,24 @@ def crowd(trace: MeasuredTrace, at_s: Floats) -> Floats:
     return found.astype(np.float64)
 
 
-def read_traces(paths: "Sequence[str | Path | Run | MeasuredTrace]") -> list[MeasuredTrace]:
-    """Runs, and folders of runs (sweeps)."""
-    found: list[MeasuredTrace] = []
+def open_runs(paths: Sequence[str | Path | Run]) -> list[Run]:
+    """Runs, and those in folders of runs (sweeps)."""
+    found: list[Run] = []
     for path in paths:
-        if isinstance(path, MeasuredTrace):
+        if isinstance(path, Run):
             found.append(path)
             continue
-        if isinstance(path, Run):
-            found += read_trace(path)
-            continue
         folder = Path(path)
-        if (folder / "run.json").exists() or not folder.is_dir():
-            found += read_trace(open_run(path))
-            continue
-        inside = sorted(each.parent for each in folder.rglob("run.json"))
+        alone = (folder / "run.json").exists() or not folder.is_dir()
+        inside = [path] if alone else sorted(each.parent for each in folder.rglob("run.json"))
         if not inside:
             raise RunError(f"{path} holds no run: give runs, or a frontier")
-        found += [trace for each in inside for trace in read_trace(open_run(each))]
+        found += map(open_run, inside)
     return found
+
+
+def read_traces(paths: Sequence[str | Path | Run]) -> list[MeasuredTrace]:
+    return [trace for run in open_runs(paths) for trace in read_trace(run)]
 
 
 def read_trace(run: Run) -> list[MeasuredTrace]:
@@ -171,7 +169,6 @@ def read_trace(run: Run) -> list[MeasuredTrace]:
             replicas=1 if len(names) > 1 else max(run.manifest.replicas or 1, 1),
             beside=len(names),
             asked=asked_rps,
-            preemptions=float(np.maximum(ints(batch, "preemptions")[rows], 0).sum()),
         )
         found.append(replace(trace, **_told(trace, figures)) if figures and len(names) == 1 else trace)
     return found
@@ -180,7 +177,7 @@ def read_trace(run: Run) -> list[MeasuredTrace]:
 def _rows(run: Run, name: str) -> pa.RecordBatch:
     names = (
         "request_id sent_ns scheduled_ns event_ns event_tokens ends_only prompt_tokens cached_tokens output_tokens "
-        "requested_tokens preemptions status replica"
+        "requested_tokens status replica"
     )
     table = pa.Table.from_batches(list(run.batches(names.split())))
     if not table.num_rows:
@@ -269,9 +266,6 @@ def _told(trace: MeasuredTrace, figures: dict[str, tuple[Floats, Floats]]) -> di
     found: dict[str, Any] = {}
     if "running" in figures:
         found["running_peak"] = float(figures["running"][1].max())
-    if "preemptions" in figures:
-        counter = figures["preemptions"][1]
-        found["preemptions"] = float(counter[-1] - counter[0])
     if "kv_use" in figures:
         at, share = figures["kv_use"]
         found["kv_peak"] = float(share.max(initial=0.0))

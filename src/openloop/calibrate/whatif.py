@@ -112,23 +112,11 @@ def compare_changes(
     goodput, base = figures[:, :, 0], figures[:1, :, 0]
     with np.errstate(divide="ignore", invalid="ignore"):  # more than nothing is endlessly more
         figures[:, :, 1] = np.where(goodput == base, 0.0, goodput / base - 1)
+    finite = np.where(np.isinf(figures), 1e300, figures)  # infinite costs have an order, too
     outcomes = []
-    for change, size, each in zip(several, sizes, figures, strict=True):
-        low, middle, high = (
-            np.nanquantile(np.where(np.isinf(each), 1e300, each), share, axis=0) for share in SHARES
-        )  # infinite costs have an order, too
-        ends = [(float(low[n]), float(high[n])) for n in range(3)]
-        outcomes.append(
-            ChangeOutcome(
-                change.name,
-                size,
-                float(middle[0]),
-                ends[0],
-                float(middle[1]),
-                ends[1],
-                float(middle[2]),
-                ends[2],
-                *(float(value) for value in middle[3:]),
-            )
-        )
+    quantiles = np.nanquantile(finite, SHARES, axis=1).tolist()
+    for change, size, low, middle, high in zip(several, sizes, *quantiles, strict=True):
+        ends = list(zip(low, high, strict=True))
+        each = middle[0], ends[0], middle[1], ends[1], middle[2], ends[2], *middle[3:]
+        outcomes.append(ChangeOutcome(change.name, size, *each))
     return outcomes

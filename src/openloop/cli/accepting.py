@@ -52,10 +52,8 @@ def grade(run: Path, gates: tuple[str, ...], jobs: int | None, again: bool, as_j
 @click.argument("run", required=False, type=PATH)
 @SLO
 @PRICES
-@click.option("--disruption", type=DURATION, default="20m", show_default=True, help="How long an event disturbs.")
-@click.option(
-    "--every", default="12h,7d", show_default=True, help="How often something is deployed; several with commas."
-)
+@click.option("--disruption", type=DURATION, default="20m", help="How long an event disturbs.")
+@click.option("--every", default="12h,7d", help="How often something is deployed; several with commas.")
 @click.option("--steady", type=click.FloatRange(0), help="Without a run: cost per accepted result, undisturbed.")
 @click.option("--disrupted", type=click.FloatRange(0), help="Without a run: the same while disturbed.")
 @JSON

@@ -18,10 +18,10 @@ ENDLESS = 1e200  # a cost beyond it is that of nothing
 @cli.command()
 @click.argument("runs", nargs=-1, required=True, type=PLACE)
 @click.option("-o", "--out", type=PATH, help="File to write the model to, such as model.yaml.")
-@click.option("--known", default="", help="Limits that need not be found, as batching=chunked,max_sequences=256.")
+@click.option("--known", help="BatchLimits that need not be found, as batching=chunked,max_sequences=256.")
 @click.option("--suggest", is_flag=True, help="Also say which measurement would tell what these runs do not.")
 @JSON
-def calibrate(runs: tuple[Path, ...], out: Path | None, known: str, suggest: bool, as_json: bool) -> None:
+def calibrate(runs: tuple[Path, ...], out: Path | None, known: str | None, suggest: bool, as_json: bool) -> None:
     """Fit a modelled fleet to measured RUNS, from their records alone, and say how sure it is.
 
     Who ran together is known from the times of the tokens, so the time of a step is known as a sum of costs; the same
@@ -42,15 +42,17 @@ def calibrate(runs: tuple[Path, ...], out: Path | None, known: str, suggest: boo
     """
     from openloop.calibrate import calibrate as fit
     from openloop.calibrate import fleet_of, suggestions, write_model
-    from openloop.calibrate.read import measured_facts, read_manifests, system_differences
+    from openloop.calibrate.read import measured_facts, system_differences
+    from openloop.calibrate.trace import open_runs
     from openloop.report.terminal import show_table
 
     if out:
         _check_writable(out)
-    manifests = read_manifests(runs)
+    opened = open_runs(runs)
+    manifests = [run.manifest for run in opened]
     unlike = system_differences(manifests)
     with _status(quiet=as_json) as update:
-        found = fit(runs, known, update)
+        found = fit(opened, known or "", update)
     facts = measured_facts(manifests)
     fleet = write_model(found, out, **facts) if out else fleet_of(found, **facts)
     told = fleet.calibration
@@ -119,8 +121,8 @@ def _status(quiet: bool) -> Iterator[Callable[[str], None]]:
         "--seed": "The same seed, the same load.  [default: 0]",
     },
 )
-@click.option("--draws", type=click.IntRange(1, 1000), default=10, show_default=True, help="Simulations of each.")
-@click.option("--acceptance", type=SHARE, default="70%", show_default=True, help="Of drafted tokens.")
+@click.option("--draws", type=click.IntRange(1, 1000), default=10, help="Simulations of each.")
+@click.option("--acceptance", type=SHARE, default="70%", help="Of drafted tokens.")
 @click.option(
     "--price",
     type=click.FloatRange(0, min_open=True),
@@ -166,10 +168,7 @@ def whatif(
     seconds, seed = parse_seconds(flags.get("for", "5m")), flags.get("seed", 0)
     with _status(quiet=as_json) as update:
         found = compare_changes(model, chosen, load, arrivals, seconds, objectives, draws, seed, update)
-    if as_json:
-        tell([_finite(plain(each)) for each in found], as_json)
-    else:
-        _show_changes(model, found, told)
+    tell([_finite(plain(each)) for each in found], as_json, lambda _: _show_changes(model, found, told))
     for line in _cautions(model, found, flags.get("rate")):
         click.echo(line, err=True)
     if found[0].goodput_rps == 0:
@@ -200,7 +199,7 @@ def _show_changes(model: Any, found: list[Any], told: str) -> None:
                 each.name,
                 str(each.replicas),
                 f"{each.goodput_rps:.2f}/s",
-                _ends(each.goodput_rps_interval, "{:.2f}"),
+                "{:.2f} to {:.2f}".format(*each.goodput_rps_interval),
                 _gain(each.gain),
                 " to ".join(map(_gain, each.gain_interval)),
                 _money(each.cost_per_accepted),
@@ -230,10 +229,6 @@ def _cautions(model: Any, found: list[Any], rate: float | None) -> Iterator[str]
 
 def _gain(value: float) -> str:
     return "from nothing" if value > ENDLESS else f"{value:+.0%}"
-
-
-def _ends(ends: tuple[float, float], form: str) -> str:
-    return " to ".join(map(form.format, ends))
 
 
 def _money(value: float) -> str:

@@ -54,7 +54,7 @@ PLACE = PathOrURL()
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON for machines instead of a table for people.")
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100, "show_default": True})
 @click.version_option(__version__, prog_name="openloop")
 @click.pass_context
 def cli(ctx: click.Context) -> None:

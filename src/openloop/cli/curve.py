@@ -17,17 +17,11 @@ AUTO_OR_RATES = Quantity("rates", lambda text: None if text == "auto" else parse
 @cli.command()
 @click.argument("scenario", required=False, type=PATH)
 @click.option("--sim", "fleet", type=PATH, help="Simulate this fleet instead of asking a target.")
-@click.option(
-    "--rates", type=AUTO_OR_RATES, default="auto", show_default=True, help="5:50:5, or 5,10,20, or auto: find the knee."
-)
-@click.option(
-    "--repeat", type=click.IntRange(1), default=1, show_default=True, help="Runs of each rate, or named point."
-)
-@click.option("--attain", type=SHARE, default="99%", show_default=True, help="Attainment to keep at the knee.")
-@click.option("--precision", type=SHARE, default="5%", show_default=True, help="Of the knee: half of its interval.")
-@click.option(
-    "--start", type=RATE, default="1/s", show_default=True, help="Rate to begin with, where it is looked for."
-)
+@click.option("--rates", type=AUTO_OR_RATES, default="auto", help="5:50:5, or 5,10,20, or auto: find the knee.")
+@click.option("--repeat", type=click.IntRange(1), default=1, help="Runs of each rate, or named point.")
+@click.option("--attain", type=SHARE, default="99%", help="Attainment to keep at the knee.")
+@click.option("--precision", type=SHARE, default="5%", help="Of the knee: half of its interval.")
+@click.option("--start", type=RATE, default="1/s", help="Rate to begin with, where it is looked for.")
 @click.option("--current", type=RATE, help="Rate of today: how much headroom is there?")
 @click.option("--budget", type=DURATION, help="Stop when runs have taken this long together, for example 30m.")
 @click.option("--require", type=RATE, help="Exit with 1 if the knee is not shown to be at least this rate.")

@@ -46,10 +46,9 @@ def import_file(file: Path, out: Path, tool: str | None, part: int | None, as_js
     run = open_any(file, tool=tool, part=part)
     run.save(out)
     stamps, notes = run.manifest.stamps, run.manifest.notes
-    if as_json:
-        tell({"run": str(out), "tool": stamps, "rows": run.num_rows, "notes": notes}, as_json)
-    else:
-        click.echo("\n".join([f"{out}: {run.num_rows:,} rows from {stamps}", *(f"note: {note}" for note in notes)]))
+    lines = [f"{out}: {run.num_rows:,} rows from {stamps}", *(f"note: {note}" for note in notes)]
+    told = {"run": str(out), "tool": stamps, "rows": run.num_rows, "notes": notes}
+    tell(told, as_json, lambda _: click.echo("\n".join(lines)))
 
 
 @cli.command(
@@ -73,10 +72,8 @@ def export(run: Path, to: str, out: Path, slo: str | None, as_json: bool) -> Non
     from openloop.importers import open_any
 
     result = write(open_any(run), to, out, slo)
-    if as_json:
-        tell({"file": str(out), "form": to, "valid": result.valid if result else None}, as_json)
-    else:
-        click.echo(f"wrote {out}")
+    told = {"file": str(out), "form": to, "valid": result.valid if result else None}
+    tell(told, as_json, lambda _: click.echo(f"wrote {out}"))
     for reason in result.reasons if result else ():
         say(f"the run is not valid: {reason}", 1)
     if result and not result.valid:

@@ -137,13 +137,12 @@ def describe(flags: dict[str, Any], spec: str, out: Path | None, as_json: bool) 
 @click.option(
     "--engine",
     default="slots",
-    show_default=True,
     help="What stands behind it: slots:count=8,gap=20ms, or the YAML file of a fleet, simulated in real time.",
 )
-@click.option("--model", default="openloop", show_default=True, help="Name of the model that it serves.")
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0: any that is free.")
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the engine's chances.")
+@click.option("--model", default="openloop", help="Name of the model that it serves.")
+@click.option("--host", default="127.0.0.1", help="Address to listen on.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8000, help="0: any that is free.")
+@click.option("--seed", type=click.IntRange(0), default=0, help="Of the engine's chances.")
 def serve(engine: str, model: str, host: str, port: int, seed: int) -> None:
     """Serve an OpenAI-compatible endpoint around a modelled engine: for trying things out, and for tests.
 
@@ -173,11 +172,9 @@ def serve(engine: str, model: str, host: str, port: int, seed: int) -> None:
 
 
 @cli.command()
-@click.option(
-    "--rates", type=RATES, default="50,200,500,1000,2000,3000", show_default=True, help="Requests per second to try."
-)
-@click.option("--for", "seconds", type=DURATION, default="5s", show_default=True, help="How long, at each rate.")
-@click.option("--workers", type=click.IntRange(1, 64), default=1, show_default=True, help="Processes that send.")
+@click.option("--rates", type=RATES, default="50,200,500,1000,2000,3000", help="Requests per second to try.")
+@click.option("--for", "seconds", type=DURATION, default="5s", help="How long, at each rate.")
+@click.option("--workers", type=click.IntRange(1, 64), default=1, help="Processes that send.")
 @click.option("--require", type=RATE, help="Exit with 1 if this rate cannot be trusted, for example 1000.")
 @JSON
 def selftest(rates: list[float], seconds: float, workers: int, require: float | None, as_json: bool) -> None:
@@ -207,7 +204,7 @@ def selftest(rates: list[float], seconds: float, workers: int, require: float | 
 
 
 @cli.command()
-@click.option("-o", "--out", type=PATH, default="openloop-demo", show_default=True, help="Folder.")
+@click.option("-o", "--out", type=PATH, default="openloop-demo", help="Folder.")
 def demo(out: Path) -> None:
     """See goodput collapse in under a minute: real HTTP load on the built-in endpoint, no GPU and no key.
 

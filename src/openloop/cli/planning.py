@@ -46,29 +46,23 @@ def _tell_report(found: Any, outs: Sequence[Path], as_json: bool) -> None:
 @cli.command()
 @click.argument("what", required=False, type=PATH)
 @click.option("--demand", type=RATE, help="Requests to serve on average, for example 9000/s or 10000/d.")
-@click.option("--peak", type=TIMES, default="1x", show_default=True, help="The peak, in times of the average.")
+@click.option("--peak", type=TIMES, default="1x", help="The peak, in times of the average.")
 @click.option("--day", help="Demand over 24 hours in place of both, as 'sine:rate=6000,swing=50%'.")
 @click.option("--price", type=PRICE, help="Of one replica, for example 3/h.  [default: as measured]")
-@click.option("--headroom", type=SHARE, default="0%", show_default=True, help="Beyond the peak.")
-@click.option("--failures", type=click.IntRange(0), default=0, show_default=True, help="Replicas that may be down.")
+@click.option("--headroom", type=SHARE, default="0%", help="Beyond the peak.")
+@click.option("--failures", type=click.IntRange(0), default=0, help="Replicas that may be down.")
 @click.option("--availability", type=SHARE, help="Of enough replicas, for example 99.95%.")
-@click.option("--machine-up", type=SHARE, default="99.9%", show_default=True, help="Of one machine.")
+@click.option("--machine-up", type=SHARE, default="99.9%", help="Of one machine.")
 @click.option("--knee", type=RATES, help="Without WHAT: rate of a replica, or low end, knee and high end with commas.")
 @click.option("--capacity", type=RATE, help="Raw rate of a replica, accepted or not, to compare with.")
 @click.option("--in-flight", type=click.FloatRange(0), help="Requests that a replica holds.")
 @click.option("--latency", type=DURATION, help="Mean time of a request; with --in-flight it makes a knee.")
 @click.option("--tokens", type=click.FloatRange(0), help="Of an accepted answer, for the cost of a token.")
 @click.option("--utilisation", type=SHARE, help="Average use of what replicas can do, for costs.  [default: by demand]")
-@click.option("--quality", type=SHARE, default="100%", show_default=True, help="Answers in time that also are good.")
+@click.option("--quality", type=SHARE, default="100%", help="Answers in time that also are good.")
 @click.option("--cache", help="Hits become rarer with more replicas, as 'cache:hit=85%,replicas=4,saves=60%'.")
-@click.option("--scale-delay", type=DURATION, default="5m", show_default=True, help="Until a new replica serves.")
-@click.option(
-    "--by",
-    type=click.Choice(["low", "middle"]),
-    default="low",
-    show_default=True,
-    help="Part of the knee's interval to trust.",
-)
+@click.option("--scale-delay", type=DURATION, default="5m", help="Until a new replica serves.")
+@click.option("--by", type=click.Choice(["low", "middle"]), default="low", help="Part of the knee's interval to trust.")
 @scenario_flags(
     *("--slo", "--workload", "--prompt", "--output", "--for", "--seed"),
     other={
@@ -80,9 +74,7 @@ def _tell_report(found: Any, outs: Sequence[Path], as_json: bool) -> None:
         "--seed": "Of a fleet.  [default: 0]",
     },
 )
-@click.option(
-    "--attain", type=SHARE, default="99%", show_default=True, help="Of a fleet: attainment to keep at the knee."
-)
+@click.option("--attain", type=SHARE, default="99%", help="Of a fleet: attainment to keep at the knee.")
 @click.option("-o", "--out", "outs", multiple=True, type=PATH, help="Write .json, .html or .md; may repeat.")
 @JSON
 @click.pass_obj
@@ -155,10 +147,7 @@ def _tell_answer(answer: Any, plot: Path | None, as_json: bool) -> None:
         if plot.suffix not in (".svg", ".png"):
             raise click.UsageError(f"{plot}: a picture is an .svg or a .png file")
         draw_figure(answer.figure, plot)
-    if as_json:
-        tell(answer.data, as_json)
-    else:
-        show_answer(answer.lines, answer.figure if plot is None else None)
+    tell(answer.data, as_json, lambda _: show_answer(answer.lines, answer.figure if plot is None else None))
 
 
 @cli.command()
@@ -186,7 +175,7 @@ def fanout(n: int | None, each: float | None, slow: float | None, plot: Path | N
 @click.option("--rate", type=RATE, help="Requests per second: lambda.")
 @click.option("--latency", type=DURATION, help="Mean time in the system: W.")
 @click.option("--per-replica", type=float, help="Requests that a replica holds: how many are needed?")
-@click.option("--failures", type=click.IntRange(0), default=0, show_default=True, help="Replicas that may be down.")
+@click.option("--failures", type=click.IntRange(0), default=0, help="Replicas that may be down.")
 @PLOT
 @JSON
 def little(plot: Path | None, as_json: bool, latency: float | None, **given: Any) -> None:
@@ -205,7 +194,7 @@ def little(plot: Path | None, as_json: bool, latency: float | None, **given: Any
 
 @cli.command()
 @click.option("--service", required=True, help="Distribution of one answer, as lognormal(median=40ms,sigma=0.35).")
-@click.option("--after", default="p95", show_default=True, help="When the copy is sent: a percentile.")
+@click.option("--after", default="p95", help="When the copy is sent: a percentile.")
 @click.option("--extra", type=SHARE, help="In place of --after: as many further requests.")
 @click.option("--load", type=SHARE, help="Share of the time that servers are busy without copies.")
 @PLOT
@@ -292,7 +281,6 @@ def decide(question: Path, out: Path | None, as_json: bool) -> None:
 @click.option(
     "--maximize",
     default="goodput_per_dollar",
-    show_default=True,
     help="goodput_per_dollar, token_goodput_per_dollar or goodput.",
 )
 @scenario_flags(
@@ -303,7 +291,7 @@ def decide(question: Path, out: Path | None, as_json: bool) -> None:
         "--seed": "The same seed, the same search.  [default: 0]",
     },
 )
-@click.option("--attain", type=SHARE, default="0%", show_default=True, help="Least attainment.")
+@click.option("--attain", type=SHARE, default="0%", help="Least attainment.")
 @click.option("--trials", type=click.IntRange(1), help="Fleets to try.  [default: a tenth of the space, 20 to 200]")
 @click.option("--processes", type=click.IntRange(1), help="[default: all cores]")
 @click.option("-o", "--out", type=PATH, help="Folder of the search: it can be resumed there.")

@@ -14,7 +14,7 @@ WORTH_A_BAR = 50_000  # rows
 
 @cli.command()
 @RUN
-@click.option("--rows", type=click.IntRange(0, 1_000_000), default=5, show_default=True, help="How many rows to show.")
+@click.option("--rows", type=click.IntRange(0, 1_000_000), default=5, help="How many rows to show.")
 @JSON
 def inspect(run: Path, rows: int, as_json: bool) -> None:
     """Show what RUN (or another tool's file) is: its manifest, whether it can be believed, and its first rows.
@@ -35,9 +35,7 @@ def inspect(run: Path, rows: int, as_json: bool) -> None:
 @SLO
 @click.option("--by", multiple=True, help="Also score each replica, class, tenant or turn; several with commas.")
 @click.option("--window", type=DURATION, help="Also score each stretch of this length, for example 60s.")
-@click.option(
-    "--disruption", type=DURATION, default="60s", show_default=True, help="How long an event in the run disturbs it."
-)
+@click.option("--disruption", type=DURATION, default="60s", help="How long an event in the run disturbs it.")
 @PRICES
 @REQUIRE
 @JSON
@@ -176,10 +174,8 @@ def report(
 
 @cli.command()
 @click.argument("folder", type=PATH, default=".")
-@click.option(
-    "--host", default="127.0.0.1", show_default=True, help="Address to listen on; elsewhere a token is needed."
-)
-@click.option("--port", type=click.IntRange(0, 65535), default=8080, show_default=True, help="0: any that is free.")
+@click.option("--host", default="127.0.0.1", help="Address to listen on; elsewhere a token is needed.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8080, help="0: any that is free.")
 @click.option("--token", envvar="OPENLOOP_VIEW_TOKEN", help="Who has it may look.  [default: made up, beyond loopback]")
 @click.option("--open", "show", is_flag=True, help="Open a browser there.")
 @JSON

@@ -76,7 +76,7 @@ def queue(flags: dict[str, Any], model: str, out: Path | None, as_json: bool) ->
 @click.option("--rates", type=RATES, help="Several, such as 5:50:5 or 5,10,20: a sweep on all cores; needs --slo.")
 @click.option("--quality", help="Label answers by a model of quality, such as quality:fail=2%,tail=4%,factor=1.5.")
 @click.option("--policies", help="Rank routing policies on the same requests: all, or a list; needs --slo.")
-@click.option("--seeds", type=click.IntRange(2), default=5, show_default=True, help="Of --policies: runs of each.")
+@click.option("--seeds", type=click.IntRange(2), default=5, help="Of --policies: runs of each.")
 @click.option("--repair", help="Ask again where an answer fails its quality: how many times, or repair:most=2.")
 @click.option("--replicas", type=click.IntRange(1), help="What if: so many replicas.")
 @click.option("--batching", help="What if: chunked, prefill-first, static or prepone:steps=4.")

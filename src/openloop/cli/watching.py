@@ -6,23 +6,18 @@ from pathlib import Path
 import click
 
 from openloop.cli.common import DURATION, JSON, PLACE, SHARE, cli, say
+from openloop.cli.options import PRICES, SLO
 
 
 @cli.command()
 @click.argument("what", type=PLACE)
-@click.option("--slo", help="Gates, a preset or a YAML file; by default the SLO in the run's manifest.")
-@click.option(
-    "--attain",
-    type=SHARE,
-    default="99%",
-    show_default=True,
-    help="Attainment to keep; the rest is the budget.",
-)
+@SLO
+@click.option("--attain", type=SHARE, default="99%", help="Attainment to keep; the rest is the budget.")
 @click.option("--burn", help="Alert rules, as factor:long/short.  [default: 14.4:1h/5m, 6:6h/30m, 1:72h/6h]")
-@click.option("--window", type=DURATION, default="60s", show_default=True, help="What rolling figures are over.")
-@click.option("--every", type=DURATION, default="1s", show_default=True, help="How often to look.")
-@click.option("--disruption", type=DURATION, default="60s", show_default=True, help="How long an event disturbs.")
-@click.option("--prices", type=click.Path(path_type=Path), help="YAML file of prices, in place of the manifest's.")
+@click.option("--window", type=DURATION, default="60s", help="What rolling figures are over.")
+@click.option("--every", type=DURATION, default="1s", help="How often to look.")
+@click.option("--disruption", type=DURATION, default="60s", help="How long an event disturbs.")
+@PRICES
 @click.option("--speed", type=click.FloatRange(0, min_open=True), help="Replay what is there, so many times as fast.")
 @click.option(
     "--once", is_flag=True, help="Go through what is there at once; exit with 1 if an alert is on at its end."

@@ -8,7 +8,7 @@ them; figures of the score are gauges under `openloop.`. prometheus is a page in
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from openloop.records import Run
 from openloop.report.page import written
 from openloop.score import Percentiles, Score
 from openloop.score.judged import judge_run
+from openloop.score.quantiles import LADDER
 from openloop.slo import SLO, Objectives
 
 RATES = (
@@ -30,7 +31,6 @@ RATES = (
     *("cost_per_accepted", "window_s", "qoe", "fluidity_index", "utilisation", "cache_hit_rate", "valid"),
 )
 LATENCIES = ("ttft_s", "tpot_s", "itl_s", "tbt_s", "jitter_s", "e2e_s", "client_lag_s")
-STEPS = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p99_9": 0.999}
 LONGEST = 6000  # characters that MLflow takes of a parameter
 SECONDS = [0.01 * 2**i for i in range(14)]
 BETWEEN = [0.001, 0.0025, 0.005, *SECONDS[:8]]
@@ -50,7 +50,7 @@ def _figures(score: Score) -> Iterator[tuple[str, float]]:
             yield from _known(f"{name}.{end}", value)
     for name in LATENCIES:
         values: Percentiles | None = getattr(score, name)
-        for step in (*STEPS, "mean") if values else ():
+        for step in (*LADDER, "mean") if values else ():
             yield from _known(f"{name}.{step}", getattr(values, step))
 
 
@@ -123,19 +123,27 @@ def _attributes(told: dict[str, str]) -> list[dict[str, Any]]:
 
 
 def write_prometheus(run: Run, score: Score, path: Path) -> None:
-    labels = ",".join(f'{name}="{_escape(value)}"' for name, value in _facts(run, score).items())
-    lines: list[str] = []
-    told = ""
+    facts, samples = _facts(run, score), []
     for name, value in _figures(score):
         base, _, step = name.partition(".")
-        metric = re.sub(r"(?<!per)_s$", "_seconds", f"openloop_{base}")
-        extra = f',quantile="{STEPS[step]}"' if step in STEPS else ""
-        metric += f"_{step}" if step and not extra else ""
-        if metric != told:
-            lines.append(f"# TYPE {metric} gauge")
-            told = metric
-        lines.append(f"{metric}{{{labels}{extra}}} {value!r}")
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        metric = re.sub(r"(?<!per)_s$", "_seconds", base)
+        quantile = {"quantile": str(LADDER[step])} if step in LADDER else {}
+        metric += f"_{step}" if step and not quantile else ""
+        samples.append((metric, facts | quantile, value))
+    path.write_text(prometheus_page(samples), encoding="utf-8")
+
+
+def prometheus_page(samples: Iterable[tuple[str, dict[str, str], float]]) -> str:
+    """Gauges in Prometheus' text format: a name, its labels and a value each; those of one name follow each other."""
+    lines: list[str] = []
+    told = ""
+    for name, labels, value in samples:
+        if name != told:
+            lines.append(f"# TYPE openloop_{name} gauge")
+            told = name
+        inside = ",".join(f'{key}="{_escape(text)}"' for key, text in labels.items())
+        lines.append(f"openloop_{name}{{{inside}}} {value!r}" if inside else f"openloop_{name} {value!r}")
+    return "\n".join(lines) + "\n"
 
 
 def _escape(text: str) -> str:

@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from openloop.importers.foreign import CHUNKS, Call, lines, load_json, make_run, milliseconds, wall_clock
+from openloop.importers.foreign import CHUNKS, Call, lines, load_json, make_run, milliseconds, slo_of, wall_clock
 from openloop.records import Run
 from openloop.units import NS_PER_S
 
@@ -78,7 +78,6 @@ def _facts(path: Path) -> dict[str, Any]:
     if summary.get("start_time") and summary.get("end_time"):
         began, ended = (datetime.fromisoformat(summary[name]) for name in ("start_time", "end_time"))
         phase_s["seconds"] = (ended - began).total_seconds()
-    slos = config.get("slos") or {}
     phase = (config.get("phases") or [{}])[-1]
     models = (config.get("models") or {}).get("items") or [{}]
     arrivals = None
@@ -90,7 +89,5 @@ def _facts(path: Path) -> dict[str, Any]:
         **phase_s,
         "model": models[0].get("name"),
         "arrivals": arrivals,
-        "slo": ", ".join(f"{GATES[tag]}<={bound:g}ms" for tag, bound in slos.items())
-        if slos and set(slos) <= set(GATES)
-        else None,
+        "slo": slo_of(config.get("slos") or {}, GATES),
     }

@@ -1,7 +1,7 @@
 """What importers share: calls as another tool saw them, made into a run of ours."""
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -176,6 +176,14 @@ def times(count: float) -> range:
 
 def milliseconds(value: float | None) -> int | None:
     return None if value is None else round(value * 1e6)
+
+
+def slo_of(bounds: Mapping[str, float | None], gates: Mapping[str, str]) -> str | None:
+    """Bounds in milliseconds as gates, if all have one."""
+    given = {name: bound for name, bound in bounds.items() if bound is not None}
+    if not given.keys() <= gates.keys():
+        return None
+    return ", ".join(f"{gates[name]}<={bound:g}ms" for name, bound in given.items()) or None
 
 
 def wall_clock(ns: int) -> str:

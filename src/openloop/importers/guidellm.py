@@ -4,13 +4,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from openloop.importers.foreign import Call, load_json, make_run, wall_clock
+from openloop.importers.foreign import Call, load_json, make_run, slo_of, wall_clock
 from openloop.records import Run
 from openloop.units import to_ns
 
 STATUSES = {"successful": "ok", "errored": "error", "incomplete": "cancelled"}
 CLOSED = {"concurrent", "synchronous", "throughput"}
-GATES = {"ttft_ms": "ttft", "tpot_ms": "tpot", "e2el_ms": "e2e"}
+GATES = {"ttft_ms": "ttft", "tpot_ms": "tpot", "e2el_ms": "e2e"}  # what it calls inter-token latency is our TPOT
 
 
 def looks_like(head: str) -> bool:
@@ -49,7 +49,7 @@ def _run(found: dict[str, Any]) -> Run:
         started_at=wall_clock(start_ns),
         model=backend.get("model"),
         arrivals=f"closed: {strategy['type_']}" if closed else _arrivals(strategy),
-        slo=_slo(config.get("slo")),
+        slo=slo_of(config.get("slo") or {}, GATES),
     )
 
 
@@ -77,11 +77,3 @@ def _call(row: dict[str, Any], status: str, closed: bool) -> Call:
 
 def _arrivals(strategy: dict[str, Any]) -> str | None:
     return f"{strategy['type_']} at {strategy['rate']:g}/s as told" if strategy.get("rate") else strategy.get("type_")
-
-
-def _slo(found: dict[str, Any] | None) -> str | None:
-    """Its `tpot_ms` bounds what it calls inter-token latency, which is our TPOT."""
-    bounds = {name: bound for name, bound in (found or {}).items() if bound is not None}
-    if not bounds or not set(bounds) <= set(GATES):
-        return None
-    return ", ".join(f"{GATES[name]}<={bound:g}ms" for name, bound in bounds.items())

@@ -23,6 +23,7 @@ import msgspec
 
 from openloop.clock import READ, WRITE, Poller
 from openloop.load.channel import Channel, GoneError
+from openloop.load.wire import joined
 from openloop.load.worker import BROKEN, CENSORED, DONE, TIMEOUT, UNSENT, Finished
 from openloop.plugins import find_function
 from openloop.workload import Ask
@@ -129,9 +130,9 @@ class _Worker:
         del self.in_flight[call.ticket]
         call.over = True
         pieces = list(call.pieces)  # an abandoned thread may still add to it
-        blocks, stamps = [piece for piece, _ in pieces], [stamp for _, stamp in pieces]
+        said, stamps = [piece for piece, _ in pieces], [stamp for _, stamp in pieces]
         waited = call.sent_ns - call.taken_ns if call.sent_ns else 0
-        self.finished.append((call.ticket, fate, why, call.sent_ns, waited, ended_ns, blocks, stamps, 0, False))
+        self.finished.append((call.ticket, fate, why, call.sent_ns, waited, ended_ns, *joined(said), stamps, 0, False))
 
     # Calls.
 

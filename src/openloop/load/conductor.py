@@ -5,8 +5,10 @@ Nothing here is in a hurry: workers send and stamp, and this process parses, cou
 
 import bisect
 import contextlib
+import functools
 import heapq
 import os
+import platform
 import signal
 import socket
 import subprocess
@@ -28,12 +30,15 @@ from openloop.clock import READ, WRITE, Poller, stolen_s
 from openloop.errors import OpenloopError, SpecError
 from openloop.load.address import Place
 from openloop.load.channel import Channel, GoneError
+from openloop.load.intake import gather, tables
 from openloop.load.outputs import Texts
 from openloop.load.rows import Row, batch_of, read_finished
 from openloop.load.salts import Salter, prime
 from openloop.load.scraper import Scraper
 from openloop.load.targets import HttpTarget, Outcome, Target
 from openloop.load.worker import NEVER, Asked, Finished
+from openloop.native.kept import PLAIN, machine_code
+from openloop.native.translate import Table
 from openloop.persistence import MOST_TRIES, Hedge, Repair, Retry
 from openloop.quality import Gating, Grade
 from openloop.records import (
@@ -278,9 +283,8 @@ class Conductor:
         addresses = [astuple(place.address) for place, _ in load.sites]
         hedge = load.hedge.after.seconds if load.hedge else None
         share = load.hedge.budget if load.hedge else 0.0
-        channel.send(
-            (addresses, to_ns(load.timeout_s), spare, limit, users, not self.patient, to_ns(hedge or 0.0), share)
-        )
+        plan = (to_ns(load.timeout_s), spare, limit, users, not self.patient, to_ns(hedge or 0.0), share)
+        channel.send((addresses, *plan, intake_code()))
         self.poller.watch(channel.fd, READ)
         return _Worker(channel, process, mine)
 
@@ -827,6 +831,16 @@ def due_ns_of(load: Load, demand: Demand, end_ns: int) -> list[int]:
     known = np.minimum(np.rint(np.nan_to_num(demand.due_s) * 1e9).astype(np.int64), end_ns - 1)
     due: list[int] = np.where(np.isnan(demand.due_s), NEVER, known).tolist()
     return due
+
+
+@functools.cache
+def intake_code() -> bytes:
+    """For workers to read by; nothing where they have to do so in Python."""
+    if PLAIN or sys.platform != "linux" or platform.machine() != "x86_64":
+        return b""
+    kinds = [each for each, _ in tables(1).values()]
+    dtypes = [np.dtype(each if isinstance(each, str) else [(name, "i8") for name in each]) for each in kinds]
+    return machine_code(gather, tuple(map(Table, dtypes)))
 
 
 def pages_of(load: Load) -> dict[str, Place]:

@@ -31,7 +31,8 @@ def exchange(place: Place, request: bytes, patience_s: float = PATIENCE_S) -> Re
                 break
             if time.monotonic() > until:
                 raise WireError(f"the answer has no end after {patience_s:g} s")
-    return Reply(blocks, [0] * len(blocks))
+    raw = b"".join(blocks)
+    return Reply(raw, [len(raw)], [0])
 
 
 def only_model(place: Place, headers: dict[str, str]) -> str:

@@ -33,8 +33,8 @@ class Row:
 
 def read_finished(row: Row, finished: Finished, start_ns: int, target: Target, timeout_s: float) -> None:
     """Fill in what became of a request, read off the bytes that came back."""
-    _, fate, why, sent, waited, ended, blocks, stamps, kernel, _ = finished
-    outcome = row.outcome = _outcome(fate, why, blocks, stamps, target, timeout_s)
+    _, fate, why, sent, waited, ended, raw, ends, stamps, kernel, _ = finished
+    outcome = row.outcome = _outcome(fate, why, (raw, ends, stamps), target, timeout_s)
     due_ns = row.due_ns
     row.kernel_stamps, row.stamps = kernel, len(stamps)
     if sent:
@@ -54,11 +54,13 @@ def read_finished(row: Row, finished: Finished, start_ns: int, target: Target, t
         outcome.first_any_ns = max(outcome.first_any_ns - start_ns, row.sent_ns or due_ns)
 
 
-def _outcome(fate: str, why: str, blocks: list[bytes], stamps: list[int], target: Target, timeout_s: float) -> Outcome:
+def _outcome(
+    fate: str, why: str, heard: tuple[bytes, list[int], list[int]], target: Target, timeout_s: float
+) -> Outcome:
     found = Outcome("error", error=why) if fate == UNSENT else Outcome()
-    if blocks:
+    if heard[0]:
         try:
-            found = target.read(blocks, stamps)
+            found = target.read(*heard)
         except WireError as error:
             found = Outcome("error", error=str(error))
         except Exception as error:  # whatever a server sends costs its own request and no other

@@ -47,6 +47,10 @@ class Framing:
         """Whether the end of the connection is the end of the response."""
         return self._state == _UNTIL_CLOSE
 
+    @property
+    def between_chunks(self) -> bool:
+        return self._state == _SIZE and not self._rest
+
     def is_chunk(self, data: bytes) -> bool:
         """Whether this is exactly one chunk, as most reads of a stream are; then it needs not be fed."""
         size = len(data)
@@ -55,11 +59,15 @@ class Framing:
             return self.size <= LARGEST
         return False
 
-    def feed(self, data: bytes) -> bool:
-        """Whether the response is complete."""
-        self.size += len(data)
+    def pass_over(self, size: int) -> None:
+        """So much came, and is whole chunks."""
+        self.size += size
         if self.size > LARGEST:
             raise WireError(f"the response is larger than {LARGEST >> 20} MB")
+
+    def feed(self, data: bytes) -> bool:
+        """Whether the response is complete."""
+        self.pass_over(len(data))
         if self._rest:
             data, self._rest = self._rest + data, b""
         at, size = 0, len(data)
@@ -141,13 +149,17 @@ def _read_head(head: bytes) -> tuple[int, dict[str, str]]:
     return int(match[1]), {name.strip().lower(): value.strip() for name, _, value in pairs}
 
 
-class Reply:
-    """A response as it was read, block by block: its parts, and when each byte had arrived."""
+def joined(reads: list[bytes]) -> tuple[bytes, list[int]]:
+    """All bytes, and where each read ends among them."""
+    return b"".join(reads), list(accumulate(map(len, reads)))
 
-    def __init__(self, blocks: list[bytes], stamps: list[int]) -> None:
-        self._stamps = stamps
-        self._block_ends = list(accumulate(map(len, blocks)))
-        raw = b"".join(blocks)
+
+class Reply:
+    """A response as it was read: its parts, and when each byte had arrived."""
+
+    def __init__(self, raw: bytes, ends: list[int], stamps: list[int]) -> None:
+        """All bytes, where each read ends among them, and when it was."""
+        self._stamps, self._block_ends = stamps, ends
         start = 0
         while True:
             stop = raw.find(b"\r\n\r\n", start)

@@ -5,6 +5,7 @@ a crowd of tokens does not hold up a send. Times are nanoseconds of the monotoni
 """
 
 import contextlib
+import ctypes
 import errno
 import gc
 import heapq
@@ -16,12 +17,13 @@ import ssl
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from openloop.clock import READ, WRITE, Poller, Receiver, raise_file_limit, wake_exactly
 from openloop.load.address import Address, tls_context
 from openloop.load.channel import Channel, GoneError
+from openloop.load.intake import IDLE, POSTS, Intake, Line
 from openloop.load.wire import LARGEST, Framing, WireError
 
 # How a request went, as the worker sees it.
@@ -31,9 +33,9 @@ DONE, BROKEN, TIMEOUT, CENSORED, UNSENT, CANCELLED = "done", "broken", "timeout"
 # what (b"": nothing). That copy has the next ticket.
 Asked = tuple[int, int, int, bytes, int, bytes]
 
-# ticket, fate, error, sent_ns, waited_ns (for a connection), ended_ns, blocks, stamps, how many stamps are the
-# kernel's, whether a copy of it is still on its way
-Finished = tuple[int, str, str, int, int, int, list[bytes], list[int], int, bool]
+# ticket, fate, error, sent_ns, waited_ns (for a connection), ended_ns, what came, where each read of it ends, when that
+# was, how many stamps are the kernel's, whether a copy of it is still on its way
+Finished = tuple[int, str, str, int, int, int, bytes, list[int], list[int], int, bool]
 
 FREE_COPIES = 10  # whatever the share
 CHECK_NS = 100_000_000
@@ -42,6 +44,7 @@ READ_SIZE = 4096
 REST_NS = 1_000_000  # the kernel stamps what arrives, so a crowd of tokens can be read this much later, together
 MOST_TRIES = 5
 STALE_NS = 25_000_000
+POST_NS = 300_000_000  # so long before it is due
 LONGEST_PAUSE_NS = 5_000_000_000
 CLOSED = "the server closed the connection"
 NEVER = 1 << 62
@@ -57,6 +60,7 @@ class Plan:
     eager: bool = False  # something may follow from each answer: tell of it at once
     hedge_ns: int = 0  # send a copy where there is no answer after this long; 0: not yet
     hedge_share: float = 0.0  # of requests, at most
+    code: bytes = b""  # machine code that reads; else Python does
 
 
 class _Request:
@@ -65,6 +69,7 @@ class _Request:
         "connection",
         "copy",
         "due_ns",
+        "ends",
         "kernel",
         "payload",
         "pool",
@@ -89,7 +94,8 @@ class _Request:
         self.taken_ns = 0
         self.waited_ns = 0
         self.tried = 0  # on connections that turned out to be stale
-        self.blocks: list[bytes] = []
+        self.blocks: list[bytes] = []  # what came, in pieces
+        self.ends: list[int] = []  # of reads, in all of that
         self.stamps: list[int] = []
         self.kernel = 0
 
@@ -114,6 +120,7 @@ class _Connection:
         "fd",
         "framing",
         "inside",
+        "line",
         "opened",
         "outside",
         "pool",
@@ -127,8 +134,9 @@ class _Connection:
         "used",
     )
 
-    def __init__(self, sock: socket.socket, pool: _Pool) -> None:
+    def __init__(self, sock: socket.socket, pool: _Pool, line: Line | None) -> None:
         self.sock = sock
+        self.line = line  # where machine code reads it
         self.pool = pool
         self.fd = sock.fileno()
         self.opened = False
@@ -167,6 +175,15 @@ class _Worker:
         exact = self.receiver.exact
         self.rest_ns = REST_NS if exact and not (self.plan.users or self.plan.limit) else 0  # nobody waits for reads
         self.looked_ns = self.read_ns = 0  # when sockets were looked at, and are to be next
+        self.urgent = bool(self.plan.eager or self.plan.users or self.plan.limit or self.plan.hedge_share)
+        self.intake: Intake | None = None
+        if self.plan.code:
+            with contextlib.suppress(OSError, ValueError):  # this system does not let us
+                self.intake = Intake(self.plan.code, self.poller, self.rest_ns, self.plan.spare // 2)
+        single = len(self.pools) == 1 and self.pools[0].tls is None
+        self.posts = self.intake is not None and single and not self.urgent  # machine code sends
+        self.posted: deque[_Request] = deque()
+        self.gone = 0  # of what was posted
         self.fed = False  # no more requests will come
         self.poller.watch(self.channel.fd, READ)
 
@@ -174,39 +191,104 @@ class _Worker:
         for pool in self.pools:
             self._keep_spare(pool)
         self.channel.send(("ready",))
-        while not (self.fed and not self.pending and not self.in_flight):
+        while not (self.fed and not self.pending and not self.posted and not self.in_flight):
             if time.monotonic_ns() >= self.next_ns:
                 self._dispatch()
-            now = time.monotonic_ns()
-            if now < self.read_ns and now < self.check_ns:
-                self.poller.rest(min(self.next_ns, self.read_ns, self.check_ns))
-                continue
-            self._look(self.poller.wait(min(self.next_ns, self.check_ns)))
+            if self.intake is not None:
+                self._gather(self.intake)
+            else:
+                self._look()
             now = time.monotonic_ns()
             if now >= self.check_ns:
                 self._look_at_clock(now)
         self._hand_over()
         self._say_goodbye()
 
-    def _look(self, ready: list[tuple[int, int]]) -> None:
-        """Deal with what is ready; where much is, the next look is after a rest, for being woken costs most."""
-        now = time.monotonic_ns()
-        connections = self.connections
-        for fd, mask in ready:
-            connection = connections.get(fd)
-            if connection is None:
-                if fd == self.channel.fd:
-                    self._hear(mask)
+    def _gather(self, intake: Intake) -> None:
+        """Let machine code send and read until there is something else to do; then do that."""
+        state = intake.state
+        if self.posts:
+            self._post(intake)
+        state.next_ns = self.pending[0][0] if self._may_send() else NEVER
+        state.check_ns = self.check_ns
+        state.eager = self.urgent or any(pool.waiting for pool in self.pools)
+        intake.gather()
+        self._note_gone(intake)
+        self._follow_lines(intake)
+        self._keep_enough(self.pools[0])
+        if time.monotonic_ns() >= self.next_ns:
+            self._dispatch()
+        self._deal_with(intake.troubled())
+
+    def _post(self, intake: Intake) -> None:
+        """What is due soon, and where it may be sent."""
+        soon = time.monotonic_ns() + POST_NS
+        while self.pending and self.pending[0][0] < soon and len(self.posted) < POSTS:
+            _, _, request = heapq.heappop(self.pending)
+            intake.post(request.due_ns, request.payload)
+            self.posted.append(request)
+        self._offer(intake)
+
+    def _offer(self, intake: Intake) -> None:
+        intake.offer([connection.fd for connection in self.pools[0].idle[-IDLE:] if connection.line is not None])
+
+    def _note_gone(self, intake: Intake) -> None:
+        """What machine code has sent; what it could not, for want of a connection, is to be sent here."""
+        for post in intake.gone(self.gone):
+            request, connection = self.posted.popleft(), self.connections[post.fd]
+            idle = request.pool.idle
+            if idle[-1] is connection:
+                idle.pop()
             else:
-                try:
-                    if mask & WRITE:
-                        self._writable(connection)
-                    else:
-                        self._readable(connection)
-                except Exception as error:  # whatever a server sends costs its own request and no other
-                    self._lost(connection, f"{type(error).__name__}: {error}")
+                idle.remove(connection)
+            request.taken_ns = post.sent_ns
+            self._enter(request)
+            self._bind(connection, request, post.sent_ns)
+            if post.sent < len(request.payload):
+                self._put(connection, request.payload[max(post.sent, 0) :])
+        self.gone = intake.state.gone
+        self.next_ns = self._next_ns()
+
+    def _recall(self, intake: Intake) -> None:
+        intake.recall()
+        self.pending = sorted([*self.pending, *((each.due_ns, each.ticket, each) for each in self.posted)])
+        self.posted.clear()
+
+    def _follow_lines(self, intake: Intake) -> None:
+        for fd in intake.told():
+            connection = self.connections.get(fd)
+            if connection is not None:
+                self._carefully(self._follow_line, connection)
             if time.monotonic_ns() >= self.next_ns:
                 self._dispatch()
+
+    def _carefully(self, what: Callable[[_Connection], None], connection: _Connection) -> None:
+        """Whatever a server sends costs its own request and no other."""
+        try:
+            what(connection)
+        except Exception as error:
+            self._lost(connection, f"{type(error).__name__}: {error}")
+
+    def _deal_with(self, ready: Iterable[tuple[int, int]]) -> None:
+        """What files are ready for, looking at the schedule after each."""
+        for fd, mask in ready:
+            connection = self.connections.get(fd)
+            if connection is not None:
+                self._carefully(self._writable if mask & WRITE else self._readable, connection)
+            elif fd == self.channel.fd:
+                self._hear(mask)
+            if time.monotonic_ns() >= self.next_ns:
+                self._dispatch()
+
+    def _look(self) -> None:
+        """Deal with what is ready; where much is, the next look is after a rest, for being woken costs most."""
+        now = time.monotonic_ns()
+        if now < self.read_ns and now < self.check_ns:
+            self.poller.rest(min(self.next_ns, self.read_ns, self.check_ns))
+            return
+        ready = self.poller.wait(min(self.next_ns, self.check_ns))
+        now = time.monotonic_ns()
+        self._deal_with(ready)
         crowded = len(ready) * self.rest_ns > 2 * (now - self.looked_ns)
         self.read_ns = now + self.rest_ns if crowded and not any(pool.waiting for pool in self.pools) else 0
         self.looked_ns = now
@@ -214,6 +296,8 @@ class _Worker:
     def _look_at_clock(self, now: int) -> None:
         """What else is to be done at its time: give up on requests, copy them, stop, hand over what is finished."""
         self.receiver.refresh()
+        if self.intake is not None:
+            self.intake.state.offset_ns = self.receiver.offset_ns
         for request in self._passed(self.deadlines, now):
             self._give_up(request, TIMEOUT, now)
         for request in self._passed(self.late, now):
@@ -222,6 +306,8 @@ class _Worker:
         if now >= self.stop_ns:
             for request in list(self.in_flight.values()):
                 self._give_up(request, CENSORED, 0)
+            if self.intake is not None:
+                self._recall(self.intake)
             self.pending.clear()
             self.fed = True
         self._hand_over()
@@ -255,6 +341,8 @@ class _Worker:
                 case ("end",):
                     self.fed = True
                 case ("halt", from_ns, until_ns):  # nothing that is due from then on is sent
+                    if self.intake is not None:
+                        self._recall(self.intake)
                     self.pending = sorted(each for each in self.pending if each[0] < from_ns)
                     self.fed = True
                     self.stop_ns = until_ns
@@ -291,15 +379,25 @@ class _Worker:
     # Sending.
 
     def _next_ns(self) -> int:
-        """When to send next; where there are users, one of them must be free."""
-        if not self.pending or (self.plan.users and len(self.in_flight) >= self.plan.users):
-            return NEVER
-        return self.pending[0][0]
+        """When to send next."""
+        pending = self.pending[0][0] if self._may_send() else NEVER
+        return min(self.posted[0].due_ns, pending) if self.posted else pending
+
+    def _may_send(self) -> bool:
+        """Whether something is there; and where there are users, one of them must be free."""
+        return bool(self.pending) and not (self.plan.users and len(self.in_flight) >= self.plan.users)
 
     def _dispatch(self) -> None:
         """Send whatever is due; look at the clock after each."""
+        if self.posted and self.intake is not None:
+            self._offer(self.intake)
+            self.intake.state.check_ns = 0  # and nothing else
+            self.intake.gather()
+            self._note_gone(self.intake)
+            if not self.intake.state.idle:  # there is no connection for what is due
+                self._recall(self.intake)
         now = time.monotonic_ns()
-        while self._next_ns() <= now:
+        while self._may_send() and self.pending[0][0] <= now:
             _, _, request = heapq.heappop(self.pending)
             if self.plan.users:
                 request.due_ns = now  # a closed loop has no schedule
@@ -314,16 +412,24 @@ class _Worker:
     def _begin(self, request: _Request, now: int) -> None:
         pool = request.pool
         request.taken_ns = now
-        self.in_flight[request.ticket] = request
-        heapq.heappush(self.deadlines, (request.due_ns + self.plan.timeout_ns, request.ticket, request))
+        self._enter(request)
+        if not pool.idle and self.intake is not None:
+            self._follow_lines(self.intake)  # one may be free again
         if pool.idle:
             self._send(pool.idle.pop(), request)
         else:
             pool.waiting.append(request)
             self.read_ns = 0
             self._keep_spare(pool)
+        self._keep_enough(pool)
+
+    def _keep_enough(self, pool: _Pool) -> None:
         if len(pool.idle) + pool.opening < self.plan.spare // 2:
             self._keep_spare(pool)
+
+    def _enter(self, request: _Request) -> None:
+        self.in_flight[request.ticket] = request
+        heapq.heappush(self.deadlines, (request.due_ns + self.plan.timeout_ns, request.ticket, request))
 
     def _send_copy(self, request: _Request) -> None:
         """The same again, elsewhere: whichever answers first is kept."""
@@ -335,15 +441,10 @@ class _Worker:
         self._begin(twin, time.monotonic_ns())
 
     def _send(self, connection: _Connection, request: _Request) -> None:
-        connection.request, request.connection = request, connection
-        connection.framing = Framing()
+        if connection.line is not None:
+            connection.line.ours, connection.line.chunked = 1, 0
+        self._bind(connection, request, time.monotonic_ns())
         payload = request.payload
-        now = connection.sent_ns = time.monotonic_ns()
-        if request.sent_ns:
-            request.waited_ns += now - request.sent_ns  # lost on a connection that turned out to be stale
-        else:
-            request.sent_ns = now
-            request.waited_ns = now - request.taken_ns
         if connection.tls is not None and connection.outside is not None:
             try:
                 connection.tls.write(payload)
@@ -352,6 +453,17 @@ class _Worker:
                 return
             payload = connection.outside.read()
         self._put(connection, payload)
+
+    def _bind(self, connection: _Connection, request: _Request, now: int) -> None:
+        """A request goes out on it."""
+        connection.request, request.connection = request, connection
+        connection.framing = Framing()
+        connection.sent_ns = now
+        if request.sent_ns:
+            request.waited_ns += now - request.sent_ns  # lost on a connection that turned out to be stale
+        else:
+            request.sent_ns = now
+            request.waited_ns = now - request.taken_ns
 
     def _put(self, connection: _Connection, data: bytes) -> None:
         if connection.unsent:
@@ -389,7 +501,7 @@ class _Worker:
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.receiver.prepare(sock)
-        connection = _Connection(sock, pool)
+        connection = _Connection(sock, pool, self._line(sock.fileno(), pool))
         connection.begun_ns = time.monotonic_ns()
         self.connections[connection.fd] = connection
         self.poller.watch(connection.fd, READ | WRITE)
@@ -400,6 +512,13 @@ class _Worker:
             self._lost(connection, _words(code))
             return False
         return True
+
+    def _line(self, fd: int, pool: _Pool) -> Line | None:
+        if self.intake is None or pool.tls is not None or fd >= self.intake.count:
+            return None
+        line: Line = self.intake.lines[fd]
+        ctypes.memset(ctypes.addressof(line), 0, ctypes.sizeof(line))
+        return line
 
     def _writable(self, connection: _Connection) -> None:
         if not connection.opened and connection.tls is None:
@@ -450,6 +569,8 @@ class _Worker:
         """It may carry the next request."""
         connection.request = None
         connection.rested = False
+        if connection.line is not None:
+            connection.line.ours = 0
         pool = connection.pool
         while pool.waiting:
             request = pool.waiting.popleft()
@@ -498,6 +619,10 @@ class _Worker:
     def _close(self, connection: _Connection) -> None:
         if self.connections.get(connection.fd) is not connection:
             return
+        if connection.request is not None:
+            self._gain(connection, connection.request)
+        if connection.line is not None:
+            connection.line.ours = 0
         del self.connections[connection.fd]
         pool = connection.pool
         pool.count -= 1
@@ -512,7 +637,33 @@ class _Worker:
 
     # Receiving.
 
+    def _follow_line(self, connection: _Connection) -> None:
+        """What machine code has read of it: chunks that need no look, and what comes after them."""
+        request, line = connection.request, connection.line
+        if request is None or line is None or not line.used:
+            return
+        head, followed = line.head, line.followed
+        data = self._gain(connection, request)
+        self._heard_first(request)
+        self._follow(connection, request, data, head, followed)
+
+    def _gain(self, connection: _Connection, request: _Request) -> bytes:
+        """Move to a request what machine code has read for it; that."""
+        line = connection.line
+        if line is None or self.intake is None or not line.used:
+            return b""
+        request.kernel += line.kernel
+        data, ends, stamps = self.intake.take(connection.fd, line)
+        before = request.ends[-1] if request.ends else 0
+        request.blocks.append(data)
+        request.ends += [before + end for end in ends] if before else ends
+        request.stamps += stamps
+        return data
+
     def _readable(self, connection: _Connection) -> None:
+        self._follow_line(connection)
+        if self.connections.get(connection.fd) is not connection:
+            return
         try:
             data, stamp, kernel = self.receiver.read(connection.sock, READ_SIZE)
         except BlockingIOError:
@@ -537,29 +688,46 @@ class _Worker:
         if request is None:  # nobody asked: whatever it is, the connection is of no use any more
             self._close(connection)
             return
+        request.ends.append(len(data) + (request.ends[-1] if request.ends else 0))
         request.blocks.append(data)
         request.stamps.append(stamp)
         request.kernel += kernel
-        if request.twin is not None and request.twin.ticket in self.in_flight:
-            head = data if len(request.blocks) == 1 else b"".join(request.blocks)
-            if head[9:10] == b"2":  # as in HTTP/1.1 200
-                self._give_up(request.twin, CANCELLED, time.monotonic_ns())
+        self._heard_first(request)
         if not connection.framing.is_chunk(data):
             self._follow(connection, request, data)
 
-    def _follow(self, connection: _Connection, request: _Request, data: bytes) -> None:
-        """What is not one whole chunk, as most reads of a stream are: the beginning, the end, or several at once."""
+    def _heard_first(self, request: _Request) -> None:
+        """Whichever of two copies is answered first is kept."""
+        if request.twin is not None and request.twin.ticket in self.in_flight:
+            head = request.blocks[0] if len(request.blocks) == 1 else b"".join(request.blocks)
+            if head[9:10] == b"2":  # as in HTTP/1.1 200
+                self._give_up(request.twin, CANCELLED, time.monotonic_ns())
+
+    def _follow(
+        self, connection: _Connection, request: _Request, data: bytes, head: int = 0, followed: int = 0
+    ) -> None:
+        """What is not one whole chunk, as most reads of a stream are: the beginning, the end, or several at once.
+
+        It is whole chunks up to a place that was followed, after a head that ends there, if it is chunks at all.
+        """
         framing = connection.framing
         try:
-            whole = framing.feed(data)
+            whole = bool(head) and framing.feed(data[:head])
+            if followed > head and framing.between_chunks:
+                framing.pass_over(followed - head)
+                head = followed
+            whole = whole or framing.feed(data[head:])
         except WireError as error:
             if framing.size > LARGEST:  # nobody wants to read it
-                del request.blocks[1:], request.stamps[1:]
+                del request.blocks[1:], request.ends[1:], request.stamps[1:]
+                request.blocks[0] = request.blocks[0][: request.ends[0]]
             self._close(connection)
             self._end(request, BROKEN, str(error))
             return
         if whole:
             self._complete(connection, request)
+        elif connection.line is not None:
+            connection.line.chunked = framing.between_chunks
 
     def _decrypt(self, connection: _Connection, data: bytes) -> tuple[bytes, str | None]:
         """What it says, and why it will say no more, if so."""
@@ -622,13 +790,14 @@ class _Worker:
                 request.sent_ns,
                 request.waited_ns,
                 ended_ns,
-                request.blocks,
+                b"".join(request.blocks),
+                request.ends,
                 request.stamps,
                 request.kernel,
                 request.twin is not None and request.twin.ticket in self.in_flight,
             )
         )
-        request.blocks, request.stamps, request.payload = [], [], b""  # a deadline may outlive it
+        request.blocks, request.ends, request.stamps, request.payload = [], [], [], b""  # a deadline may outlive it
         request.copy = request.twin = request.connection = None
         if self.plan.users:
             self.next_ns = self._next_ns()

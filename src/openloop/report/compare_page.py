@@ -65,21 +65,17 @@ class Compared:
         return {"a": a.to_dict(), "b": b.to_dict(), "comparison": self.decision.to_dict()}
 
 
-def compared(subjects: Sequence[Subject], names: tuple[str, str], sources: "Sequence[Run | Path]") -> Compared:
+def comparison_report(subjects: Sequence[Subject], names: tuple[str, str], sources: "Sequence[Run | Path]") -> Report:
     """Two of a kind, decided by the objectives of the first."""
-    a, b = subjects
+    (a, b), (first, second) = subjects, names
     if type(a) is not type(b):
-        raise RunError(f"{names[0]} and {names[1]} are a run and a frontier: compare two of one kind")
-    return Compared((a, b), names, compare(sources[0], sources[1], a.objectives))
-
-
-def comparison_report(both: Compared) -> Report:
-    a = both.subjects[0]
-    data, (first, second) = both.data, both.names
-    valid = all(each["valid"] for each in (data["a"], data["b"])) if isinstance(a, RunSubject) else True
-    decision = both.decision
+        raise RunError(f"{first} and {second} are a run and a frontier: compare two of one kind")
+    decision = compare(sources[0], sources[1], a.objectives)
+    both = Compared((a, b), names, decision)
+    data = both.data
+    valid = all(data[which].get("valid", True) for which in "ab")
     sentences = [f"A, the baseline, is {first}; B, the candidate, is {second}. Both are held against {decision.slo}."]
-    for which, name in zip("ab", both.names, strict=True):
+    for which, name in zip("ab", names, strict=True):
         sentences += [f"{name} is not valid: {reason}." for reason in data[which].get("reasons", ())[:1]]
     if decision.warnings:
         sentences.append("What else differs between them could explain it, and is listed below.")

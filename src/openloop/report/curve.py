@@ -13,7 +13,7 @@ from openloop.errors import SpecError
 from openloop.frontier import Frontier, Point, open_frontier
 from openloop.frontier.folder import read_asked
 from openloop.records import open_run
-from openloop.report.figures import gate_rules, slos_of
+from openloop.report.figures import gate_rules
 from openloop.report.marks import Axis, Curve, Figure, Mark, Panel, Rule, Stretch
 from openloop.report.page import (
     LEAST,
@@ -257,7 +257,7 @@ def tails(subject: FrontierSubject) -> Section | None:
             few = np.array([each.n < LEAST[step] for each in found], np.bool_)
             y, keys = np.array([getattr(each, step) for each in found]), [f"points.{i}.{field}.{step}" for i in places]
             marks.append(Curve(step, np.array(rates), y, color, "line", low, high, few, keys))
-        marks += gate_rules(slos_of(subject.objectives), kind)
+        marks += gate_rules(subject.objectives.slos, kind)
         panels.append(Panel(Axis(f"{label}, logarithmic", "seconds", "log"), marks, 150))
     if not panels:
         return None

@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from openloop.arrays import Floats, Ints
 from openloop.records import MEASURES, Run
@@ -26,6 +25,7 @@ from openloop.score import Percentiles, Score
 from openloop.score.metrics import benefits
 from openloop.score.quantiles import LADDER
 from openloop.score.scope import JudgedRun, Scope
+from openloop.score.server import by_replica, summed
 from openloop.slo import E2E, SLO, TPOT, TTFT, LinearDeadlines, Objectives
 from openloop.units import format_count, format_seconds
 
@@ -39,10 +39,6 @@ TOKENS = 600  # of one answer that are drawn before it is thinned
 GAPS = 200  # its longest, which are always drawn
 
 WAITS = {"ttft_s": ("TTFT", "blue", TTFT), "tpot_s": ("TPOT", "orange", TPOT), "e2e_s": ("E2E", "green", E2E)}
-
-
-def slos_of(objectives: Objectives) -> list[SLO]:
-    return [*([objectives.default] if objectives.default else []), *objectives.classes.values()]
 
 
 def gate_rules(slos: Iterable[SLO], kind: type[Any], color: str = "grey") -> list[Rule]:
@@ -63,7 +59,7 @@ def distribution_figure(scope: Scope, score: Score, objectives: Objectives) -> F
         marks += [line, _ladder_curve(key, line.name, color, found)]
         if key != "tpot_s" and found.from_sent and abs(found.from_sent.p99 / max(found.p99, 1e-12) - 1) > 0.01:
             marks.append(tail_curve(scope, key, f"{name} from sending", color, from_sent=True))
-        marks += gate_rules(slos_of(objectives), kind, color)
+        marks += gate_rules(objectives.slos, kind, color)
     thinned = f"; {drawn} points of each line are drawn, the {LARGEST} largest among them" if drawn < n else ""
     return Figure(
         "distribution",
@@ -277,17 +273,19 @@ SERVER_PANELS = {
 
 
 def _server_panels(table: pa.Table | None, start: int, end: int) -> list[Panel]:
-    if table is None or not table.num_rows:
+    if table is None:
         return []
-    names, times = (np.asarray(table.column(each)) for each in ("name", "time_ns"))
-    who, values = np.asarray(table.column("replica")), table.column("value").to_numpy()
+    at = table.column("time_ns").to_numpy()
+    table = table.filter(pa.array((at >= start) & (at < end)))
+    replicas = by_replica(table).values() if table.num_rows else ()
     panels = []
     for label, wanted in SERVER_PANELS.items():
         marks = []
         for name, (words, color) in wanted.items():
-            rows = (names == name) & (times >= start) & (times < end)
-            if rows.any():
-                x, y = _over_replicas(times[rows], who[rows], values[rows], mean=MEASURES[name].kind == "share")
+            told = [each[name] for each in replicas if name in each]
+            if told:
+                x, y = summed(told)
+                y /= len(told) if MEASURES[name].kind == "share" else 1
                 chosen = _thinned(x / 1e9, y)
                 marks.append(Curve(words, x[chosen] / 1e9, y[chosen], color, "steps"))
         if marks:
@@ -296,18 +294,6 @@ def _server_panels(table: pa.Table | None, start: int, end: int) -> list[Panel]:
                 Panel(Axis(label, "share" if share else "count", low=0.0, high=1.0 if share else None), marks, 80)
             )
     return panels
-
-
-def _over_replicas(times: Ints, who: NDArray[np.object_], values: Floats, *, mean: bool) -> tuple[Ints, Floats]:
-    """The sum or the mean, each replica staying as it was until it is read again."""
-    moments = np.unique(times)
-    total = np.zeros(len(moments))
-    replicas = np.unique(who)
-    for replica in replicas:
-        order = np.argsort(times[who == replica], kind="stable")
-        mine, told = times[who == replica][order], values[who == replica][order]
-        total += np.concatenate([[0.0], told])[np.searchsorted(mine, moments, side="right")]
-    return moments, total / (len(replicas) if mean else 1)
 
 
 def token_figures(run: Run, judged: JudgedRun, request: int | None) -> list[Figure]:

@@ -99,22 +99,18 @@ def _section(section: Section) -> Iterator[str]:
 
 def _table(table: Table) -> Iterator[str]:
     figures = any(isinstance(cell, Number) for row in table.rows for cell in row)
-    numeric = [figures and place > 0 for place in range(len(table.header))]
+    kinds = [' class="n"' if figures and place else "" for place in range(len(table.header))]
     yield '<div class="table" tabindex="0" role="region" aria-label="Table"><table>'
     if any(table.header):
-        cells = zip(table.header, numeric, strict=True)
-        yield f"<thead><tr>{''.join(f'<th{_right(num)}>{escape(name)}</th>' for name, num in cells)}</tr></thead>"
+        heads = (f"<th{kind}>{escape(name)}</th>" for name, kind in zip(table.header, kinds, strict=True))
+        yield f"<thead><tr>{''.join(heads)}</tr></thead>"
     yield "<tbody>"
     for row in table.rows:
-        cells_of = zip(row, numeric, strict=True)
-        yield f"<tr>{''.join(f'<td{_right(num)}>{_number(cell)}</td>' for cell, num in cells_of)}</tr>"
+        cells = (f"<td{kind}>{_number(cell)}</td>" for cell, kind in zip(row, kinds, strict=True))
+        yield f"<tr>{''.join(cells)}</tr>"
     yield "</tbody></table></div>"
     if table.note:
         yield f'<p class="note">{escape(table.note)}</p>'
-
-
-def _right(numeric: bool) -> str:
-    return ' class="n"' if numeric else ""
 
 
 def _number(number: Cell) -> str:

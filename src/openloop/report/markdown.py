@@ -17,8 +17,7 @@ def _lines(report: Report) -> Iterator[str]:
     yield from (f"### {sign} {_safe(report.headline)}", "", f"{_safe(report.title)} · {_safe(report.subtitle)}", "")
     yield from (f"- {_safe(sentence)}" for sentence in report.sentences)
     yield ""
-    told = [(name, number, about) for name, number, about in report.numbers]
-    yield from _table(Table(("", "", ""), told), struck=report.verdict == "invalid")
+    yield from _table(Table(("", "", ""), report.numbers), struck=report.verdict == "invalid")
     for section in report.sections:
         tables = [part for part in section.parts if isinstance(part, Table) and part.rows]
         if section.key in LEFT_OUT or not tables:

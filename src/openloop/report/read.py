@@ -10,7 +10,7 @@ from openloop.frontier.folder import FRONTIER_FILE
 from openloop.frontier.states import STATES_FILE, states_in
 from openloop.plan import read_plan
 from openloop.records import open_run
-from openloop.report.compare_page import Subject, compared, comparison_report, names_of
+from openloop.report.compare_page import Subject, comparison_report, names_of
 from openloop.report.curve import frontier_report, read_frontier_subject
 from openloop.report.page import Cell, Columns, Number, Report, Section, Table, capital
 from openloop.report.plan import plan_report
@@ -84,7 +84,7 @@ def read_comparison(a: Path, b: Path, slo: str | None = None) -> Report:
     """Two runs or two frontiers, both held against the SLO that is given, or else against that of the first."""
     first = _read(a, slo)
     second = _read(b, slo or first.objectives)
-    return comparison_report(compared((first, second), names_of((a, b)), (a, b)))
+    return comparison_report((first, second), names_of((a, b)), (a, b))
 
 
 def _read(

@@ -42,7 +42,7 @@ def server_score(table: pa.Table | None, window_ns: tuple[int, int]) -> ServerSc
     """None where nothing was read in the window."""
     if table is None or not table.num_rows:
         return None
-    inside = {replica: cut for replica, series in _replicas(table).items() if (cut := _cut(series, window_ns))}
+    inside = {replica: cut for replica, series in by_replica(table).items() if (cut := _cut(series, window_ns))}
     if not inside:
         return None
     apart = {replica: _score([series]) for replica, series in inside.items()}
@@ -101,17 +101,19 @@ def _rate(series: Series) -> float:
 
 
 def _peak(replicas: list[Series]) -> float:
-    """The largest sum over replicas, each of which stays as it was until it is read again."""
-    if not replicas:
-        return math.nan
+    return float(summed(replicas)[1].max()) if replicas else math.nan
+
+
+def summed(replicas: list[Series]) -> Series:
+    """Over replicas, each of which stays as it was until it is read again."""
     moments = np.unique(np.concatenate([times for times, _ in replicas]))
     total = np.zeros(len(moments))
     for times, values in replicas:
         total += np.concatenate([[0.0], values])[np.searchsorted(times, moments, side="right")]
-    return float(total.max())
+    return moments, total
 
 
-def _replicas(table: pa.Table) -> dict[str, dict[str, Series]]:
+def by_replica(table: pa.Table) -> dict[str, dict[str, Series]]:
     """By replica and name, in order of time."""
     table = table.sort_by("time_ns")
     (replica, replicas), (name, names) = (_codes(table.column(each)) for each in ("replica", "name"))

@@ -11,9 +11,9 @@ import numpy as np
 
 from openloop.arrays import Bools, Floats, Ints
 from openloop.errors import SpecError
+from openloop.native.build import native
 from openloop.routing import ASK, VIEW, Policy, make_index, start_memory
 from openloop.sim import loop
-from openloop.sim.native import native
 from openloop.sim.tables import (
     ATTEMPT,
     BLOCK,

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
+from openloop.native.build import native
 from openloop.routing import find_home, forget, learn, learn_home, look
 from openloop.sim.memory import forget_all, hits_of, leave, name_blocks
-from openloop.sim.native import native
 from openloop.sim.replica import (
     NEVER,
     cut,

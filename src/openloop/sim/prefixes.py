@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from openloop.arrays import Ints
-from openloop.sim.native import native
+from openloop.native.build import native
 from openloop.workload import Demand
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from openloop.arrays import Floats, Ints
-from openloop.sim.native import native
+from openloop.native.build import native
 
 
 def single_server(arrival: Floats, service: Floats) -> Floats:

@@ -48,6 +48,10 @@ class Objectives:
     default: SLO | None
     classes: Mapping[str, SLO] = field(default_factory=dict)
 
+    @property
+    def slos(self) -> tuple[SLO, ...]:
+        return (*([self.default] if self.default else []), *self.classes.values())
+
     def of(self, workload_class: str | None) -> SLO:
         found = self.classes.get(workload_class, self.default) if workload_class is not None else self.default
         if found is None:

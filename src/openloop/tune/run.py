@@ -256,8 +256,7 @@ class _Search:
 def _tail_of(objectives: Objectives) -> str:
     """The latency that the SLO asks for first."""
     kinds = {TTFT: "ttft_s", E2E: "e2e_s", TPOT: "tpot_s"}
-    whole = [each for each in (objectives.default, *objectives.classes.values()) if each]
-    gates = [gate for slo in whole for gate in slo.gates]
+    gates = [gate for slo in objectives.slos for gate in slo.gates]
     found = (name for kind, name in kinds.items() if any(isinstance(gate, kind) for gate in gates))
     return next(found, "e2e_s")
 

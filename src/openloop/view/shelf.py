@@ -19,7 +19,7 @@ from openloop.records.manifest import MANIFEST_FILE, read_manifest
 from openloop.records.run import MemorySource
 from openloop.records.tail import Tail
 from openloop.records.writer import SPOOL_FILE, TABLE_FILE
-from openloop.report.compare_page import Subject, compared, comparison_report
+from openloop.report.compare_page import Subject, comparison_report
 from openloop.report.curve import FrontierSubject, frontier_headline, frontier_report, frontier_subject
 from openloop.report.page import Report
 from openloop.report.run import RunSubject, read_run_subject, run_headline, run_report
@@ -89,12 +89,8 @@ def _inside(folder: Path, root: Path) -> bool:
     return all(each.resolve().is_relative_to(root) for each in (*read, points, *below))
 
 
-def _objectives(slo: str | Objectives | None) -> Objectives | None:
-    return Objectives(parse_slo(slo)) if isinstance(slo, str) else slo
-
-
-def _own(slo: str | dict[str, Any]) -> Objectives:
-    """What stands in a folder is gates as well, and names no file."""
+def _objectives(slo: str | dict[str, Any] | Objectives) -> Objectives:
+    """Text is gates, of a visitor's as of what stands in a folder: it names no file."""
     return Objectives(parse_slo(slo)) if isinstance(slo, str) else read_slo(slo)
 
 
@@ -180,7 +176,7 @@ class Shelf:
             stamp = entry.stamp
             same = [each for when, each in self._kept.values() if when == stamp and isinstance(each, RunSubject)]
             before = next((each.judged for each in reversed(same) if each.run.path == entry.path), None)
-            return read_run_subject(self._open(entry, stamp), _objectives(slo), request, before=before)
+            return read_run_subject(self._open(entry, stamp), slo and _objectives(slo), request, before=before)
 
         return self._keep(entry, (slo and str(slo), request), read)
 
@@ -189,7 +185,7 @@ class Shelf:
     ) -> FrontierSubject:
         def read() -> FrontierSubject:
             asked = read_asked(entry.path)
-            objectives = _objectives(slo) or _own(asked.slo)
+            objectives = _objectives(slo or asked.slo)
             trials = {}
             for key, where in trials_in(entry.path):
                 inner = Entry(where.relative_to(self.root).as_posix(), "run", where)
@@ -241,9 +237,9 @@ class Shelf:
     def objectives(self, entry: Entry, slo: str | None) -> Objectives | None:
         """What it is held against; None where that is not known yet."""
         if slo is not None or entry.live:
-            return _objectives(slo)
+            return None if slo is None else _objectives(slo)
         if entry.kind == "frontier":
-            return _own(read_asked(entry.path).slo)
+            return _objectives(read_asked(entry.path).slo)
         return self.subject(entry, None).objectives
 
     def compare(self, a: Entry, b: Entry, slo: str | None = None) -> Report:
@@ -256,4 +252,4 @@ class Shelf:
                 same: str | Objectives | None = slo or (subjects[0].objectives if subjects else None)
                 subjects.append(self.subject(entry, same) if entry.kind == "run" else self.frontier(entry, same))
             sources = [each.run if isinstance(each, RunSubject) else Path(str(each.frontier.path)) for each in subjects]
-            return comparison_report(compared(subjects, (a.name, b.name), sources))
+            return comparison_report(subjects, (a.name, b.name), sources)

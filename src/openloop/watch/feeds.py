@@ -4,9 +4,10 @@ import json
 import os
 import time
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,69 +35,54 @@ UNUSED = "lines or spans could not be used"
 METRICS = {"ttft": "ttft_s", "tpot": "tpot_s", "e2e": "e2e_s"}
 
 
-class Feed(Protocol):
+class Feed:
     """What a watch is fed by. Seconds count from the start of the run, or of watching."""
 
-    source: str  # as it is shown
-    ledger: SecondCounts
-    slo: str
-    signals: tuple[str, ...]  # each has its columns in the ledger; goodput and success among them
-    limits: tuple[str, ...]
-    notes: tuple[str, ...]
-    over: bool  # nothing more will come
-    per_hour: float
-    priced: bool
+    def __init__(self, source: str, objectives: Objectives, keep_s: int) -> None:
+        self.source, self.slo = source, str(objectives)
+        gates = dict.fromkeys(gate.name for slo in objectives.slos for gate in slo.gates)
+        self.signals = (GOODPUT, "success", *gates)  # each has its columns in the ledger
+        self.ledger = SecondCounts(columns(self.signals), keep_s)
+        self.limits: tuple[str, ...] = ()
+        self.notes: tuple[str, ...] = ()
+        self.marks: list[TimedMark] = []
+        self.started_s: float | None = None  # by the wall clock
+        self.over = False  # nothing more will come
+        self.per_hour, self.priced = 0.0, False
 
-    @property
-    def started_s(self) -> float | None: ...  # by the wall clock
-    @property
-    def marks(self) -> list[TimedMark]: ...
     def read(self) -> None:
         """Take in what is new."""
 
     def clock(self) -> float:
         """Up to when everything is known."""
+        return float(self.ledger.end)
 
-    def tails(self, start_s: float, end_s: float) -> tuple[dict[str, RollingTail], list[ReplicaTails]]: ...
+    def tails(self, start_s: float, end_s: float) -> tuple[dict[str, RollingTail], list[ReplicaTails]]:
+        raise NotImplementedError
+
     def traffic(self, start_s: float, end_s: float) -> tuple[float | None, int | None]:
         """Requests per second that were due, and how many are in flight at the end."""
+        raise NotImplementedError
 
 
-def gate_names(objectives: Objectives) -> list[str]:
-    slos = [*([objectives.default] if objectives.default else []), *objectives.classes.values()]
-    return list(dict.fromkeys(gate.name for slo in slos for gate in slo.gates))
-
-
-class _Records:
+class _Records(Feed):
     """Judged requests by when they left; what was judged before is replaced as far back as all rows are still held."""
 
     def __init__(self, source: str, objectives: Objectives, prices: Prices | None, keep_s: int = 1 << 40) -> None:
-        self.source, self.objectives, self.prices = source, objectives, prices
-        self.slo = str(objectives)
-        self.signals = (GOODPUT, "success", *gate_names(objectives))
-        self.ledger = SecondCounts(columns(self.signals), keep_s)
-        self.limits: tuple[str, ...] = ()
-        self.notes: tuple[str, ...] = ()
-        self.per_hour, self.priced, self.over = 0.0, False, False
-        self.manifest = Manifest(source="nothing yet")
+        super().__init__(source, objectives, keep_s)
+        self.objectives, self.prices = objectives, prices
         self.judged: JudgedRun | None = None
         self._left_s = self._due_s = np.empty(0)
         self._accepted: Bools = np.empty(0, np.bool_)
         self._order: Ints = np.empty(0, np.int64)
 
-    @property
-    def started_s(self) -> float | None:
-        try:
-            return datetime.fromisoformat(self.manifest.started_at or "").timestamp()
-        except ValueError:
-            return None
-
-    @property
-    def marks(self) -> list[TimedMark]:
-        return [TimedMark(event.at_ns / 1e9, event.kind, event.detail) for event in self.manifest.events]
+    def hear(self, manifest: Manifest) -> None:
+        self.marks = [TimedMark(event.at_ns / 1e9, event.kind, event.detail) for event in manifest.events]
+        with suppress(ValueError):
+            self.started_s = datetime.fromisoformat(manifest.started_at or "").timestamp()
 
     def take(self, run: Run, covered_ns: int = -1) -> None:
-        self.manifest = run.manifest
+        self.hear(run.manifest)
         if not run.num_rows:
             return
         judged = judge_run(run, self.objectives, prices=self.prices)
@@ -198,15 +184,8 @@ class FinishedFeed(_Records):
     def __init__(self, source: str, run: Run, objectives: Objectives, prices: Prices | None) -> None:
         super().__init__(source, objectives, prices)
         self.limits, self.over = run.manifest.notes if run.manifest.source == "import" else (), True
-        self.notes = run.missing
         self.take(run)
         self.notes = (*run.missing, *self.notes)
-
-    def read(self) -> None:
-        pass
-
-    def clock(self) -> float:
-        return float(self.ledger.end)
 
 
 class RunFeed(_Records):
@@ -216,7 +195,7 @@ class RunFeed(_Records):
         super().__init__(folder.name, objectives, prices, keep_s)
         self.limits = ("rows are written when requests end: what is in flight is counted, and judged later",)
         self.tail = Tail(folder, held_s)
-        self.manifest = self.tail.manifest
+        self.hear(self.tail.manifest)
         self._look: Now | None = None  # the last, and by this machine's steady clock, when it was
         self._looked_s = 0.0
 
@@ -225,13 +204,14 @@ class RunFeed(_Records):
             self.take(self.tail.run, self.tail.covered_ns)
             if new < AT_ONCE:
                 break
-        self.manifest, self.over = self.tail.manifest, self.tail.over
+        self.hear(self.tail.manifest)
+        self.over = self.tail.over
 
     def clock(self) -> float:
         """Wall clocks are compared once for each look of the writer: one that is set does not move it."""
         latest, now = self.tail.latest_ns / 1e9, self.tail.looks[-1] if self.tail.looks else None
         if self.over:
-            return float(self.ledger.end)
+            return super().clock()
         if now is None:
             return max(latest, time.time() - self.started_s if self.started_s else 0.0) - SETTLE_S
         if now != self._look:
@@ -314,17 +294,9 @@ class SpanFeed(_Records):
         if self._origin_ns is None:
             return 0.0
         if self.over:
-            return float(self.ledger.end)
+            return super().clock()
         now = self._clock_s + time.monotonic()
         return max(now - self._origin_ns / 1e9, float(self.ledger.end)) - SETTLE_S
 
     def traffic(self, *_: float) -> tuple[float | None, int | None]:
         return None, None  # a span is seen when it ends
-
-    @property
-    def started_s(self) -> float | None:
-        return None if self._origin_ns is None else self._origin_ns / 1e9
-
-
-def wall(seconds: float | None) -> str | None:
-    return None if seconds is None else datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")

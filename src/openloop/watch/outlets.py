@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from openloop.errors import SpecError
+from openloop.export.scores import prometheus_page
 from openloop.spec import plain
 from openloop.watch.burn import Alert
 from openloop.watch.frame import Frame, PassedShare
@@ -38,7 +39,7 @@ class Webhook:
         if parts.scheme not in ("http", "https") or not host:
             raise SpecError("the webhook is no address; write it as https://host/path, best in OPENLOOP_WEBHOOK")
         self.host = host
-        self.delivered = self.failed = 0
+        self.failed = 0
         self.why = ""
         self._url = url
         self._waiting: queue.Queue[bytes | None] = queue.Queue(MOST_WAITING)
@@ -71,7 +72,6 @@ class Webhook:
         while (body := self._waiting.get()) is not None:
             for tried in range(TRIES):
                 if self._post(body):
-                    self.delivered += 1
                     break
                 time.sleep(0.2 * 2**tried)
             else:
@@ -151,23 +151,12 @@ class _Handler(BaseHTTPRequestHandler):
 
 def metrics_page(frame: Frame) -> str:
     """Attainment and goodput first."""
-    lines: list[str] = []
-    told = ""
-    for name, labels, value in _samples(frame):
-        if value is None:
-            continue
-        if name != told:
-            lines.append(f"# TYPE openloop_{name} gauge")
-            told = name
-        inside = ",".join(f'{key}="{_escape(text)}"' for key, text in labels.items())
-        lines.append(f"openloop_{name}{{{inside}}} {float(value)!r}" if inside else f"openloop_{name} {float(value)!r}")
-    return "\n".join(lines) + "\n"
+    return prometheus_page((name, labels, float(value)) for name, labels, value in _samples(frame) if value is not None)
 
 
 def _samples(frame: Frame) -> Iterator[tuple[str, dict[str, str], float | None]]:
     shares = {"all": PassedShare(0.0, frame.attainment, frame.attainment_at_most), **frame.gates}
-    for what in ("attainment", "at_most"):
-        name = "attainment" if what == "attainment" else "attainment_at_most"
+    for name, what in (("attainment", "attainment"), ("attainment_at_most", "at_most")):
         yield from ((name, {"gate": gate}, getattr(each, what)) for gate, each in shares.items())
     for name in ("goodput_rps", "goodput_rps_at_most", "throughput_rps", "tokens_per_s", "offered_rps", "in_flight"):
         yield name, {}, getattr(frame, name)
@@ -181,14 +170,9 @@ def _samples(frame: Frame) -> Iterator[tuple[str, dict[str, str], float | None]]
     yield from (
         ("replica_straggles", {"replica": each.replica}, float(bool(each.straggler))) for each in frame.replicas
     )
-    for long in (True, False):
+    for window in ("long", "short"):
         for burn in frame.burns:
-            window = "long" if long else "short"
             labels = {"signal": burn.signal, "rule": str(burn.rule), "window": window}
-            yield "burn_rate", labels, burn.long if long else burn.short
+            yield "burn_rate", labels, getattr(burn, window)
     yield from (("alert", {"signal": b.signal, "rule": str(b.rule)}, float(b.firing)) for b in frame.burns)
     yield "watched_seconds", {}, frame.at_s
-
-
-def _escape(text: str) -> str:
-    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")

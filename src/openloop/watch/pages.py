@@ -11,9 +11,8 @@ from openloop.load.address import Place
 from openloop.load.prometheus import PageValues, read_figures, read_page
 from openloop.load.scraper import MetricsPage
 from openloop.slo import Objectives
-from openloop.watch.counts import SecondCounts
-from openloop.watch.feeds import gate_names
-from openloop.watch.frame import GOODPUT, ReplicaTails, RollingTail, TimedMark, columns
+from openloop.watch.feeds import Feed
+from openloop.watch.frame import GOODPUT, ReplicaTails, RollingTail, TimedMark
 
 Buckets = dict[float, float]  # by upper edge: how many were no longer
 
@@ -47,26 +46,19 @@ def within(buckets: Buckets, bound_s: float) -> tuple[float, float]:
     return low, high
 
 
-class PageFeed:
+class PageFeed(Feed):
     """What a page counts between one reading and the next; `since_start`: what it has counted so far, once."""
 
     def __init__(
         self, place: Place, objectives: Objectives, window_s: float, keep_s: int, *, since_start: bool = False
     ) -> None:
         self._page = MetricsPage("server", place, timeout_s=5.0)
-        self.source = f"{self._page.where}/metrics"
+        super().__init__(f"{self._page.where}/metrics", objectives, keep_s)
         slo = objectives.default
         if slo is None or objectives.classes:
             raise SpecError("a /metrics page does not tell classes apart: give one SLO for all of it")
-        self.slo = str(objectives)
         self._bounds = {gate.name: gate.within_s for gate in slo.gates if hasattr(gate, "within_s")}
-        self.signals = (GOODPUT, "success", *gate_names(objectives))
-        self.ledger = SecondCounts(columns(self.signals), keep_s)
-        self.limits: tuple[str, ...] = LIMITS
-        self.notes: tuple[str, ...] = ()
-        self.marks: list[TimedMark] = []
-        self.per_hour, self.priced, self.over = 0.0, False, since_start
-        self.started_s: float | None = None
+        self.limits, self.over = LIMITS, since_start
         self._window_s, self._since_start = window_s, since_start
         self._seen: deque[tuple[float, dict[str, Buckets]]] = deque()
         self._figures: dict[str, float] = {}

@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 from openloop.errors import SpecError
@@ -15,7 +16,7 @@ from openloop.score.scorer import objectives_of
 from openloop.slo import Objectives, read_slo
 from openloop.watch.burn import RULES, Alarm, Alert, BurnRule
 from openloop.watch.counts import SecondCounts
-from openloop.watch.feeds import Feed, FinishedFeed, RunFeed, SpanFeed, wall
+from openloop.watch.feeds import Feed, FinishedFeed, RunFeed, SpanFeed
 from openloop.watch.frame import GOODPUT, Frame, disruptions, share
 from openloop.watch.pages import PageFeed
 
@@ -137,9 +138,10 @@ class _Looked:
             *((mark.kind, mark.detail, mark.at_s, mark.at_s + settings.disruption_s) for mark in marks),
             *(("alert", ", ".join(sorted(signals)), a, b) for a, b, signals in self._stretches),
         ]
+        when = None if feed.started_s is None else datetime.fromtimestamp(feed.started_s + at_s, UTC)
         return Frame(
             at_s=at_s,
-            at=None if feed.started_s is None else wall(feed.started_s + at_s),
+            at=when.isoformat(timespec="seconds") if when else None,
             window_s=span,
             slo=feed.slo,
             ended=int(ledger.total("ended", start, at_s)),

@@ -45,8 +45,8 @@ class Target(ABC):
         """The whole request."""
 
     @abstractmethod
-    def read(self, blocks: list[bytes], stamps: list[int]) -> Outcome:
-        """What came back, read by read, and when."""
+    def read(self, raw: bytes, ends: list[int], stamps: list[int]) -> Outcome:
+        """What came back, where each read of it ends, and when that was."""
 
 
 class HttpTarget(Target):
@@ -67,8 +67,8 @@ class HttpTarget(Target):
         usual = {name: value for name, value in self.usual_headers.items() if name.lower() not in names}
         return encode_head(self.method, self.base + self.path, self.host, usual | given)
 
-    def read(self, blocks: list[bytes], stamps: list[int]) -> Outcome:
-        return self.decode(Reply(blocks, stamps))
+    def read(self, raw: bytes, ends: list[int], stamps: list[int]) -> Outcome:
+        return self.decode(Reply(raw, ends, stamps))
 
     def decode(self, reply: Reply) -> Outcome:
         status = reply.http_status

@@ -20,8 +20,8 @@ class Function(Target):
     def encode(self, ask: Ask, number: int) -> bytes:  # noqa: ARG002
         return msgspec.json.encode(ask)
 
-    def read(self, blocks: list[bytes], stamps: list[int]) -> Outcome:
+    def read(self, raw: bytes, ends: list[int], stamps: list[int]) -> Outcome:  # noqa: ARG002
         found = Outcome(event_ns=list(stamps), first_any_ns=stamps[0] if stamps else None)
         if self.keep_text:
-            found.text = b"".join(blocks).decode("utf-8", "replace")
+            found.text = raw.decode("utf-8", "replace")
         return found

@@ -17,6 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from openloop.native import foreign
+
 
 @dataclass(frozen=True)
 class Scalar:
@@ -115,7 +117,7 @@ def translate(function: Callable[..., Any], kinds: Sequence[Kind], entry: str) -
     lines.append(f"store {_returned(back)} %r, ptr %box" if back else "ret void")
     lines.insert(-1, f"%r = {call}" if back else call)
     body = "\n  ".join([*lines, "ret void"] if back else lines)
-    return module.text() + f"\ndefine void @{entry}(ptr noalias %box) nounwind {{\n  {body}\n}}\n", result
+    return f"define void @{entry}(ptr noalias %box) nounwind {{\n  {body}\n}}\n" + module.text(), result
 
 
 def _returned(parts: list[str]) -> str:
@@ -171,7 +173,8 @@ _PLAIN = {ast.Add: ("add", "fadd"), ast.Sub: ("sub", "fsub"), ast.Mult: ("mul", 
 _BITS = {ast.BitAnd: "and", ast.BitOr: "or", ast.BitXor: "xor", ast.LShift: "shl"}
 _COMPARED = {ast.Lt: "lt", ast.LtE: "le", ast.Gt: "gt", ast.GtE: "ge", ast.Eq: "eq", ast.NotEq: "ne"}
 _INTRINSICS = {math.ceil: "ceil", math.floor: "floor", math.log2: "log2", np.rint: "rint"}
-_STORED = {"i8": (INT, "i64"), "i4": (INT, "i32"), "f8": (REAL, "double"), "u8": (WORD, "i64")}
+_STORED = {"i8": (INT, "i64"), "i4": (INT, "i32"), "u1": (INT, "i8"), "f8": (REAL, "double"), "u8": (WORD, "i64")}
+_WIDENED = {"i32": "sext", "i8": "zext"}
 
 
 class _Body(ast.NodeVisitor):
@@ -340,12 +343,12 @@ class _Body(ast.NodeVisitor):
     def load(self, at: str, dtype: np.dtype[Any], tag: str) -> Value:
         kind, llvm = _STORED[dtype.str[1:]]
         found = self.emit(f"load {llvm}, ptr {at}, {tag}")
-        return Value(kind, (self.emit(f"sext i32 {found} to i64") if llvm == "i32" else found,))
+        return Value(kind, (self.emit(f"{_WIDENED[llvm]} {llvm} {found} to i64") if llvm in _WIDENED else found,))
 
     def store(self, at: str, dtype: np.dtype[Any], tag: str, value: Value) -> None:
         kind, llvm = _STORED[dtype.str[1:]]
         part = self.cast(value, kind).parts[0]
-        part = self.emit(f"trunc i64 {part} to i32") if llvm == "i32" else part
+        part = self.emit(f"trunc i64 {part} to {llvm}") if llvm in _WIDENED else part
         self.lines.append(f"store {llvm} {part}, ptr {at}, {tag}")
 
     def element(self, owner: Value, index: ast.expr) -> str:
@@ -514,6 +517,8 @@ class _Body(ast.NodeVisitor):
         what = called.kind.value if isinstance(called.kind, Known) else None
         if node.keywords or what is None:
             raise self.generic_visit(node)
+        if what is foreign:
+            return self.call_foreign(*given)
         if what is len:
             return Value(INT, (given[0].parts[1],))
         if what in (int, np.int64):
@@ -566,6 +571,11 @@ class _Body(ast.NodeVisitor):
                 made = self.emit(f"insertvalue {shape} {made}, {value}, {place}")
             parts.append(f"{shape} {made}")
         return Value(INT, (self.emit(f"call i64 {called.parts[0]}({', '.join(parts)})"),))
+
+    def call_foreign(self, address: Value, *given: Value) -> Value:
+        at = self.emit(f"inttoptr i64 {address.parts[0]} to ptr")
+        parts = [f"{leaves(each.kind)[0]} {each.parts[0]}" for each in given]
+        return Value(INT, (self.emit(f"call i64 {at}({', '.join(parts)})"),))
 
     # Statements.
 

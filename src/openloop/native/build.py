@@ -1,36 +1,26 @@
-"""Functions of the simulator as machine code: compiled when they are first called, and kept on disk.
+"""Functions as machine code: compiled when they are first called, and kept on disk.
 
 Numba would take many times as long: it types, optimises and assembles every function by itself and again in all that
 call it. Where numba is switched off (NUMBA_DISABLE_JIT=1) these are plain Python too, with equal results.
 """
 
-import contextlib
 import ctypes
 import functools
 import hashlib
-import os
 import struct
 from collections.abc import Callable, Iterator
-from pathlib import Path
-from types import FunctionType
 from typing import Any, Generic, ParamSpec, TypeVar
 
 import llvmlite
 import llvmlite.binding as llvm
 import numpy as np
 
-from openloop.sim.translate import INT, REAL, Kind, Known, Pointer, Table, Tables, leaves, translate
-
-try:
-    import fcntl
-except ImportError:  # Windows has none
-    fcntl = None  # type: ignore[assignment]
+from openloop.native.kept import PLAIN, kept, made_of
+from openloop.native.translate import INT, REAL, Kind, Known, Pointer, Table, Tables, leaves, translate
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
-PLAIN = os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0")
-KEPT = 64  # functions on disk, at most
 LONG = 2000  # lines of LLVM's language from which on little is won by twice the time to optimise
 LETTERS = {"i64": "q", "ptr": "q", "double": "d", "i1": "?"}
 
@@ -56,10 +46,10 @@ class _Native(Generic[P, R]):
 
 class _Entry:
     def __init__(self, function: Callable[..., Any], kinds: tuple[Kind, ...]) -> None:
-        made_of = (llvmlite.__version__, str(_target()[0].triple), _target()[1:], kinds, *_made_of(function, set()))
-        name = f"{function.__name__}-{hashlib.sha256(repr(made_of).encode()).hexdigest()[:24]}"
+        source = (llvmlite.__version__, str(_target()[0].triple), _target()[1:], kinds, *made_of(function))
+        name = f"{function.__name__}-{hashlib.sha256(repr(source).encode()).hexdigest()[:24]}"
         if name not in _LOADED:
-            _LOADED[name] = _load(name, _kept(name, lambda: _compile(function, kinds, name)))
+            _LOADED[name] = _load(name, kept(name, lambda: _compile(function, kinds, name)))
         self.call, back = _LOADED[name]
         self.given, self.back = struct.Struct("=" + "".join(map(_letters, kinds))), struct.Struct(f"={back}")
         self.size = max(self.given.size, self.back.size, 8)
@@ -108,22 +98,6 @@ def _letters(kind: Kind) -> str:
     return "".join(LETTERS[leaf] for leaf in leaves(kind))
 
 
-def _made_of(function: Any, seen: set[Any]) -> Iterator[Any]:
-    """All that its code depends on: its own, that of what it calls, and the numbers that it names."""
-    function = getattr(function, "__wrapped__", function)
-    if function in seen:
-        return
-    seen.add(function)
-    code = function.__code__
-    yield code.co_code, code.co_consts, code.co_names, code.co_varnames
-    for name in code.co_names:
-        value = function.__globals__.get(name)
-        if isinstance(value, FunctionType | _Native):
-            yield from _made_of(value, seen)
-        elif isinstance(value, int | float | np.integer):
-            yield name, value
-
-
 @functools.cache
 def _target() -> tuple[Any, str, str]:
     """What code is made for: the kind of machine, its processor, and what that can do."""
@@ -155,74 +129,30 @@ def _load(name: str, kept: bytes) -> tuple[Any, str]:
     return ctypes.CFUNCTYPE(None, ctypes.c_void_p)(_engine().get_function_address(name)), back.decode()
 
 
+def compile_movable(function: Callable[..., Any], kinds: tuple[Kind, ...]) -> bytes:
+    """Machine code that runs wherever it lies, on any processor of this kind, from its first byte on."""
+    text, _ = translate(function, kinds, "entry")
+    machine = _target()[0].create_target_machine(opt=2, reloc="pic", codemodel="small")
+    held = llvm.ObjectFileRef.from_data(_assemble(text, machine))
+    sections = [(each.name(), each.is_text(), each.data()) for each in held.sections() if each.size()]
+    texts = [data for _, is_text, data in sections if is_text]
+    if len(texts) != 1 or any(".rela.text" in str(name) for name, _, _ in sections):
+        raise TypeError(f"{function.__name__} needs more than its own code")
+    return bytes(texts[0])
+
+
 def _compile(function: Callable[..., Any], kinds: tuple[Kind, ...], name: str) -> bytes:
     """What it gives back, in letters, a line's end, and the machine code."""
     text, result = translate(function, kinds, f'"{name}"')
-    machine, module = _machine(), llvm.parse_assembly(text)
+    return _letters(result).encode() + b"\n" + _assemble(text, _machine())
+
+
+def _assemble(text: str, machine: Any) -> bytes:
+    """LLVM's language to an object file."""
+    module = llvm.parse_assembly(text)
     module.triple, module.data_layout = llvm.get_process_triple(), str(machine.target_data)
     level = 1 if text.count("\n") > LONG else 2
     builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=level))
     builder.getModulePassManager().run(module, builder)
     code: bytes = machine.emit_object(module)
-    return _letters(result).encode() + b"\n" + code
-
-
-def _kept(name: str, make: Callable[[], bytes]) -> bytes:
-    """As it is on disk, or made; by one process, while others that want it wait."""
-    folder = _folder()
-    if folder is None:
-        return make()
-    path = folder / f"{name}.o"
-    if found := _read(path):
-        return found
-    with _alone(folder):
-        if not (found := _read(path)):
-            found = make()
-            _write(path, found)
-    return found
-
-
-def _read(path: Path) -> bytes:
-    """Nothing if it is not there, or not whole."""
-    with contextlib.suppress(OSError):
-        held = path.read_bytes()
-        if hashlib.sha256(held[32:]).digest() == held[:32]:
-            return held[32:]
-    return b""
-
-
-def _write(path: Path, code: bytes) -> None:
-    with contextlib.suppress(OSError):
-        new = path.with_suffix(f".{os.getpid()}")
-        new.write_bytes(hashlib.sha256(code).digest() + code)
-        new.replace(path)
-        for old in sorted(path.parent.glob("*.o"), key=lambda each: each.stat().st_mtime)[:-KEPT]:
-            old.unlink(missing_ok=True)
-
-
-@functools.cache
-def _folder() -> Path | None:
-    """Where numba is told to keep its own, beside the source, or in the user's home; None: nothing can be kept."""
-    told, home = os.environ.get("NUMBA_CACHE_DIR"), os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    places = [told] if told else [str(Path(__file__).with_name("__pycache__")), home]
-    for place in places:
-        with contextlib.suppress(OSError, RuntimeError):
-            folder = Path(place).expanduser() / "openloop"
-            folder.mkdir(parents=True, exist_ok=True)
-            if os.access(folder, os.W_OK):
-                return folder
-    return None
-
-
-@contextlib.contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """One process at a time, where the system can say so."""
-    handle = None
-    with contextlib.suppress(AttributeError, OSError):
-        handle = os.open(folder, os.O_RDONLY)
-        fcntl.flock(handle, fcntl.LOCK_EX)
-    try:
-        yield
-    finally:
-        if handle is not None:
-            os.close(handle)
+    return code

@@ -1,0 +1,376 @@
+"""The ordinary work of a worker in machine code: requests go out when they are due, and what comes back is stamped.
+
+Waking up costs most where tokens are few, and Python most of that. So the code below waits, sends what it was given on
+connections that are idle, reads every connection that has an answer on its way, and comes back when there is something
+else to do: the clock is to be looked at, no connection is idle, or one is in trouble. What it read is whole chunks of a
+response whose head was followed already, or else it is told of, to be followed before long.
+
+This is Python that LLVM compiles, and it is run as machine code only: workers map it, and need neither. Where that
+cannot be, they read everything themselves, with the same result.
+"""
+
+import ctypes
+import mmap
+import os
+import struct
+from array import array
+from collections.abc import Iterator
+from typing import Any
+
+from openloop.clock import EDGE, READ, Poller, Timer
+from openloop.native import foreign
+
+# Of a connection, whose place is its file's number: whether its reads are ordinary; whether it was told of; whether its
+# head is over and chunks come; bytes that are kept, in how many reads; where the head ends among them; up to where they
+# are whole chunks; how many stamps are the kernel's.
+LINE = ("ours", "told", "chunked", "used", "reads", "head", "followed", "kernel")
+POST = ("due_ns", "payload", "size", "fd", "sent_ns", "sent")  # to be sent; then: where and when, and how much
+C = ("clock_gettime", "clock_nanosleep", "epoll_wait", "recvmsg", "send", "timerfd_settime")
+# Until when to read, and whether what is told of is urgent; when sockets were looked at and are to be next, and how
+# long a rest is; the wall clock minus ours; how many are told of and in trouble; how many were posted, and are gone,
+# since the beginning; how many connections are idle, and how many are few; files.
+TIMES = ("next_ns", "check_ns", "looked_ns", "read_ns", "rest_ns", "offset_ns", "known_ns", "timer_ns")
+STATE = (*TIMES, "eager", "told", "troubled", "posted", "gone", "idle", "few", "epoll", "timer", "data", *C)
+SIZE = 12288  # bytes of a connection that are kept here
+MARKS = 256  # reads of it
+READ_SIZE = 4096
+EVENTS = 64  # files that are ready, looked at in one go
+POSTS = 1024  # at a time
+IDLE = 1024
+MOST_LINES = 32768
+NO_RESERVE = 0x4000  # memory that nobody touches costs nothing
+
+# Words that the kernel reads and writes: a message, where its bytes and stamp go, times, and a timer's setting.
+MESSAGE, VECTOR, CONTROL, NOW, THEN, SETTING, WORDS = 0, 8, 16, 24, 26, 28, 32
+ANCILLARY = 64
+STAMPED = 1 | 35 << 32  # SOL_SOCKET, SO_TIMESTAMPNS
+REALTIME, MONOTONIC, ABSOLUTE = 0, 1, 1
+SECOND = 1_000_000_000
+SOON_NS = 20_000_000
+NO_SIGNAL = 0x4000
+LONG_NS = 600_000_000_000
+NEVER = 1 << 62
+
+
+def gather(
+    state: Any,
+    words: Any,
+    lines: Any,
+    marks: Any,
+    data: Any,
+    events: Any,
+    told: Any,
+    troubled: Any,
+    posts: Any,
+    idle: Any,
+) -> None:
+    """Send and read until there is something else to do."""
+    w = state[0]
+    while True:
+        due = send_due(w, words, lines, posts, idle)
+        now = clock(w, words, MONOTONIC)
+        if due <= now or now >= w.next_ns or now >= w.check_ns or (w.told > 0 and (w.eager or w.idle < w.few)):
+            return
+        if now < w.read_ns and w.eager == 0:
+            rest(w, words, min(due, w.next_ns, w.read_ns, w.check_ns))
+            continue
+        ready = wait(w, words, events, min(due, w.next_ns, w.check_ns))
+        now = clock(w, words, MONOTONIC)
+        for n in range(ready):
+            fd = events[3 * n + 1]
+            if fd == w.timer:
+                continue
+            if fd >= len(lines) or events[3 * n] != READ or receive(w, words, lines, marks, data, told, fd) == 0:
+                troubled[2 * w.troubled] = fd
+                troubled[2 * w.troubled + 1] = events[3 * n]
+                w.troubled += 1
+            moment = clock(w, words, MONOTONIC)
+            if moment >= due:
+                due = send_due(w, words, lines, posts, idle)
+            if moment >= w.next_ns or moment >= due:
+                return
+        w.read_ns = now + w.rest_ns if ready * w.rest_ns > 2 * (now - w.looked_ns) else 0
+        w.looked_ns = now
+        if w.troubled > 0:
+            return
+
+
+def send_due(w: Any, words: Any, lines: Any, posts: Any, idle: Any) -> int:
+    """Send whatever is due; when the next is: in the past, if somebody else must see to it."""
+    while w.gone < w.posted:
+        post = posts[w.gone % POSTS]
+        now = clock(w, words, MONOTONIC)
+        if post.due_ns > now or w.idle == 0:
+            return int(post.due_ns)
+        w.idle -= 1
+        w.gone += 1
+        post.fd = idle[w.idle]
+        post.sent_ns = now
+        line = lines[post.fd]
+        line.ours = 1
+        line.chunked = 0
+        post.sent = foreign(w.send, post.fd, post.payload, post.size, NO_SIGNAL)
+        if post.sent != post.size:
+            return 0
+    return NEVER
+
+
+def clock(w: Any, words: Any, which: int) -> int:
+    foreign(w.clock_gettime, which, words[NOW:])
+    return int(words[NOW] * SECOND + words[NOW + 1])
+
+
+def rest(w: Any, words: Any, until_ns: int) -> None:
+    """Wait for the moment and for nothing else."""
+    words[THEN] = until_ns // SECOND
+    words[THEN + 1] = until_ns % SECOND
+    foreign(w.clock_nanosleep, MONOTONIC, ABSOLUTE, words[THEN:], 0)
+
+
+def wait(w: Any, words: Any, events: Any, until: int) -> int:
+    """How many files are ready, before a moment."""
+    ready = whole(foreign(w.epoll_wait, w.epoll, events, EVENTS, 0))
+    if ready == 0:
+        if until != w.timer_ns:
+            words[SETTING + 2] = until // SECOND
+            words[SETTING + 3] = until % SECOND
+            foreign(w.timerfd_settime, w.timer, ABSOLUTE, words[SETTING:], 0)
+            w.timer_ns = until
+        ready = whole(foreign(w.epoll_wait, w.epoll, events, EVENTS, -1))
+    return max(ready, 0)
+
+
+def whole(number: int) -> int:
+    """What C calls an int: half of what comes back."""
+    return (number << 32) >> 32
+
+
+def receive(w: Any, words: Any, lines: Any, marks: Any, data: Any, told: Any, fd: int) -> int:
+    """One read; 0: it is nothing ordinary."""
+    line = lines[fd]
+    if line.ours == 0 or line.used > SIZE - READ_SIZE or line.reads == MARKS:
+        return 0
+    at = fd * SIZE + line.used
+    words[VECTOR] = w.data + at
+    words[VECTOR + 1] = READ_SIZE
+    words[MESSAGE + 5] = ANCILLARY
+    got = foreign(w.recvmsg, fd, words, 0)
+    if got <= 0:
+        return 0
+    stamp = stamp_of(w, words, line)
+    mark = 2 * (fd * MARKS + line.reads)
+    line.used += got
+    line.reads += 1
+    marks[mark] = line.used
+    marks[mark + 1] = stamp
+    if line.told == 0:
+        start = at
+        if line.chunked == 0 and at == fd * SIZE:
+            start = after_head(data, at, at + got)
+            line.head = start - at
+            line.chunked = 1 if start < at + got else 0  # else there may be nothing more to come
+        if line.chunked and in_whole_chunks(data, start, at + got):
+            line.followed = line.used
+        else:
+            line.told = 1
+            told[w.told] = fd
+            w.told += 1
+    return 1
+
+
+def stamp_of(w: Any, words: Any, line: Any) -> int:
+    """When it had arrived by the kernel, on our clock; else now."""
+    if words[MESSAGE + 5] < 32 or words[CONTROL + 1] != STAMPED:
+        return clock(w, words, MONOTONIC)
+    wall = words[CONTROL + 2] * SECOND + words[CONTROL + 3]
+    stamp = wall - w.offset_ns
+    if stamp > w.known_ns or stamp <= w.known_ns - SOON_NS:
+        now = clock(w, words, MONOTONIC)
+        w.known_ns = now
+        if stamp > now or stamp <= now - SOON_NS:  # the wall clock was set, or nobody read for a while
+            w.offset_ns = measure_offset(w, words)
+            stamp = wall - w.offset_ns
+            if stamp > now + SOON_NS or stamp <= now - LONG_NS:
+                return now
+    line.kernel += 1
+    return int(stamp)
+
+
+def measure_offset(w: Any, words: Any) -> int:
+    """Between the wall clock and ours, by the tightest of three readings."""
+    least = NEVER
+    offset = 0
+    for _ in range(3):
+        before = clock(w, words, MONOTONIC)
+        wall = clock(w, words, REALTIME)
+        after = clock(w, words, MONOTONIC)
+        if after - before < least:
+            least = after - before
+            offset = wall - (before + after) // 2
+    return offset
+
+
+def after_head(data: Any, at: int, stop: int) -> int:
+    """Where a head is over: at an empty line."""
+    while at + 4 <= stop:
+        if data[at] == 13 and data[at + 1] == 10 and data[at + 2] == 13 and data[at + 3] == 10:
+            return at + 4
+        at += 1
+    return stop
+
+
+def in_whole_chunks(data: Any, at: int, stop: int) -> int:
+    """Whether these bytes are chunks of a body, none of them the last."""
+    while at < stop:
+        size = 0
+        most = min(at + 7, stop)
+        while at < most:
+            digit = hex_digit(data[at])
+            if digit < 0:
+                break
+            size = size * 16 + digit
+            at += 1
+        if size == 0 or at + 2 > stop or data[at] != 13 or data[at + 1] != 10:
+            return 0
+        at += size + 4
+    return 1 if at == stop else 0
+
+
+def hex_digit(letter: int) -> int:
+    if letter >= 48 and letter <= 57:
+        return letter - 48
+    small = letter | 32
+    if small >= 97 and small <= 102:
+        return small - 87
+    return -1
+
+
+class Line(ctypes.Structure):
+    _fields_ = tuple((name, ctypes.c_int64) for name in LINE)
+
+
+class Post(ctypes.Structure):
+    _fields_ = tuple((name, ctypes.c_int64) for name in POST)
+
+
+class State(ctypes.Structure):
+    _fields_ = tuple((name, ctypes.c_int64) for name in STATE)
+
+
+def tables(lines: int) -> dict[str, tuple[str | tuple[str, ...], int]]:
+    """What `gather` works on, each with its kind of items and how many of them; rows have names of whole numbers."""
+    return {
+        "state": (STATE, 1),
+        "words": ("i8", WORDS),
+        "lines": (LINE, lines),
+        "marks": ("i8", 2 * MARKS * lines),
+        "data": ("u1", SIZE * lines),
+        "events": ("i4", 3 * EVENTS),
+        "told": ("i8", lines),
+        "troubled": ("i8", 2 * EVENTS),
+        "posts": (POST, POSTS),
+        "idle": ("i8", IDLE),
+    }
+
+
+class Intake:
+    """What `gather` has read, and where it does."""
+
+    def __init__(self, code: bytes, poller: Poller, rest_ns: int, few: int) -> None:
+        """Raises OSError where code or memory cannot be mapped."""
+        self._timer = Timer()
+        poller.watch(self._timer.fd, READ | EDGE)
+        entry = _mapped(code)
+        limit = os.sysconf("SC_OPEN_MAX")
+        self.count = min(limit, MOST_LINES) if limit > 0 else MOST_LINES
+        sizes = {name: _size(*each) for name, each in tables(self.count).items()}
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NO_RESERVE
+        memory = mmap.mmap(-1, sum(sizes.values()), flags=flags)
+        base = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+        places, at = {}, 0
+        for name, size in sizes.items():
+            places[name], at = at, at + size
+        whole = memoryview(memory)
+        words, self._marks, self._told, self._troubled, self._idle = (
+            whole[places[name] : places[name] + sizes[name]].cast("q")
+            for name in ("words", "marks", "told", "troubled", "idle")
+        )
+        self._data = whole[places["data"] : places["data"] + sizes["data"]]
+        self.lines = (Line * self.count).from_buffer(memory, places["lines"])
+        self._posts = (Post * POSTS).from_buffer(memory, places["posts"])
+        self.state = State.from_buffer(memory, places["state"])
+        self.state.epoll, self.state.timer, self.state.rest_ns = poller.fileno(), self._timer.fd, rest_ns
+        self.state.few = few
+        self.state.data = base + places["data"]
+        libc = ctypes.CDLL(None)
+        for name in C:
+            setattr(self.state, name, ctypes.cast(getattr(libc, name), ctypes.c_void_p).value)
+        words[MESSAGE + 2], words[MESSAGE + 3] = base + places["words"] + 8 * VECTOR, 1
+        words[MESSAGE + 4] = base + places["words"] + 8 * CONTROL
+        box = [(base + places[name], count) for name, (_, count) in tables(self.count).items()]
+        self._box = ctypes.create_string_buffer(
+            struct.pack(f"{2 * len(box)}q", *(each for pair in box for each in pair))
+        )
+        self._entry, self._at = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(entry), ctypes.addressof(self._box)
+
+    def gather(self) -> None:
+        self._entry(self._at)
+
+    def post(self, due_ns: int, payload: bytes) -> None:
+        """To be sent when it is due, which is not before the one that was posted last; the bytes must stay."""
+        post = self._posts[self.state.posted % POSTS]
+        post.due_ns, post.size = due_ns, len(payload)
+        post.payload = ctypes.cast(ctypes.c_char_p(payload), ctypes.c_void_p).value
+        self.state.posted += 1
+
+    def gone(self, since: int) -> Iterator[Post]:
+        """What was sent since so many were."""
+        return (self._posts[number % POSTS] for number in range(since, self.state.gone))
+
+    def recall(self) -> None:
+        """What is not gone is not to be sent."""
+        self.state.posted = self.state.gone
+
+    def offer(self, files: list[int]) -> None:
+        """Connections to send on, the last of them first."""
+        self.state.idle = len(files)
+        self._idle[: len(files)] = array("q", files)
+
+    def told(self) -> list[int]:
+        """Files with something to be followed."""
+        count, self.state.told = self.state.told, 0
+        return self._told[:count].tolist()
+
+    def troubled(self) -> Iterator[tuple[int, int]]:
+        """Files that something else is to be done about, and what they are ready for."""
+        count, self.state.troubled = self.state.troubled, 0
+        return zip(*[iter(self._troubled[: 2 * count].tolist())] * 2, strict=True)
+
+    def take(self, fd: int, line: Line) -> tuple[bytes, list[int], list[int]]:
+        """All that was read of a connection: bytes, where each read ends, and when it was."""
+        start, first = fd * SIZE, 2 * fd * MARKS
+        marks = self._marks[first : first + 2 * line.reads].tolist()
+        data = bytes(self._data[start : start + line.used])
+        line.told = line.used = line.reads = line.head = line.followed = line.kernel = 0
+        return data, marks[::2], marks[1::2]
+
+
+def _size(kind: str | tuple[str, ...], count: int) -> int:
+    """In bytes, of whole words."""
+    return -(-count * (int(kind[1:]) if isinstance(kind, str) else 8 * len(kind)) // 64) * 64
+
+
+def _mapped(code: bytes) -> int:
+    """Where it can be run."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+    file = os.memfd_create("openloop")
+    try:
+        os.write(file, code)
+        found: int = libc.mmap(None, len(code), mmap.PROT_READ | mmap.PROT_EXEC, mmap.MAP_PRIVATE, file, 0)
+    finally:
+        os.close(file)
+    if found == ctypes.c_void_p(-1).value:
+        raise OSError(ctypes.get_errno(), "mmap")
+    return found
