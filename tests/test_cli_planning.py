@@ -86,6 +86,9 @@ def test_a_decision_and_a_tuning_are_folders(tmp_path: Path) -> None:
         (("hedge", "--service", "exponential(1s)", "--after", "p100"), "percentile 100"),
         (("decide", "nowhere.yaml"), "cannot be read"),
         (("tune", "nowhere.yaml", "--space", "x.yaml", "--slo", "ttft<=1s", "--rate", "1"), "cannot be read"),
+        (("sim", "nowhere.yaml", "--policy", "static"), "--policy is --batching now"),
+        (("report", "a", "--against", "b"), "--against is --compare now"),
+        (("sweep", "--beside", "b"), "--beside is --compare now"),
     ],
 )
 def test_bad_input_is_one_sentence(

@@ -194,8 +194,8 @@ def test_no_function_imports_outside_the_command_line() -> None:
 # Class names that stand for one thing in several rooms, and why they may.
 SHARED_NAMES = {
     "Ask": "what is asked: as a workload makes it, and as the endpoint and the proxy read it off the wire",
-    "Row": "a row of records, and the type of a table's row in the simulator's translator",
-    "Table": "a table of a report, and the type of one in the simulator's translator",
+    "Row": "a row of records, and the type of a table's row in the translator to machine code",
+    "Table": "a table of a report, and the type of one in the translator to machine code",
 }
 
 

@@ -18,7 +18,7 @@ ENDLESS = 1e200  # a cost beyond it is that of nothing
 @cli.command()
 @click.argument("runs", nargs=-1, required=True, type=PLACE)
 @click.option("-o", "--out", type=PATH, help="File to write the model to, such as model.yaml.")
-@click.option("--known", help="BatchLimits that need not be found, as batching=chunked,max_sequences=256.")
+@click.option("--known", help="Limits that need not be found, as batching=chunked,max_sequences=256.")
 @click.option("--suggest", is_flag=True, help="Also say which measurement would tell what these runs do not.")
 @JSON
 def calibrate(runs: tuple[Path, ...], out: Path | None, known: str | None, suggest: bool, as_json: bool) -> None:

@@ -19,6 +19,17 @@ RAY = click.option(
     help="On all machines of the Ray cluster at this address, or that this machine belongs to (docs/scale.md).",
 )
 
+
+def renamed(old: str, new: str) -> Callable[[Any], Any]:
+    """A flag that is no more: whoever still gives it is told its name."""
+
+    def refuse(ctx: click.Context, _: click.Parameter, value: str | None) -> None:
+        if value is not None:
+            raise click.UsageError(f"{old} is {new} now", ctx)
+
+    return click.option(old, hidden=True, expose_value=False, callback=refuse)
+
+
 Flag = tuple[str, str, str, dict[str, Any]]
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from openloop.cli.common import DURATION, JSON, PATH, RATE, cli, progress_bar, say, tell, tell_run, tell_score
-from openloop.cli.options import PRICES, REQUIRE, RUN, SLO
+from openloop.cli.options import PRICES, REQUIRE, RUN, SLO, renamed
 
 WORTH_A_BAR = 50_000  # rows
 
@@ -96,6 +96,7 @@ def score(
 @click.option("-o", "--out", type=PATH, help="Write one self-contained HTML file.")
 @click.option("--slo", help="Gates, a preset or a YAML file; by default the SLO that stands there.")
 @click.option("--compare", type=PATH, help="Another of its kind: WHAT is the baseline, this the candidate.")
+@renamed("--against", "--compare")
 @click.option("--request", type=int, help="Also show the tokens of the request with this number.")
 @click.option(
     "--point", type=RATE, help="Of a frontier: which rate to show in detail.  [default: the last before the knee]"

@@ -249,11 +249,11 @@ class Line(ctypes.Structure):
     _fields_ = tuple((name, ctypes.c_int64) for name in LINE)
 
 
-class Post(ctypes.Structure):
+class Posted(ctypes.Structure):
     _fields_ = tuple((name, ctypes.c_int64) for name in POST)
 
 
-class State(ctypes.Structure):
+class IntakeState(ctypes.Structure):
     _fields_ = tuple((name, ctypes.c_int64) for name in STATE)
 
 
@@ -297,8 +297,8 @@ class Intake:
         )
         self._data = whole[places["data"] : places["data"] + sizes["data"]]
         self.lines = (Line * self.count).from_buffer(memory, places["lines"])
-        self._posts = (Post * POSTS).from_buffer(memory, places["posts"])
-        self.state = State.from_buffer(memory, places["state"])
+        self._posts = (Posted * POSTS).from_buffer(memory, places["posts"])
+        self.state = IntakeState.from_buffer(memory, places["state"])
         self.state.epoll, self.state.timer, self.state.rest_ns = poller.fileno(), self._timer.fd, rest_ns
         self.state.few = few
         self.state.data = base + places["data"]
@@ -323,7 +323,7 @@ class Intake:
         post.payload = ctypes.cast(ctypes.c_char_p(payload), ctypes.c_void_p).value
         self.state.posted += 1
 
-    def gone(self, since: int) -> Iterator[Post]:
+    def gone(self, since: int) -> Iterator[Posted]:
         """What was sent since so many were."""
         return (self._posts[number % POSTS] for number in range(since, self.state.gone))
 
