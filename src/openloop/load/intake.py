@@ -21,8 +21,8 @@ from openloop.clock import EDGE, READ, Poller, Timer
 from openloop.native import foreign
 
 # Of a connection, whose place is its file's number: whether its reads are ordinary; whether it was told of; whether its
-# head is over and chunks come; bytes that are kept, in how many reads; where the head ends among them; up to where they
-# are whole chunks; how many stamps are the kernel's.
+# head is to come (0), is over and chunks come (1), or neither (-1); bytes that are kept, in how many reads; where the
+# head ends among them; up to where they are whole chunks; how many stamps are the kernel's.
 LINE = ("ours", "told", "chunked", "used", "reads", "head", "followed", "kernel")
 POST = ("due_ns", "payload", "size", "fd", "sent_ns", "sent")  # to be sent; then: where and when, and how much
 C = ("clock_gettime", "clock_nanosleep", "epoll_wait", "recvmsg", "send", "timerfd_settime")
@@ -168,8 +168,8 @@ def receive(w: Any, words: Any, lines: Any, marks: Any, data: Any, told: Any, fd
         if line.chunked == 0 and at == fd * SIZE:
             start = after_head(data, at, at + got)
             line.head = start - at
-            line.chunked = 1 if start < at + got else 0  # else there may be nothing more to come
-        if line.chunked and in_whole_chunks(data, start, at + got):
+            line.chunked = 1 if start < at + got else -1  # there may be nothing more to come
+        if line.chunked == 1 and in_whole_chunks(data, start, at + got):
             line.followed = line.used
         else:
             line.told = 1

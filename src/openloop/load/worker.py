@@ -215,7 +215,8 @@ class _Worker:
         intake.gather()
         self._note_gone(intake)
         self._follow_lines(intake)
-        self._keep_enough(self.pools[0])
+        for pool in self.pools:
+            self._keep_enough(pool)
         if time.monotonic_ns() >= self.next_ns:
             self._dispatch()
         self._deal_with(intake.troubled())
@@ -727,7 +728,7 @@ class _Worker:
         if whole:
             self._complete(connection, request)
         elif connection.line is not None:
-            connection.line.chunked = framing.between_chunks
+            connection.line.chunked = 1 if framing.between_chunks else -1
 
     def _decrypt(self, connection: _Connection, data: bytes) -> tuple[bytes, str | None]:
         """What it says, and why it will say no more, if so."""
