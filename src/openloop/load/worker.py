@@ -395,7 +395,7 @@ class _Worker:
             self.intake.state.check_ns = 0  # and nothing else
             self.intake.gather()
             self._note_gone(self.intake)
-            if not self.intake.state.idle:  # there is no connection for what is due
+            if self.next_ns <= time.monotonic_ns() and not self.intake.state.idle:  # there is no connection for it
                 self._recall(self.intake)
         now = time.monotonic_ns()
         while self._may_send() and self.pending[0][0] <= now:
