@@ -23,6 +23,7 @@ import openloop as ol
 from openloop.arrivals import Constant, Poisson, read_arrivals
 from openloop.distributions import Fixed
 from openloop.errors import SpecError
+from openloop.load import conductor
 from openloop.load.address import Address, Place, find_place
 from openloop.load.conductor import Conductor, Load, Snapshot, drive
 from openloop.load.targets import Chat
@@ -40,6 +41,15 @@ ENGINE = "slots:count=10000,prefill=0s,overhead=20ms,gap=5ms"
 def server() -> Iterator[RunningEndpoint]:
     with endpoint_process(ENGINE) as served:
         yield served
+
+
+@pytest.fixture(params=["machine code", "Python"])
+def either_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers read and send by machine code, where the system allows it, and otherwise by themselves."""
+    if request.param == "Python":
+        monkeypatch.setattr(conductor, "intake_code", lambda: b"")
+    elif not conductor.intake_code():
+        pytest.skip("this system runs no machine code of ours")
 
 
 def load_of(server: RunningEndpoint, rate: float = 100.0, seconds: float = 1.0, **more: Any) -> Load:
@@ -63,6 +73,7 @@ def rows_of(run: ol.Run) -> list[dict[str, Any]]:
     return run.head(1_000_000)
 
 
+@pytest.mark.usefixtures("either_way")
 def test_every_arrival_is_a_row_with_its_tokens(server: RunningEndpoint, tmp_path: Path) -> None:
     run = drive(load_of(server, 200.0), tmp_path / "run")
     run.validate()
@@ -79,6 +90,7 @@ def test_every_arrival_is_a_row_with_its_tokens(server: RunningEndpoint, tmp_pat
     assert 0.004 < score.tpot_s.p50 < 0.02
 
 
+@pytest.mark.usefixtures("either_way")
 def test_times_agree_with_the_truth(server: RunningEndpoint, tmp_path: Path) -> None:
     server.truth()
     run = drive(load_of(server, 100.0), tmp_path / "run")
@@ -234,12 +246,14 @@ def driven(listener: socket.socket, folder: Path, **more: Any) -> list[dict[str,
     return rows_of(run)
 
 
+@pytest.mark.usefixtures("either_way")
 def test_something_that_is_no_web_server(tmp_path: Path) -> None:
     rows = driven(answering([b"SSH-2.0-Odd\r\n\r\n"], [0]), tmp_path / "run")
     assert {row["status"] for row in rows} == {"error"}
     assert all("does not speak HTTP: it said 'SSH-2.0-Odd'" in row["error"] for row in rows)
 
 
+@pytest.mark.usefixtures("either_way")
 def test_a_stale_connection_is_replaced_without_a_failed_request(tmp_path: Path) -> None:
     """A server that closes every connection right after its answer, though it promised to keep it."""
     rows = driven(answering([OK], [0], once=True), tmp_path / "run", arrivals=Constant(200))
@@ -248,6 +262,7 @@ def test_a_stale_connection_is_replaced_without_a_failed_request(tmp_path: Path)
     assert counts["ok"] >= 198  # on a busy machine a loss may show too late to be told from a failure
 
 
+@pytest.mark.usefixtures("either_way")
 @pytest.mark.parametrize(
     "poison",
     [
@@ -264,6 +279,7 @@ def test_a_poisonous_answer_costs_its_own_request_and_no_other(poison: bytes, tm
     assert counts["error"] == pytest.approx(50 / 3, abs=3)
 
 
+@pytest.mark.usefixtures("either_way")
 def test_a_connection_that_a_balancer_forgot_costs_no_request(tmp_path: Path) -> None:
     """Whatever rested for 0.15 s is closed as soon as it is used: only asking again on a fresh one helps."""
     forgetful = socket.create_server(("127.0.0.1", 0), backlog=1000)

@@ -21,8 +21,8 @@ from openloop.clock import EDGE, READ, Poller, Timer
 from openloop.native import foreign
 
 # Of a connection, whose place is its file's number: whether its reads are ordinary; whether it was told of; whether its
-# head is over and chunks come; bytes that are kept, in how many reads; where the head ends among them; up to where they
-# are whole chunks; how many stamps are the kernel's.
+# head is to come (0), is over and chunks come (1), or neither (-1); bytes that are kept, in how many reads; where the
+# head ends among them; up to where they are whole chunks; how many stamps are the kernel's.
 LINE = ("ours", "told", "chunked", "used", "reads", "head", "followed", "kernel")
 POST = ("due_ns", "payload", "size", "fd", "sent_ns", "sent")  # to be sent; then: where and when, and how much
 C = ("clock_gettime", "clock_nanosleep", "epoll_wait", "recvmsg", "send", "timerfd_settime")
@@ -168,8 +168,8 @@ def receive(w: Any, words: Any, lines: Any, marks: Any, data: Any, told: Any, fd
         if line.chunked == 0 and at == fd * SIZE:
             start = after_head(data, at, at + got)
             line.head = start - at
-            line.chunked = 1 if start < at + got else 0  # else there may be nothing more to come
-        if line.chunked and in_whole_chunks(data, start, at + got):
+            line.chunked = 1 if start < at + got else -1  # there may be nothing more to come
+        if line.chunked == 1 and in_whole_chunks(data, start, at + got):
             line.followed = line.used
         else:
             line.told = 1
@@ -245,7 +245,7 @@ def hex_digit(letter: int) -> int:
     return -1
 
 
-class Line(ctypes.Structure):
+class IntakeLine(ctypes.Structure):
     _fields_ = tuple((name, ctypes.c_int64) for name in LINE)
 
 
@@ -296,7 +296,7 @@ class Intake:
             for name in ("words", "marks", "told", "troubled", "idle")
         )
         self._data = whole[places["data"] : places["data"] + sizes["data"]]
-        self.lines = (Line * self.count).from_buffer(memory, places["lines"])
+        self.lines = (IntakeLine * self.count).from_buffer(memory, places["lines"])
         self._posts = (Posted * POSTS).from_buffer(memory, places["posts"])
         self.state = IntakeState.from_buffer(memory, places["state"])
         self.state.epoll, self.state.timer, self.state.rest_ns = poller.fileno(), self._timer.fd, rest_ns
@@ -346,7 +346,7 @@ class Intake:
         count, self.state.troubled = self.state.troubled, 0
         return zip(*[iter(self._troubled[: 2 * count].tolist())] * 2, strict=True)
 
-    def take(self, fd: int, line: Line) -> tuple[bytes, list[int], list[int]]:
+    def take(self, fd: int, line: IntakeLine) -> tuple[bytes, list[int], list[int]]:
         """All that was read of a connection: bytes, where each read ends, and when it was."""
         start, first = fd * SIZE, 2 * fd * MARKS
         marks = self._marks[first : first + 2 * line.reads].tolist()

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from openloop.clock import READ, WRITE, Poller, Receiver, raise_file_limit, wake_exactly
 from openloop.load.address import Address, tls_context
 from openloop.load.channel import Channel, GoneError
-from openloop.load.intake import IDLE, POSTS, Intake, Line
+from openloop.load.intake import IDLE, POSTS, Intake, IntakeLine
 from openloop.load.wire import LARGEST, Framing, WireError
 
 # How a request went, as the worker sees it.
@@ -134,7 +134,7 @@ class _Connection:
         "used",
     )
 
-    def __init__(self, sock: socket.socket, pool: _Pool, line: Line | None) -> None:
+    def __init__(self, sock: socket.socket, pool: _Pool, line: IntakeLine | None) -> None:
         self.sock = sock
         self.line = line  # where machine code reads it
         self.pool = pool
@@ -215,7 +215,8 @@ class _Worker:
         intake.gather()
         self._note_gone(intake)
         self._follow_lines(intake)
-        self._keep_enough(self.pools[0])
+        for pool in self.pools:
+            self._keep_enough(pool)
         if time.monotonic_ns() >= self.next_ns:
             self._dispatch()
         self._deal_with(intake.troubled())
@@ -394,7 +395,7 @@ class _Worker:
             self.intake.state.check_ns = 0  # and nothing else
             self.intake.gather()
             self._note_gone(self.intake)
-            if not self.intake.state.idle:  # there is no connection for what is due
+            if self.next_ns <= time.monotonic_ns() and not self.intake.state.idle:  # there is no connection for it
                 self._recall(self.intake)
         now = time.monotonic_ns()
         while self._may_send() and self.pending[0][0] <= now:
@@ -513,10 +514,10 @@ class _Worker:
             return False
         return True
 
-    def _line(self, fd: int, pool: _Pool) -> Line | None:
+    def _line(self, fd: int, pool: _Pool) -> IntakeLine | None:
         if self.intake is None or pool.tls is not None or fd >= self.intake.count:
             return None
-        line: Line = self.intake.lines[fd]
+        line: IntakeLine = self.intake.lines[fd]
         ctypes.memset(ctypes.addressof(line), 0, ctypes.sizeof(line))
         return line
 
@@ -727,7 +728,7 @@ class _Worker:
         if whole:
             self._complete(connection, request)
         elif connection.line is not None:
-            connection.line.chunked = framing.between_chunks
+            connection.line.chunked = 1 if framing.between_chunks else -1
 
     def _decrypt(self, connection: _Connection, data: bytes) -> tuple[bytes, str | None]:
         """What it says, and why it will say no more, if so."""

@@ -2,19 +2,20 @@
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
 import aiohttp
 
 from openloop.proxy.fleet import Fleet, Replica
 from openloop.proxy.hearing import Hearing
+from openloop.proxy.line import BROKEN, Hear, Line, Lines
 from openloop.routing import Routed
 from openloop.said import SHED, Outcome, fail, message
 
 MOST_HELD = 256 << 10  # bytes before the first token
 LARGEST_REFUSAL = 64 << 10
-TROUBLE = (aiohttp.ClientError, TimeoutError, OSError, ValueError)
+TROUBLE = (*BROKEN, TimeoutError, OSError, ValueError)
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class Attempt:
     outcome: Outcome = field(default_factory=Outcome)
     sent_ns: int | None = None
     ended_ns: int | None = None
-    reply: aiohttp.ClientResponse | None = None
+    line: Line | None = None
     until: float = 0.0  # by the clock of the event loop
     whole: bool = False  # the reply came to its end
     unreached: bool = False  # there was no connection: the replica has done nothing for it
@@ -55,28 +56,30 @@ class Attempt:
     def replica(self) -> Replica | None:
         return self.fleet.replicas[self.routed.place] if self.routed else None
 
-    async def begin(self, session: aiohttp.ClientSession, post: Post) -> None:
+    async def begin(self, lines: Lines, post: Post) -> None:
         """Send, and wait for the head of the reply, or for the first token."""
         replica = self.replica
         assert replica is not None
-        key = {"Authorization": f"Bearer {replica.key}"} if replica.key else {}
+        headers = post.headers
+        if replica.key:
+            kept = {name: value for name, value in headers.items() if name.lower() != "authorization"}
+            headers = {**kept, "Authorization": f"Bearer {replica.key}"}
         self.until = asyncio.get_running_loop().time() + post.timeout_s
         self.sent_ns = time.monotonic_ns()
         try:
             async with asyncio.timeout_at(self.until):
-                self.reply = await session.post(
-                    replica.base + post.path, data=post.body, headers={**post.headers, **key}, allow_redirects=False
-                )
-                self.outcome.http_status = self.reply.status
-                if not 200 <= self.reply.status < 300:
-                    await self._read_refusal(post.error_texts)
+                line = self.line = await lines.open(replica.base)
+                await line.post(post.path, headers, post.body)
+                self.outcome.http_status = line.status
+                if not 200 <= line.status < 300:
+                    await self._read_refusal(line, post.error_texts)
                     return
-                kind = self.reply.headers.get("Content-Type", "").lower()
+                kind = line.headers.get("Content-Type", "").lower()
                 self._hearing = Hearing("event-stream" in kind, self.outcome)
                 if post.streamed and not self._hearing.streamed:
                     fail(self.outcome, "a streaming request was answered with no stream")
                 while post.hold and self.good and not self._hearing.spoken and sum(map(len, self._held)) < MOST_HELD:
-                    data = self._took(await self.reply.content.readany())
+                    data = self._took(await line.read())
                     if not data:
                         break
                     self._held.append(data)
@@ -87,17 +90,24 @@ class Attempt:
         except TROUBLE as error:
             self._fail(error)
 
-    async def more(self) -> bytes:
-        """What is held, and then what comes; nothing: it is over."""
-        if self._held:
-            return self._held.pop(0)
-        if self.reply is None or self.ended_ns is not None:
-            return b""
+    async def pass_on(self, pass_on: Hear, drain: Callable[[], Awaitable[None]]) -> None:
+        """What is held, and then what comes, to the end."""
+        for data in filter(None, self._held):
+            pass_on(data, b"")
+        self._held = []
+        if self.line is None or self.ended_ns is not None:
+            return
+
+        def hear(data: bytes, chunk: bytes) -> bool:
+            enough = pass_on(data, chunk)
+            self._took(data)
+            return enough
+
         try:
-            return self._took(await self.reply.content.readany())
+            await self.line.pour(hear, drain)
+            self._took(b"")
         except TROUBLE as error:
             self._fail(error)
-            return b""
 
     def _took(self, data: bytes) -> bytes:
         """What has come since; nothing: that was all."""
@@ -113,14 +123,13 @@ class Attempt:
             self._end(now)
         return data
 
-    async def _read_refusal(self, error_texts: bool) -> None:
-        assert self.reply is not None
+    async def _read_refusal(self, line: Line, error_texts: bool) -> None:
         body = b""
-        while len(body) < LARGEST_REFUSAL and (more := await self.reply.content.read(LARGEST_REFUSAL - len(body))):
+        while len(body) < LARGEST_REFUSAL and (more := await line.read()):
             body += more
-        status, told = self.reply.status, f": {message(body)}" if error_texts else ""
-        fail(self.outcome, f"status {status}{told}", "shed" if status in SHED else "error")
-        self._held, self.whole = [body], self.reply.content.at_eof()
+        told = f": {message(body)}" if error_texts else ""
+        fail(self.outcome, f"status {line.status}{told}", "shed" if line.status in SHED else "error")
+        self._held, self.whole = [body], line.over and line.error is None
         self._end(time.monotonic_ns())
 
     def _fail(self, error: Exception) -> None:
@@ -151,7 +160,7 @@ class Attempt:
 
     def _end(self, now_ns: int) -> None:
         self.ended_ns = now_ns
-        if self.reply is not None:
-            self.reply.release() if self.whole else self.reply.close()
+        if self.line is not None:
+            self.line.close()
         if self.routed is not None:
             self.fleet.ended(self.routed, self._waits)

@@ -23,6 +23,7 @@ from openloop.proxy.config import ProxySpec, read_proxy
 from openloop.proxy.door import Door, Refusal, said
 from openloop.proxy.fleet import Fleet
 from openloop.proxy.ledger import Flight, Judge, Ledger
+from openloop.proxy.line import Lines
 from openloop.proxy.meters import Meters
 from openloop.records import Manifest, RunWriter
 from openloop.routing import session_name
@@ -73,6 +74,7 @@ class Proxy:
             auto_decompress=False,
             cookie_jar=aiohttp.DummyCookieJar(),
         )
+        self._lines = Lines(self._session)
         self.port = await self._door.open()
         self._tasks += [asyncio.create_task(each) for each in (self.ledger.run(), self.caches.listen())]
         if self.spec.health is not None:
@@ -157,7 +159,7 @@ class Proxy:
             ask.most_tokens,
         )
         post = Post(
-            f"{request.path}?{request.query_string}" if request.query_string else request.path,
+            request.path_qs,
             body,
             self._headers(request),
             bool(ask.stream),
@@ -206,16 +208,16 @@ class Proxy:
         if attempt.ended_ns is not None:
             return attempt
         if after is None:
-            await attempt.begin(self._session, post)
+            await attempt.begin(self._lines, post)
             return attempt
-        running = {asyncio.create_task(attempt.begin(self._session, post)): attempt}
+        running = {asyncio.create_task(attempt.begin(self._lines, post)): attempt}
         try:
             done, _ = await asyncio.wait(running, timeout=after)
             if not done and self._affords_copy():
                 self._copied += 1
                 copy = self._send(flight, ask, "hedge")
                 if copy.ended_ns is None:
-                    running[asyncio.create_task(copy.begin(self._session, post))] = copy
+                    running[asyncio.create_task(copy.begin(self._lines, post))] = copy
             while running:
                 done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
@@ -251,20 +253,31 @@ class Proxy:
 
     async def _relay(self, request: web.BaseRequest, attempt: Attempt) -> web.StreamResponse:
         """Pass the reply on as it comes. One that breaks off is broken off for the client, too."""
-        reply, outcome = attempt.reply, attempt.outcome
-        if reply is None or (attempt.ended_ns is not None and outcome.http_status == 200 and not attempt.whole):
+        line, outcome = attempt.line, attempt.outcome
+        if (
+            line is None
+            or not line.status
+            or (attempt.ended_ns is not None and not attempt.whole and outcome.http_status == 200)
+        ):
             status = {"shed": 503 if attempt.routed is None and not any(self.fleet.open) else 429, "timeout": 504}
             return said(503 if self.draining else status.get(outcome.status, 502), outcome.error or "")
-        headers = [(name, value) for name, value in reply.headers.items() if name.lower() not in NOT_RETURNED]
-        response = web.StreamResponse(status=reply.status, headers=headers)
+        headers = [(name, value) for name, value in line.headers.items() if name.lower() not in NOT_RETURNED]
+        response = web.StreamResponse(status=line.status, headers=headers)
         if attempt.replica is not None:
             response.headers["X-Openloop-Replica"] = attempt.replica.name
         writer = await response.prepare(request)
-        assert writer is not None
+        visitor, transport = request.protocol, request.transport
+        if writer is None or transport is None:
+            raise ConnectionResetError
+        in_chunks = "Transfer-Encoding" in response.headers
+
+        def pass_on(data: bytes, chunk: bytes) -> bool:
+            transport.write((chunk or b"%x\r\n%b\r\n" % (len(data), data)) if in_chunks else data)
+            return visitor.writing_paused
+
         try:
             async with asyncio.timeout_at(attempt.until):  # also for a client that does not read
-                while data := await attempt.more():
-                    await writer.write(data)
+                await attempt.pass_on(pass_on, writer.drain)
         except TimeoutError:
             attempt.give_up()
         if attempt.whole:

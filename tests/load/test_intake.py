@@ -1,0 +1,140 @@
+"""Machine code and Python read the same, however an answer comes."""
+
+import contextlib
+import itertools
+import random
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from openloop.arrivals import Constant
+from openloop.distributions import Fixed
+from openloop.load import conductor
+from openloop.load.address import find_place
+from openloop.load.conductor import Load, drive
+from openloop.load.intake import SIZE
+from openloop.load.targets import Chat
+from openloop.workload import Synthetic, Workload
+
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
+SHORT = ["one", " two", " 3\r\n0\r\n\r\n", " four"]
+LONG = [f" word{n}" for n in range(500)]
+
+
+def events(words: list[str]) -> list[bytes]:
+    said = [{"delta": {"content": word}, "finish_reason": None} for word in words]
+    data = [msgspec.json.encode({"choices": [each]}) for each in [*said, {"delta": {}, "finish_reason": "stop"}]]
+    return [b"data: %b\n\n" % each for each in [*data, b"[DONE]"]]
+
+
+def chunked(words: list[str]) -> bytes:
+    chunks = [b"%x\r\n%b\r\n" % (len(each), each) for each in events(words)]
+    return HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + b"".join(chunks) + b"0\r\n\r\n"
+
+
+def measured(words: list[str]) -> bytes:
+    body = b"".join(events(words))
+    return HEAD + b"Content-Length: %d\r\n\r\n%b" % (len(body), body)
+
+
+def until_close(words: list[str]) -> bytes:
+    return HEAD + b"\r\n" + b"".join(events(words))
+
+
+@contextlib.contextmanager
+def serving(talk: Callable[[socket.socket], None]) -> Iterator[str]:
+    def serve() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                threading.Thread(target=talk, args=(listener.accept()[0],), daemon=True).start()
+
+    with socket.create_server(("127.0.0.1", 0), backlog=1000) as listener:
+        threading.Thread(target=serve, daemon=True).start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+
+def in_pieces(answers: list[bytes], cuts: int) -> Callable[[socket.socket], None]:
+    """Answers in turn, cut anywhere into pieces that come one by one; one without an end is followed by a close."""
+    chance, turns = random.Random(cuts), itertools.count()
+
+    def talk(sock: socket.socket) -> None:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        with sock, contextlib.suppress(OSError):
+            while sock.recv(1 << 20):
+                answer = answers[next(turns) % len(answers)]
+                for start, stop in itertools.pairwise(
+                    [0, *sorted(chance.sample(range(len(answer)), cuts)), len(answer)]
+                ):
+                    sock.sendall(answer[start:stop])
+                    time.sleep(0.002)
+                if answer.startswith(HEAD + b"\r\n"):
+                    return
+
+    return talk
+
+
+def drive_short(url: str, folder: Path, seconds: float = 0.6) -> Counter[tuple[str, int, bool]]:
+    place = find_place(url)
+    workload = Workload.of(Synthetic(Fixed(5), Fixed(5)))
+    run = drive(Load([(place, Chat("x", "m"))], workload, Constant(100), seconds, drain_s=8.0, timeout_s=8.0), folder)
+    run.validate()
+    rows = run.head(1000)
+    return Counter((row["status"], len(row["event_ns"]), row["event_ns"] == sorted(row["event_ns"])) for row in rows)
+
+
+@pytest.fixture(params=["machine code", "Python"])
+def either_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "Python":
+        monkeypatch.setattr(conductor, "intake_code", lambda: b"")
+    elif not conductor.intake_code():
+        pytest.skip("no machine code of ours runs here")
+
+
+@pytest.mark.usefixtures("either_way")
+@pytest.mark.parametrize("cuts", [0, 1, 9])
+def test_however_an_answer_is_cut_it_is_read_whole(tmp_path: Path, cuts: int) -> None:
+    """In chunks, with a length, until the connection closes; short, and longer than what is kept of a connection."""
+    answers = [chunked(SHORT), measured(SHORT), chunked(LONG), until_close(SHORT), chunked(SHORT), measured(LONG)]
+    assert len(chunked(LONG)) > 2 * SIZE
+    with serving(in_pieces(answers, cuts)) as url:
+        found = drive_short(url, tmp_path / "run")
+    assert found == {("ok", len(SHORT), True): 40, ("ok", len(LONG), True): 20}
+
+
+@pytest.mark.usefixtures("either_way")
+def test_a_request_that_a_socket_does_not_take_at_once_is_sent_whole(tmp_path: Path) -> None:
+    sizes: list[int] = []
+
+    def talk(sock: socket.socket) -> None:
+        with sock, contextlib.suppress(OSError):
+            if not (head := sock.recv(1 << 12)):
+                return
+            time.sleep(0.3)  # meanwhile the sender's room is full
+            length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
+            left = length - len(head.partition(b"\r\n\r\n")[2])
+            while left and (data := sock.recv(1 << 20)):
+                left -= len(data)
+            sizes.append(length - left)
+            sock.sendall(chunked(SHORT))
+
+    with serving(talk) as url:
+        place = find_place(url)
+        workload = Workload.of(Synthetic(Fixed(2_000_000), Fixed(5)))
+        load = Load([(place, Chat("x", "m"))], workload, Constant(4), 0.5, drain_s=8.0)
+        rows = drive(load, tmp_path / "run").head(1000)
+    assert [row["status"] for row in rows] == ["ok", "ok"]
+    assert min(sizes) > 8_000_000
+
+
+def test_a_worker_needs_no_compiler_and_no_arrays() -> None:
+    """It starts quickly, and there may be many."""
+    listed = "import sys, openloop.load.worker; print({'numpy', 'llvmlite', 'numba'} & set(sys.modules))"
+    assert subprocess.check_output([sys.executable, "-c", listed], text=True) == "set()\n"
