@@ -66,15 +66,22 @@ def gather(
 ) -> None:
     """Send and read until there is something else to do."""
     w = state[0]
+    looked = 0  # sockets are, at least once, however much else there is to do
     while True:
         due = send_due(w, words, lines, posts, idle)
-        now = clock(w, words, MONOTONIC)
-        if due <= now or now >= w.next_ns or now >= w.check_ns or (w.told > 0 and (w.eager or w.idle < w.few)):
+        if w.check_ns == 0:
             return
-        if now < w.read_ns and w.eager == 0:
-            rest(w, words, min(due, w.next_ns, w.read_ns, w.check_ns))
+        now = clock(w, words, MONOTONIC)
+        until = min(due, w.next_ns, w.check_ns)
+        if w.told > 0 and (w.eager or w.idle < w.few):
+            until = now
+        if until <= now and looked:
+            return
+        if now < w.read_ns and w.eager == 0 and until > now:
+            rest(w, words, min(until, w.read_ns))
             continue
-        ready = wait(w, words, events, min(due, w.next_ns, w.check_ns))
+        looked = 1
+        ready = wait(w, words, events, until, now)
         now = clock(w, words, MONOTONIC)
         for n in range(ready):
             fd = events[3 * n + 1]
@@ -127,10 +134,10 @@ def rest(w: Any, words: Any, until_ns: int) -> None:
     foreign(w.clock_nanosleep, MONOTONIC, ABSOLUTE, words[THEN:], 0)
 
 
-def wait(w: Any, words: Any, events: Any, until: int) -> int:
+def wait(w: Any, words: Any, events: Any, until: int, now: int) -> int:
     """How many files are ready, before a moment."""
     ready = whole(foreign(w.epoll_wait, w.epoll, events, EVENTS, 0))
-    if ready == 0:
+    if ready == 0 and until > now:
         if until != w.timer_ns:
             words[SETTING + 2] = until // SECOND
             words[SETTING + 3] = until % SECOND

@@ -222,8 +222,8 @@ class _Worker:
         self._deal_with(intake.troubled())
 
     def _post(self, intake: Intake) -> None:
-        """What is due soon, and where it may be sent."""
-        soon = time.monotonic_ns() + POST_NS
+        """What is due soon, and where it may be sent; nothing while others wait for a connection."""
+        soon = 0 if self.pools[0].waiting else time.monotonic_ns() + POST_NS
         while self.pending and self.pending[0][0] < soon and len(self.posted) < POSTS:
             _, _, request = heapq.heappop(self.pending)
             intake.post(request.due_ns, request.payload)
@@ -252,7 +252,8 @@ class _Worker:
 
     def _recall(self, intake: Intake) -> None:
         intake.recall()
-        self.pending = sorted([*self.pending, *((each.due_ns, each.ticket, each) for each in self.posted)])
+        for each in self.posted:
+            heapq.heappush(self.pending, (each.due_ns, each.ticket, each))
         self.posted.clear()
 
     def _follow_lines(self, intake: Intake) -> None:

@@ -67,7 +67,7 @@ class Meters:
             family(
                 f"{first}attainment",
                 "gauge",
-                "Share accepted of requests that ended in the last minute.",
+                "Attainment of requests that ended in the last minute.",
                 [({kind: name}, recent[kind, name, "accepted"] / ended) for name, ended in told if ended],
             )
             family(
