@@ -34,7 +34,8 @@ STATE = (*TIMES, "eager", "told", "troubled", "posted", "gone", "idle", "few", "
 SIZE = 12288  # bytes of a connection that are kept here
 MARKS = 256  # reads of it
 READ_SIZE = 4096
-EVENTS = 64  # files that are ready, looked at in one go
+EVENTS = 1024  # files that are ready, looked at in one go
+MANY = 16  # connections to be followed at once: while Python does, nothing is read
 POSTS = 1024  # at a time
 IDLE = 1024
 MOST_LINES = 32768
@@ -73,7 +74,7 @@ def gather(
             return
         now = clock(w, words, MONOTONIC)
         until = min(due, w.next_ns, w.check_ns)
-        if w.told > 0 and (w.eager or w.idle < w.few):
+        if w.told >= MANY or w.idle < w.few or (w.told > 0 and w.eager):
             until = now
         if until <= now and looked:
             return
@@ -283,7 +284,7 @@ def tables(lines: int) -> dict[str, tuple[str | tuple[str, ...], int]]:
 class Intake:
     """What `gather` has read, and where it does."""
 
-    def __init__(self, code: bytes, poller: Poller, rest_ns: int, few: int) -> None:
+    def __init__(self, code: bytes, poller: Poller, rest_ns: int) -> None:
         """Raises OSError where code or memory cannot be mapped."""
         self._timer = Timer()
         poller.watch(self._timer.fd, READ | EDGE)
@@ -307,7 +308,6 @@ class Intake:
         self._posts = (Posted * POSTS).from_buffer(memory, places["posts"])
         self.state = IntakeState.from_buffer(memory, places["state"])
         self.state.epoll, self.state.timer, self.state.rest_ns = poller.fileno(), self._timer.fd, rest_ns
-        self.state.few = few
         self.state.data = base + places["data"]
         libc = ctypes.CDLL(None)
         for name in C:

@@ -42,6 +42,7 @@ CHECK_NS = 100_000_000
 HAND_OVER = 48
 READ_SIZE = 4096
 REST_NS = 1_000_000  # the kernel stamps what arrives, so a crowd of tokens can be read this much later, together
+FEW = 8
 MOST_TRIES = 5
 STALE_NS = 25_000_000
 POST_NS = 300_000_000  # so long before it is due
@@ -179,7 +180,7 @@ class _Worker:
         self.intake: Intake | None = None
         if self.plan.code:
             with contextlib.suppress(OSError, ValueError):  # this system does not let us
-                self.intake = Intake(self.plan.code, self.poller, self.rest_ns, self.plan.spare // 2)
+                self.intake = Intake(self.plan.code, self.poller, self.rest_ns)
         single = len(self.pools) == 1 and self.pools[0].tls is None
         self.posts = self.intake is not None and single and not self.urgent  # machine code sends
         self.posted: deque[_Request] = deque()
@@ -212,11 +213,14 @@ class _Worker:
         state.next_ns = self.pending[0][0] if self._may_send() else NEVER
         state.check_ns = self.check_ns
         state.eager = self.urgent or any(pool.waiting for pool in self.pools)
+        pool = self.pools[0]
+        opens = self.posts and time.monotonic_ns() >= pool.spare_ns
+        state.few = max(self.plan.spare // 2 - pool.opening, 0) if opens else 0
         intake.gather()
         self._note_gone(intake)
         self._follow_lines(intake)
-        for pool in self.pools:
-            self._keep_enough(pool)
+        for each in self.pools:
+            self._keep_enough(each)
         if time.monotonic_ns() >= self.next_ns:
             self._dispatch()
         self._deal_with(intake.troubled())
@@ -317,7 +321,7 @@ class _Worker:
             while pool.waiting and pool.waiting[0].ticket not in self.in_flight:
                 pool.waiting.popleft()
             if not self.fed or pool.waiting:
-                self._keep_spare(pool)
+                self._keep_spare(pool, FEW)
         soonest = [each[0][0] for each in (self.deadlines, self.late) if each]
         self.check_ns = min(now + CHECK_NS, self.stop_ns, *soonest)
 
@@ -422,12 +426,13 @@ class _Worker:
         else:
             pool.waiting.append(request)
             self.read_ns = 0
-            self._keep_spare(pool)
+            self._keep_spare(pool, FEW)
         self._keep_enough(pool)
 
     def _keep_enough(self, pool: _Pool) -> None:
+        """Open a few more, if idle ones get few: opening many would hold up everything."""
         if len(pool.idle) + pool.opening < self.plan.spare // 2:
-            self._keep_spare(pool)
+            self._keep_spare(pool, FEW)
 
     def _enter(self, request: _Request) -> None:
         self.in_flight[request.ticket] = request
@@ -484,12 +489,12 @@ class _Worker:
 
     # Connections.
 
-    def _keep_spare(self, pool: _Pool) -> None:
-        """Open as many connections as are wanted now and soon."""
+    def _keep_spare(self, pool: _Pool, most: int = NEVER) -> None:
+        """Open as many connections as are wanted now, and soon if these are not too many."""
         spare = self.plan.spare if time.monotonic_ns() >= pool.spare_ns else 0
         wanted = len(pool.waiting) + spare - len(pool.idle) - pool.opening
         room = self.plan.limit - pool.count if self.plan.limit else wanted
-        for _ in range(min(wanted, room)):
+        for _ in range(min(wanted, room, len(pool.waiting) + most)):
             if not self._open(pool):
                 return
 
@@ -497,6 +502,7 @@ class _Worker:
         try:
             sock = socket.socket(pool.address.family)
         except OSError as error:  # no more files: those that wait go on waiting for a connection that gets free
+            pool.spare_ns = time.monotonic_ns() + CHECK_NS
             if not pool.count:
                 self._fail_waiting(pool, _words(error.errno))
             return False

@@ -30,6 +30,8 @@ _BIAS = (1023 << MANTISSA_BITS) - 1
 LONG_AGO = -(1 << 62)
 
 
+# Numba keeps code on disk by a function's name and line, and cannot read it once one of these has another name: who
+# renames one moves the functions to other lines.
 class ScanPlan(NamedTuple):
     """What each row is held against."""
 
