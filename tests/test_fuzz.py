@@ -18,7 +18,7 @@ from openloop.distributions import read_distribution
 from openloop.errors import OpenloopError
 from openloop.load.scenario import STARTER, read_scenario
 from openloop.load.targets import Chat, Messages, Responses
-from openloop.load.wire import WireError
+from openloop.load.wire import WireError, joined
 from openloop.persistence import read_hedge, read_retry
 from openloop.quality import read_gating
 from openloop.records.texts import TEXTS
@@ -157,7 +157,7 @@ def test_an_answer_is_read_or_refused(kind: Any, answer: bytes, cuts: list[int])
     places = sorted({0, len(answer), *(cut for cut in cuts if cut < len(answer))})
     blocks = [answer[a:b] for a, b in itertools.pairwise(places)]
     with contextlib.suppress(WireError):
-        found = kind("host", "m").read(blocks, list(range(len(blocks))))
+        found = kind("host", "m").read(*joined(blocks), list(range(len(blocks))))
         assert found.status in ("ok", "error", "shed")
 
 
