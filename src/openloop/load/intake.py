@@ -72,6 +72,7 @@ def gather(
         due = send_due(w, words, lines, posts, idle)
         if w.check_ns == 0:
             return
+        short = due == 0  # something was sent in part
         now = clock(w, words, MONOTONIC)
         until = min(due, w.next_ns, w.check_ns)
         if w.told >= MANY or w.idle < w.few or (w.told > 0 and w.eager):
@@ -99,7 +100,7 @@ def gather(
                 return
         w.read_ns = now + w.rest_ns if ready * w.rest_ns > 2 * (now - w.looked_ns) else 0
         w.looked_ns = now
-        if w.troubled > 0:
+        if w.troubled > 0 or short:
             return
 
 
@@ -173,13 +174,18 @@ def receive(w: Any, words: Any, lines: Any, marks: Any, data: Any, told: Any, fd
     marks[mark + 1] = stamp
     if line.told == 0:
         start = at
+        urgent = 0
         if line.chunked == 0 and at == fd * SIZE:
             start = after_head(data, at, at + got)
             line.head = start - at
-            line.chunked = 1 if start < at + got else -1  # there may be nothing more to come
+            line.chunked = 1 if start < at + got and says_chunked(data, at, start) else -1
+            urgent = w.eager  # somebody wants to know that an answer has begun
         if line.chunked == 1 and in_whole_chunks(data, start, at + got):
             line.followed = line.used
+            tell = urgent
         else:
+            tell = 1
+        if tell:
             line.told = 1
             told[w.told] = fd
             w.told += 1
@@ -225,6 +231,23 @@ def after_head(data: Any, at: int, stop: int) -> int:
             return at + 4
         at += 1
     return stop
+
+
+def says_chunked(data: Any, at: int, stop: int) -> int:
+    """Whether this word is in a head, in small or capital letters."""
+    while at + 7 <= stop:
+        if (
+            data[at] | 32 == 99
+            and data[at + 1] | 32 == 104
+            and data[at + 2] | 32 == 117
+            and data[at + 3] | 32 == 110
+            and data[at + 4] | 32 == 107
+            and data[at + 5] | 32 == 101
+            and data[at + 6] | 32 == 100
+        ):
+            return 1
+        at += 1
+    return 0
 
 
 def in_whole_chunks(data: Any, at: int, stop: int) -> int:
@@ -285,15 +308,14 @@ class Intake:
     """What `gather` has read, and where it does."""
 
     def __init__(self, code: bytes, poller: Poller, rest_ns: int) -> None:
-        """Raises OSError where code or memory cannot be mapped."""
-        self._timer = Timer()
-        poller.watch(self._timer.fd, READ | EDGE)
+        """Raises something where code or memory cannot be mapped."""
         entry = _mapped(code)
         limit = os.sysconf("SC_OPEN_MAX")
         self.count = min(limit, MOST_LINES) if limit > 0 else MOST_LINES
         sizes = {name: _size(*each) for name, each in tables(self.count).items()}
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NO_RESERVE
         memory = mmap.mmap(-1, sum(sizes.values()), flags=flags)
+        memory.madvise(mmap.MADV_NOHUGEPAGE)  # of most connections there is little
         base = ctypes.addressof(ctypes.c_char.from_buffer(memory))
         places, at = {}, 0
         for name, size in sizes.items():
@@ -307,7 +329,7 @@ class Intake:
         self.lines = (IntakeLine * self.count).from_buffer(memory, places["lines"])
         self._posts = (Posted * POSTS).from_buffer(memory, places["posts"])
         self.state = IntakeState.from_buffer(memory, places["state"])
-        self.state.epoll, self.state.timer, self.state.rest_ns = poller.fileno(), self._timer.fd, rest_ns
+        self.state.epoll, self.state.rest_ns = poller.fileno(), rest_ns
         self.state.data = base + places["data"]
         libc = ctypes.CDLL(None)
         for name in C:
@@ -318,6 +340,9 @@ class Intake:
         self._box = ctypes.create_string_buffer(
             struct.pack(f"{2 * len(box)}q", *(each for pair in box for each in pair))
         )
+        self._timer = Timer()
+        self.state.timer = self._timer.fd
+        poller.watch(self._timer.fd, READ | EDGE)
         self._entry, self._at = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(entry), ctypes.addressof(self._box)
 
     def gather(self) -> None:
@@ -372,7 +397,9 @@ def _mapped(code: bytes) -> int:
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mmap.restype = ctypes.c_void_p
     libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
-    file = os.memfd_create("openloop")
+    file: int = libc.memfd_create(b"openloop", 1)  # closed in children; os has it only where Python was built with it
+    if file < 0:
+        raise OSError(ctypes.get_errno(), "memfd_create")
     try:
         os.write(file, code)
         found: int = libc.mmap(None, len(code), mmap.PROT_READ | mmap.PROT_EXEC, mmap.MAP_PRIVATE, file, 0)

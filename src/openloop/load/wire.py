@@ -79,6 +79,7 @@ class Framing:
                 if self._left:
                     return False
                 if self._state == _LENGTH:
+                    self.keep = self.keep and at == size
                     return True
                 self._state = _SIZE
             if self._state == _UNTIL_CLOSE:
@@ -92,6 +93,7 @@ class Framing:
                 return False
             line, at = data[at:stop], stop + len(ends)
             if self._line(line):
+                self.keep = self.keep and at == size  # nobody asked for what follows
                 return True
 
     def _line(self, line: bytes) -> bool:

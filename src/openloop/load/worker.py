@@ -60,7 +60,7 @@ class Plan:
     users: int = 0  # of a closed loop, each of whom waits for an answer before asking again; 0: an open one
     eager: bool = False  # something may follow from each answer: tell of it at once
     hedge_ns: int = 0  # send a copy where there is no answer after this long; 0: not yet
-    hedge_share: float = 0.0  # of requests, at most
+    hedge_share: float = -1.0  # of requests, at most; negative: none is copied
     code: bytes = b""  # machine code that reads; else Python does
 
 
@@ -176,10 +176,10 @@ class _Worker:
         exact = self.receiver.exact
         self.rest_ns = REST_NS if exact and not (self.plan.users or self.plan.limit) else 0  # nobody waits for reads
         self.looked_ns = self.read_ns = 0  # when sockets were looked at, and are to be next
-        self.urgent = bool(self.plan.eager or self.plan.users or self.plan.limit or self.plan.hedge_share)
+        self.urgent = bool(self.plan.eager or self.plan.users or self.plan.limit or self.plan.hedge_share >= 0)
         self.intake: Intake | None = None
         if self.plan.code:
-            with contextlib.suppress(OSError, ValueError):  # this system does not let us
+            with contextlib.suppress(Exception):  # whatever this system does not let us do, Python reads
                 self.intake = Intake(self.plan.code, self.poller, self.rest_ns)
         single = len(self.pools) == 1 and self.pools[0].tls is None
         self.posts = self.intake is not None and single and not self.urgent  # machine code sends
@@ -211,11 +211,12 @@ class _Worker:
         if self.posts:
             self._post(intake)
         state.next_ns = self.pending[0][0] if self._may_send() else NEVER
-        state.check_ns = self.check_ns
+        state.check_ns = max(self.check_ns, 1)
         state.eager = self.urgent or any(pool.waiting for pool in self.pools)
         pool = self.pools[0]
-        opens = self.posts and time.monotonic_ns() >= pool.spare_ns
-        state.few = max(self.plan.spare // 2 - pool.opening, 0) if opens else 0
+        opens = self.posts and self._goes_on(pool) and time.monotonic_ns() >= pool.spare_ns
+        hidden = len(pool.idle) - state.idle  # from machine code
+        state.few = max(self.plan.spare // 2 - pool.opening - hidden, 0) if opens else 0
         intake.gather()
         self._note_gone(intake)
         self._follow_lines(intake)
@@ -419,8 +420,6 @@ class _Worker:
         pool = request.pool
         request.taken_ns = now
         self._enter(request)
-        if not pool.idle and self.intake is not None:
-            self._follow_lines(self.intake)  # one may be free again
         if pool.idle:
             self._send(pool.idle.pop(), request)
         else:
@@ -431,8 +430,12 @@ class _Worker:
 
     def _keep_enough(self, pool: _Pool) -> None:
         """Open a few more, if idle ones get few: opening many would hold up everything."""
-        if len(pool.idle) + pool.opening < self.plan.spare // 2:
+        if self._goes_on(pool) and len(pool.idle) + pool.opening < self.plan.spare // 2:
             self._keep_spare(pool, FEW)
+
+    def _goes_on(self, pool: _Pool) -> bool:
+        """Whether somebody may want another connection."""
+        return bool(not self.fed or self.pending or self.posted or pool.waiting)
 
     def _enter(self, request: _Request) -> None:
         self.in_flight[request.ticket] = request

@@ -7,6 +7,7 @@ import os
 import platform
 from collections.abc import Callable, Iterator
 from importlib import import_module
+from importlib.metadata import version
 from pathlib import Path
 from types import FunctionType
 from typing import Any
@@ -42,7 +43,8 @@ def made_of(function: Any, seen: set[Any] | None = None) -> Iterator[Any]:
 def machine_code(function: Callable[..., Any], kinds: tuple[Any, ...]) -> bytes:
     """Of a function that only reads and writes tables and calls C: to be mapped and called, by whoever has neither
     Python's source nor a compiler at hand."""
-    source = Path(__file__).with_name("translate.py").read_bytes(), platform.machine(), kinds, *made_of(function)
+    makers = [Path(__file__).with_name(name).read_bytes() for name in ("translate.py", "build.py")]
+    source = *makers, version("llvmlite"), platform.machine(), kinds, *made_of(function)
     name = f"{function.__name__}-{hashlib.sha256(repr(source).encode()).hexdigest()[:24]}"
 
     def make() -> bytes:
@@ -68,10 +70,11 @@ def kept(name: str, make: Callable[[], bytes]) -> bytes:
 
 
 def _read(path: Path) -> bytes:
-    """Nothing if it is not there, or not whole."""
+    """Nothing if it is not there, not whole, or of somebody whom we do not trust."""
     with contextlib.suppress(OSError):
-        held = path.read_bytes()
-        if hashlib.sha256(held[32:]).digest() == held[:32]:
+        held, owner = path.read_bytes(), path.stat().st_uid
+        ours = not hasattr(os, "geteuid") or owner in (0, os.geteuid())
+        if ours and hashlib.sha256(held[32:]).digest() == held[:32]:
             return held[32:]
     return b""
 
