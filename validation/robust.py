@@ -414,21 +414,25 @@ class Link:
         return found
 
     def _carry(self) -> None:
-        while True:
-            wait = max(self.on_the_way[0][0] - time.monotonic(), 0.0) if self.on_the_way else None
-            for end in select.select(self.ends, [], [], wait)[0]:
-                packet = os.read(end, 65536)
-                self.carried += 1
-                if self.rng.random() < self.loss:
-                    self.lost += 1
-                    continue
-                due = time.monotonic() + self.delay_s + self.rng.uniform(-self.jitter_s, self.jitter_s)
-                other = self.ends[1 - self.ends.index(end)]
-                heapq.heappush(self.on_the_way, (due, self.carried, other, packet))
-            while self.on_the_way and self.on_the_way[0][0] <= time.monotonic():
-                _, _, end, packet = heapq.heappop(self.on_the_way)
-                with contextlib.suppress(BlockingIOError):
-                    os.write(end, packet)
+        with contextlib.suppress(OSError):  # an end is gone, and the link with it
+            while True:
+                self._pass_on()
+
+    def _pass_on(self) -> None:
+        wait = max(self.on_the_way[0][0] - time.monotonic(), 0.0) if self.on_the_way else None
+        for end in select.select(self.ends, [], [], wait)[0]:
+            packet = os.read(end, 65536)
+            self.carried += 1
+            if self.rng.random() < self.loss:
+                self.lost += 1
+                continue
+            due = time.monotonic() + self.delay_s + self.rng.uniform(-self.jitter_s, self.jitter_s)
+            other = self.ends[1 - self.ends.index(end)]
+            heapq.heappush(self.on_the_way, (due, self.carried, other, packet))
+        while self.on_the_way and self.on_the_way[0][0] <= time.monotonic():
+            _, _, end, packet = heapq.heappop(self.on_the_way)
+            with contextlib.suppress(BlockingIOError):
+                os.write(end, packet)
 
 
 def network(folder: Path, _: int) -> None:
