@@ -23,7 +23,6 @@ import openloop as ol
 from openloop.arrivals import Constant, Poisson, read_arrivals
 from openloop.distributions import Fixed
 from openloop.errors import SpecError
-from openloop.load import conductor
 from openloop.load.address import Address, Place, find_place
 from openloop.load.conductor import Conductor, Load, Snapshot, drive
 from openloop.load.targets import Chat
@@ -41,15 +40,6 @@ ENGINE = "slots:count=10000,prefill=0s,overhead=20ms,gap=5ms"
 def server() -> Iterator[RunningEndpoint]:
     with endpoint_process(ENGINE) as served:
         yield served
-
-
-@pytest.fixture(params=["machine code", "Python"])
-def either_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Workers read and send by machine code, where the system allows it, and otherwise by themselves."""
-    if request.param == "Python":
-        monkeypatch.setattr(conductor, "intake_code", lambda: b"")
-    elif not conductor.intake_code():
-        pytest.skip("this system runs no machine code of ours")
 
 
 def load_of(server: RunningEndpoint, rate: float = 100.0, seconds: float = 1.0, **more: Any) -> Load:

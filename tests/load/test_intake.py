@@ -2,7 +2,6 @@
 
 import contextlib
 import itertools
-import platform
 import random
 import socket
 import subprocess
@@ -17,13 +16,13 @@ import msgspec
 import pytest
 
 from openloop.arrivals import Constant
+from openloop.clock import READ, Poller
 from openloop.distributions import Fixed
 from openloop.load import conductor
 from openloop.load.address import find_place
 from openloop.load.conductor import Load, drive
-from openloop.load.intake import SIZE
+from openloop.load.intake import NEVER, SECOND, SIZE, Intake
 from openloop.load.targets import Chat
-from openloop.native.kept import PLAIN
 from openloop.persistence import After, Hedge
 from openloop.workload import Synthetic, Workload
 
@@ -91,16 +90,6 @@ def drive_short(url: str, folder: Path, seconds: float = 0.6) -> Counter[tuple[s
     run.validate()
     rows = run.head(1000)
     return Counter((row["status"], len(row["event_ns"]), row["event_ns"] == sorted(row["event_ns"])) for row in rows)
-
-
-@pytest.fixture(params=["machine code", "Python"])
-def either_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if request.param == "Python":
-        monkeypatch.setattr(conductor, "intake_code", lambda: b"")
-    elif sys.platform != "linux" or platform.machine() != "x86_64" or PLAIN:
-        pytest.skip("no machine code of ours runs here")
-    else:
-        assert conductor.intake_code()
 
 
 @pytest.mark.usefixtures("either_way")
@@ -179,6 +168,38 @@ def test_a_body_that_looks_like_chunks_and_is_none_ends_where_its_length_says(tm
         rows = drive(load, tmp_path / "run").head(1000)
     assert {row["status"] for row in rows} == {"error"}
     assert all(row["ended_ns"] - row["sent_ns"] < 2e9 for row in rows)
+
+
+def test_machine_code_keeps_what_comes_tells_of_its_end_and_sends_what_is_due() -> None:
+    code = conductor.intake_code()
+    if not code:
+        pytest.skip("no machine code of ours runs here")
+    poller = Poller()
+    intake = Intake(code, poller, 0)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.setblocking(False)
+        poller.watch(ours.fileno(), READ)
+        line, now = intake.lines[ours.fileno()], time.monotonic_ns()
+        payload = b"GET / HTTP/1.1\r\n\r\n"
+        intake.post(now + 20_000_000, payload)
+        intake.offer([ours.fileno()])
+        answer = chunked(SHORT)
+        threading.Timer(0.05, theirs.sendall, [answer[:-5]]).start()
+        threading.Timer(0.10, theirs.sendall, [answer[-5:]]).start()
+        intake.state.next_ns, intake.state.check_ns, intake.state.eager = NEVER, now + 5 * SECOND, 0
+        while not intake.state.told and time.monotonic_ns() < now + 5 * SECOND:
+            intake.state.check_ns = time.monotonic_ns() + SECOND // 20
+            intake.gather()
+        assert theirs.recv(100) == payload
+        (post,) = intake.gone(0)
+        assert now + 20_000_000 <= post.sent_ns < time.monotonic_ns()
+        assert (post.fd, post.sent) == (ours.fileno(), len(payload))
+        assert (intake.told(), line.followed) == ([ours.fileno()], len(answer) - 5)
+        data, ends, stamps = intake.take(ours.fileno(), line)
+    assert (data, ends) == (answer, [len(answer) - 5, len(answer)])
+    assert post.sent_ns < stamps[0] < stamps[1] <= time.monotonic_ns()
+    poller.close()
 
 
 def test_a_worker_needs_no_compiler_and_no_arrays() -> None:

@@ -1,0 +1,20 @@
+"""What several tests of the load engine need."""
+
+import platform
+import sys
+
+import pytest
+
+from openloop.load import conductor
+from openloop.native.kept import PLAIN
+
+
+@pytest.fixture(params=["machine code", "Python"])
+def either_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers send and read by machine code, where there is any, and otherwise by themselves."""
+    if request.param == "Python":
+        monkeypatch.setattr(conductor, "intake_code", lambda: b"")
+    elif sys.platform != "linux" or platform.machine() != "x86_64" or PLAIN:
+        pytest.skip("no machine code of ours runs here")
+    else:
+        assert conductor.intake_code()
