@@ -157,7 +157,7 @@ def test_an_answer_is_read_or_refused(kind: Any, answer: bytes, cuts: list[int])
     places = sorted({0, len(answer), *(cut for cut in cuts if cut < len(answer))})
     blocks = [answer[a:b] for a, b in itertools.pairwise(places)]
     with contextlib.suppress(WireError):
-        found = kind("host", "m").read(*joined(blocks), list(range(len(blocks))))
+        found = kind("host", "m").read(*joined(blocks, range(len(blocks))))
         assert found.status in ("ok", "error", "shed")
 
 

@@ -136,8 +136,8 @@ def _stream(kind: Any, data: bytes) -> None:
     answer, step = data[1:], 1 + (data[0] if data else 0)
     blocks = [answer[at : at + step] for at in range(0, len(answer), step)] or [b""]
     target = kind("host", "m", keep_text=True)
-    whole = target.read(*joined([answer]), [0])
-    cut = target.read(*joined(blocks), list(range(len(blocks))))
+    whole = target.read(*joined([answer], [0]))
+    cut = target.read(*joined(blocks, range(len(blocks))))
     assert (whole.status, whole.text, whole.output_tokens) == (cut.status, cut.text, cut.output_tokens), "cuts matter"
 
 

@@ -57,9 +57,7 @@ def named(kind: str, **more: Any) -> bytes:
 def read(*reads: bytes, status: int = 200, kind: str = "text/event-stream", target: Any = Chat, **more: Any) -> Outcome:
     """Reads come a second apart, the headers at 0."""
     head = b"HTTP/1.1 %d X\r\nContent-Type: %b\r\n\r\n" % (status, kind.encode())
-    found: Outcome = target(host="host", model="model", **more).read(
-        *joined([head, *reads]), list(range(len(reads) + 1))
-    )
+    found: Outcome = target(host="host", model="model", **more).read(*joined([head, *reads], range(len(reads) + 1)))
     return found
 
 
@@ -418,7 +416,7 @@ def test_however_a_stream_is_cut_the_same_events_come_out(name: str, places: lis
     raw = head + b"".join(b"%x\r\n%b\r\n" % (len(each), each) for each in pieces) + b"0\r\n\r\n"
     edges = sorted({0, len(raw), *(place % len(raw) for place in places)})
     blocks = [raw[a:b] for a, b in itertools.pairwise(edges)]
-    found = HTTP[name](host="h", keep_text=True).read(*joined(blocks), edges[1:])
+    found = HTTP[name](host="h", keep_text=True).read(*joined(blocks, edges[1:]))
     expected = read(STREAMS[name], target=HTTP[name], keep_text=True)
     assert found.status == expected.status == "ok"
     assert len(found.event_ns) == len(expected.event_ns) == 2
@@ -472,14 +470,14 @@ def test_garbage_is_a_failed_row_and_never_more(
     target: Any = TARGETS[name]
     try:
         found = target(host="h", stream=stream, keep_text=True).read(
-            *joined([junk] if headless else [head, junk]), [1, 2]
+            *(joined([junk], [1]) if headless else joined([head, junk], [1, 2]))
         )
     except WireError:
         assert headless
     else:
         assert found.status == "ok" or found.error
         row = Row(0, 0, Outcome(), ask=ASK)
-        finished = (0, "done", "", 1, 0, 2, *joined([head, junk]), [1, 2], 0, False)
+        finished = (0, "done", "", 1, 0, 2, *joined([head, junk], [1, 2]), 0, False)
         read_finished(row, finished, 0, target(host="h", stream=stream), 1.0)
         check_batch(batch_of([row]))
 
@@ -509,9 +507,9 @@ def test_responses_and_embeddings_say_it_their_way() -> None:
 def test_a_function_is_told_what_is_asked_and_its_pieces_are_deliveries() -> None:
     target = Function("module:function", keep_text=True)
     assert msgspec.json.decode(target.encode(ASK, 4), type=Ask) == ASK
-    found = target.read(*joined([b"hello", " wörld".encode()]), [5, 7])
+    found = target.read(*joined([b"hello", " wörld".encode()], [5, 7]))
     assert (found.status, found.event_ns, found.first_any_ns, found.text) == ("ok", [5, 7], 5, "hello wörld")
-    assert Function("module:function").read(b"", [], []).status == "ok"
+    assert Function("module:function").read(b"", b"").status == "ok"
 
 
 def test_a_function_is_found_in_a_module_or_a_file(tmp_path: Path) -> None:
@@ -551,5 +549,5 @@ def test_a_request_says_what_is_asked() -> None:
 
 def test_a_key_that_a_server_repeats_is_not_written_down() -> None:
     target = Chat("host", headers={"Authorization": "Bearer sk-verysecret", "X-N": "1"})
-    found = target.read(*joined([b"HTTP/1.1 401 No\r\n\r\n", b"key sk-verysecret is not among 1"]), [1, 2])
+    found = target.read(*joined([b"HTTP/1.1 401 No\r\n\r\n", b"key sk-verysecret is not among 1"], [1, 2]))
     assert found.error == "status 401: key ... is not among 1"

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from openloop.load import wire
 from openloop.load.address import Address, Place
 from openloop.load.exchange import exchange
-from openloop.load.wire import _SIZE, Framing, Reply, WireError, encode_head, joined
+from openloop.load.reply import Reply
+from openloop.load.wire import _SIZE, Framing, WireError, encode_head, joined
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
 EVENTS = [b"data: {%d}\n\n" % i for i in range(6)] + [b"data: 0\n\n", b": still here\n\n", b"data: [DONE]\n\n"]
@@ -50,14 +51,14 @@ def test_a_response_is_complete_with_its_last_byte_and_not_before(response: byte
 @given(places=st.lists(st.integers(0, 10_000), max_size=30), response=st.sampled_from([CHUNKED, JOINED, LENGTH]))
 def test_an_event_has_the_time_of_the_read_that_completed_it(response: bytes, places: list[int]) -> None:
     blocks = cut(response, places)
-    reply = Reply(*joined(blocks), list(range(len(blocks))))
-    _, stamps, data = reply.events()
+    reply = Reply(*joined(blocks, range(len(blocks))))
+    _, stamps, _, data = reply.events()
     assert data == [event[6:-2] for event in EVENTS if event.startswith(b"data")]
     seen = b""
     for stamp, block in enumerate(blocks):
         seen += block
         done = sum(1 for when in stamps if when <= stamp)
-        body = Reply(*joined([seen]), [0]).body if b"\r\n\r\n" in seen else b""
+        body = Reply(*joined([seen], [0])).body if b"\r\n\r\n" in seen else b""
         assert done == body.count(b"\n\n") - body.count(b": still here\n\n")
 
 
@@ -122,23 +123,23 @@ def test_what_is_no_response_is_named(response: bytes, sentence: str) -> None:
 
 
 def test_a_reply_that_was_cut_keeps_what_came() -> None:
-    reply = Reply(*joined([CHUNKED[:-40]]), [7])
-    assert len(reply.events()[2]) >= 6
+    reply = Reply(*joined([CHUNKED[:-40]], [7]))
+    assert len(reply.events().data) >= 6
     with pytest.raises(WireError, match="ended before its headers did"):
-        Reply(*joined([HEAD]), [7])
+        Reply(*joined([HEAD], [7]))
 
 
 def test_events_may_end_with_carriage_returns_and_have_several_lines() -> None:
     body = b"event: x\r\ndata: one\r\ndata: two\r\n\r\nid: 3\r\n\r\ndata:three\r\n\r\n"
-    reply = Reply(*joined([HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body]), [7])
-    assert reply.events()[2] == [b"one\ntwo", b"three"]
+    reply = Reply(*joined([HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body], [7]))
+    assert reply.events().data == [b"one\ntwo", b"three"]
 
 
 def body_of(body: bytes, reads: list[int] | None = None) -> Reply:
     """A body in reads that end at these places, a second apart."""
     head = HEAD + b"Content-Length: %d\r\n\r\n" % len(body)
     blocks = [head, *cut(body, reads or [])]
-    return Reply(*joined(blocks), list(range(len(blocks))))
+    return Reply(*joined(blocks, range(len(blocks))))
 
 
 @pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
@@ -147,7 +148,7 @@ def test_lines_of_events_end_in_three_ways(end: bytes, start: bytes) -> None:
     events = [b"data: 1", b"data:2", b"event: x\ndata: 3", b"event: x\nid: 7\ndata: 4\ndata:  5", b": ping", b"data:"]
     body = start + b"".join(event + b"\n\n" for event in events)
     reply = body_of(body.replace(b"\n", end) + b"data: cut")
-    assert reply.events()[2] == [b"1", b"2", b"3", b"4\n 5"]
+    assert reply.events().data == [b"1", b"2", b"3", b"4\n 5"]
 
 
 def by_the_book(body: bytes) -> list[bytes]:
@@ -182,18 +183,18 @@ PIECES = [
 @given(pieces=st.lists(st.sampled_from(PIECES), max_size=30), places=st.lists(st.integers(0, 200), max_size=5))
 def test_any_stream_is_read_by_the_book(pieces: list[bytes], places: list[int]) -> None:
     body = b"data: " + b"".join(pieces)
-    blocks, stamps, data = body_of(body, places).events()
+    blocks, stamps, _, data = body_of(body, places).events()
     assert data == by_the_book(body)
     assert blocks == stamps == sorted(stamps)
     chunks = b"".join(map(chunk, cut(body, places)))
-    reply = Reply(*joined([HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + chunks + b"0\r\n\r\n"]), [7])
-    assert (reply.body, reply.events()[2]) == (body, data)
+    reply = Reply(*joined([HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + chunks + b"0\r\n\r\n"], [7]))
+    assert (reply.body, reply.events().data) == (body, data)
 
 
 @pytest.mark.parametrize("size", [b"-6", b"what", b"", b"9" * 5000])
 def test_chunks_that_break_off_keep_what_came_before(size: bytes) -> None:
     raw = HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + chunk(b"data: 1\n\n") + size + b"\r\ndata: 2\n\n"
-    assert Reply(*joined([raw]), [7]).events()[2][:1] == [b"1"]
+    assert Reply(*joined([raw], [7])).events().data[:1] == [b"1"]
 
 
 def test_a_request_begins_with_where_it_goes() -> None:

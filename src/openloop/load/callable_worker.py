@@ -132,7 +132,7 @@ class _Worker:
         pieces = list(call.pieces)  # an abandoned thread may still add to it
         said, stamps = [piece for piece, _ in pieces], [stamp for _, stamp in pieces]
         waited = call.sent_ns - call.taken_ns if call.sent_ns else 0
-        self.finished.append((call.ticket, fate, why, call.sent_ns, waited, ended_ns, *joined(said), stamps, 0, False))
+        self.finished.append((call.ticket, fate, why, call.sent_ns, waited, ended_ns, *joined(said, stamps), 0, False))
 
     # Calls.
 

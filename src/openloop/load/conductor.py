@@ -8,7 +8,6 @@ import contextlib
 import functools
 import heapq
 import os
-import platform
 import signal
 import socket
 import subprocess
@@ -37,8 +36,7 @@ from openloop.load.salts import Salter, prime
 from openloop.load.scraper import Scraper
 from openloop.load.targets import HttpTarget, Outcome, Target
 from openloop.load.worker import NEVER, Asked, Finished
-from openloop.native.kept import PLAIN, machine_code
-from openloop.native.translate import Table
+from openloop.native.kept import code_to_map
 from openloop.persistence import MOST_TRIES, Hedge, Repair, Retry
 from openloop.quality import Gating, Grade
 from openloop.records import (
@@ -836,14 +834,7 @@ def due_ns_of(load: Load, demand: Demand, end_ns: int) -> list[int]:
 @functools.cache
 def intake_code() -> bytes:
     """For workers to read by; nothing where they have to do so in Python."""
-    if PLAIN or sys.platform != "linux" or platform.machine() != "x86_64":
-        return b""
-    kinds = [each for each, _ in tables(1).values()]
-    dtypes = [np.dtype(each if isinstance(each, str) else [(name, "i8") for name in each]) for each in kinds]
-    try:
-        return machine_code(gather, tuple(map(Table, dtypes)))
-    except Exception:  # another LLVM may need more than code: a run does not depend on it
-        return b""
+    return code_to_map(gather, tables(1))
 
 
 def pages_of(load: Load) -> dict[str, Place]:

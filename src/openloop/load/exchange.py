@@ -8,8 +8,9 @@ import msgspec
 
 from openloop.errors import SpecError
 from openloop.load.address import Place, tls_context
+from openloop.load.reply import Reply
 from openloop.load.targets import JsonTarget
-from openloop.load.wire import Framing, Reply, WireError
+from openloop.load.wire import Framing, WireError, joined
 from openloop.workload import Ask, Scale, Words
 
 PATIENCE_S = 5.0
@@ -31,8 +32,7 @@ def exchange(place: Place, request: bytes, patience_s: float = PATIENCE_S) -> Re
                 break
             if time.monotonic() > until:
                 raise WireError(f"the answer has no end after {patience_s:g} s")
-    raw = b"".join(blocks)
-    return Reply(raw, [len(raw)], [0])
+    return Reply(*joined([b"".join(blocks)], [0]))
 
 
 def only_model(place: Place, headers: dict[str, str]) -> str:

@@ -10,15 +10,14 @@ cannot be, they read everything themselves, with the same result.
 """
 
 import ctypes
-import mmap
 import os
-import struct
 from array import array
 from collections.abc import Iterator
 from typing import Any
 
 from openloop.clock import EDGE, READ, Poller, Timer
-from openloop.native import foreign
+from openloop.native import foreign, whole
+from openloop.native.mapped import Mapped, Shapes, find_in_libc
 
 # Of a connection, whose place is its file's number: whether its reads are ordinary; whether it was told of; whether its
 # head is to come (0), is over and chunks come (1), or neither (-1); bytes that are kept, in how many reads; where the
@@ -39,7 +38,6 @@ MANY = 16  # connections to be followed at once: while Python does, nothing is r
 POSTS = 1024  # at a time
 IDLE = 1024
 MOST_LINES = 32768
-NO_RESERVE = 0x4000  # memory that nobody touches costs nothing
 
 # Words that the kernel reads and writes: a message, where its bytes and stamp go, times, and a timer's setting.
 MESSAGE, VECTOR, CONTROL, NOW, THEN, SETTING, WORDS = 0, 8, 16, 24, 26, 28, 32
@@ -147,11 +145,6 @@ def wait(w: Any, words: Any, events: Any, until: int, now: int) -> int:
             w.timer_ns = until
         ready = whole(foreign(w.epoll_wait, w.epoll, events, EVENTS, -1))
     return max(ready, 0)
-
-
-def whole(number: int) -> int:
-    """What C calls an int: half of what comes back."""
-    return (number << 32) >> 32
 
 
 def receive(w: Any, words: Any, lines: Any, marks: Any, data: Any, told: Any, fd: int) -> int:
@@ -288,8 +281,8 @@ class IntakeState(ctypes.Structure):
     _fields_ = tuple((name, ctypes.c_int64) for name in STATE)
 
 
-def tables(lines: int) -> dict[str, tuple[str | tuple[str, ...], int]]:
-    """What `gather` works on, each with its kind of items and how many of them; rows have names of whole numbers."""
+def tables(lines: int) -> Shapes:
+    """What `gather` works on."""
     return {
         "state": (STATE, 1),
         "words": ("i8", WORDS),
@@ -309,44 +302,21 @@ class Intake:
 
     def __init__(self, code: bytes, poller: Poller, rest_ns: int) -> None:
         """Raises something where code or memory cannot be mapped."""
-        entry = _mapped(code)
         limit = os.sysconf("SC_OPEN_MAX")
         self.count = min(limit, MOST_LINES) if limit > 0 else MOST_LINES
-        sizes = {name: _size(*each) for name, each in tables(self.count).items()}
-        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NO_RESERVE
-        memory = mmap.mmap(-1, sum(sizes.values()), flags=flags)
-        memory.madvise(mmap.MADV_NOHUGEPAGE)  # of most connections there is little
-        base = ctypes.addressof(ctypes.c_char.from_buffer(memory))
-        places, at = {}, 0
-        for name, size in sizes.items():
-            places[name], at = at, at + size
-        whole = memoryview(memory)
-        words, self._marks, self._told, self._troubled, self._idle = (
-            whole[places[name] : places[name] + sizes[name]].cast("q")
-            for name in ("words", "marks", "told", "troubled", "idle")
+        self.gather = mapped = Mapped(code, tables(self.count))
+        self._marks, self._told, self._troubled, self._idle, self._data = map(
+            mapped.view, ("marks", "told", "troubled", "idle", "data")
         )
-        self._data = whole[places["data"] : places["data"] + sizes["data"]]
-        self.lines = (IntakeLine * self.count).from_buffer(memory, places["lines"])
-        self._posts = (Posted * POSTS).from_buffer(memory, places["posts"])
-        self.state = IntakeState.from_buffer(memory, places["state"])
-        self.state.epoll, self.state.rest_ns = poller.fileno(), rest_ns
-        self.state.data = base + places["data"]
-        libc = ctypes.CDLL(None)
-        for name in C:
-            setattr(self.state, name, ctypes.cast(getattr(libc, name), ctypes.c_void_p).value)
-        words[MESSAGE + 2], words[MESSAGE + 3] = base + places["words"] + 8 * VECTOR, 1
-        words[MESSAGE + 4] = base + places["words"] + 8 * CONTROL
-        box = [(base + places[name], count) for name, (_, count) in tables(self.count).items()]
-        self._box = ctypes.create_string_buffer(
-            struct.pack(f"{2 * len(box)}q", *(each for pair in box for each in pair))
-        )
+        self.lines, self._posts = mapped.rows("lines", IntakeLine), mapped.rows("posts", Posted)
+        self.state = mapped.rows("state", IntakeState)[0]
+        self.state.epoll, self.state.rest_ns, self.state.data = poller.fileno(), rest_ns, mapped.address("data")
+        find_in_libc(self.state, C)
+        words, at = mapped.view("words"), mapped.address("words")
+        words[MESSAGE + 2], words[MESSAGE + 3], words[MESSAGE + 4] = at + 8 * VECTOR, 1, at + 8 * CONTROL
         self._timer = Timer()
         self.state.timer = self._timer.fd
         poller.watch(self._timer.fd, READ | EDGE)
-        self._entry, self._at = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(entry), ctypes.addressof(self._box)
-
-    def gather(self) -> None:
-        self._entry(self._at)
 
     def post(self, due_ns: int, payload: bytes) -> None:
         """To be sent when it is due, which is not before the one that was posted last; the bytes must stay."""
@@ -378,33 +348,10 @@ class Intake:
         count, self.state.troubled = self.state.troubled, 0
         return zip(*[iter(self._troubled[: 2 * count].tolist())] * 2, strict=True)
 
-    def take(self, fd: int, line: IntakeLine) -> tuple[bytes, list[int], list[int]]:
-        """All that was read of a connection: bytes, where each read ends, and when it was."""
+    def take(self, fd: int, line: IntakeLine) -> tuple[bytes, "array[int]"]:
+        """All that was read of a connection: bytes, and where each read ends and when it was, in turns."""
         start, first = fd * SIZE, 2 * fd * MARKS
-        marks = self._marks[first : first + 2 * line.reads].tolist()
+        marks = array("q", bytes(self._marks[first : first + 2 * line.reads]))
         data = bytes(self._data[start : start + line.used])
         line.told = line.used = line.reads = line.head = line.followed = line.kernel = 0
-        return data, marks[::2], marks[1::2]
-
-
-def _size(kind: str | tuple[str, ...], count: int) -> int:
-    """In bytes, of whole words."""
-    return -(-count * (int(kind[1:]) if isinstance(kind, str) else 8 * len(kind)) // 64) * 64
-
-
-def _mapped(code: bytes) -> int:
-    """Where it can be run."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.mmap.restype = ctypes.c_void_p
-    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
-    file: int = libc.memfd_create(b"openloop", 1)  # closed in children; os has it only where Python was built with it
-    if file < 0:
-        raise OSError(ctypes.get_errno(), "memfd_create")
-    try:
-        os.write(file, code)
-        found: int = libc.mmap(None, len(code), mmap.PROT_READ | mmap.PROT_EXEC, mmap.MAP_PRIVATE, file, 0)
-    finally:
-        os.close(file)
-    if found == ctypes.c_void_p(-1).value:
-        raise OSError(ctypes.get_errno(), "mmap")
-    return found
+        return data, marks

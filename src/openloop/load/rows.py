@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 
 from openloop.load.targets import Outcome, Target
-from openloop.load.wire import WireError
+from openloop.load.wire import MARK, Marks, WireError
 from openloop.load.worker import BROKEN, CANCELLED, CENSORED, TIMEOUT, UNSENT, Finished
 from openloop.records import make_batch, make_lists
 from openloop.workload import Ask
@@ -33,10 +33,10 @@ class Row:
 
 def read_finished(row: Row, finished: Finished, start_ns: int, target: Target, timeout_s: float) -> None:
     """Fill in what became of a request, read off the bytes that came back."""
-    _, fate, why, sent, waited, ended, raw, ends, stamps, kernel, _ = finished
-    outcome = row.outcome = _outcome(fate, why, (raw, ends, stamps), target, timeout_s)
+    _, fate, why, sent, waited, ended, raw, marks, kernel, _ = finished
+    outcome = row.outcome = _outcome(fate, why, raw, marks, target, timeout_s)
     due_ns = row.due_ns
-    row.kernel_stamps, row.stamps = kernel, len(stamps)
+    row.kernel_stamps, row.stamps = kernel, len(marks) // MARK
     if sent:
         row.sent_ns, row.connect_ns = max(sent - start_ns, due_ns), waited
     latest = row.sent_ns or due_ns
@@ -54,13 +54,11 @@ def read_finished(row: Row, finished: Finished, start_ns: int, target: Target, t
         outcome.first_any_ns = max(outcome.first_any_ns - start_ns, row.sent_ns or due_ns)
 
 
-def _outcome(
-    fate: str, why: str, heard: tuple[bytes, list[int], list[int]], target: Target, timeout_s: float
-) -> Outcome:
+def _outcome(fate: str, why: str, raw: bytes, marks: Marks, target: Target, timeout_s: float) -> Outcome:
     found = Outcome("error", error=why) if fate == UNSENT else Outcome()
-    if heard[0]:
+    if raw:
         try:
-            found = target.read(*heard)
+            found = target.read(raw, marks)
         except WireError as error:
             found = Outcome("error", error=str(error))
         except Exception as error:  # whatever a server sends costs its own request and no other

@@ -16,6 +16,7 @@ import socket
 import ssl
 import sys
 import time
+from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -24,7 +25,7 @@ from openloop.clock import READ, WRITE, Poller, Receiver, raise_file_limit, wake
 from openloop.load.address import Address, tls_context
 from openloop.load.channel import Channel, GoneError
 from openloop.load.intake import IDLE, POSTS, Intake, IntakeLine
-from openloop.load.wire import LARGEST, Framing, WireError
+from openloop.load.wire import LARGEST, Framing, Marks, WireError
 
 # How a request went, as the worker sees it.
 DONE, BROKEN, TIMEOUT, CENSORED, UNSENT, CANCELLED = "done", "broken", "timeout", "censored", "unsent", "cancelled"
@@ -33,9 +34,9 @@ DONE, BROKEN, TIMEOUT, CENSORED, UNSENT, CANCELLED = "done", "broken", "timeout"
 # what (b"": nothing). That copy has the next ticket.
 Asked = tuple[int, int, int, bytes, int, bytes]
 
-# ticket, fate, error, sent_ns, waited_ns (for a connection), ended_ns, what came, where each read of it ends, when that
-# was, how many stamps are the kernel's, whether a copy of it is still on its way
-Finished = tuple[int, str, str, int, int, int, bytes, list[int], list[int], int, bool]
+# ticket, fate, error, sent_ns, waited_ns (for a connection), ended_ns, what came, its marks (see wire.py), how many of
+# these are the kernel's, whether a copy of it is still on its way
+Finished = tuple[int, str, str, int, int, int, bytes, Marks, int, bool]
 
 FREE_COPIES = 10  # whatever the share
 CHECK_NS = 100_000_000
@@ -70,12 +71,11 @@ class _Request:
         "connection",
         "copy",
         "due_ns",
-        "ends",
         "kernel",
+        "marks",
         "payload",
         "pool",
         "sent_ns",
-        "stamps",
         "taken_ns",
         "ticket",
         "tried",
@@ -96,8 +96,7 @@ class _Request:
         self.waited_ns = 0
         self.tried = 0  # on connections that turned out to be stale
         self.blocks: list[bytes] = []  # what came, in pieces
-        self.ends: list[int] = []  # of reads, in all of that
-        self.stamps: list[int] = []
+        self.marks = array("q")  # of all of that
         self.kernel = 0
 
 
@@ -664,11 +663,13 @@ class _Worker:
         if line is None or self.intake is None or not line.used:
             return b""
         request.kernel += line.kernel
-        data, ends, stamps = self.intake.take(connection.fd, line)
-        before = request.ends[-1] if request.ends else 0
+        data, marks = self.intake.take(connection.fd, line)
         request.blocks.append(data)
-        request.ends += [before + end for end in ends] if before else ends
-        request.stamps += stamps
+        if request.marks:
+            before = request.marks[-2]
+            for place in range(0, len(marks), 2):
+                marks[place] += before
+        request.marks += marks
         return data
 
     def _readable(self, connection: _Connection) -> None:
@@ -699,9 +700,8 @@ class _Worker:
         if request is None:  # nobody asked: whatever it is, the connection is of no use any more
             self._close(connection)
             return
-        request.ends.append(len(data) + (request.ends[-1] if request.ends else 0))
+        request.marks.extend((len(data) + (request.marks[-2] if request.marks else 0), stamp))
         request.blocks.append(data)
-        request.stamps.append(stamp)
         request.kernel += kernel
         self._heard_first(request)
         if not connection.framing.is_chunk(data):
@@ -730,8 +730,8 @@ class _Worker:
             whole = whole or framing.feed(data[head:])
         except WireError as error:
             if framing.size > LARGEST:  # nobody wants to read it
-                del request.blocks[1:], request.ends[1:], request.stamps[1:]
-                request.blocks[0] = request.blocks[0][: request.ends[0]]
+                del request.blocks[1:], request.marks[2:]
+                request.blocks[0] = request.blocks[0][: request.marks[0]]
             self._close(connection)
             self._end(request, BROKEN, str(error))
             return
@@ -792,7 +792,7 @@ class _Worker:
         if self.in_flight.pop(request.ticket, None) is None:
             return
         if ended_ns is None:
-            ended_ns = request.stamps[-1] if fate == DONE else time.monotonic_ns()
+            ended_ns = request.marks[-1] if fate == DONE else time.monotonic_ns()
         self.finished.append(
             (
                 request.ticket,
@@ -802,13 +802,12 @@ class _Worker:
                 request.waited_ns,
                 ended_ns,
                 b"".join(request.blocks),
-                request.ends,
-                request.stamps,
+                request.marks.tobytes(),
                 request.kernel,
                 request.twin is not None and request.twin.ticket in self.in_flight,
             )
         )
-        request.blocks, request.ends, request.stamps, request.payload = [], [], [], b""  # a deadline may outlive it
+        request.blocks, request.marks, request.payload = [], array("q"), b""  # a deadline may outlive it
         request.copy = request.twin = request.connection = None
         if self.plan.users:
             self.next_ns = self._next_ns()

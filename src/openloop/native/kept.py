@@ -5,6 +5,7 @@ import functools
 import hashlib
 import os
 import platform
+import sys
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from importlib.metadata import version
@@ -13,6 +14,9 @@ from types import FunctionType
 from typing import Any
 
 import numpy as np
+
+from openloop.native.mapped import Shapes
+from openloop.native.translate import Table
 
 try:
     import fcntl
@@ -38,6 +42,18 @@ def made_of(function: Any, seen: set[Any] | None = None) -> Iterator[Any]:
             yield from made_of(value, seen)
         elif isinstance(value, int | float | np.integer):
             yield name, value
+
+
+def code_to_map(function: Callable[..., Any], shapes: Shapes) -> bytes:
+    """Machine code of a function that works on such tables; nothing where Python has to do it."""
+    if PLAIN or sys.platform != "linux" or platform.machine() != "x86_64":
+        return b""
+    kinds = [each for each, _ in shapes.values()]
+    dtypes = [np.dtype(each if isinstance(each, str) else [(name, "i8") for name in each]) for each in kinds]
+    try:
+        return machine_code(function, tuple(map(Table, dtypes)))
+    except Exception:  # another LLVM may need more than code: a run does not depend on it
+        return b""
 
 
 def machine_code(function: Callable[..., Any], kinds: tuple[Any, ...]) -> bytes:

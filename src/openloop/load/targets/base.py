@@ -8,7 +8,8 @@ from typing import Any, ClassVar, TypeVar
 
 import msgspec
 
-from openloop.load.wire import Reply, encode_head
+from openloop.load.reply import Reply
+from openloop.load.wire import Marks, encode_head
 from openloop.said import NO_SENSE, SHED, Outcome, fail, message, settle, short
 from openloop.workload import Ask
 
@@ -45,8 +46,8 @@ class Target(ABC):
         """The whole request."""
 
     @abstractmethod
-    def read(self, raw: bytes, ends: list[int], stamps: list[int]) -> Outcome:
-        """What came back, where each read of it ends, and when that was."""
+    def read(self, raw: bytes, marks: Marks) -> Outcome:
+        """What came back, and how it came."""
 
 
 class HttpTarget(Target):
@@ -67,8 +68,8 @@ class HttpTarget(Target):
         usual = {name: value for name, value in self.usual_headers.items() if name.lower() not in names}
         return encode_head(self.method, self.base + self.path, self.host, usual | given)
 
-    def read(self, raw: bytes, ends: list[int], stamps: list[int]) -> Outcome:
-        return self.decode(Reply(raw, ends, stamps))
+    def read(self, raw: bytes, marks: Marks) -> Outcome:
+        return self.decode(Reply(raw, marks))
 
     def decode(self, reply: Reply) -> Outcome:
         status = reply.http_status
@@ -131,11 +132,13 @@ class JsonTarget(HttpTarget):
             fail(found, f"a streaming request was answered with {kind or 'nothing that says what it is'}")
 
     def _read_stream(self, reply: Reply, found: Outcome) -> None:
-        blocks, stamps, data = reply.events()
+        blocks, stamps, kinds, data = reply.events(every_word=self.keep_text)
         if b"[DONE]" in data:
             del data[data.index(b"[DONE]") :]
         said, bad = _decode_all(self.event, data)
-        spoken = self.hear(said, data, found)
+        if len(said) in kinds:
+            kinds = kinds[: kinds.index(len(said))]
+        spoken = self.hear([said[kind] for kind in kinds], [data[kind] for kind in kinds], found)
         found.event_ns = [stamps[place] for place in spoken]
         found.merged_events = len(spoken) - len({blocks[place] for place in spoken})
         if found.status == "ok" and bad is not None:

@@ -3,6 +3,7 @@
 import msgspec
 
 from openloop.load.targets.base import Target
+from openloop.load.wire import Marks
 from openloop.said import Outcome
 from openloop.workload import Ask
 
@@ -20,8 +21,9 @@ class Function(Target):
     def encode(self, ask: Ask, number: int) -> bytes:  # noqa: ARG002
         return msgspec.json.encode(ask)
 
-    def read(self, raw: bytes, ends: list[int], stamps: list[int]) -> Outcome:  # noqa: ARG002
-        found = Outcome(event_ns=list(stamps), first_any_ns=stamps[0] if stamps else None)
+    def read(self, raw: bytes, marks: Marks) -> Outcome:
+        stamps = memoryview(marks).cast("q")[1::2].tolist()
+        found = Outcome(event_ns=stamps, first_any_ns=stamps[0] if stamps else None)
         if self.keep_text:
             found.text = raw.decode("utf-8", "replace")
         return found

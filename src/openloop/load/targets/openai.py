@@ -30,11 +30,14 @@ class _OpenAI(JsonTarget):
 
     def hear(self, said: list[Said], data: list[bytes], found: Outcome) -> list[int]:
         """A role, an empty delta, usage and comments are no words."""
-        spoken = []
+        spoken: list[int] = []
+        before, words = None, False
         for place, each in enumerate(said):
-            if hear(each, data[place], found):
+            if each is not before:
+                before, words = each, hear(each, data[place], found)
+            if words:
                 spoken.append(place)
-            if each.error is not None:
+            elif each.error is not None:
                 break
         found.event_tokens = _tokens(said, spoken)
         if self.keep_text:

@@ -8,8 +8,8 @@ from typing import ClassVar
 import msgspec
 
 from openloop.errors import SpecError
+from openloop.load.reply import Reply
 from openloop.load.targets.base import HttpTarget
-from openloop.load.wire import Reply
 from openloop.said import Outcome
 from openloop.workload import Ask
 

@@ -1,0 +1,175 @@
+"""What a response says, once it is read at leisure; and when each part of it had arrived."""
+
+import re
+from bisect import bisect_left
+from functools import cached_property
+from itertools import accumulate
+
+from openloop.load.skim import Events, skimmer
+from openloop.load.wire import HEADS, Marks, WireError, chunk_size, length_of, read_head
+
+BOM = b"\xef\xbb\xbf"
+_HEADS_OF_DATA = [head + b"data: " for head in HEADS[4:]]  # by the length without the four line ends after it
+
+
+class Reply:
+    """A response as it was read: its parts, and when each byte had arrived."""
+
+    def __init__(self, raw: bytes, marks: Marks) -> None:
+        self._marks = memoryview(marks).cast("q")
+        start = 0
+        while True:
+            stop = raw.find(b"\r\n\r\n", start)
+            if stop < 0:
+                raise WireError("the response ended before its headers did")
+            self.http_status, self.headers = read_head(raw[start:stop])
+            start = stop + 4
+            if self.http_status >= 200:
+                break
+        self._raw, self._start = raw, start
+        self._chunked = "chunked" in self.headers.get("transfer-encoding", "").lower()
+        skim = skimmer() if self._chunked else None
+        self._skimmed = skim.find(raw, start, self._marks) if skim else None
+
+    @cached_property
+    def _in_chunks(self) -> tuple[list[int], list[bytes]] | None:
+        return _events_in_chunks(self._raw, self._start) if self._chunked else None
+
+    @cached_property
+    def _spans(self) -> tuple[list[bytes], list[int]]:
+        """The parts of the body, and where each ends in what was read."""
+        if self._chunked:
+            return _chunks(self._raw, self._start)
+        end = self._end(self._start, len(self._raw))
+        return [self._raw[self._start : end]], [end]
+
+    @cached_property
+    def body(self) -> bytes:
+        return b"".join(self._spans[0])
+
+    def _end(self, start: int, size: int) -> int:
+        """Of a body that is not in chunks: what follows its length is not part of it."""
+        length = self.headers.get("content-length")
+        return size if length is None else min(start + length_of(length), size)
+
+    @property
+    def first_ns(self) -> int:
+        """When the first byte of the body had arrived."""
+        if self._skimmed:
+            return self._skimmed[0]
+        if not self.body:
+            return self._marks[1]
+        parts, ends = self._spans
+        return self._marks[2 * self._blocks([ends[0] - len(parts[0]) + 1])[0] + 1]
+
+    @property
+    def last_ns(self) -> int:
+        return self._marks[-1]
+
+    def events(self, *, every_word: bool = False) -> Events:
+        """All of them; each of a kind of its own where every word is wanted."""
+        if self._skimmed and not every_word:
+            return self._skimmed[1]
+        if self._in_chunks:
+            ends, data = self._in_chunks
+        else:
+            body_ends, data = _events(self.body)
+            ends = self._raw_ends(body_ends)
+        blocks = self._blocks(ends)
+        if b"" in data:  # as of a comment that keeps the connection alive
+            blocks = [block for block, each in zip(blocks, data, strict=True) if each]
+            data = [each for each in data if each]
+        return Events(blocks, [self._marks[2 * block + 1] for block in blocks], range(len(data)), data)
+
+    def _blocks(self, ends: list[int]) -> list[int]:
+        """The reads that so many bytes were complete with."""
+        block_ends = self._marks[::2].tolist()
+        return [bisect_left(block_ends, end) for end in ends]
+
+    def _raw_ends(self, ends: list[int]) -> list[int]:
+        """Where so many bytes of the body end in what was read."""
+        parts, raw_ends = self._spans
+        body_ends = list(accumulate(map(len, parts)))
+        spans = [bisect_left(body_ends, end) for end in ends]
+        return [end + raw_ends[span] - body_ends[span] for end, span in zip(ends, spans, strict=True)]
+
+
+def _events_in_chunks(raw: bytes, start: int) -> tuple[list[int], list[bytes]] | None:
+    """Where each event ends, and its data, if each is a line of data in a chunk of its own, as in most streams."""
+    chunks = raw[start:].split(b"\n\n\r\n")
+    if chunks.pop() != b"0\r\n\r\n" or not chunks:
+        return None
+    sizes = list(map(len, chunks))
+    if max(sizes) >= len(_HEADS_OF_DATA):
+        return None
+    heads = [_HEADS_OF_DATA[size] for size in sizes]
+    if not all(map(bytes.startswith, chunks, heads)):
+        return None
+    data = [chunk[len(head) :] for chunk, head in zip(chunks, heads, strict=True)]
+    lines = b"".join(data)
+    if b"\n" in lines or b"\r" in lines:
+        return None
+    return list(accumulate([size + 4 for size in sizes], initial=start - 2))[1:], data
+
+
+def _events(body: bytes) -> tuple[list[int], list[bytes]]:
+    """Where each event ends, and its data."""
+    plain = _plain(body)
+    if plain is not None:
+        return list(accumulate([len(data) + 8 for data in plain])), plain
+    feeds, returns = body.count(b"\n"), body.count(b"\r")
+    if body.startswith(BOM) or (returns and not feeds == returns == body.count(b"\r\n")):
+        return _scan(body)
+    gap = b"\r\n\r\n" if returns else b"\n\n"
+    pieces = body.split(gap)
+    pieces.pop()  # what follows the last whole event
+    return list(accumulate([len(piece) + len(gap) for piece in pieces])), [_data(piece) for piece in pieces]
+
+
+def _plain(body: bytes) -> list[bytes] | None:
+    """The data of events, if each is `data: `, a line, and an empty line, as most streams have it."""
+    if not (body.startswith(b"data: ") and body.endswith(b"\n\n")):
+        return None
+    found = body[6:-2].split(b"\n\ndata: ")
+    lines = b"".join(found)
+    return None if b"\n" in lines or b"\r" in lines else found
+
+
+def _data(event: bytes) -> bytes:
+    """The data lines of an event."""
+    name, _, data = event.partition(b"\ndata: ")
+    if data and name[:6] == b"event:" and b"\n" not in name and b"\n" not in data:
+        return data
+    lines = [line[5:].removeprefix(b" ") for line in event.splitlines() if line.startswith(b"data:")]
+    return b"\n".join(lines)
+
+
+def _scan(body: bytes) -> tuple[list[int], list[bytes]]:
+    """Events line by line, however lines end."""
+    ends: list[int] = []
+    found: list[bytes] = []
+    begun = at = len(BOM) if body.startswith(BOM) else 0
+    for line in re.finditer(rb"\r\n|\n|\r", body):
+        if line.start() == at:  # an empty one
+            ends.append(line.end())
+            found.append(_data(body[begun:at]))
+            begun = line.end()
+        at = line.end()
+    return ends, found
+
+
+def _chunks(raw: bytes, at: int) -> tuple[list[bytes], list[int]]:
+    """The data of a chunked body, as far as it came, and where each chunk of it ends."""
+    spans: list[bytes] = []
+    ends: list[int] = []
+    while True:
+        stop = raw.find(b"\r\n", at)
+        try:
+            size = chunk_size(raw[at:stop]) if stop >= 0 else 0
+        except WireError:  # whoever followed it as it came has said so
+            size = 0
+        if not size:
+            return spans, ends
+        spans.append(raw[stop + 2 : stop + 2 + size])
+        ends.append(stop + 2 + len(spans[-1]))
+        at = stop + 4 + size
