@@ -1,6 +1,6 @@
 """From a row of a demand to the texts that a server is sent."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
@@ -52,10 +52,16 @@ class Prompts:
         if session is not None and self._grows:
             self._said[session] = list(messages)
         known = demand.known[int(demand.texts[number])] if demand.texts is not None and demand.known else (None, None)
-        return replace(self.bare(number), messages=messages, reference=known[0], context=known[1])
+        return self.bare(number, messages, *known)
 
-    def bare(self, number: int) -> Ask:
-        """Whose a request is, without its texts."""
+    def bare(
+        self,
+        number: int,
+        messages: tuple[tuple[str, str], ...] = (),
+        reference: str | None = None,
+        context: str | None = None,
+    ) -> Ask:
+        """Whose a request is, without its texts if these are not given."""
         demand = self._demand
         session = None if demand.session is None else int(demand.session[number])
         codes = (demand.workload_class, demand.classes), (demand.tenant, demand.tenants)
@@ -65,12 +71,15 @@ class Prompts:
         ]
         alone = session is None or session < 0
         return Ask(
-            (),
+            messages,
             int(demand.output_tokens[number]) or None,
             named[0],
             named[1],
             None if alone else session,
             None if alone or demand.turn is None else int(demand.turn[number]),
+            None,
+            reference,
+            context,
         )
 
     def _made(self, number: int, *, last: bool = False) -> tuple[tuple[str, str], ...]:
@@ -80,6 +89,8 @@ class Prompts:
         roles, identities = pieces.role[place].tolist(), pieces.identity[place].tolist()
         tokens = pieces.tokens[place].tolist()
         tokens[-1] = max(tokens[-1] - self.words.scale.overhead, 1)
+        if len(tokens) == 1:
+            return ((ROLES[roles[0]], self.words.text(identities[0], tokens[0])),)
         rows = list(zip(roles, identities, tokens, strict=True))
         groups = [(role, list(each)) for role, each in groupby(rows, key=lambda row: row[0])]
         return tuple(

@@ -54,7 +54,8 @@ class Words:
         row = [vocabulary[i] for i in stream(seed, "words").integers(0, len(vocabulary), ROW)]
         self._row = " ".join([*row, *row])
         self._starts = [0, *itertools.accumulate(len(word) + 1 for word in [*row, *row])]
-        self._head = min(-(-IDENTITY_BITS // max((len(vocabulary) - 1).bit_length(), 1)), 16)
+        head = min(-(-IDENTITY_BITS // max((len(vocabulary) - 1).bit_length(), 1)), 16)
+        self._powers = [len(vocabulary) ** place for place in range(head)]  # words that tell a text from all others
 
     def text(self, identity: int, tokens: float) -> str:
         """The text with this identity, of so many tokens."""
@@ -62,10 +63,8 @@ class Words:
 
     def text_of(self, identity: int, words: int) -> str:
         mixed = _mix(identity, self._seed)
-        head, rest = [], mixed
-        for _ in range(min(words, self._head)):
-            rest, place = divmod(rest, len(self._vocabulary))
-            head.append(self._vocabulary[place])
+        vocabulary, size = self._vocabulary, len(self._vocabulary)
+        head = [vocabulary[mixed // power % size] for power in self._powers[:words]]
         left = words - len(head)
         pieces = [" ".join(head)]
         at = mixed % ROW

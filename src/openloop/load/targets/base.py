@@ -134,7 +134,7 @@ class JsonTarget(HttpTarget):
     def _read_stream(self, reply: Reply, found: Outcome) -> None:
         blocks, stamps, kinds, data = reply.events(every_word=self.keep_text)
         if b"[DONE]" in data:
-            del data[data.index(b"[DONE]") :]
+            data = data[: data.index(b"[DONE]")]
         said, bad = _decode_all(self.event, data)
         if len(said) in kinds:
             kinds = kinds[: kinds.index(len(said))]
