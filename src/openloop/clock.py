@@ -32,6 +32,8 @@ _SOON_NS: Final = 20_000_000
 _LONG_NS: Final = 600_000_000_000
 _unpack: Final = struct.Struct("qq").unpack
 _TIMER_SLACK: Final = 29  # PR_SET_TIMERSLACK
+_TRIM_THRESHOLD: Final = -1  # as mallopt knows them
+_MMAP_THRESHOLD: Final = -3
 
 
 @dataclass(frozen=True)
@@ -194,6 +196,15 @@ def wake_exactly() -> None:
     """A sleep of this thread ends when it is over, where the system else rounds up to be woken less often."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_TIMER_SLACK, 1, 0, 0, 0)
+
+
+def keep_memory() -> None:
+    """What is let go of is soon wanted again: asking the kernel for it each time costs more than all copying."""
+    if sys.platform == "linux":
+        with contextlib.suppress(AttributeError):  # another C library
+            mallopt = ctypes.CDLL(None).mallopt
+            mallopt(_TRIM_THRESHOLD, 16 << 20)
+            mallopt(_MMAP_THRESHOLD, 1 << 20)
 
 
 def stolen_s() -> float:

@@ -21,8 +21,9 @@ from openloop.native.mapped import Mapped, Shapes, find_in_libc
 
 # Of a connection, whose place is its file's number: whether its reads are ordinary; whether it was told of; whether its
 # head is to come (0), is over and chunks come (1), or neither (-1); bytes that are kept, in how many reads; where the
-# head ends among them; up to where they are whole chunks; how many stamps are the kernel's.
-LINE = ("ours", "told", "chunked", "used", "reads", "head", "followed", "kernel")
+# head ends among them; up to where they are whole chunks, and whether the last of all is there; how many stamps are the
+# kernel's.
+LINE = ("ours", "told", "chunked", "used", "reads", "head", "followed", "over", "kernel")
 POST = ("due_ns", "payload", "size", "fd", "sent_ns", "sent")  # to be sent; then: where and when, and how much
 C = ("clock_gettime", "clock_nanosleep", "epoll_wait", "recvmsg", "send", "timerfd_settime")
 # Until when to read, and whether what is told of is urgent; when sockets were looked at and are to be next, and how
@@ -36,7 +37,7 @@ READ_SIZE = 4096
 EVENTS = 1024  # files that are ready, looked at in one go
 MANY = 16  # connections to be followed at once: while Python does, nothing is read
 POSTS = 1024  # at a time
-IDLE = 1024
+IDLE = 64  # connections to send on, at a time
 MOST_LINES = 32768
 
 # Words that the kernel reads and writes: a message, where its bytes and stamp go, times, and a timer's setting.
@@ -47,6 +48,7 @@ REALTIME, MONOTONIC, ABSOLUTE = 0, 1, 1
 SECOND = 1_000_000_000
 SOON_NS = 20_000_000
 NO_SIGNAL = 0x4000
+NO_CHUNKS, MORE_CHUNKS, LAST_CHUNK = 0, 1, 2
 LONG_NS = 600_000_000_000
 NEVER = 1 << 62
 
@@ -173,12 +175,11 @@ def receive(w: Any, words: Any, lines: Any, marks: Any, data: Any, told: Any, fd
             line.head = start - at
             line.chunked = 1 if start < at + got and says_chunked(data, at, start) else -1
             urgent = w.eager  # somebody wants to know that an answer has begun
-        if line.chunked == 1 and in_whole_chunks(data, start, at + got):
+        chunks = in_whole_chunks(data, start, at + got) if line.chunked == 1 else NO_CHUNKS
+        if chunks == MORE_CHUNKS:
             line.followed = line.used
-            tell = urgent
-        else:
-            tell = 1
-        if tell:
+        line.over = 1 if chunks == LAST_CHUNK else 0
+        if chunks != MORE_CHUNKS or urgent:
             line.told = 1
             told[w.told] = fd
             w.told += 1
@@ -244,8 +245,9 @@ def says_chunked(data: Any, at: int, stop: int) -> int:
 
 
 def in_whole_chunks(data: Any, at: int, stop: int) -> int:
-    """Whether these bytes are chunks of a body, none of them the last."""
+    """Whether these bytes are chunks of a body, and one of them the last."""
     while at < stop:
+        first = at
         size = 0
         most = min(at + 7, stop)
         while at < most:
@@ -254,10 +256,12 @@ def in_whole_chunks(data: Any, at: int, stop: int) -> int:
                 break
             size = size * 16 + digit
             at += 1
-        if size == 0 or at + 2 > stop or data[at] != 13 or data[at + 1] != 10:
-            return 0
+        if at == first or at + 2 > stop or data[at] != 13 or data[at + 1] != 10:
+            return NO_CHUNKS
+        if size == 0:
+            return LAST_CHUNK if at + 4 == stop and data[at + 2] == 13 and data[at + 3] == 10 else NO_CHUNKS
         at += size + 4
-    return 1 if at == stop else 0
+    return MORE_CHUNKS if at == stop else NO_CHUNKS
 
 
 def hex_digit(letter: int) -> int:
@@ -353,5 +357,5 @@ class Intake:
         start, first = fd * SIZE, 2 * fd * MARKS
         marks = array("q", bytes(self._marks[first : first + 2 * line.reads]))
         data = bytes(self._data[start : start + line.used])
-        line.told = line.used = line.reads = line.head = line.followed = line.kernel = 0
+        line.told = line.used = line.reads = line.head = line.followed = line.over = line.kernel = 0
         return data, marks

@@ -1,5 +1,6 @@
 """HTTP/1.1 as a load generator needs it: where a response ends, while it comes."""
 
+import contextlib
 import re
 from array import array
 from collections.abc import Iterable, Sequence
@@ -121,6 +122,15 @@ class Framing:
         else:
             self._state, self.keep = _UNTIL_CLOSE, False
         return False
+
+
+@lru_cache(64)
+def opens_chunks(head: bytes) -> bool:
+    """Whether a head is whole, chunks follow it, and the connection stays open after them."""
+    framing = Framing()
+    with contextlib.suppress(WireError):
+        return not framing.feed(head) and framing.between_chunks and framing.keep
+    return False
 
 
 def chunk_size(line: bytes) -> int:

@@ -21,11 +21,11 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from openloop.clock import READ, WRITE, Poller, Receiver, raise_file_limit, wake_exactly
+from openloop.clock import READ, WRITE, Poller, Receiver, keep_memory, raise_file_limit, wake_exactly
 from openloop.load.address import Address, tls_context
 from openloop.load.channel import Channel, GoneError
 from openloop.load.intake import IDLE, POSTS, Intake, IntakeLine
-from openloop.load.wire import LARGEST, Framing, Marks, WireError
+from openloop.load.wire import LARGEST, Framing, Marks, WireError, opens_chunks
 
 # How a request went, as the worker sees it.
 DONE, BROKEN, TIMEOUT, CENSORED, UNSENT, CANCELLED = "done", "broken", "timeout", "censored", "unsent", "cancelled"
@@ -652,10 +652,13 @@ class _Worker:
         request, line = connection.request, connection.line
         if request is None or line is None or not line.used:
             return
-        head, followed = line.head, line.followed
+        head, followed, over = line.head, line.followed, line.over
         data = self._gain(connection, request)
         self._heard_first(request)
-        self._follow(connection, request, data, head, followed)
+        if over and len(request.blocks) == 1 and opens_chunks(data[:head]):
+            self._complete(connection, request)
+        else:
+            self._follow(connection, request, data, head, followed)
 
     def _gain(self, connection: _Connection, request: _Request) -> bytes:
         """Move to a request what machine code has read for it; that."""
@@ -825,6 +828,7 @@ def work(sock: socket.socket) -> None:
     gc.disable()  # nothing here makes cycles, and a collection would hold up everything
     raise_file_limit()
     wake_exactly()
+    keep_memory()
     channel = Channel(sock)
     with contextlib.suppress(GoneError):
         select.select([sock], [], [])

@@ -1,0 +1,110 @@
+"""Machine code and Python find the same in a stream, whatever it says and however it is cut."""
+
+import itertools
+import platform
+import sys
+from dataclasses import asdict
+from typing import Any
+from unittest import mock
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from openloop.load.reply import Reply
+from openloop.load.skim import EVENTS, SIZE, skimmer
+from openloop.load.targets import TARGETS, JsonTarget
+from openloop.load.wire import joined
+
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+needs_code = pytest.mark.skipif(
+    skimmer() is None and (sys.platform, platform.machine()) != ("linux", "x86_64"), reason="Python has to do it here"
+)
+
+
+def chunked(data: list[bytes]) -> bytes:
+    lines = [b"data: %b\n\n" % each for each in data]
+    return HEAD + b"".join(b"%x\r\n%b\r\n" % (len(each), each) for each in lines) + b"0\r\n\r\n"
+
+
+def chat(word: Any, **more: Any) -> bytes:
+    return msgspec.json.encode({"choices": [{"delta": {"content": word}, "finish_reason": None, **more}], "model": "m"})
+
+
+def outcome(raw: bytes, edges: list[int], name: str = "chat", *, code: bool = True) -> dict[str, Any]:
+    kind = TARGETS[name]
+    assert issubclass(kind, JsonTarget)
+    blocks = [raw[a:b] for a, b in itertools.pairwise([0, *edges, len(raw)])]
+    with mock.patch("openloop.load.reply.skimmer", skimmer if code else lambda: None):
+        return asdict(kind(host="h").read(*joined(blocks, range(1, len(blocks) + 1))))
+
+
+@needs_code
+def test_words_of_a_kind_are_decoded_once() -> None:
+    words = ["one", " two", " two", " three\\", " four", " fünf", " six", ""]
+    data = [chat(word) for word in words] + [b"[DONE]"]
+    found = Reply(*joined([chunked(data)], [7])).events()
+    assert found.kinds == [0, 0, 0, 1, 0, 2, 0, 3, 4]
+    assert found.data == [data[place] for place in (0, 3, 5, 7, 8)]
+    assert found.stamps == [7] * 9
+
+
+@needs_code
+def test_what_differs_elsewhere_is_another_kind() -> None:
+    data = [chat("a"), chat("b", finish_reason="stop"), chat("c", index=1), chat("d", finish_reason="length"), b"x"]
+    assert Reply(*joined([chunked(data)], [7])).events().kinds == [0, 1, 2, 3, 4]
+    same = [b'{"error":"a"}', b'{"error":"b"}']
+    assert Reply(*joined([chunked(same)], [7])).events().kinds == [0, 1]
+
+
+@needs_code
+@pytest.mark.parametrize(
+    "raw",
+    [
+        HEAD + b"0\r\n\r\n",
+        chunked([b"1"])[:-2],
+        chunked([b"1"]) + b"x",
+        chunked([b""]),
+        chunked([b"1\ndata: 2"]),
+        chunked([b"1\r"]),
+        chunked([b"1"]).replace(b"data: ", b"event:"),
+        chunked([b"1"]).replace(b"9\r\n", b"99999999\r\n"),
+        chunked([b"1"]).replace(b"9\r\n", b"\r\n"),
+        chunked([b"1" * SIZE]),
+        chunked([b"1"] * (EVENTS + 1)),
+    ],
+)
+def test_what_is_not_ordinary_is_left_to_python(raw: bytes) -> None:
+    code = skimmer()
+    assert code is not None
+    marks = memoryview(joined([raw], [7])[1]).cast("q")
+    assert code.find(raw, len(HEAD), marks) is None
+    assert code.find(chunked([b"1"]), len(HEAD), marks) is not None
+
+
+WORDS = st.sampled_from(["a", " b", "c", "", '"', "\\", "\n", "é", "x" * 300, 'content":"', "[DONE]", None])
+TOLD = st.sampled_from(
+    [{}, {"finish_reason": "stop"}, {"index": 1}, {"token_ids": [1]}, {"token_ids": [1, 2]}, {"text": "t"}]
+)
+EVENT = st.one_of(
+    st.builds(lambda word, more: chat(word, **more), WORDS, TOLD),
+    st.builds(lambda word: msgspec.json.encode({"choices": [{"text": word}]}), WORDS),
+    st.builds(lambda word: msgspec.json.encode({"choices": [{"delta": {"reasoning_content": word}}]}), WORDS),
+    st.builds(lambda count: b'{"choices":[],"usage":{"completion_tokens":%d}}' % count, st.integers(0, 9)),
+    st.builds(lambda word: msgspec.json.encode({"error": {"content": word}}), WORDS),
+    st.sampled_from(
+        [b"[DONE]", b"{", b'{"choices":[{"delta":{"content":"a}]}', b'{"choices":[{"delta":{"content":"\xff"}}]}']
+    ),
+)
+
+
+@given(
+    data=st.lists(EVENT, min_size=1, max_size=30),
+    places=st.lists(st.integers(0, 10_000), max_size=12),
+    name=st.sampled_from(["chat", "completions", "responses", "messages"]),
+)
+def test_a_stream_says_the_same_to_machine_code_and_to_python(data: list[bytes], places: list[int], name: str) -> None:
+    raw = chunked(data)
+    edges = sorted({len(HEAD) + place % (len(raw) - len(HEAD)) for place in places})
+    assert outcome(raw, edges, name) == outcome(raw, edges, name, code=False)
