@@ -27,10 +27,12 @@ LINE = ("ours", "told", "chunked", "used", "reads", "head", "followed", "over", 
 POST = ("due_ns", "payload", "size", "fd", "sent_ns", "sent")  # to be sent; then: where and when, and how much
 C = ("clock_gettime", "clock_nanosleep", "epoll_wait", "recvmsg", "send", "timerfd_settime")
 # Until when to read, and whether what is told of is urgent; when sockets were looked at and are to be next, and how
-# long a rest is; the wall clock minus ours; how many are told of and in trouble; how many were posted, and are gone,
-# since the beginning; how many connections are idle, and how many are few; files.
+# long a rest is; the wall clock minus ours; how many are ready, and how many of these were seen to; how many are told
+# of and in trouble; how many were posted, and are gone, since the beginning; how many connections are idle, and how
+# many are few; files.
 TIMES = ("next_ns", "check_ns", "looked_ns", "read_ns", "rest_ns", "offset_ns", "known_ns", "timer_ns")
-STATE = (*TIMES, "eager", "told", "troubled", "posted", "gone", "idle", "few", "epoll", "timer", "data", *C)
+COUNTS = ("eager", "ready", "seen", "told", "troubled", "posted", "gone", "idle", "few")
+STATE = (*TIMES, *COUNTS, "epoll", "timer", "data", *C)
 SIZE = 12288  # bytes of a connection that are kept here
 MARKS = 256  # reads of it
 READ_SIZE = 4096
@@ -83,23 +85,27 @@ def gather(
             rest(w, words, min(until, w.read_ns))
             continue
         looked = 1
-        ready = wait(w, words, events, until, now)
-        now = clock(w, words, MONOTONIC)
-        for n in range(ready):
-            fd = events[3 * n + 1]
+        if w.seen == w.ready:
+            w.seen = 0
+            w.ready = wait(w, words, events, until, now)
+            now = clock(w, words, MONOTONIC)
+            w.read_ns = now + w.rest_ns if w.ready * w.rest_ns > 2 * (now - w.looked_ns) else 0
+            w.looked_ns = now
+        while w.seen < w.ready:
+            mask = events[3 * w.seen]
+            fd = events[3 * w.seen + 1]
+            w.seen += 1
             if fd == w.timer:
                 continue
-            if fd >= len(lines) or events[3 * n] != READ or receive(w, words, lines, marks, data, told, fd) == 0:
+            if fd >= len(lines) or mask != READ or receive(w, words, lines, marks, data, told, fd) == 0:
                 troubled[2 * w.troubled] = fd
-                troubled[2 * w.troubled + 1] = events[3 * n]
+                troubled[2 * w.troubled + 1] = mask
                 w.troubled += 1
             moment = clock(w, words, MONOTONIC)
             if moment >= due:
                 due = send_due(w, words, lines, posts, idle)
             if moment >= w.next_ns or moment >= due:
                 return
-        w.read_ns = now + w.rest_ns if ready * w.rest_ns > 2 * (now - w.looked_ns) else 0
-        w.looked_ns = now
         if w.troubled > 0 or short:
             return
 
@@ -138,19 +144,24 @@ def rest(w: Any, words: Any, until_ns: int) -> None:
 
 def wait(w: Any, words: Any, events: Any, until: int, now: int) -> int:
     """How many files are ready, before a moment."""
-    ready = whole(foreign(w.epoll_wait, w.epoll, events, EVENTS, 0))
-    if ready == 0 and until > now:
-        if until != w.timer_ns:
-            words[SETTING + 2] = until // SECOND
-            words[SETTING + 3] = until % SECOND
-            foreign(w.timerfd_settime, w.timer, ABSOLUTE, words[SETTING:], 0)
-            w.timer_ns = until
-        ready = whole(foreign(w.epoll_wait, w.epoll, events, EVENTS, -1))
-    return max(ready, 0)
+    if until > now and until != w.timer_ns:
+        words[SETTING + 2] = until // SECOND
+        words[SETTING + 3] = until % SECOND
+        foreign(w.timerfd_settime, w.timer, ABSOLUTE, words[SETTING:], 0)
+        w.timer_ns = until
+    return max(whole(foreign(w.epoll_wait, w.epoll, events, EVENTS, -1 if until > now else 0)), 0)
 
 
 def receive(w: Any, words: Any, lines: Any, marks: Any, data: Any, told: Any, fd: int) -> int:
-    """One read; 0: it is nothing ordinary."""
+    """All that is there, for nobody is told of it again; 0: it is nothing ordinary."""
+    size = READ_SIZE
+    while size == READ_SIZE:
+        size = read(w, words, lines, marks, data, told, fd)
+    return size
+
+
+def read(w: Any, words: Any, lines: Any, marks: Any, data: Any, told: Any, fd: int) -> int:
+    """How many bytes there were; 0: it is nothing ordinary."""
     line = lines[fd]
     if line.ours == 0 or line.used > SIZE - READ_SIZE or line.reads == MARKS:
         return 0
@@ -183,7 +194,7 @@ def receive(w: Any, words: Any, lines: Any, marks: Any, data: Any, told: Any, fd
             line.told = 1
             told[w.told] = fd
             w.told += 1
-    return 1
+    return int(got)
 
 
 def stamp_of(w: Any, words: Any, line: Any) -> int:
@@ -309,8 +320,8 @@ class Intake:
         limit = os.sysconf("SC_OPEN_MAX")
         self.count = min(limit, MOST_LINES) if limit > 0 else MOST_LINES
         self.gather = mapped = Mapped(code, tables(self.count))
-        self._marks, self._told, self._troubled, self._idle, self._data = map(
-            mapped.view, ("marks", "told", "troubled", "idle", "data")
+        self._marks, self._events, self._told, self._troubled, self._idle, self._data = map(
+            mapped.view, ("marks", "events", "told", "troubled", "idle", "data")
         )
         self.lines, self._posts = mapped.rows("lines", IntakeLine), mapped.rows("posts", Posted)
         self.state = mapped.rows("state", IntakeState)[0]
@@ -336,6 +347,12 @@ class Intake:
     def recall(self) -> None:
         """What is not gone is not to be sent."""
         self.state.posted = self.state.gone
+
+    def forget(self, fd: int) -> None:
+        """It is closed: what it was ready for must not be taken for what its successor is."""
+        for place in range(self.state.seen, self.state.ready):
+            if self._events[3 * place + 1] == fd:
+                self._events[3 * place + 1] = self._timer.fd
 
     def offer(self, files: list[int]) -> None:
         """Connections to send on, the last of them first."""

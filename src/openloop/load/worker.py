@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from openloop.clock import READ, WRITE, Poller, Receiver, keep_memory, raise_file_limit, wake_exactly
+from openloop.clock import EDGE, HANGUP, READ, WRITE, Poller, Receiver, keep_memory, raise_file_limit, wake_exactly
 from openloop.load.address import Address, tls_context
 from openloop.load.channel import Channel, GoneError
 from openloop.load.intake import IDLE, POSTS, Intake, IntakeLine
@@ -41,6 +41,7 @@ Finished = tuple[int, str, str, int, int, int, bytes, Marks, int, bool]
 FREE_COPIES = 10  # whatever the share
 CHECK_NS = 100_000_000
 HAND_OVER = 48
+MANY = 1000  # deadlines of what is over
 READ_SIZE = 4096
 REST_NS = 1_000_000  # the kernel stamps what arrives, so a crowd of tokens can be read this much later, together
 FEW = 8
@@ -326,7 +327,10 @@ class _Worker:
         self.check_ns = min(now + CHECK_NS, self.stop_ns, *soonest)
 
     def _passed(self, moments: list[tuple[int, int, _Request]], now: int) -> Iterator[_Request]:
-        """Whose moment has come while they are in flight."""
+        """Whose moment has come while they are in flight; most of the others are forgotten."""
+        if len(moments) > 2 * len(self.in_flight) + MANY:
+            moments[:] = [each for each in moments if each[1] in self.in_flight]
+            heapq.heapify(moments)
         while moments and (moments[0][0] <= now or moments[0][1] not in self.in_flight):
             _, ticket, request = heapq.heappop(moments)
             if ticket in self.in_flight:
@@ -487,7 +491,7 @@ class _Worker:
             return
         if sent < len(data):
             connection.unsent = data[sent:]
-            self.poller.change(connection.fd, READ | WRITE)
+            self._watch(connection, READ | WRITE)
 
     # Connections.
 
@@ -530,13 +534,17 @@ class _Worker:
         ctypes.memset(ctypes.addressof(line), 0, ctypes.sizeof(line))
         return line
 
+    def _watch(self, connection: _Connection, mask: int) -> None:
+        """Be told what it is ready for; machine code reads all at once, and is told but once."""
+        self.poller.change(connection.fd, mask if connection.line is None else mask | HANGUP | EDGE)
+
     def _writable(self, connection: _Connection) -> None:
         if not connection.opened and connection.tls is None:
             code = connection.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
             if code:
                 self._lost(connection, _words(code))
                 return
-            self.poller.change(connection.fd, READ)
+            self._watch(connection, READ)
             pool = connection.pool
             if pool.tls is not None:
                 connection.inside, connection.outside = ssl.MemoryBIO(), ssl.MemoryBIO()
@@ -548,7 +556,7 @@ class _Worker:
                 self._opened(connection)
             return
         data, connection.unsent = connection.unsent, b""
-        self.poller.change(connection.fd, READ)
+        self._watch(connection, READ)
         if data:
             self._put(connection, data)
 
@@ -643,6 +651,8 @@ class _Worker:
         elif connection.request is None and connection in pool.idle:
             pool.idle.remove(connection)
         self.poller.forget(connection.fd)
+        if self.intake is not None:
+            self.intake.forget(connection.fd)
         connection.sock.close()
 
     # Receiving.
@@ -689,6 +699,8 @@ class _Worker:
         if not data:
             self._ended_by_server(connection)
             return
+        if connection.line is not None:
+            self._watch(connection, READ)  # there may be more
         if connection.tls is not None:
             plain, over = self._decrypt(connection, data)
             if plain:
