@@ -36,7 +36,8 @@ def heard(blocks: list[bytes], *, closes: bool = False) -> tuple[bytes, bytes, E
         line = Line(connection, URL("http://replica"))
 
         async def ask() -> None:
-            await line.post("/", {}, b"")
+            line.post("/", {}, b"")
+            await line.wait_for_head()
             await line.pour(hear, Mock())
 
         asking = asyncio.create_task(ask())

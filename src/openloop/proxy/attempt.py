@@ -69,7 +69,8 @@ class Attempt:
         try:
             async with asyncio.timeout_at(self.until):
                 line = self.line = await lines.open(replica.base)
-                await line.post(post.path, headers, post.body)
+                line.post(post.path, headers, post.body)
+                await line.wait_for_head()
                 self.outcome.http_status = line.status
                 if not 200 <= line.status < 300:
                     await self._read_refusal(line, post.error_texts)

@@ -6,6 +6,7 @@ import ipaddress
 import os
 import socket
 from collections.abc import Awaitable, Callable
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -125,6 +126,7 @@ class Door:
     def __init__(self, handler: Handler, spec: ProxySpec) -> None:
         self._spec, self._token = spec, spec.token()
         self._host, self._port = spec.address()
+        self._local = _is_local(self._host)
         self._slowest_s = parse_seconds(spec.slowest)
         self._handler = handler
         self._socket = _listen(self._host, self._port, spec.listen)
@@ -133,7 +135,7 @@ class Door:
     @property
     def guarded(self) -> bool:
         """Whether strangers are kept out, by the address or by a token."""
-        return self._token is not None or _is_local(self._host)
+        return self._token is not None or self._local
 
     async def open(self) -> int:
         """The port."""
@@ -151,7 +153,7 @@ class Door:
             shown = request.headers.get("Authorization", "")
             if not hmac.compare_digest(shown.encode(errors="replace"), f"Bearer {self._token}".encode()):
                 raise Refusal(401, "token", "this proxy needs its token, as Authorization: Bearer ...")
-        elif _is_local(self._host) and not _is_local(_name(request.host)):
+        elif self._local and not _is_local(_name(request.host)):
             # A page elsewhere can point a name of its own here.
             raise Refusal(403, "host", "this proxy listens on loopback and answers to loopback's names only")
 
@@ -166,6 +168,8 @@ class Door:
         if request.headers.get("Expect", "").lower() == "100-continue" and request.transport is not None:
             request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         try:
+            if request.content.is_eof():  # as nearly always, for it came with the head
+                return await request.read()
             async with asyncio.timeout(self._slowest_s):
                 return await request.read()
         except web.HTTPRequestEntityTooLarge:
@@ -189,6 +193,7 @@ def _name(host: str) -> str:
     return host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
 
 
+@lru_cache
 def _is_local(host: str) -> bool:
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback

@@ -50,13 +50,14 @@ class Line(asyncio.Protocol):
     def over(self) -> bool:
         return self._at == _OVER
 
-    async def post(self, path: str, headers: Mapping[str, str], body: bytes) -> None:
-        """Ask, and wait for the head of the reply."""
+    def post(self, path: str, headers: Mapping[str, str], body: bytes) -> None:
         lines = [f"POST {self._url.raw_path.rstrip('/')}{path} HTTP/1.1", f"Host: {self._url.host_port_subcomponent}"]
         lines += [*map(": ".join, headers.items()), f"Content-Length: {len(body)}"]
         if _FORBIDDEN.search("".join(lines)):
             raise ValueError("a header that cannot be sent on")
         self._transport.writelines([("\r\n".join(lines) + "\r\n\r\n").encode(errors="surrogateescape"), body])
+
+    async def wait_for_head(self) -> None:
         while not self.status and not self.over:
             await self._wait()
         if not self.status and self.error is not None:

@@ -58,6 +58,8 @@ class Proxy:
         self.draining = False
         self.port = 0
         self._retry, self._hedge = spec.retries(), spec.hedges()
+        self._not_sent = NOT_SENT | ({"authorization"} if spec.token_env else set())
+        self._timeout_s = parse_seconds(spec.timeout)
         self._random = stream(0, "retries")
         self._retried = self._copied = 0
         self._tasks: list[asyncio.Task[None]] = []
@@ -142,9 +144,9 @@ class Proxy:
 
     def _headers(self, request: web.BaseRequest) -> dict[str, str]:
         """What a replica gets to see of a client's; our own token is for us."""
-        ours = NOT_SENT | ({"authorization"} if self.spec.token_env else set())
         named = {each.strip().lower() for each in request.headers.get("Connection", "").split(",")}
-        kept = {name: value for name, value in request.headers.items() if name.lower() not in ours | named}
+        ours = self._not_sent | named
+        kept = {name: value for name, value in request.headers.items() if name.lower() not in ours}
         return {**kept, "Accept-Encoding": "identity"}
 
     async def _serve(self, request: web.BaseRequest, ask: Ask, body: bytes, arrived_ns: int) -> web.StreamResponse:
@@ -163,7 +165,7 @@ class Proxy:
             body,
             self._headers(request),
             bool(ask.stream),
-            parse_seconds(self.spec.timeout),
+            self._timeout_s,
             hold=self._retry is not None or self._hedge is not None,
             error_texts=self.spec.error_texts,
         )
