@@ -33,10 +33,11 @@ def heard(blocks: list[bytes], *, closes: bool = False) -> tuple[bytes, bytes, E
     async def main() -> Exception | None:
         connection.transport.is_closing.return_value = False
         connection.transport.get_write_buffer_size.return_value = 0
-        line = Line(connection, URL("http://replica"))
+        line = Line(connection, URL("http://replica"), lambda _: connection.release())
 
         async def ask() -> None:
-            await line.post("/", {}, b"")
+            line.post("/", {}, b"")
+            await line.wait_for_head()
             await line.pour(hear, Mock())
 
         asking = asyncio.create_task(ask())

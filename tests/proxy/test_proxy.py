@@ -12,6 +12,7 @@ import pytest
 from aiohttp import web
 
 from openloop.errors import SpecError
+from openloop.proxy import line
 from openloop.proxy.attempt import Attempt
 from openloop.proxy.hearing import Hearing
 from openloop.proxy.ledger import Flight, _append
@@ -264,6 +265,69 @@ def test_a_client_that_is_gone_when_its_answer_begins_is_no_defect_of_ours(
     (row,) = rows(asyncio.run(main()))
     assert (row["status"], row["error"]) == ("cancelled", "the client went away")
     assert "Traceback" not in caplog.text
+
+
+def test_a_client_that_is_gone_before_there_is_a_task_for_it_is_gone_for_the_replica_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> Run:
+        async with world(tmp_path, three_tokens) as w:
+            begin = w.proxy.begin
+
+            def begin_and_go(request: web.BaseRequest) -> Any:
+                errand = begin(request)
+                assert request.transport is not None
+                request.transport.abort()
+                return errand
+
+            monkeypatch.setattr(w.proxy, "begin", begin_and_go)
+            with pytest.raises(aiohttp.ClientError):
+                await w.ask()
+            await until(lambda: w.proxy.ledger.in_flight == 0)
+            assert w.proxy.fleet.replicas[0].requests == 0
+            return await w.run()
+
+    (row,) = rows(asyncio.run(main()))
+    assert (row["status"], row["error"]) == ("cancelled", "the client went away")
+
+
+def test_a_policy_that_fails_costs_its_request_and_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> None:
+        raise ArithmeticError
+
+    async def main() -> None:
+        async with world(tmp_path, three_tokens) as w:
+            w.fakes[0].go.set()
+            with monkeypatch.context() as patch:
+                patch.setattr(w.proxy.fleet, "send", fail)
+                assert (await w.ask())[0] == 500
+            assert w.proxy.ledger.in_flight == 0
+            assert await w.ask() == (200, WHOLE)
+
+    asyncio.run(main())
+
+
+def test_connections_to_replicas_are_used_again_unless_they_have_rested_too_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(line, "KEPT_S", 3600.0)
+    seen: list[asyncio.Transport] = []
+
+    async def answers(fake: Fake, request: web.BaseRequest) -> web.StreamResponse:
+        assert request.transport is not None
+        seen.append(request.transport)
+        return web.json_response({})
+
+    async def main() -> None:
+        async with world(tmp_path, answers) as w:
+            await w.ask(stream=False)
+            monkeypatch.setattr(line, "KEPT_S", 0.01)
+            await w.ask(stream=False)
+            await until(seen[1].is_closing)
+            await w.ask(stream=False)
+            assert seen[0] is seen[1] is not seen[2]
+
+    asyncio.run(main())
 
 
 def test_a_replica_that_is_not_well_leaves_and_comes_back(tmp_path: Path) -> None:

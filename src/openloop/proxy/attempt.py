@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import aiohttp
 
@@ -18,8 +19,7 @@ LARGEST_REFUSAL = 64 << 10
 TROUBLE = (*BROKEN, TimeoutError, OSError, ValueError)
 
 
-@dataclass(frozen=True)
-class Post:
+class Post(NamedTuple):
     """What is sent, to whichever replica, and how its reply is taken."""
 
     path: str
@@ -56,20 +56,40 @@ class Attempt:
     def replica(self) -> Replica | None:
         return self.fleet.replicas[self.routed.place] if self.routed else None
 
-    async def begin(self, lines: Lines, post: Post) -> None:
-        """Send, and wait for the head of the reply, or for the first token."""
-        replica = self.replica
-        assert replica is not None
-        headers = post.headers
-        if replica.key:
-            kept = {name: value for name, value in headers.items() if name.lower() != "authorization"}
-            headers = {**kept, "Authorization": f"Bearer {replica.key}"}
+    def send(self, lines: Lines, post: Post) -> None:
+        """At once, if a connection rests."""
+        assert self.replica is not None
         self.until = asyncio.get_running_loop().time() + post.timeout_s
         self.sent_ns = time.monotonic_ns()
+        self.line = lines.take(self.replica.base)
+        if self.line is not None:
+            self._write(self.line, post)
+
+    def _write(self, line: Line, post: Post) -> None:
+        headers, key = post.headers, self.replica and self.replica.key
+        if key:
+            kept = {name: value for name, value in headers.items() if name.lower() != "authorization"}
+            headers = {**kept, "Authorization": f"Bearer {key}"}
+        try:
+            line.post(post.path, headers, post.body)
+        except ValueError as error:
+            self._fail(error)
+
+    async def begin(self, lines: Lines, post: Post) -> None:
+        """Send, if that is not done, and wait for the head of the reply, or for the first token."""
+        replica = self.replica
+        assert replica is not None
+        if self.sent_ns is None:
+            self.send(lines, post)
         try:
             async with asyncio.timeout_at(self.until):
-                line = self.line = await lines.open(replica.base)
-                await line.post(post.path, headers, post.body)
+                if self.line is None:
+                    self.line = await lines.open(replica.base)
+                    self._write(self.line, post)
+                if self.ended_ns is not None:
+                    return
+                line = self.line
+                await line.wait_for_head()
                 self.outcome.http_status = line.status
                 if not 200 <= line.status < 300:
                     await self._read_refusal(line, post.error_texts)

@@ -45,18 +45,18 @@ class Caches:
     for the tokens of a prompt: without them nobody can tell which blocks it is made of."""
 
     def __init__(self, fleet: Fleet, tell: Callable[[str], None]) -> None:
-        self._heard = [_Heard(fleet, each, tell) for each in fleet.replicas if each.spec.kv_events and fleet.looks]
+        self.heard = [_Heard(fleet, each, tell) for each in fleet.replicas if each.spec.kv_events and fleet.looks]
         self._turn = count()
 
     async def listen(self) -> None:
         """For as long as this runs."""
-        if self._heard:
+        if self.heard:
             with zmq.asyncio.Context() as context:
-                await asyncio.gather(*(each.listen(context) for each in self._heard))
+                await asyncio.gather(*(each.listen(context) for each in self.heard))
 
     async def name(self, session: aiohttp.ClientSession, ask: Ask, post: Post) -> Named | None:
         """The blocks of a prompt; None: nobody publishes."""
-        asked = [each for each in self._heard if each.blocks.size and each.replica.well]
+        asked = [each for each in self.heard if each.blocks.size and each.replica.well]
         if not asked:
             return None
         if ask.cache_salt:

@@ -5,8 +5,9 @@ import hmac
 import ipaddress
 import os
 import socket
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, Protocol
 
 import msgspec
 from aiohttp import web
@@ -23,7 +24,14 @@ LATE = (
     f"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: {len(TOO_SLOW)}\r\n\r\n{TOO_SLOW}".encode()
 )
 
-Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+
+class Keeper(Protocol):
+    """Who is behind the door. `begin` does what needs no waiting, before there is a task for a request; `handle` gets
+    what it gave, or `drop` where the client has gone meanwhile."""
+
+    def begin(self, request: web.BaseRequest) -> Any: ...
+    def drop(self, errand: Any) -> None: ...
+    async def handle(self, request: web.BaseRequest, errand: Any) -> web.StreamResponse: ...
 
 
 class Refusal(Exception):  # noqa: N818
@@ -43,11 +51,12 @@ def said(status: int, message: str, *, wrong: bool = True) -> web.Response:
 class _Visitor(web.RequestHandler):
     """A connection whose requests must be here in time, from their first byte to the end of their head."""
 
-    __slots__ = ("asking", "begun", "late", "slowest_s")
+    __slots__ = ("asking", "begun", "drop", "errand", "late", "slowest_s")
 
-    def __init__(self, manager: web.Server, slowest_s: float, **how: Any) -> None:
+    def __init__(self, manager: web.Server, slowest_s: float, drop: Callable[[Any], None], **how: Any) -> None:
         super().__init__(manager, loop=asyncio.get_running_loop(), **how)
-        self.slowest_s = slowest_s
+        self.slowest_s, self.drop = slowest_s, drop
+        self.errand: Any = None  # begun, and nobody waits for it yet
         self.late: asyncio.TimerHandle | None = None
         self.begun = self.asking = False  # a head has begun; it is here
 
@@ -71,6 +80,8 @@ class _Visitor(web.RequestHandler):
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self._forget()
+        self.drop(self.errand)
+        self.errand = None
         super().connection_lost(exc)
 
     def _forget(self) -> None:
@@ -86,9 +97,9 @@ class _Visitor(web.RequestHandler):
 
 
 class _Hall(web.Server):
-    def __init__(self, handler: Handler, spec: ProxySpec) -> None:
+    def __init__(self, keeper: Keeper, spec: ProxySpec) -> None:
         super().__init__(self._answer, request_factory=self._make, handler_cancellation=True)  # type: ignore[arg-type]
-        self._handler, self._spec = handler, spec
+        self._keeper, self._spec = keeper, spec
         self._slowest_s = parse_seconds(spec.slowest)
 
     def __call__(self) -> web.RequestHandler:
@@ -96,6 +107,7 @@ class _Hall(web.Server):
         return _Visitor(
             self,
             self._slowest_s,
+            self._keeper.drop,
             access_log=None,
             keepalive_timeout=IDLE_S,
             lingering_time=LINGER_S,
@@ -109,35 +121,41 @@ class _Hall(web.Server):
     ) -> web.BaseRequest:
         protocol.head_came()
         loop = asyncio.get_running_loop()
-        return web.BaseRequest(message, payload, protocol, writer, task, loop, client_max_size=self._spec.largest_body)
+        most = self._spec.largest_body
+        request = web.BaseRequest(message, payload, protocol, writer, task, loop, client_max_size=most)
+        protocol.errand = self._keeper.begin(request)
+        return request
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        visitor = request.protocol
+        assert isinstance(visitor, _Visitor)
+        errand, visitor.errand = visitor.errand, None
         try:
-            return await self._handler(request)
+            return await self._keeper.handle(request, errand)
         finally:
-            if isinstance(request.protocol, _Visitor):
-                request.protocol.asking = False
+            visitor.asking = False
 
 
 class Door:
     """Listens; `check` and `read_body` refuse whom they must."""
 
-    def __init__(self, handler: Handler, spec: ProxySpec) -> None:
+    def __init__(self, keeper: Keeper, spec: ProxySpec) -> None:
         self._spec, self._token = spec, spec.token()
         self._host, self._port = spec.address()
+        self._local = _is_local(self._host)
         self._slowest_s = parse_seconds(spec.slowest)
-        self._handler = handler
+        self._keeper = keeper
         self._socket = _listen(self._host, self._port, spec.listen)
         self.closing = False
 
     @property
     def guarded(self) -> bool:
         """Whether strangers are kept out, by the address or by a token."""
-        return self._token is not None or _is_local(self._host)
+        return self._token is not None or self._local
 
     async def open(self) -> int:
         """The port."""
-        self._runner = web.ServerRunner(_Hall(self._handler, self._spec), shutdown_timeout=1.0)
+        self._runner = web.ServerRunner(_Hall(self._keeper, self._spec), shutdown_timeout=1.0)
         await self._runner.setup()
         await web.SockSite(self._runner, self._socket, backlog=BACKLOG).start()
         return int(self._socket.getsockname()[1])
@@ -151,27 +169,30 @@ class Door:
             shown = request.headers.get("Authorization", "")
             if not hmac.compare_digest(shown.encode(errors="replace"), f"Bearer {self._token}".encode()):
                 raise Refusal(401, "token", "this proxy needs its token, as Authorization: Bearer ...")
-        elif _is_local(self._host) and not _is_local(_name(request.host)):
+        elif self._local and not _is_local(_name(request.host)):
             # A page elsewhere can point a name of its own here.
             raise Refusal(403, "host", "this proxy listens on loopback and answers to loopback's names only")
 
-    async def read_body(self, request: web.BaseRequest) -> bytes:
-        """All of it, if it is not too much and does not take too long."""
-        most = self._spec.largest_body
-        told = f"a request has at most {most:,} bytes"
-        if (request.content_length or 0) > most:
-            raise Refusal(413, "too large", told)
+    def check_body(self, request: web.BaseRequest) -> None:
+        if (request.content_length or 0) > self._spec.largest_body:
+            raise self._too_large()
         if request.headers.get("Content-Encoding", "identity") != "identity":
             raise Refusal(415, "encoding", "a request is sent as it is, without a content encoding")
+
+    async def read_body(self, request: web.BaseRequest) -> bytes:
+        """All of it, if it is not too much and does not take too long."""
         if request.headers.get("Expect", "").lower() == "100-continue" and request.transport is not None:
             request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         try:
             async with asyncio.timeout(self._slowest_s):
                 return await request.read()
         except web.HTTPRequestEntityTooLarge:
-            raise Refusal(413, "too large", told) from None
+            raise self._too_large() from None
         except TimeoutError:
             raise Refusal(408, "too slow", TOO_SLOW) from None
+
+    def _too_large(self) -> Refusal:
+        return Refusal(413, "too large", f"a request has at most {self._spec.largest_body:,} bytes")
 
 
 def _listen(host: str, port: int, told: str) -> socket.socket:
@@ -189,6 +210,7 @@ def _name(host: str) -> str:
     return host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
 
 
+@lru_cache
 def _is_local(host: str) -> bool:
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback

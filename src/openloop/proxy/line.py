@@ -3,6 +3,7 @@
 import asyncio
 import re
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 
 import aiohttp
 from aiohttp.connector import Connection
@@ -10,6 +11,7 @@ from aiohttp.http import HttpResponseParser
 from aiohttp.http_exceptions import BadHttpMessage, HttpProcessingError
 from yarl import URL
 
+KEPT_S = 2.0  # a resting connection to a replica: shorter than servers keep theirs, which would close under a request
 LONGEST_HEAD = 64 << 10
 LONGEST_LINE = 4096  # before a chunk, or after the last
 MOST_WAITING = 64 << 10  # bytes of a reply that nobody has heard yet
@@ -32,10 +34,10 @@ class Line(asyncio.Protocol):
     headers: Mapping[str, str]
     error: Exception | None = None  # why it is over before its end
 
-    def __init__(self, connection: Connection, url: URL) -> None:
+    def __init__(self, connection: Connection, url: URL, rest: Callable[[Connection], None]) -> None:
         assert connection.protocol is not None
         assert connection.transport is not None
-        self._connection, self._url = connection, url
+        self._connection, self._url, self._let_rest = connection, url, rest
         self._resting, self._transport = connection.protocol, connection.transport
         self._transport.set_protocol(self)
         self._at = _HEAD
@@ -50,13 +52,14 @@ class Line(asyncio.Protocol):
     def over(self) -> bool:
         return self._at == _OVER
 
-    async def post(self, path: str, headers: Mapping[str, str], body: bytes) -> None:
-        """Ask, and wait for the head of the reply."""
+    def post(self, path: str, headers: Mapping[str, str], body: bytes) -> None:
         lines = [f"POST {self._url.raw_path.rstrip('/')}{path} HTTP/1.1", f"Host: {self._url.host_port_subcomponent}"]
         lines += [*map(": ".join, headers.items()), f"Content-Length: {len(body)}"]
         if _FORBIDDEN.search("".join(lines)):
             raise ValueError("a header that cannot be sent on")
         self._transport.writelines([("\r\n".join(lines) + "\r\n\r\n").encode(errors="surrogateescape"), body])
+
+    async def wait_for_head(self) -> None:
         while not self.status and not self.over:
             await self._wait()
         if not self.status and self.error is not None:
@@ -234,7 +237,7 @@ class Line(asyncio.Protocol):
         self._resume()
         self._transport.set_protocol(self._resting)
         keep = self._keep and not surplus and not self._transport.get_write_buffer_size()
-        self._connection.release() if keep else self._connection.close()
+        self._let_rest(self._connection) if keep else self._connection.close()
         self._wake()
 
     def _stop(self, error: Exception) -> None:
@@ -245,11 +248,22 @@ class Line(asyncio.Protocol):
 
 
 class Lines:
-    """To replicas, from among the connections of a session."""
+    """To replicas. A session opens and closes connections; they rest here, to be had without waiting."""
 
     def __init__(self, session: aiohttp.ClientSession) -> None:
         self._session = session
         self._requests: dict[str, aiohttp.ClientRequest] = {}
+        self._resting: dict[str, dict[Connection, asyncio.TimerHandle]] = {}  # each until it has rested too long
+
+    def take(self, base: str) -> Line | None:
+        """One that rests, if there is any."""
+        resting = self._resting.get(base)
+        while resting:
+            connection, end = resting.popitem()
+            end.cancel()
+            if line := self._line(base, connection):
+                return line
+        return None
 
     async def open(self, base: str) -> Line:
         request = self._requests.get(base)
@@ -262,6 +276,27 @@ class Lines:
                 connection = await self._session.connector.connect(request, [], self._session.timeout)
             except TimeoutError as error:
                 raise aiohttp.ConnectionTimeoutError from error
-            if connection.protocol is not None and not connection.protocol.should_close:
-                return Line(connection, request.url)
-            connection.close()  # it spoke while nobody asked
+            if line := self._line(base, connection):
+                return line
+
+    def close(self) -> None:
+        for resting in self._resting.values():
+            for connection, end in resting.items():
+                end.cancel()
+                connection.close()
+
+    def _line(self, base: str, connection: Connection) -> Line | None:
+        protocol = connection.protocol
+        if protocol is not None and protocol.is_connected() and not protocol.should_close:
+            return Line(connection, self._requests[base].url, partial(self._rest, base))
+        connection.close()  # it was closed, or it spoke while nobody asked
+        return None
+
+    def _rest(self, base: str, connection: Connection) -> None:
+        resting = self._resting.setdefault(base, {})
+
+        def end() -> None:
+            del resting[connection]
+            connection.close()
+
+        resting[connection] = asyncio.get_running_loop().call_later(KEPT_S, end)

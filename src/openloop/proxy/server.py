@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import NamedTuple
 
 import aiohttp
 import msgspec
@@ -23,7 +24,7 @@ from openloop.proxy.config import ProxySpec, read_proxy
 from openloop.proxy.door import Door, Refusal, said
 from openloop.proxy.fleet import Fleet
 from openloop.proxy.ledger import Flight, Judge, Ledger
-from openloop.proxy.line import Lines
+from openloop.proxy.line import KEPT_S, Lines
 from openloop.proxy.meters import Meters
 from openloop.records import Manifest, RunWriter
 from openloop.routing import session_name
@@ -32,7 +33,6 @@ from openloop.slo import TTFT
 from openloop.units import parse_seconds
 
 CONNECT_S = 10.0
-KEPT_S = 2.0  # a resting connection to a replica: shorter than servers keep theirs, which would close under a request
 SWITCH_S = 0.0005  # so long a token may wait for the thread that writes rows
 SPARE = 10  # copies that a budget allows in any case
 LONGEST_LABEL = 64
@@ -43,13 +43,19 @@ NOT_RETURNED = HOPS | {"set-cookie", "server", "date"}
 Tell = Callable[[str], None]
 
 
+class Errand(NamedTuple):
+    flight: Flight
+    ask: Ask
+    post: Post
+
+
 class Proxy:
     """Between `start` and `stop` it serves; `judge` says which answers are accepted."""
 
     def __init__(self, spec: ProxySpec, judge: Judge, tell: Tell = lambda _: None) -> None:
         self.spec = spec
         self.objectives = spec.objectives()
-        self._door = Door(self._handle, spec)
+        self._door = Door(self, spec)
         self.meters = Meters(self.objectives.classes)
         writer = RunWriter(spec.run, _manifest(spec)) if spec.run else None
         self.ledger = Ledger(writer, self.meters, judge, tell)
@@ -58,6 +64,8 @@ class Proxy:
         self.draining = False
         self.port = 0
         self._retry, self._hedge = spec.retries(), spec.hedges()
+        self._not_sent = NOT_SENT | ({"authorization"} if spec.token_env else set())
+        self._timeout_s = parse_seconds(spec.timeout)
         self._random = stream(0, "retries")
         self._retried = self._copied = 0
         self._tasks: list[asyncio.Task[None]] = []
@@ -94,13 +102,41 @@ class Proxy:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._lines.close()
         await self._session.close()
         await self.ledger.finish()
 
-    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+    def begin(self, request: web.BaseRequest) -> Errand | Exception | None:
+        """What is here as a whole is sent on at once; None: that needs waiting. What goes wrong is for `handle`."""
+        arrived_ns = time.monotonic_ns()
+        if request.method != "POST" or request.path not in PATHS or self._hedge is not None or self.caches.heard:
+            return None
+        if not request.content_length or not request.content.is_eof():
+            return None
+        errand = None
+        try:
+            self._door.check(request)
+            self._door.check_body(request)
+            errand = self._take(request, request.content.read_nowait(), arrived_ns)
+            attempt = self._send(errand.flight, errand.ask, "first")
+            if attempt.ended_ns is None:
+                attempt.send(self._lines, errand.post)
+        except Exception as error:
+            self.drop(errand)
+            return error
+        return errand
+
+    def drop(self, errand: Errand | Exception | None) -> None:
+        """Nobody will wait for it."""
+        if isinstance(errand, Errand):
+            self._end(errand.flight)
+
+    async def handle(self, request: web.BaseRequest, errand: Errand | Exception | None) -> web.StreamResponse:
         arrived_ns = time.monotonic_ns()
         try:
-            return await self._answer(request, arrived_ns)
+            if isinstance(errand, Exception):
+                raise errand
+            return await (self._answer(request, arrived_ns) if errand is None else self._serve(request, errand))
         except ConnectionError:  # the client went away while it was written to: nobody is there to be told
             raise asyncio.CancelledError from None
         except Refusal as refusal:
@@ -120,11 +156,9 @@ class Proxy:
             case "GET", "/v1/models":
                 return await self._ask_anyone(request)
             case "POST", path if path in PATHS:
-                body = await self._door.read_body(request)
-                ask = read_ask(body)
-                if ask is None:
-                    raise Refusal(400, "bad request", "the request is no JSON that makes sense")
-                return await self._serve(request, ask, body, arrived_ns)
+                self._door.check_body(request)
+                errand = self._take(request, await self._door.read_body(request), arrived_ns)
+                return await self._serve(request, errand)
         raise Refusal(404, "unknown path", f"there is nothing at {request.method} {request.path[:100]}")
 
     async def _ask_anyone(self, request: web.BaseRequest) -> web.StreamResponse:
@@ -142,12 +176,15 @@ class Proxy:
 
     def _headers(self, request: web.BaseRequest) -> dict[str, str]:
         """What a replica gets to see of a client's; our own token is for us."""
-        ours = NOT_SENT | ({"authorization"} if self.spec.token_env else set())
         named = {each.strip().lower() for each in request.headers.get("Connection", "").split(",")}
-        kept = {name: value for name, value in request.headers.items() if name.lower() not in ours | named}
+        ours = self._not_sent | named
+        kept = {name: value for name, value in request.headers.items() if name.lower() not in ours}
         return {**kept, "Accept-Encoding": "identity"}
 
-    async def _serve(self, request: web.BaseRequest, ask: Ask, body: bytes, arrived_ns: int) -> web.StreamResponse:
+    def _take(self, request: web.BaseRequest, body: bytes, arrived_ns: int) -> Errand:
+        ask = read_ask(body)
+        if ask is None:
+            raise Refusal(400, "bad request", "the request is no JSON that makes sense")
         names, headers = self.spec.headers, request.headers
         session = headers.get(names.session)
         flight = Flight(
@@ -163,18 +200,26 @@ class Proxy:
             body,
             self._headers(request),
             bool(ask.stream),
-            parse_seconds(self.spec.timeout),
+            self._timeout_s,
             hold=self._retry is not None or self._hedge is not None,
             error_texts=self.spec.error_texts,
         )
+        return Errand(flight, ask, post)
+
+    async def _serve(self, request: web.BaseRequest, errand: Errand) -> web.StreamResponse:
+        flight, ask, post = errand
         try:
-            flight.named = await self.caches.name(self._session, ask, post)
+            if not flight.attempts:
+                flight.named = await self.caches.name(self._session, ask, post)
             return await self._relay(request, await self._attempt(flight, ask, post))
         finally:
-            gone = ("error", "the proxy was stopped") if self._door.closing else ("cancelled", "the client went away")
-            for each in flight.attempts:
-                each.close(*gone)
-            self.ledger.end(flight)
+            self._end(flight)
+
+    def _end(self, flight: Flight) -> None:
+        gone = ("error", "the proxy was stopped") if self._door.closing else ("cancelled", "the client went away")
+        for each in flight.attempts:
+            each.close(*gone)
+        self.ledger.end(flight)
 
     async def _attempt(self, flight: Flight, ask: Ask, post: Post) -> Attempt:
         """Until one has begun to answer, or another is not worth it."""
@@ -203,7 +248,8 @@ class Proxy:
 
     async def _wave(self, flight: Flight, ask: Ask, post: Post, kind: str) -> Attempt:
         """An attempt, and a copy of it where it is late: whichever begins to answer first."""
-        attempt = self._send(flight, ask, kind)
+        begun = kind == "first" and flight.attempts
+        attempt = flight.attempts[0] if begun else self._send(flight, ask, kind)
         after = self.fleet.hedge_after(self._hedge) if self._hedge else None
         if attempt.ended_ns is not None:
             return attempt

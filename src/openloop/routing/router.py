@@ -91,6 +91,7 @@ class Router:
         self.policy = read_routing(policy) if isinstance(policy, str) else policy
         self.views = rows(VIEW, replicas).view(_KIND)
         self.views["open"], self.views["capacity"] = 1, capacity
+        self._columns = {name: self.views[name] for name in VIEW.names or ()}
         self.index, self.held = prefixes.make_index(replicas, entries)
         self.index = self.index.view(_KIND)
         self._ask, self._memory, self._knobs = rows(ASK, 1).view(_KIND), start_memory(seed), self.policy.knobs()
@@ -143,9 +144,9 @@ class Router:
         """Its first token has come: its prompt is read."""
         sent = self._sent.get(number)
         if sent is not None and sent.prefill:
-            v, pace = self.views[sent.place], (now - sent.at) / max(sent.work, 1)
+            known, pace = self._columns["pace"], (now - sent.at) / max(sent.work, 1)
             if "pace" not in self._heard[sent.place]:
-                v["pace"] = pace if v["pace"] == 0 else 0.9 * v["pace"] + 0.1 * pace
+                known[sent.place] = pace if known[sent.place] == 0 else 0.9 * known[sent.place] + 0.1 * pace
             self._count(sent.place, 0, -sent.prefill, 0)
             sent.prefill = 0
 
@@ -167,7 +168,7 @@ class Router:
 
     def set_open(self, place: int, is_open: bool) -> None:
         """Whether a replica may be chosen."""
-        self.views["open"][place] = int(is_open)
+        self._columns["open"][place] = is_open
 
     def cache_event(self, place: int, stored: Iterable[int] = (), removed: Iterable[int] = ()) -> None:
         """A replica says by name what it has, and what it has no more. From its first event on that is believed, in
@@ -200,9 +201,9 @@ class Router:
             self.views["home"] = self.held[home] if home else 0
 
     def _book(self, place: int, keys: Any, who: int, prompt: int, output: int, now: float) -> None:
-        v = self.views[place]
-        uncached = prompt - int(v["cached"])
-        self._sent[self._number] = _Sent(place, now, int(v["sent_prefill"]) + uncached, uncached, prompt + output)
+        uncached = prompt - int(self._columns["cached"][place])
+        before = int(self._columns["sent_prefill"][place])
+        self._sent[self._number] = _Sent(place, now, before + uncached, uncached, prompt + output)
         self._count(place, 1, uncached, prompt + output)
         if self.policy.sees & {"prefix", "cache"} and place not in self._exact:
             _learn(self.index, self.held, keys, place)
@@ -210,12 +211,13 @@ class Router:
             _learn_home(self.index, self.held, who, place)
 
     def _count(self, place: int, requests: int, prefill: int, tokens: int) -> None:
-        v = self.views[place]
-        for name, more in (("sent", requests), ("sent_prefill", prefill), ("sent_tokens", tokens)):
-            v[name] += more
+        columns, heard = self._columns, self._heard[place]
+        columns["sent"][place] += requests
+        columns["sent_prefill"][place] += prefill
+        columns["sent_tokens"][place] += tokens
         for name, own in _OWN.items():
-            if name not in self._heard[place]:
-                v[name] = v[own]
+            if name not in heard:
+                columns[name][place] = columns[own][place]
 
 
 def _open_place(place: Any, views: Any) -> int:
