@@ -28,6 +28,7 @@ _SHIFT = 52 - MANTISSA_BITS
 _BIAS = (1023 << MANTISSA_BITS) - 1
 
 LONG_AGO = -(1 << 62)
+LOWEST = -(1 << 63)
 
 
 # Numba keeps code on disk by a function's name and line, and cannot read it once one of these has another name: who
@@ -204,3 +205,30 @@ def _fluidity(times: Ints, pace: int, due: int) -> float:
         due = pace + (times[i] if late else due)
     met = times.size - late_tokens
     return met / (times.size + missed_between)
+
+
+@njit(cache=True, nogil=True)
+def sort_floats(values: Floats, room: Ints) -> Floats:
+    """A sorted copy of values none of which is NaN, in one of the two rows of `room`; byte by byte from the lowest.
+
+    For many values: numpy's sort by vector instructions takes five times as long on some processors that have them.
+    """
+    keys, other = room[0], room[1]
+    for i, bits in enumerate(values.view(np.int64)):  # to what is in order as unsigned integers
+        keys[i] = bits ^ ((bits >> 63) | LOWEST)
+    for shift in range(0, 64, 8):
+        starts = np.zeros(257, np.int64)
+        for key in keys:
+            starts[((key >> shift) & 255) + 1] += 1
+        if starts.max() == keys.size:  # all alike in this byte
+            continue
+        starts = np.cumsum(starts)
+        for key in keys:
+            byte = (key >> shift) & 255
+            other[starts[byte]] = key
+            starts[byte] += 1
+        keys, other = other, keys
+    for i, key in enumerate(keys):
+        keys[i] = key ^ (~(key >> 63) | LOWEST)
+    found: Floats = keys.view(np.float64)
+    return found
