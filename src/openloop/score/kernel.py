@@ -77,6 +77,7 @@ def scan(ns: Ints, offsets: Ints, plan: ScanPlan, histogram: Ints, gaps: Ints, o
     # Unpacked here: inside the loop each access to a tuple's array would touch its reference count.
     arrival, objective, block_of, first_ns, pace_ns = plan
     first, last, longest, shortest, reach, qoe, fluidity = out
+    places = np.empty(np.diff(offsets).max(), np.uint32)
     written = 0
     for row in range(offsets.size - 1):
         times = ns[offsets[row] : offsets[row + 1]]
@@ -88,7 +89,7 @@ def scan(ns: Ints, offsets: Ints, plan: ScanPlan, histogram: Ints, gaps: Ints, o
         if shortest[row] < 0:
             return written, row
         if block_of[row] >= 0:
-            _count_gaps(times, histogram[block_of[row]])
+            _count_gaps(times, places[: times.size - 1], histogram[block_of[row]])
             if written + times.size - 1 <= gaps.size:
                 _write_gaps(times, gaps[written:])
                 written += times.size - 1
@@ -166,11 +167,16 @@ def _extremes(times: Ints, pace: int) -> tuple[int, int, int]:
 
 
 @njit(cache=True, nogil=True)
-def _count_gaps(times: Ints, counts: Ints) -> None:
-    """A gap's bin is the exponent and leading mantissa bits of its floating-point form; bin 0 is no gap at all."""
-    for i in range(times.size - 1):
-        place = (np.float64(times[i + 1] - times[i]).view(np.int64) >> _SHIFT) - _BIAS
-        counts[np.uint64(min(max(int(place), 0), BINS - 1))] += 1
+def _count_gaps(times: Ints, places: NDArray[np.uint32], counts: Ints) -> None:
+    """A gap's bin is the exponent and leading mantissa bits of its floating-point form; bin 0 is no gap at all.
+
+    All bins are found before any is counted: vector instructions do that, and cannot do both.
+    """
+    for i in range(places.size):
+        bits = np.float64(times[i + 1] - times[i]).view(np.int64)
+        places[i] = min(max(int(bits >> _SHIFT) - _BIAS, 0), BINS - 1)
+    for place in places:
+        counts[place] += 1
 
 
 @njit(cache=True, nogil=True)
