@@ -137,3 +137,10 @@ def test_gaps_beyond_the_room_for_them_are_still_counted() -> None:
     written, _ = kernel.scan(ns, np.array([0, 10]), plan, histogram, np.zeros(8, np.int64), kernel.RowFacts.of(1))
     assert written == 0
     assert histogram.sum() == 9
+
+
+@given(st.lists(st.floats(allow_nan=False)))
+def test_floats_are_sorted_as_numpy_does(values: list[float]) -> None:
+    np.testing.assert_array_equal(
+        kernel.sort_floats(np.array(values), np.empty((2, len(values)), np.int64)), np.sort(values)
+    )

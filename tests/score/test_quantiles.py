@@ -9,6 +9,7 @@ from openloop.score import kernel
 from openloop.score.quantiles import (
     BLOCKS,
     LADDER,
+    MANY,
     Sample,
     block_bounds,
     ladder,
@@ -32,6 +33,14 @@ def test_percentiles_are_numpys(of: np.ndarray) -> None:
     for name, share in LADDER.items():
         assert getattr(found, name) == pytest.approx(np.quantile(of, share))
     assert found.mean == pytest.approx(of.mean())
+
+
+def test_many_values_are_ranked_as_few_are() -> None:
+    of = np.random.default_rng(0).normal(size=MANY)
+    found = percentiles(sample(of))
+    assert found is not None
+    assert found.p99_9 == pytest.approx(np.quantile(of, 0.999))
+    assert found.mean == np.sort(of).mean()
 
 
 @given(values, st.integers(0, 30))

@@ -174,7 +174,7 @@ class _Rows:
 
     def refuse_negative(self, name: str, rule: str) -> None:
         column, values = self.batch.column(name), self.ints(name)
-        if column.null_count < len(values):
+        if column.null_count < len(values) and values.min() < 0:
             self.refuse((values < 0) & ~_nulls(column), lambda i: f"{name} is {values[i]}; {rule}")
 
     def refuse_no_money(self, name: str) -> None:

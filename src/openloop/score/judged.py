@@ -45,9 +45,7 @@ def judge_run(
     per_hour = prices.hourly if prices and "cost" not in attempts.present else 0.0
     spending = _spending(tokens, cost, per_hour, requests, request_of)
     deliveries = Deliveries(requests, attempts, streams, spending)
-    judgement, from_sent = (
-        judge(Answers(deliveries, window_ns[0], from_sent=sent), objective, slos) for sent in (False, True)
-    )
+    answers, from_sent = (Answers(deliveries, window_ns[0], from_sent=sent) for sent in (False, True))
     # Watching ended as recorded, or else with the last thing that is known to have happened.
     last = max(int(each.max()) for each in (attempts.scheduled_ns, attempts.sent_ns, attempts.ended_ns))
     return JudgedRun(
@@ -56,8 +54,10 @@ def judge_run(
         slos=slos,
         objective=objective,
         deliveries=deliveries,
-        judgement=judgement,
-        judgement_from_sent=from_sent,
+        answers=answers,
+        answers_from_sent=from_sent,
+        judgement=judge(answers, objective, slos),
+        judgement_from_sent=judge(from_sent, objective, slos),
         streams=streams,
         attempt_cost=cost,
         per_hour=per_hour,

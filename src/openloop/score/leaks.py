@@ -59,7 +59,7 @@ def leaks(scope: Scope, server: ServerScore | None = None) -> list[Leak]:
             tokens[name], told_by[name] = found, teller
     tokens |= zip(FATES, np.bincount(fates, weights=output, minlength=len(FATES)).tolist(), strict=True)
     attempts = dict(zip(FATES, np.bincount(fates, minlength=len(FATES)).tolist(), strict=True))
-    money = _money(scope, fates, output, mine, known)
+    money = _money(scope, fates, output, mine, known) if scope.run.priced else {}
     hourly = scope.run.per_hour * scope.seconds / 3600
     total = sum(each for each in tokens.values() if each is not None)
 

@@ -217,6 +217,12 @@ class Answers:
         self.from_sent = from_sent
         self._origin_ns = deliveries.requests.sent_ns if from_sent else deliveries.requests.due_ns
 
+    def of(self, deliveries: Deliveries) -> "Answers":
+        """Others by the same clock; the same ones with whatever was worked out before."""
+        if deliveries is self.deliveries:
+            return self
+        return Answers(deliveries, self.opened_ns, from_sent=self.from_sent)
+
     @property
     def tokens(self) -> Ints:
         return self.deliveries.tokens

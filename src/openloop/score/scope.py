@@ -24,6 +24,8 @@ class JudgedRun:
     slos: tuple[SLO, ...]
     objective: Counts  # by request: which of the SLOs
     deliveries: Deliveries
+    answers: Answers
+    answers_from_sent: Answers
     judgement: Judgement
     judgement_from_sent: Judgement
     streams: Streams
@@ -88,11 +90,11 @@ class Scope:
 
     @cached_property
     def answers(self) -> Answers:
-        return Answers(self.deliveries, self.run.window_ns[0], from_sent=False)
+        return self.run.answers.of(self.deliveries)
 
     @cached_property
     def answers_from_sent(self) -> Answers:
-        return Answers(self.deliveries, self.run.window_ns[0], from_sent=True)
+        return self.run.answers_from_sent.of(self.deliveries)
 
     @cached_property
     def judgement(self) -> Judgement:
