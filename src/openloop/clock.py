@@ -22,8 +22,7 @@ from typing import Final
 
 READ: Final = 1
 WRITE: Final = 4
-EDGE: Final = 1 << 31  # told once, and again when there is more
-HANGUP: Final = 1 << 13  # nothing will come after what is there
+EDGE: Final = 1 << 31  # told once: nobody has to read it
 
 _TIMESTAMPNS: Final = 35  # SO_TIMESTAMPNS, the same on all common architectures
 _ANCILLARY: Final = 64

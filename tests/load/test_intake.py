@@ -129,6 +129,44 @@ def test_a_request_that_a_socket_does_not_take_at_once_is_sent_whole(tmp_path: P
 
 
 @pytest.mark.usefixtures("either_way")
+def test_the_rest_of_a_request_is_sent_however_much_comes_before(tmp_path: Path) -> None:
+    def talk(sock: socket.socket) -> None:
+        with sock, contextlib.suppress(OSError):
+            if not (head := sock.recv(1 << 12)):
+                return
+            time.sleep(0.3)  # meanwhile the sender's room is full
+            sock.sendall(b"HTTP/1.1 100 Continue\r\nX: %b\r\n\r\n" % bytes(2 * SIZE))
+            time.sleep(0.1)
+            length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
+            left = length - len(head.partition(b"\r\n\r\n")[2])
+            while left and (data := sock.recv(1 << 20)):
+                left -= len(data)
+            sock.sendall(chunked(SHORT))
+
+    with serving(talk) as url:
+        workload = Workload.of(Synthetic(Fixed(2_000_000), Fixed(5)))
+        load = Load([(find_place(url), Chat("x", "m"))], workload, Constant(4), 0.5, drain_s=8.0)
+        rows = drive(load, tmp_path / "run").head(1000)
+    assert [row["status"] for row in rows] == ["ok", "ok"]
+
+
+@pytest.mark.usefixtures("either_way")
+def test_a_byte_out_of_turn_hides_nothing_that_follows(tmp_path: Path) -> None:
+    def talk(sock: socket.socket) -> None:
+        with sock, contextlib.suppress(OSError):
+            while sock.recv(1 << 20):
+                answer = chunked(SHORT)
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 1)
+                sock.sendall(answer[:200])
+                sock.send(b"!", socket.MSG_OOB)
+                sock.sendall(answer[200:])
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 0)
+
+    with serving(talk) as url:
+        assert drive_short(url, tmp_path / "run") == {("ok", len(SHORT), True): 60}
+
+
+@pytest.mark.usefixtures("either_way")
 def test_no_copy_is_sent_once_an_answer_has_begun(tmp_path: Path) -> None:
     """Its head and first word come together, the rest of its words much later."""
     seen = itertools.count()
@@ -161,7 +199,7 @@ def test_no_copy_is_sent_once_an_answer_has_begun(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("either_way")
 def test_a_body_that_looks_like_chunks_and_is_none_ends_where_its_length_says(tmp_path: Path) -> None:
-    answer = HEAD + b"Content-Length: 10\r\n\r\n5\r\nhello\r\n"
+    answer = HEAD + b"X-Note: not chunked\r\nContent-Length: 10\r\n\r\n5\r\nhello\r\n"
     with serving(in_pieces([answer], 0)) as url:
         place = find_place(url)
         load = Load([(place, Chat("x", "m"))], Workload.of(Synthetic(Fixed(5), Fixed(5))), Constant(20), 0.5)
@@ -200,6 +238,26 @@ def test_machine_code_keeps_what_comes_tells_of_its_end_and_sends_what_is_due() 
     assert (data, list(marks[::2])) == (answer, [len(answer) - 5, len(answer)])
     assert post.sent_ns < marks[1] < marks[3] <= time.monotonic_ns()
     poller.close()
+
+
+def test_an_end_is_none_if_more_comes_before_anybody_looks() -> None:
+    code = conductor.intake_code()
+    if not code:
+        pytest.skip("no machine code of ours runs here")
+    poller = Poller()
+    intake = Intake(code, poller, 0)
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    poller.watch(ours.fileno(), READ)
+    line, intake.state.next_ns, intake.state.check_ns = intake.lines[ours.fileno()], 1, 1
+    line.ours = 1
+    for more, over in ((chunked(SHORT), 1), (b"x", 0)):
+        theirs.sendall(more)
+        while line.reads < 2 - over:
+            intake.gather()
+        assert (line.told, line.over) == (1, over)
+    for each in (ours, theirs, poller):
+        each.close()
 
 
 def test_a_worker_needs_no_compiler_and_no_arrays() -> None:

@@ -94,7 +94,14 @@ EVENT = st.one_of(
     st.builds(lambda count: b'{"choices":[],"usage":{"completion_tokens":%d}}' % count, st.integers(0, 9)),
     st.builds(lambda word: msgspec.json.encode({"error": {"content": word}}), WORDS),
     st.sampled_from(
-        [b"[DONE]", b"{", b'{"choices":[{"delta":{"content":"a}]}', b'{"choices":[{"delta":{"content":"\xff"}}]}']
+        [
+            b"[DONE]",
+            b"{",
+            b" ",
+            b"{}{}",
+            b'{"choices":[{"delta":{"content":"a}]}',
+            b'{"choices":[{"delta":{"content":"\xff"}}]}',
+        ]
     ),
 )
 
@@ -108,3 +115,10 @@ def test_a_stream_says_the_same_to_machine_code_and_to_python(data: list[bytes],
     raw = chunked(data)
     edges = sorted({len(HEAD) + place % (len(raw) - len(HEAD)) for place in places})
     assert outcome(raw, edges, name) == outcome(raw, edges, name, code=False)
+
+
+@pytest.mark.parametrize("code", [True, False])
+def test_an_event_of_two_values_is_none_and_one_of_none_does_not_make_up_for_it(code: bool) -> None:
+    raw = chunked([chat("a"), b" ", chat("b"), b"{}{}", chat("c", finish_reason="stop")])
+    found = outcome(raw, [], code=code)
+    assert (found["status"], len(found["event_ns"])) == ("error", 1)

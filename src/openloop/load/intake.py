@@ -27,12 +27,10 @@ LINE = ("ours", "told", "chunked", "used", "reads", "head", "followed", "over", 
 POST = ("due_ns", "payload", "size", "fd", "sent_ns", "sent")  # to be sent; then: where and when, and how much
 C = ("clock_gettime", "clock_nanosleep", "epoll_wait", "recvmsg", "send", "timerfd_settime")
 # Until when to read, and whether what is told of is urgent; when sockets were looked at and are to be next, and how
-# long a rest is; the wall clock minus ours; how many are ready, and how many of these were seen to; how many are told
-# of and in trouble; how many were posted, and are gone, since the beginning; how many connections are idle, and how
-# many are few; files.
+# long a rest is; the wall clock minus ours; how many are told of and in trouble; how many were posted, and are gone,
+# since the beginning; how many connections are idle, and how many are few; files.
 TIMES = ("next_ns", "check_ns", "looked_ns", "read_ns", "rest_ns", "offset_ns", "known_ns", "timer_ns")
-COUNTS = ("eager", "ready", "seen", "told", "troubled", "posted", "gone", "idle", "few")
-STATE = (*TIMES, *COUNTS, "epoll", "timer", "data", *C)
+STATE = (*TIMES, "eager", "told", "troubled", "posted", "gone", "idle", "few", "epoll", "timer", "data", *C)
 SIZE = 12288  # bytes of a connection that are kept here
 MARKS = 256  # reads of it
 READ_SIZE = 4096
@@ -45,6 +43,8 @@ MOST_LINES = 32768
 # Words that the kernel reads and writes: a message, where its bytes and stamp go, times, and a timer's setting.
 MESSAGE, VECTOR, CONTROL, NOW, THEN, SETTING, WORDS = 0, 8, 16, 24, 26, 28, 32
 ANCILLARY = 64
+NAMES = b"chunkedlength"  # that heads are searched for
+CHUNKED, LENGTH = 7, 6  # letters of these
 STAMPED = 1 | 35 << 32  # SOL_SOCKET, SO_TIMESTAMPNS
 REALTIME, MONOTONIC, ABSOLUTE = 0, 1, 1
 SECOND = 1_000_000_000
@@ -66,6 +66,7 @@ def gather(
     troubled: Any,
     posts: Any,
     idle: Any,
+    names: Any,
 ) -> None:
     """Send and read until there is something else to do."""
     w = state[0]
@@ -85,27 +86,23 @@ def gather(
             rest(w, words, min(until, w.read_ns))
             continue
         looked = 1
-        if w.seen == w.ready:
-            w.seen = 0
-            w.ready = wait(w, words, events, until, now)
-            now = clock(w, words, MONOTONIC)
-            w.read_ns = now + w.rest_ns if w.ready * w.rest_ns > 2 * (now - w.looked_ns) else 0
-            w.looked_ns = now
-        while w.seen < w.ready:
-            mask = events[3 * w.seen]
-            fd = events[3 * w.seen + 1]
-            w.seen += 1
+        ready = wait(w, words, events, until, now)
+        now = clock(w, words, MONOTONIC)
+        for n in range(ready):
+            fd = events[3 * n + 1]
             if fd == w.timer:
                 continue
-            if fd >= len(lines) or mask != READ or receive(w, words, lines, marks, data, told, fd) == 0:
+            if fd >= len(lines) or events[3 * n] != READ or receive(w, words, lines, marks, data, told, names, fd) == 0:
                 troubled[2 * w.troubled] = fd
-                troubled[2 * w.troubled + 1] = mask
+                troubled[2 * w.troubled + 1] = events[3 * n]
                 w.troubled += 1
             moment = clock(w, words, MONOTONIC)
             if moment >= due:
                 due = send_due(w, words, lines, posts, idle)
             if moment >= w.next_ns or moment >= due:
                 return
+        w.read_ns = now + w.rest_ns if ready * w.rest_ns > 2 * (now - w.looked_ns) else 0
+        w.looked_ns = now
         if w.troubled > 0 or short:
             return
 
@@ -144,24 +141,19 @@ def rest(w: Any, words: Any, until_ns: int) -> None:
 
 def wait(w: Any, words: Any, events: Any, until: int, now: int) -> int:
     """How many files are ready, before a moment."""
-    if until > now and until != w.timer_ns:
-        words[SETTING + 2] = until // SECOND
-        words[SETTING + 3] = until % SECOND
-        foreign(w.timerfd_settime, w.timer, ABSOLUTE, words[SETTING:], 0)
-        w.timer_ns = until
-    return max(whole(foreign(w.epoll_wait, w.epoll, events, EVENTS, -1 if until > now else 0)), 0)
+    ready = whole(foreign(w.epoll_wait, w.epoll, events, EVENTS, 0))
+    if ready == 0 and until > now:
+        if until != w.timer_ns:
+            words[SETTING + 2] = until // SECOND
+            words[SETTING + 3] = until % SECOND
+            foreign(w.timerfd_settime, w.timer, ABSOLUTE, words[SETTING:], 0)
+            w.timer_ns = until
+        ready = whole(foreign(w.epoll_wait, w.epoll, events, EVENTS, -1))
+    return max(ready, 0)
 
 
-def receive(w: Any, words: Any, lines: Any, marks: Any, data: Any, told: Any, fd: int) -> int:
-    """All that is there, for nobody is told of it again; 0: it is nothing ordinary."""
-    size = READ_SIZE
-    while size == READ_SIZE:
-        size = read(w, words, lines, marks, data, told, fd)
-    return size
-
-
-def read(w: Any, words: Any, lines: Any, marks: Any, data: Any, told: Any, fd: int) -> int:
-    """How many bytes there were; 0: it is nothing ordinary."""
+def receive(w: Any, words: Any, lines: Any, marks: Any, data: Any, told: Any, names: Any, fd: int) -> int:
+    """One read; 0: it is nothing ordinary."""
     line = lines[fd]
     if line.ours == 0 or line.used > SIZE - READ_SIZE or line.reads == MARKS:
         return 0
@@ -178,23 +170,26 @@ def read(w: Any, words: Any, lines: Any, marks: Any, data: Any, told: Any, fd: i
     line.reads += 1
     marks[mark] = line.used
     marks[mark + 1] = stamp
+    line.over = 0
     if line.told == 0:
         start = at
         urgent = 0
         if line.chunked == 0 and at == fd * SIZE:
             start = after_head(data, at, at + got)
             line.head = start - at
-            line.chunked = 1 if start < at + got and says_chunked(data, at, start) else -1
+            line.chunked = -1
+            if start < at + got and says(data, at, start, names, 0, CHUNKED):
+                line.chunked = -1 if says(data, at, start, names, CHUNKED, LENGTH) else 1
             urgent = w.eager  # somebody wants to know that an answer has begun
         chunks = in_whole_chunks(data, start, at + got) if line.chunked == 1 else NO_CHUNKS
         if chunks == MORE_CHUNKS:
             line.followed = line.used
-        line.over = 1 if chunks == LAST_CHUNK else 0
         if chunks != MORE_CHUNKS or urgent:
+            line.over = 1 if chunks == LAST_CHUNK else 0
             line.told = 1
             told[w.told] = fd
             w.told += 1
-    return int(got)
+    return 1
 
 
 def stamp_of(w: Any, words: Any, line: Any) -> int:
@@ -238,18 +233,13 @@ def after_head(data: Any, at: int, stop: int) -> int:
     return stop
 
 
-def says_chunked(data: Any, at: int, stop: int) -> int:
-    """Whether this word is in a head, in small or capital letters."""
-    while at + 7 <= stop:
-        if (
-            data[at] | 32 == 99
-            and data[at + 1] | 32 == 104
-            and data[at + 2] | 32 == 117
-            and data[at + 3] | 32 == 110
-            and data[at + 4] | 32 == 107
-            and data[at + 5] | 32 == 101
-            and data[at + 6] | 32 == 100
-        ):
+def says(data: Any, at: int, stop: int, names: Any, first: int, size: int) -> int:
+    """Whether a name is in a head, in small or capital letters."""
+    while at + size <= stop:
+        same = 0
+        while same < size and data[at + same] | 32 == names[first + same]:
+            same += 1
+        if same == size:
             return 1
         at += 1
     return 0
@@ -309,6 +299,7 @@ def tables(lines: int) -> Shapes:
         "troubled": ("i8", 2 * EVENTS),
         "posts": (POST, POSTS),
         "idle": ("i8", IDLE),
+        "names": ("u1", len(NAMES)),
     }
 
 
@@ -320,13 +311,14 @@ class Intake:
         limit = os.sysconf("SC_OPEN_MAX")
         self.count = min(limit, MOST_LINES) if limit > 0 else MOST_LINES
         self.gather = mapped = Mapped(code, tables(self.count))
-        self._marks, self._events, self._told, self._troubled, self._idle, self._data = map(
-            mapped.view, ("marks", "events", "told", "troubled", "idle", "data")
+        self._marks, self._told, self._troubled, self._idle, self._data = map(
+            mapped.view, ("marks", "told", "troubled", "idle", "data")
         )
         self.lines, self._posts = mapped.rows("lines", IntakeLine), mapped.rows("posts", Posted)
         self.state = mapped.rows("state", IntakeState)[0]
         self.state.epoll, self.state.rest_ns, self.state.data = poller.fileno(), rest_ns, mapped.address("data")
         find_in_libc(self.state, C)
+        mapped.view("names")[: len(NAMES)] = NAMES
         words, at = mapped.view("words"), mapped.address("words")
         words[MESSAGE + 2], words[MESSAGE + 3], words[MESSAGE + 4] = at + 8 * VECTOR, 1, at + 8 * CONTROL
         self._timer = Timer()
@@ -347,12 +339,6 @@ class Intake:
     def recall(self) -> None:
         """What is not gone is not to be sent."""
         self.state.posted = self.state.gone
-
-    def forget(self, fd: int) -> None:
-        """It is closed: what it was ready for must not be taken for what its successor is."""
-        for place in range(self.state.seen, self.state.ready):
-            if self._events[3 * place + 1] == fd:
-                self._events[3 * place + 1] = self._timer.fd
 
     def offer(self, files: list[int]) -> None:
         """Connections to send on, the last of them first."""

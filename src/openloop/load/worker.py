@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from openloop.clock import EDGE, HANGUP, READ, WRITE, Poller, Receiver, keep_memory, raise_file_limit, wake_exactly
+from openloop.clock import READ, WRITE, Poller, Receiver, keep_memory, raise_file_limit, wake_exactly
 from openloop.load.address import Address, tls_context
 from openloop.load.channel import Channel, GoneError
 from openloop.load.intake import IDLE, POSTS, Intake, IntakeLine
@@ -491,7 +491,7 @@ class _Worker:
             return
         if sent < len(data):
             connection.unsent = data[sent:]
-            self._watch(connection, READ | WRITE)
+            self.poller.change(connection.fd, READ | WRITE)
 
     # Connections.
 
@@ -534,17 +534,13 @@ class _Worker:
         ctypes.memset(ctypes.addressof(line), 0, ctypes.sizeof(line))
         return line
 
-    def _watch(self, connection: _Connection, mask: int) -> None:
-        """Be told what it is ready for; machine code reads all at once, and is told but once."""
-        self.poller.change(connection.fd, mask if connection.line is None else mask | HANGUP | EDGE)
-
     def _writable(self, connection: _Connection) -> None:
         if not connection.opened and connection.tls is None:
             code = connection.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
             if code:
                 self._lost(connection, _words(code))
                 return
-            self._watch(connection, READ)
+            self.poller.change(connection.fd, READ)
             pool = connection.pool
             if pool.tls is not None:
                 connection.inside, connection.outside = ssl.MemoryBIO(), ssl.MemoryBIO()
@@ -556,7 +552,7 @@ class _Worker:
                 self._opened(connection)
             return
         data, connection.unsent = connection.unsent, b""
-        self._watch(connection, READ)
+        self.poller.change(connection.fd, READ)
         if data:
             self._put(connection, data)
 
@@ -651,8 +647,6 @@ class _Worker:
         elif connection.request is None and connection in pool.idle:
             pool.idle.remove(connection)
         self.poller.forget(connection.fd)
-        if self.intake is not None:
-            self.intake.forget(connection.fd)
         connection.sock.close()
 
     # Receiving.
@@ -699,8 +693,6 @@ class _Worker:
         if not data:
             self._ended_by_server(connection)
             return
-        if connection.line is not None:
-            self._watch(connection, READ)  # there may be more
         if connection.tls is not None:
             plain, over = self._decrypt(connection, data)
             if plain:

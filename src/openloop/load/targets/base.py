@@ -16,6 +16,7 @@ from openloop.workload import Ask
 T = TypeVar("T")
 
 OWN_HEADERS = ("x-request-id", "content-length")
+BRACES = tuple(b"{}")
 SECRET = 8  # letters that a key has at least
 
 
@@ -162,9 +163,10 @@ class JsonTarget(HttpTarget):
 def _decode_all(decoder: "msgspec.json.Decoder[T]", data: Sequence[bytes]) -> tuple[list[T], bytes | None]:
     """Every event up to the first that makes no sense, and that one. In one call, where all do."""
     try:
-        found = decoder.decode_lines(b"\n".join(data))
-        if len(found) == len(data):
-            return found, None
+        if {(each[0], each[-1]) for each in data} == {BRACES}:  # else one may be two values, and another none
+            found = decoder.decode_lines(b"\n".join(data))
+            if len(found) == len(data):
+                return found, None
     except NO_SENSE:
         pass
     found = []
