@@ -6,6 +6,7 @@ Nothing here is in a hurry: workers send and stamp, and this process parses, cou
 import bisect
 import contextlib
 import functools
+import gc
 import heapq
 import os
 import signal
@@ -72,6 +73,7 @@ MOST_IN_CLOSED_LOOP = 1_000_000
 TICKETS = 2 * MOST_TRIES + 4  # of attempts at one request, copies included
 REMEMBERED = 1000
 ENOUGH = 100  # answers to know a percentile by
+RARELY = 100_000  # objects more than before, until cycles are looked for
 HALT_S = 5.0  # what is in flight has this long after an interrupt
 
 
@@ -227,7 +229,7 @@ class Conductor:
         self.workers: list[_Worker] = []
 
     def run(self) -> None:
-        with interrupts_heard(self.interrupt):
+        with interrupts_heard(self.interrupt), rarely_collecting():
             self._run()
 
     def _run(self) -> None:
@@ -802,6 +804,17 @@ def interrupts_heard(tell: Callable[[], None]) -> Iterator[None]:
     finally:
         for each, handler in before.items():
             signal.signal(each, handler)
+
+
+@contextlib.contextmanager
+def rarely_collecting() -> Iterator[None]:
+    """Rows that wait for the disk are many, and none is part of a cycle: they are not looked through for any."""
+    before = gc.get_threshold()
+    gc.set_threshold(max(before[0], RARELY) if before[0] else 0, *before[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
 
 
 def share_of(total: int | None, number: int, workers: int) -> int:
