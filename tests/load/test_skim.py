@@ -51,6 +51,12 @@ def test_words_of_a_kind_are_decoded_once() -> None:
 
 
 @needs_code
+def test_a_space_after_a_key_is_no_difference() -> None:
+    data = [b'{"choices": [{"delta": {"content": "%b"}}]}' % word for word in (b"a", b"b", b"")]
+    assert Reply(*joined([chunked(data)], [7])).events().kinds == [0, 0, 1]
+
+
+@needs_code
 def test_what_differs_elsewhere_is_another_kind() -> None:
     data = [chat("a"), chat("b", finish_reason="stop"), chat("c", index=1), chat("d", finish_reason="length"), b"x"]
     assert Reply(*joined([chunked(data)], [7])).events().kinds == [0, 1, 2, 3, 4]

@@ -24,8 +24,8 @@ C = ("memchr", "memcmp", "memmem")
 # of how many kinds; when its first byte had come.
 STATE = ("size", "reads", "start", "found", "kinds", "first_ns", "raw", *C)
 EVENT = ("block", "stamp", "kind")  # the read that completed it, and when; what kind it is
-WORD_KEYS = b'content":"text":"'
-CONTENT, TEXT = 10, 7  # letters of these keys
+WORD_KEYS = b'content":text":'
+CONTENT, TEXT = 9, 6  # letters of these keys
 SIZE = 1 << 18
 READS = 1 << 13
 EVENTS = 1 << 12
@@ -135,7 +135,12 @@ def word_of(w: Any, raw: Any, keys: Any, begin: int, end: int) -> int:
     if place == 0:
         size = TEXT
         place = foreign(w.memmem, raw[begin:], end - begin, keys[CONTENT:], TEXT)
-    return 0 if place == 0 else int(place - w.raw + size)
+    if place == 0:
+        return 0
+    at = place - w.raw + size
+    if raw[at] == 32:  # a space
+        at += 1
+    return int(at + 1) if raw[at] == 34 else 0  # a quotation mark
 
 
 def word_end(raw: Any, at: int, stop: int) -> int:
