@@ -130,7 +130,7 @@ def _events(data: bytes) -> None:
 
 
 def _stream(kind: Any, data: bytes) -> None:
-    """An answer says the same however it is cut into reads; the first byte says how it is."""
+    """An answer says the same however it is cut into reads (the first byte says how it is), its words kept or not."""
     from openloop.load.wire import joined
 
     answer, step = data[1:], 1 + (data[0] if data else 0)
@@ -139,6 +139,8 @@ def _stream(kind: Any, data: bytes) -> None:
     whole = target.read(*joined([answer], [0]))
     cut = target.read(*joined(blocks, range(len(blocks))))
     assert (whole.status, whole.text, whole.output_tokens) == (cut.status, cut.text, cut.output_tokens), "cuts matter"
+    skimmed = kind("host", "m").read(*joined(blocks, range(len(blocks))))
+    assert (skimmed.status, skimmed.error, skimmed.event_ns) == (cut.status, cut.error, cut.event_ns), "words matter"
 
 
 def _spool() -> bytes:
