@@ -57,10 +57,13 @@ class Reply:
         """When the first byte of the body had arrived."""
         if self._skimmed:
             return self._skimmed[0]
-        if not self.body:
+        if self._in_chunks:
+            first = self._raw.index(b"\n", self._start) + 2
+        elif self.body:
+            first = self._spans[1][0] - len(self._spans[0][0]) + 1
+        else:
             return self._marks[1]
-        parts, ends = self._spans
-        return self._marks[2 * self._blocks([ends[0] - len(parts[0]) + 1])[0] + 1]
+        return self._marks[2 * self._blocks([first])[0] + 1]
 
     @property
     def last_ns(self) -> int:

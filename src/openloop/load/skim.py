@@ -15,6 +15,7 @@ import threading
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from openloop.load.intake import hex_digit
 from openloop.native import foreign, whole
 from openloop.native.kept import code_to_map
 from openloop.native.mapped import Mapped, Shapes, find_in_libc
@@ -154,15 +155,6 @@ def word_end(raw: Any, at: int, stop: int) -> int:
 
 def line_end(raw: Any, at: int) -> int:
     return 1 if raw[at] == 13 and raw[at + 1] == 10 else 0
-
-
-def hex_digit(letter: int) -> int:
-    if letter >= 48 and letter <= 57:
-        return letter - 48
-    small = letter | 32
-    if small >= 97 and small <= 102:
-        return small - 87
-    return -1
 
 
 class _State(ctypes.Structure):
