@@ -38,7 +38,8 @@ def main() -> None:
     except MemoryError:
         sys.exit(say("there is not enough memory for this; ask for less of it", 2))
     except OSError as error:
-        sys.exit(say(f"{error.filename or 'output'} cannot be used: {error.strerror or error}", 2))
+        what = error.filename or ("output" if error.errno else "something that is needed")
+        sys.exit(say(f"{what} cannot be used: {error.strerror or error}", 2))
     except Exception as error:
         if "OPENLOOP_TRACEBACK" in os.environ:
             raise
