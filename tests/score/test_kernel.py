@@ -13,6 +13,7 @@ from openloop.score import kernel
 Ints = NDArray[np.int64]
 
 MS = 1_000_000
+PLACES = np.empty(100, np.uint32)
 
 gaps = st.lists(st.integers(0, 400 * MS), min_size=1, max_size=25)
 
@@ -33,7 +34,7 @@ def scan(
     )
     histogram, written, facts = np.zeros((3, kernel.BINS), np.int64), np.zeros(1000, np.int64), kernel.RowFacts.of(rows)
     kernels: dict[bool, Any] = {True: kernel.scan, False: kernel.scan.py_func}
-    count, backwards = kernels[compiled](ns, offsets, plan, histogram, written, facts)
+    count, backwards = kernels[compiled](ns, offsets, plan, histogram, written, PLACES, facts)
     assert backwards == -1
     return facts, histogram, written[:count]
 
@@ -123,7 +124,9 @@ def test_tokens_that_run_backwards_are_found() -> None:
         np.zeros(2, np.int64), np.zeros(2, np.int32), np.zeros(2, np.int32), np.array([0]), np.array([1])
     )
     histogram = np.zeros((1, kernel.BINS), np.int64)
-    _, backwards = kernel.scan(ns, np.array([0, 2, 4]), plan, histogram, np.zeros(9, np.int64), kernel.RowFacts.of(2))
+    _, backwards = kernel.scan(
+        ns, np.array([0, 2, 4]), plan, histogram, np.zeros(9, np.int64), PLACES, kernel.RowFacts.of(2)
+    )
     assert backwards == 1
 
 
@@ -134,7 +137,9 @@ def test_gaps_beyond_the_room_for_them_are_still_counted() -> None:
         np.zeros(1, np.int64), np.zeros(1, np.int32), np.zeros(1, np.int32), np.array([0]), np.array([1])
     )
     histogram = np.zeros((1, kernel.BINS), np.int64)
-    written, _ = kernel.scan(ns, np.array([0, 10]), plan, histogram, np.zeros(8, np.int64), kernel.RowFacts.of(1))
+    written, _ = kernel.scan(
+        ns, np.array([0, 10]), plan, histogram, np.zeros(8, np.int64), PLACES, kernel.RowFacts.of(1)
+    )
     assert written == 0
     assert histogram.sum() == 9
 

@@ -68,7 +68,9 @@ class RowFacts(NamedTuple):
 
 
 @njit(cache=True, nogil=True)
-def scan(ns: Ints, offsets: Ints, plan: ScanPlan, histogram: Ints, gaps: Ints, out: RowFacts) -> tuple[int, int]:
+def scan(
+    ns: Ints, offsets: Ints, plan: ScanPlan, histogram: Ints, gaps: Ints, places: NDArray[np.uint32], out: RowFacts
+) -> tuple[int, int]:
     """Fill `out` and count gaps into `histogram[block, bin]`; write them to `gaps` too while it has room.
 
     The tokens of row r came at ns[offsets[r] : offsets[r + 1]]. Returns how many gaps were written, and the first row
@@ -77,7 +79,6 @@ def scan(ns: Ints, offsets: Ints, plan: ScanPlan, histogram: Ints, gaps: Ints, o
     # Unpacked here: inside the loop each access to a tuple's array would touch its reference count.
     arrival, objective, block_of, first_ns, pace_ns = plan
     first, last, longest, shortest, reach, qoe, fluidity = out
-    places = np.empty(np.diff(offsets).max(), np.uint32)
     written = 0
     for row in range(offsets.size - 1):
         times = ns[offsets[row] : offsets[row + 1]]

@@ -127,10 +127,11 @@ def _read_batch(batch: pa.RecordBatch, plan: StreamPlan, streams: Streams, rows:
     ns, offsets = _token_times(batch)
     if len(offsets) != batch.num_rows + 1:
         return False
-    streams.delivered[rows] = np.diff(offsets)
-    gaps = streams.gaps
+    streams.delivered[rows] = lengths = np.diff(offsets)
+    gaps, facts = streams.gaps, streams.facts.part(rows)
+    places = np.empty(lengths.max(initial=0), np.uint32)
     written, backwards = kernel.scan(
-        ns, offsets, plan.rows.part(rows), gaps.histogram, gaps.room[gaps.written :], streams.facts.part(rows)
+        ns, offsets, plan.rows.part(rows), gaps.histogram, gaps.room[gaps.written :], places, facts
     )
     gaps.written += written
     for pace, reach in streams.reach_at.items():
