@@ -273,7 +273,7 @@ class Conductor:
             process = subprocess.Popen(
                 [sys.executable, "-m", load.sites[0][1].worker, str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
-                start_new_session=True,  # an interrupt at the terminal is for us to hear
+                process_group=0,  # an interrupt at the terminal is for us to hear
             )
         channel = Channel(ours)
         mine = range(number, len(self.due_ns), load.workers)
