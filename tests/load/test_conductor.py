@@ -821,3 +821,17 @@ def test_a_worker_that_dies_takes_its_retries_with_it(server: RunningEndpoint, t
     run.validate()
     assert len(attempts(run)) == len(Poisson(60.0).times(3.0, stream(0, "arrivals")))
     assert any(row["status"] == "dropped" for row in rows_of(run))
+
+
+def test_workers_are_of_our_session_and_not_of_our_group(server: RunningEndpoint, tmp_path: Path) -> None:
+    """An interrupt at the terminal is not for them; and where sessions share processors, they go before us."""
+    seen: set[tuple[bool, bool]] = set()
+
+    def look(_: Snapshot) -> None:
+        for pid in [worker.process.pid for worker in conductor.workers]:
+            with contextlib.suppress(ProcessLookupError):
+                seen.add((os.getsid(pid) == os.getsid(0), os.getpgid(pid) == os.getpgid(0)))
+
+    conductor = Conductor(load_of(server), tmp_path / "run", look)
+    conductor.run()
+    assert seen == {(True, False)}
