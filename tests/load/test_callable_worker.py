@@ -14,7 +14,7 @@ import pytest
 
 from openloop.load.channel import Channel, GoneError
 from openloop.load.rows import Row, read_finished
-from openloop.load.targets import Function, Outcome
+from openloop.load.targets import Function
 from openloop.load.worker import CENSORED, TIMEOUT, Finished
 from openloop.workload import Ask
 
@@ -135,8 +135,9 @@ def driven(folder: Path, function: str, timeout_s: float = 5.0, users: int = 0) 
 
 
 def row_of(driver: Driver, finished: Finished, due_s: float = 0.0) -> Row:
-    row = Row(finished[0], int(due_s * 1e9), Outcome(), ask=Ask((("user", ""),), 7))
-    read_finished(row, finished, driver.start_ns, Function("any", keep_text=True), 5.0)
+    outcome = read_finished(finished, Function("any", keep_text=True), 5.0)
+    row = Row(finished[0], int(due_s * 1e9), outcome, ask=Ask((("user", ""),), 7))
+    row.set_times(finished, driver.start_ns)
     return row
 
 

@@ -9,7 +9,7 @@ from unittest import mock
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from openloop.load.reply import Reply
@@ -41,28 +41,47 @@ def outcome(raw: bytes, edges: list[int], name: str = "chat", *, code: bool = Tr
         return asdict(kind(host="h").read(*joined(blocks, range(1, len(blocks) + 1))))
 
 
+def runs(data: list[bytes]) -> list[int]:
+    return Reply(*joined([chunked(data)], [7])).events().sizes
+
+
 @needs_code
-def test_words_of_a_kind_are_decoded_once() -> None:
-    words = ["one", " two", " two", " three\\", " four", " fünf", " six", ""]
+def test_what_differs_by_a_word_is_decoded_once() -> None:
+    words = ["one", " two", "\n", ' "three" ', " fünf", "六", "😀", "\x7f", "", "\x00", " eight"]
     data = [chat(word) for word in words] + [b"[DONE]"]
     found = Reply(*joined([chunked(data)], [7])).events()
-    assert found.kinds == [0, 0, 0, 1, 0, 2, 0, 3, 4]
-    assert found.data == [data[place] for place in (0, 3, 5, 7, 8)]
-    assert found.stamps == [7] * 9
+    assert found.sizes == [8, 1, 1, 1, 1]
+    assert found.data == [data[place] for place in (0, 8, 9, 10, 11)]
+    assert found.stamps == [7] * 12
 
 
 @needs_code
 def test_a_space_after_a_key_is_no_difference() -> None:
-    data = [b'{"choices": [{"delta": {"content": "%b"}}]}' % word for word in (b"a", b"b", b"")]
-    assert Reply(*joined([chunked(data)], [7])).events().kinds == [0, 0, 1]
+    assert runs([b'{"choices": [{"delta": {"content": "%b"}}]}' % word for word in (b"a", b"b", b"")]) == [2, 1]
 
 
 @needs_code
-def test_what_differs_elsewhere_is_another_kind() -> None:
-    data = [chat("a"), chat("b", finish_reason="stop"), chat("c", index=1), chat("d", finish_reason="length"), b"x"]
-    assert Reply(*joined([chunked(data)], [7])).events().kinds == [0, 1, 2, 3, 4]
-    same = [b'{"error":"a"}', b'{"error":"b"}']
-    assert Reply(*joined([chunked(same)], [7])).events().kinds == [0, 1]
+def test_what_differs_elsewhere_is_another_run() -> None:
+    ended = [chat("a"), chat("b", finish_reason="stop"), chat("c", index=1), chat("d", finish_reason="length"), b"x"]
+    assert runs(ended) == [1] * 5
+    assert runs([b'{"error":"a"}', b'{"error":"b"}']) == [1, 1]
+
+
+EDGES = b'\x1f "/\\anux\x7f\x80\x8f\x90\x9f\xa0\xbf\xc0\xc1\xc2\xdf\xe0\xec\xed\xee\xef\xf0\xf1\xf3\xf4\xf5'
+
+
+@needs_code
+@settings(max_examples=500)
+@given(st.lists(st.sampled_from(EDGES), min_size=1, max_size=5).map(bytes))
+def test_a_word_is_what_can_be_decoded(word: bytes) -> None:
+    data = b'{"content":"%b"}' % word
+    alike = runs([b'{"content":"a"}', data]) == [2]
+    try:
+        said = msgspec.json.decode(data, type=dict[str, str])
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        said = {}
+    assert not alike or set(said) == {"content"}
+    assert alike or set(said) != {"content"} or b"\\u" in word
 
 
 @needs_code
@@ -90,7 +109,9 @@ def test_what_is_not_ordinary_is_left_to_python(raw: bytes) -> None:
     assert code.find(chunked([b"1"]), len(HEAD), marks) is not None
 
 
-WORDS = st.sampled_from(["a", " b", "c", "", '"', "\\", "\n", "é", "x" * 300, 'content":"', "[DONE]", None])
+WORDS = st.sampled_from(
+    ["a", " b", "c", "", '"', "\\", "\n", "é", "六", "\x7f", "x" * 300, 'content":"', "[DONE]", None]
+)
 TOLD = st.sampled_from(
     [{}, {"finish_reason": "stop"}, {"index": 1}, {"token_ids": [1]}, {"token_ids": [1, 2]}, {"text": "t"}]
 )
@@ -108,6 +129,8 @@ EVENT = st.one_of(
             b"{}{}",
             b'{"choices":[{"delta":{"content":"a}]}',
             b'{"choices":[{"delta":{"content":"\xff"}}]}',
+            b'{"choices":[{"delta":{"content":"\xed\xa0\x80"}}]}',
+            b'{"choices":[{"delta":{"content":"\\x"}}]}',
         ]
     ),
 )

@@ -476,9 +476,9 @@ def test_garbage_is_a_failed_row_and_never_more(
         assert headless
     else:
         assert found.status == "ok" or found.error
-        row = Row(0, 0, Outcome(), ask=ASK)
         finished = (0, "done", "", 1, 0, 2, *joined([head, junk], [1, 2]), 0, False)
-        read_finished(row, finished, 0, target(host="h", stream=stream), 1.0)
+        row = Row(0, 0, read_finished(finished, target(host="h", stream=stream), 1.0), ask=ASK)
+        row.set_times(finished, 0)
         check_batch(batch_of([row]))
 
 

@@ -383,20 +383,21 @@ class Conductor:
         where = self._where(number, attempt)
         place, target = load.sites[where]
         name, kind = self.numbers[number], self._kind(request, attempt)
-        row = Row(name, self.due_ns[number], Outcome(), attempt, kind, request.ask)
-        read_finished(row, finished, self.start_ns, target, load.timeout_s)
-        if len(load.sites) > 1 and row.outcome.replica is None:
-            row.outcome.replica = place.host
+        outcome = read_finished(finished, target, load.timeout_s)
+        row = Row(name, self.due_ns[number], outcome, attempt, kind, request.ask)
+        row.set_times(finished, self.start_ns)
+        if len(load.sites) > 1 and outcome.replica is None:
+            outcome.replica = place.host
         self._add(row)
         if self.texts:
             self.texts.add(row)
-        if self.opened_ns is None and row.outcome.cached_tokens is not None:
-            self.hits.append((row.outcome.cached_tokens, row.outcome.prompt_tokens or 0))
-        if row.outcome.status == "ok" and row.event_ns:
+        if self.opened_ns is None and outcome.cached_tokens is not None:
+            self.hits.append((outcome.cached_tokens, outcome.prompt_tokens or 0))
+        if outcome.status == "ok" and row.event_ns:
             self.begun.append(row.event_ns[0] - row.due_ns)
-        if finished[-1] or row.outcome.status == "cancelled":
+        if finished[-1] or outcome.status == "cancelled":
             return
-        if self.load.repair and self.texts and self.texts.waits_for(row):
+        if load.repair and self.texts and self.texts.waits_for(row):
             self.awaited[row.number, attempt] = number, row
             request.graded = True
         else:
@@ -547,13 +548,13 @@ class Conductor:
             request = self.asked[number] = _Request(ask)
             self.given += 1
             self.latest = max(self.latest, due)
-        step = 1 if self.load.hedge is None else 2
-        attempt = (request.tries - 1) * step
-        where, elsewhere = self._where(number, attempt), self._where(number, attempt + 1)
-        name = self.numbers[number]
+        name, hedged = self.numbers[number], self.load.hedge is not None
+        attempt = (request.tries - 1) * (2 if hedged else 1)
+        where = elsewhere = self._where(number, attempt)
         payload = self.load.sites[where][1].encode(request.ask, name)
         copy = b""
-        if self.load.hedge is not None:
+        if hedged:
+            elsewhere = self._where(number, attempt + 1)
             copy = payload if where == elsewhere else self.load.sites[elsewhere][1].encode(request.ask, name)
         return number * TICKETS + attempt, self.start_ns + due, where, payload, elsewhere, copy
 

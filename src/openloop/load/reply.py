@@ -70,7 +70,7 @@ class Reply:
         return self._marks[-1]
 
     def events(self, *, every_word: bool = False) -> Events:
-        """All of them; each of a kind of its own where every word is wanted."""
+        """All of them; each a run of its own where every word is wanted."""
         if self._skimmed and not every_word:
             return self._skimmed[1]
         if self._in_chunks:
@@ -82,7 +82,7 @@ class Reply:
         if b"" in data:  # as of a comment that keeps the connection alive
             blocks = [block for block, each in zip(blocks, data, strict=True) if each]
             data = [each for each in data if each]
-        return Events(blocks, [self._marks[2 * block + 1] for block in blocks], range(len(data)), data)
+        return Events(blocks, [self._marks[2 * block + 1] for block in blocks], [1] * len(data), data)
 
     def _blocks(self, ends: list[int]) -> list[int]:
         """The reads that so many bytes were complete with."""

@@ -30,39 +30,30 @@ class Row:
     stamps: int = 0
     event_ns: list[int] = field(default_factory=list)
 
-
-def read_finished(row: Row, finished: Finished, start_ns: int, target: Target, timeout_s: float) -> None:
-    """Fill in what became of a request, read off the bytes that came back."""
-    _, fate, why, sent, waited, ended, raw, marks, kernel, _ = finished
-    outcome = row.outcome = _outcome(fate, why, raw, marks, target, timeout_s)
-    due_ns = row.due_ns
-    row.kernel_stamps, row.stamps = kernel, len(marks) // MARK
-    if sent:
-        row.sent_ns, row.connect_ns = max(sent - start_ns, due_ns), waited
-    latest = row.sent_ns or due_ns
-    events = [stamp - start_ns for stamp in outcome.event_ns]
-    if events:
-        if events[0] < latest or events != sorted(
-            events
-        ):  # clocks are compared: a microsecond must not turn time round
-            events = list(accumulate([max(latest, event) for event in events], max))
-        latest = events[-1]
-    row.event_ns = events
-    if fate != CENSORED:
-        row.ended_ns = max(latest, ended - start_ns)
-    if outcome.first_any_ns is not None:
-        outcome.first_any_ns = max(outcome.first_any_ns - start_ns, row.sent_ns or due_ns)
+    def set_times(self, finished: Finished, start_ns: int) -> None:
+        """When what happened to it did."""
+        _, fate, _, sent, waited, ended, _, marks, kernel, _ = finished
+        outcome, due_ns = self.outcome, self.due_ns
+        self.kernel_stamps, self.stamps = kernel, len(marks) // MARK
+        if sent:
+            self.sent_ns, self.connect_ns = max(sent - start_ns, due_ns), waited
+        latest = self.sent_ns or due_ns
+        if outcome.first_any_ns is not None:
+            outcome.first_any_ns = max(outcome.first_any_ns - start_ns, latest)
+        events = [stamp - start_ns for stamp in outcome.event_ns]
+        if events:
+            if events[0] < latest or events != sorted(events):  # clocks are compared: time must not turn round
+                events = list(accumulate([max(latest, event) for event in events], max))
+            latest = events[-1]
+        self.event_ns = events
+        if fate != CENSORED:
+            self.ended_ns = max(latest, ended - start_ns)
 
 
-def _outcome(fate: str, why: str, raw: bytes, marks: Marks, target: Target, timeout_s: float) -> Outcome:
-    found = Outcome("error", error=why) if fate == UNSENT else Outcome()
-    if raw:
-        try:
-            found = target.read(raw, marks)
-        except WireError as error:
-            found = Outcome("error", error=str(error))
-        except Exception as error:  # whatever a server sends costs its own request and no other
-            found = Outcome("error", error=f"the reply cannot be read: {type(error).__name__}: {error}"[:300])
+def read_finished(finished: Finished, target: Target, timeout_s: float) -> Outcome:
+    """What became of a request, read off the bytes that came back."""
+    _, fate, why, _, _, _, raw, marks, _, _ = finished
+    found = _read(raw, marks, target) if raw else Outcome("error", error=why) if fate == UNSENT else Outcome()
     if fate == CENSORED:
         found.status, found.error = "censored", "still in flight when the run ended"
     elif fate == CANCELLED:
@@ -74,6 +65,15 @@ def _outcome(fate: str, why: str, raw: bytes, marks: Marks, target: Target, time
         what = f"after {len(found.event_ns)} events" if found.event_ns else "without a token"
         found.status, found.error = "timeout", f"gave up after {timeout_s:g} s, {what}"
     return found
+
+
+def _read(raw: bytes, marks: Marks, target: Target) -> Outcome:
+    try:
+        return target.read(raw, marks)
+    except WireError as error:
+        return Outcome("error", error=str(error))
+    except Exception as error:  # whatever a server sends costs its own request and no other
+        return Outcome("error", error=f"the reply cannot be read: {type(error).__name__}: {error}"[:300])
 
 
 def batch_of(rows: list[Row]) -> pa.RecordBatch:

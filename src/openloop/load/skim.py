@@ -1,8 +1,8 @@
 """The events of ordinary streams, found by machine code: when each was complete, and which say nothing new.
 
-Most events of a stream are the same but for a word. One that differs from another before it in nothing else needs not
+Most events of a stream are the same but for a word. One that differs from the one before it in nothing else needs not
 be decoded again: whether it has words, and what else it says, is known. What counts as a word is the text of a key that
-ends in `content` or `text`, in letters that need no decoding.
+ends in `content` or `text`.
 
 This is Python that LLVM compiles, and it is run as machine code only. Where that cannot be, or a stream is not
 ordinary, all events are found and decoded by Python, with the same result.
@@ -12,7 +12,6 @@ import contextlib
 import ctypes
 import functools
 import threading
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from openloop.load.intake import hex_digit
@@ -22,9 +21,9 @@ from openloop.native.mapped import Mapped, Shapes, find_in_libc
 
 C = ("memchr", "memcmp", "memmem")
 # How many bytes there are, in how many reads; where the body begins; how many events were found in all of it, or -1,
-# of how many kinds; when its first byte had come.
-STATE = ("size", "reads", "start", "found", "kinds", "first_ns", "raw", *C)
-EVENT = ("block", "stamp", "kind")  # the read that completed it, and when; what kind it is
+# in how many runs; when its first byte had come.
+STATE = ("size", "reads", "start", "found", "runs", "first_ns", "raw", *C)
+RUN = ("begin", "end", "size")  # the data of its first event, and how many there are
 WORD_KEYS = b'content":text":'
 CONTENT, TEXT = 9, 6  # letters of these keys
 SIZE = 1 << 18
@@ -35,27 +34,26 @@ DIGITS = 7
 
 
 class Events(NamedTuple):
-    """Server-sent events: which read completed each, when that was, and what kind it is of.
+    """Server-sent events: which read completed each, and when that was; in runs of so many, and the data of each run.
 
-    Of each kind there are the data of its first; others of the kind say the same but for a word.
+    That is the data of its first event; the others say the same but for a word.
     """
 
     blocks: list[int]
     stamps: list[int]
-    kinds: Sequence[int]
+    sizes: list[int]
     data: list[bytes]
 
 
-def skim(state: Any, raw: Any, marks: Any, keys: Any, events: Any, spans: Any) -> None:
+def skim(state: Any, raw: Any, marks: Any, keys: Any, blocks: Any, stamps: Any, runs: Any) -> None:
     """All events, if each is a line of data in a chunk of its own, and nothing is missing."""
     w = state[0]
     w.found = -1
-    w.kinds = 0
+    w.runs = 0
     at = w.start
     block = 0
     count = 0
-    like = -1  # the latest kind that has a word, with so many bytes before it and after it
-    before = 0
+    before = 0  # bytes of the latest run's data that come before a word, if there is one, and after it
     after = 0
     while count < EVENTS:
         digits = at
@@ -77,24 +75,23 @@ def skim(state: Any, raw: Any, marks: Any, keys: Any, events: Any, spans: Any) -
             block = read_with(w, marks, block, at + 1)
             w.first_ns = marks[2 * block + 1]
         block = read_with(w, marks, block, stop)
-        event = events[count]
-        event.block = block
-        event.stamp = marks[2 * block + 1]
+        blocks[count] = block
+        stamps[count] = marks[2 * block + 1]
         begin = at + DATA
         end = stop - 2
-        if like >= 0 and is_like(w, raw, spans, like, begin, end, before, after):
-            event.kind = like
+        if before and is_like(w, raw, runs, begin, end, before, after):
+            run = runs[w.runs - 1]
+            run.size += 1
         else:
-            event.kind = w.kinds
-            spans[2 * w.kinds] = begin
-            spans[2 * w.kinds + 1] = end
+            run = runs[w.runs]
+            run.begin = begin
+            run.end = end
+            run.size = 1
+            w.runs += 1
             word = word_of(w, raw, keys, begin, end)
             over = word_end(raw, word, end) if word else 0
-            if over > word:
-                like = w.kinds
-                before = word - begin
-                after = end - over
-            w.kinds += 1
+            before = word - begin if over > word else 0
+            after = end - over
         count += 1
         at = stop + 2
 
@@ -118,13 +115,14 @@ def is_line(w: Any, raw: Any, at: int, stop: int) -> int:
     return 1 if foreign(w.memchr, raw[at:], 10, size) == 0 and foreign(w.memchr, raw[at:], 13, size) == 0 else 0
 
 
-def is_like(w: Any, raw: Any, spans: Any, kind: int, begin: int, end: int, before: int, after: int) -> int:
-    """Whether it is the same as others but for a word."""
+def is_like(w: Any, raw: Any, runs: Any, begin: int, end: int, before: int, after: int) -> int:
+    """Whether it is the same as the latest run but for a word."""
     if end - begin <= before + after:
         return 0
-    if whole(foreign(w.memcmp, raw[begin:], raw[spans[2 * kind] :], before)) != 0:
+    run = runs[w.runs - 1]
+    if whole(foreign(w.memcmp, raw[begin:], raw[run.begin :], before)) != 0:
         return 0
-    if whole(foreign(w.memcmp, raw[end - after :], raw[spans[2 * kind + 1] - after :], after)) != 0:
+    if whole(foreign(w.memcmp, raw[end - after :], raw[run.end - after :], after)) != 0:
         return 0
     return 1 if word_end(raw, begin + before, end) == end - after else 0
 
@@ -145,12 +143,35 @@ def word_of(w: Any, raw: Any, keys: Any, begin: int, end: int) -> int:
 
 
 def word_end(raw: Any, at: int, stop: int) -> int:
-    """Where a text of plain letters is over; 0 if it is not one."""
-    while at < stop and raw[at] >= 32 and raw[at] < 127 and raw[at] != 92:
+    """Where a text is over; 0 if something in it is wrong, or takes more than a look."""
+    while at < stop and raw[at] >= 32:
         if raw[at] == 34:
             return at
-        at += 1
+        size = letter_size(raw, at)
+        if size == 0:
+            return 0
+        at += size
     return 0
+
+
+def letter_size(raw: Any, at: int) -> int:
+    """Bytes of a letter, by itself or after a backslash; 0 if it is none, or is written as a number."""
+    first = raw[at]
+    second = raw[at + 1]
+    if first == 92:
+        named = second == 98 or second == 102 or second == 110 or second == 114 or second == 116  # as \\n is
+        return 2 if named or second == 34 or second == 47 or second == 92 else 0
+    if first < 128:
+        return 1
+    size = 2 + (1 if first >= 224 else 0) + (1 if first >= 240 else 0)
+    least = 160 if first == 224 else 144 if first == 240 else 128  # or it could be written in fewer
+    most = 159 if first == 237 else 143 if first == 244 else 191  # or it is half of one, or none that there is
+    if first < 194 or first > 244 or second < least or second > most:
+        return 0
+    for place in range(2, size):
+        if raw[at + place] < 128 or raw[at + place] > 191:
+            return 0
+    return size
 
 
 def line_end(raw: Any, at: int) -> int:
@@ -166,8 +187,9 @@ TABLES: Shapes = {
     "raw": ("u1", SIZE),
     "marks": ("i8", 2 * READS),
     "keys": ("u1", len(WORD_KEYS)),
-    "events": (EVENT, EVENTS),
-    "spans": ("i8", 2 * EVENTS),  # of the data of the first of each kind
+    "blocks": ("i8", EVENTS),
+    "stamps": ("i8", EVENTS),
+    "runs": (RUN, EVENTS),
 }
 
 
@@ -178,7 +200,8 @@ class Skimmer:
         """Raises something where code or memory cannot be mapped."""
         self._skim = mapped = Mapped(code, TABLES)
         self._state = mapped.rows("state", _State)[0]
-        self._raw, self._marks, self._events, self._spans = map(mapped.view, ("raw", "marks", "events", "spans"))
+        self._raw, self._marks, self._runs = map(mapped.view, ("raw", "marks", "runs"))
+        self._blocks, self._stamps = map(mapped.view, ("blocks", "stamps"))
         mapped.view("keys")[: len(WORD_KEYS)] = WORD_KEYS
         self._state.raw = mapped.address("raw")
         find_in_libc(self._state, C)
@@ -197,10 +220,10 @@ class Skimmer:
             self._skim()
             if state.found <= 0:
                 return None
-            first_ns, spans = state.first_ns, self._spans[: 2 * state.kinds].tolist()
-            found = self._events[: len(EVENT) * state.found].tolist()
-        data = [raw[begin:end] for begin, end in zip(spans[::2], spans[1::2], strict=True)]
-        return first_ns, Events(found[::3], found[1::3], found[2::3], data)
+            first_ns, runs = state.first_ns, self._runs[: len(RUN) * state.runs].tolist()
+            blocks, stamps = self._blocks[: state.found].tolist(), self._stamps[: state.found].tolist()
+        data = [raw[begin:end] for begin, end in zip(runs[::3], runs[1::3], strict=True)]
+        return first_ns, Events(blocks, stamps, runs[2::3], data)
 
 
 @functools.cache

@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import accumulate
 from typing import Any, ClassVar, TypeVar
 
 import msgspec
@@ -112,8 +113,8 @@ class JsonTarget(HttpTarget):
     def body(self, ask: Ask) -> dict[str, Any]:
         """What it says besides the model."""
 
-    def hear(self, said: list[Any], data: list[bytes], found: Outcome) -> list[int]:  # noqa: ARG002
-        """Read the events of a stream, which are there as they came as well; the places of those that have words.
+    def hear(self, said: list[Any], sizes: list[int], data: list[bytes], found: Outcome) -> list[int]:  # noqa: ARG002
+        """Read the runs of a stream: what an event says, in how many it does, and how; the places of those with words.
 
         Of a server that never streams, none has.
         """
@@ -133,15 +134,16 @@ class JsonTarget(HttpTarget):
             fail(found, f"a streaming request was answered with {kind or 'nothing that says what it is'}")
 
     def _read_stream(self, reply: Reply, found: Outcome) -> None:
-        blocks, stamps, kinds, data = reply.events(every_word=self.keep_text)
+        blocks, stamps, sizes, data = reply.events(every_word=self.keep_text)
         if b"[DONE]" in data:
             data = data[: data.index(b"[DONE]")]
         said, bad = _decode_all(self.event, data)
-        if len(said) in kinds:
-            kinds = kinds[: kinds.index(len(said))]
-        spoken = self.hear([said[kind] for kind in kinds], [data[kind] for kind in kinds], found)
-        found.event_ns = [stamps[place] for place in spoken]
-        found.merged_events = len(spoken) - len({blocks[place] for place in spoken})
+        ends, reads = list(accumulate(sizes)), set[int]()
+        for run in self.hear(said, sizes, data, found):
+            span = slice(ends[run] - sizes[run], ends[run])
+            found.event_ns += stamps[span]
+            reads.update(blocks[span])
+        found.merged_events = len(found.event_ns) - len(reads)
         if found.status == "ok" and bad is not None:
             fail(found, f"an event is not JSON that makes sense: {short(bad)}")
         elif found.status == "ok" and found.finish_reason is None:

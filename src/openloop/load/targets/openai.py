@@ -28,20 +28,17 @@ class _OpenAI(JsonTarget):
             body["stream_options"] = {"include_usage": True}
         return body
 
-    def hear(self, said: list[Said], data: list[bytes], found: Outcome) -> list[int]:
+    def hear(self, said: list[Said], sizes: list[int], data: list[bytes], found: Outcome) -> list[int]:
         """A role, an empty delta, usage and comments are no words."""
         spoken: list[int] = []
-        before, words = None, False
-        for place, each in enumerate(said):
-            if each is not before:
-                before, words = each, hear(each, data[place], found)
-            if words:
-                spoken.append(place)
+        for run, each in enumerate(said):
+            if hear(each, data[run], found):
+                spoken.append(run)
             elif each.error is not None:
                 break
-        found.event_tokens = _tokens(said, spoken)
+        found.event_tokens = _tokens(said, sizes, spoken)
         if self.keep_text:
-            found.text = "".join([_text(choice) for place in spoken for choice in said[place].choices or ()])
+            found.text = "".join([_text(choice) for run in spoken for choice in said[run].choices or ()])
         return spoken
 
     def hear_all(self, said: Said, found: Outcome) -> bool:
@@ -74,20 +71,22 @@ def _text(choice: Choice) -> str:
     return (choice.text or (said and said.content) or "") if not choice.index else ""
 
 
-def _tokens(said: list[Said], spoken: list[int]) -> list[int] | None:
+def _tokens(said: list[Said], sizes: list[int], spoken: list[int]) -> list[int] | None:
     """How many tokens each event with words brought, if the server tells.
 
     It tells by usage so far in each, or by a list of tokens in each. Tokens of an event without words, as where a
     letter is not whole yet, come with the next.
     """
-    first = said[spoken[0]] if spoken else Said()
-    if not (first.usage or listed(first)):
+    if not (spoken and (said[spoken[0]].usage or listed(said[spoken[0]]))):
         return None
-    usages = [usage for place in spoken if (usage := said[place].usage) is not None]
-    totals = [usage.completion_tokens for usage in usages if usage.completion_tokens is not None]
-    if len(totals) < len(spoken):
-        so_far = list(accumulate(map(listed, said)))
-        totals = [so_far[place] for place in spoken if listed(said[place])]
-    if len(totals) < len(spoken):
+    events = [(each, run) for run, each in enumerate(said) for _ in range(sizes[run])]
+    so_far = accumulate(listed(each) for each, _ in events)
+    words = set(spoken)
+    heard = [(each, total) for (each, run), total in zip(events, so_far, strict=True) if run in words]
+    totals = [each.usage.completion_tokens if each.usage else None for each, _ in heard]
+    if None in totals:
+        totals = [total if listed(each) else None for each, total in heard]
+    known = [total for total in totals if total is not None]
+    if len(known) < len(totals):
         return None
-    return [after - before for before, after in pairwise([0, *totals])]
+    return [after - before for before, after in pairwise([0, *known])]
