@@ -3,7 +3,6 @@
 import inspect
 import itertools
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -357,7 +356,7 @@ def test_a_template_is_filled_in_as_its_kind_wants_it() -> None:
     assert body == b'3: be brief say "hi"\n'
     assert head.startswith(b"PUT /a HTTP/1.1\r\n")
     assert head.lower().count(b"content-type") == 1
-    unknown = Plain("h", template="[${output_tokens}]").encode(replace(ASK, output_tokens=None), 0)
+    unknown = Plain("h", template="[${output_tokens}]").encode(ASK._replace(output_tokens=None), 0)
     assert unknown.endswith(b"[null]")
     with pytest.raises(SpecError, match=r"a place \$\{promt\} that nothing fills; it may have \$\{prompt\}"):
         check_template("${promt}")
@@ -483,7 +482,7 @@ def test_garbage_is_a_failed_row_and_never_more(
 
 
 def test_messages_say_their_system_apart_and_their_length_always() -> None:
-    data = Messages("h", "m", headers={"Anthropic-Version": "new"}).encode(replace(ASK, output_tokens=None), 0)
+    data = Messages("h", "m", headers={"Anthropic-Version": "new"}).encode(ASK._replace(output_tokens=None), 0)
     head, _, body = data.partition(b"\r\n\r\n")
     assert b"Anthropic-Version: new" in head
     assert head.lower().count(b"anthropic-version") == 1

@@ -431,7 +431,7 @@ class Conductor:
             return
         if repair and grade and grade.passed is False and request.waves.count("repair") < repair.most:
             said = (("assistant", outcome.text or ""), ("user", repair.correction(grade.why)))
-            request.ask = replace(request.ask, messages=(*request.ask.messages, *said))
+            request.ask = request.ask._replace(messages=(*request.ask.messages, *said))
             request.waves.append("repair")
             heapq.heappush(self.later, (max(row.ended_ns or 0, now - self.start_ns), number))
             return

@@ -125,7 +125,7 @@ def _slim(row: Row) -> Row:
         event_tokens=None,
         output_tokens=row.outcome.output_tokens or len(row.event_ns),
     )
-    return replace(row, event_ns=ends, outcome=outcome, ask=row.ask and replace(row.ask, messages=(), context=None))
+    return replace(row, event_ns=ends, outcome=outcome, ask=row.ask and row.ask._replace(messages=(), context=None))
 
 
 def _same(path: Path, told: bytes) -> bool:

@@ -4,7 +4,6 @@ import hashlib
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 
 from openloop.load.address import Place
 from openloop.load.exchange import exchange
@@ -36,14 +35,14 @@ class Salter:
         prompts = Prompts(first, words)
         count = len(first) if self.warming.primes else 1
         salt = 0 if self.warming.primes else -1
-        return [self._with(replace(prompts.ask(place), output_tokens=1), salt) for place in range(count)]
+        return [self._with(prompts.ask(place)._replace(output_tokens=1), salt) for place in range(count)]
 
     def _with(self, ask: Ask, salt: int) -> Ask:
         word = hashlib.blake2b(self._run + salt.to_bytes(8, "big", signed=True), digest_size=4).hexdigest()
         if self._as_field:
-            return replace(ask, body={**(ask.body or {}), "cache_salt": word})
+            return ask._replace(body={**(ask.body or {}), "cache_salt": word})
         (role, text), *rest = ask.messages
-        return replace(ask, messages=((role, f"{word} {text}"), *rest))
+        return ask._replace(messages=((role, f"{word} {text}"), *rest))
 
 
 def prime(

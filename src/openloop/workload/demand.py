@@ -31,7 +31,7 @@ class Pieces:
         return np.repeat(np.arange(len(self.starts) - 1), np.diff(self.starts))
 
     def of(self, request: int) -> slice:
-        return slice(int(self.starts[request]), int(self.starts[request + 1]))
+        return slice(self.starts.item(request), self.starts.item(request + 1))
 
     def take(self, order: Ints) -> "Pieces":
         lengths = np.diff(self.starts)[order]

@@ -1,8 +1,7 @@
 """From a row of a demand to the texts that a server is sent."""
 
-from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple
 
 from openloop.workload.demand import ASSISTANT, SYSTEM, USER, Demand
 from openloop.workload.words import Words
@@ -10,8 +9,7 @@ from openloop.workload.words import Words
 ROLES = {USER: "user", ASSISTANT: "assistant", SYSTEM: "system"}
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
+class Ask(NamedTuple):
     """What one request asks for."""
 
     messages: tuple[tuple[str, str], ...]  # role and text, the oldest first
@@ -37,10 +35,14 @@ class Prompts:
         self._demand = demand
         self.words = words
         self._grows = demand.with_answers
+        named = demand.session, demand.texts, demand.workload_class, demand.tenant
+        self._plain = all(each is None for each in named)  # requests are nobody's, and made of words
         self._said: dict[int, list[tuple[str, str]]] = {}  # in conversations that go on, with what was really answered
 
     def ask(self, number: int) -> Ask:
         demand = self._demand
+        if self._plain:
+            return Ask(self._made(number), demand.output_tokens.item(number) or None)
         session = None if demand.session is None else int(demand.session[number])
         follows = demand.after is not None and bool(demand.after[number] >= 0)
         if demand.texts is not None and demand.texts[number] >= 0:
@@ -84,13 +86,14 @@ class Prompts:
 
     def _made(self, number: int, *, last: bool = False) -> tuple[tuple[str, str], ...]:
         """The messages of a request, or only the last of them."""
-        pieces = self._demand.pieces
+        pieces, overhead = self._demand.pieces, self.words.scale.overhead
         place = pieces.of(number)
+        if place.stop - place.start == 1:
+            tokens = max(pieces.tokens.item(place.start) - overhead, 1)
+            return ((ROLES[pieces.role.item(place.start)], self.words.text(pieces.identity.item(place.start), tokens)),)
         roles, identities = pieces.role[place].tolist(), pieces.identity[place].tolist()
         tokens = pieces.tokens[place].tolist()
-        tokens[-1] = max(tokens[-1] - self.words.scale.overhead, 1)
-        if len(tokens) == 1:
-            return ((ROLES[roles[0]], self.words.text(identities[0], tokens[0])),)
+        tokens[-1] = max(tokens[-1] - overhead, 1)
         rows = list(zip(roles, identities, tokens, strict=True))
         groups = [(role, list(each)) for role, each in groupby(rows, key=lambda row: row[0])]
         return tuple(

@@ -6,6 +6,7 @@ hundred thousand; its first words are its identity, so two texts that are not th
 
 import importlib
 import itertools
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,10 +40,6 @@ class Scale:
     per_word: float = 1.0
     overhead: float = 0.0
 
-    def words(self, tokens: float, chance: float = 0.5) -> int:
-        """How many, rounded up or down by chance, so that many short pieces are as long as they should be together."""
-        return max(int(tokens / self.per_word + chance), 1)
-
 
 class Words:
     """Makes texts; the same for the same seed."""
@@ -53,13 +50,19 @@ class Words:
         vocabulary = self._vocabulary = vocabulary or WORDS
         row = [vocabulary[i] for i in stream(seed, "words").integers(0, len(vocabulary), ROW)]
         self._row = " ".join([*row, *row])
-        self._starts = [0, *itertools.accumulate(len(word) + 1 for word in [*row, *row])]
+        self._starts = array("i", [0, *itertools.accumulate(len(word) + 1 for word in [*row, *row])])
         head = min(-(-IDENTITY_BITS // max((len(vocabulary) - 1).bit_length(), 1)), 16)
         self._powers = [len(vocabulary) ** place for place in range(head)]  # words that tell a text from all others
 
     def text(self, identity: int, tokens: float) -> str:
-        """The text with this identity, of so many tokens."""
-        return self.text_of(identity, self.scale.words(tokens, _mix(~identity, self._seed) / 2**64))
+        """The text with this identity, of so many tokens.
+
+        Words are rounded up or down by chance, so that many short pieces are as long as they should be together.
+        """
+        words = tokens / self.scale.per_word
+        if words % 1:
+            words += _mix(~identity, self._seed) / 2**64
+        return self.text_of(identity, max(int(words), 1))
 
     def text_of(self, identity: int, words: int) -> str:
         mixed = _mix(identity, self._seed)
