@@ -279,7 +279,7 @@ class IntakeLine(ctypes.Structure):
 
 
 class Posted(ctypes.Structure):
-    _fields_ = tuple((name, ctypes.c_int64) for name in POST)
+    _fields_ = tuple((name, ctypes.c_char_p if name == "payload" else ctypes.c_int64) for name in POST)
 
 
 class IntakeState(ctypes.Structure):
@@ -328,8 +328,7 @@ class Intake:
     def post(self, due_ns: int, payload: bytes) -> None:
         """To be sent when it is due, which is not before the one that was posted last; the bytes must stay."""
         post = self._posts[self.state.posted % POSTS]
-        post.due_ns, post.size = due_ns, len(payload)
-        post.payload = ctypes.cast(ctypes.c_char_p(payload), ctypes.c_void_p).value
+        post.due_ns, post.payload, post.size = due_ns, payload, len(payload)
         self.state.posted += 1
 
     def gone(self, since: int) -> Iterator[Posted]:

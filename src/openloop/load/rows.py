@@ -1,7 +1,10 @@
 """Finished requests to rows of the table."""
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import accumulate
+from operator import attrgetter
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -11,6 +14,11 @@ from openloop.load.wire import MARK, Marks, WireError
 from openloop.load.worker import BROKEN, CANCELLED, CENSORED, TIMEOUT, UNSENT, Finished
 from openloop.records import make_batch, make_lists
 from openloop.workload import Ask
+
+OWN = ("attempt", "kind", "sent_ns", "ended_ns", "connect_ns")
+ASKED = ("workload_class", "tenant", "session_id", "turn")
+TOLD = [each.name for each in fields(Outcome) if each.name not in ("event_ns", "text")]
+NOBODY = Ask(())
 
 
 @dataclass(slots=True)
@@ -77,25 +85,22 @@ def _read(raw: bytes, marks: Marks, target: Target) -> Outcome:
 
 
 def batch_of(rows: list[Row]) -> pa.RecordBatch:
-    outcomes = [row.outcome for row in rows]
     events = [row.event_ns for row in rows]
     lengths = np.array([len(each) for each in events])
     flat = np.array([stamp for each in events for stamp in each], np.int64)
-    told = {
-        each.name: [getattr(outcome, each.name) for outcome in outcomes]
-        for each in fields(Outcome)
-        if each.name not in ("event_ns", "text")
-    }
-    own = ("attempt", "kind", "sent_ns", "ended_ns", "connect_ns")
-    asked = ("workload_class", "tenant", "session_id", "turn")
+    asks = [row.ask or NOBODY for row in rows]
     return make_batch(
         {
             "request_id": [row.number for row in rows],
             "scheduled_ns": [row.due_ns for row in rows],
             "event_ns": make_lists("event_ns", flat, lengths),
-            "requested_tokens": [row.ask and row.ask.output_tokens for row in rows],
-            **{name: [getattr(row, name) for row in rows] for name in own},
-            **{name: [row.ask and getattr(row.ask, name) for row in rows] for name in asked},
-            **told,
+            "requested_tokens": [ask.output_tokens for ask in asks],
+            **_columns(OWN, rows),
+            **_columns(ASKED, asks),
+            **_columns(TOLD, [row.outcome for row in rows]),
         }
     )
+
+
+def _columns(names: Sequence[str], things: Iterable[Any]) -> dict[str, Any]:
+    return dict(zip(names, zip(*map(attrgetter(*names), things), strict=True), strict=False))

@@ -17,7 +17,7 @@ from openloop.workload import Ask
 T = TypeVar("T")
 
 OWN_HEADERS = ("x-request-id", "content-length")
-BRACES = tuple(b"{}")
+OPEN, CLOSE = b"{}"
 SECRET = 8  # letters that a key has at least
 
 
@@ -165,7 +165,7 @@ class JsonTarget(HttpTarget):
 def _decode_all(decoder: "msgspec.json.Decoder[T]", data: Sequence[bytes]) -> tuple[list[T], bytes | None]:
     """Every event up to the first that makes no sense, and that one. In one call, where all do."""
     try:
-        if {(each[0], each[-1]) for each in data} == {BRACES}:  # else one may be two values, and another none
+        if all(each[0] == OPEN and each[-1] == CLOSE for each in data):  # else one may be two values, another none
             found = decoder.decode_lines(b"\n".join(data))
             if len(found) == len(data):
                 return found, None
