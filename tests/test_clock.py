@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from openloop.clock import READ, WRITE, Poller, Receiver, stolen_s
+from openloop.clock import READ, WRITE, Poller, Receiver, Rest, stolen_s
 
 
 def test_it_wakes_at_the_moment_and_not_before() -> None:
@@ -71,3 +71,28 @@ def test_a_wall_clock_that_is_set_does_not_show_in_stamps(step_s: float) -> None
 def test_stolen_time_never_runs_backwards() -> None:
     first = stolen_s()
     assert 0 <= first <= stolen_s()
+
+
+def rested(rest: Rest, gaps_ns: list[int], times: int = 5) -> int:
+    for _ in range(times):
+        for gap_ns in gaps_ns:
+            rest.note(gap_ns)
+        rest.adapt()
+    return rest.ns
+
+
+def test_a_rest_is_half_of_what_is_between_two_tokens_at_most() -> None:
+    rest = Rest(1_000_000)
+    assert 0 < rested(rest, [5_000_000] * 99, 1) < 1_000_000  # too few to go by
+    assert rested(rest, [5_000_000] * 200) == 1_000_000
+    assert rested(rest, [500_000] * 200) == 250_000
+    assert rested(rest, [150_000] * 200) == 0
+    assert rested(rest, [150_000] * 200) == 0
+    assert rested(rest, [5_000_000] * 200) == 1_000_000
+    assert rested(rest, [5_000_000] * 199 + [500_000]) == 1_000_000  # few are few
+    assert rested(rest, [5_000_000] * 200 + [20_000] * 100) == 1_000_000  # sent at once
+    assert rested(rest, [1_900_000] * 10 + [5_000_000] * 190) == 500_000
+
+
+def test_where_nobody_is_to_rest_nobody_does() -> None:
+    assert rested(Rest(0), [5_000_000] * 200) == 0

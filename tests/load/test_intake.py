@@ -213,7 +213,7 @@ def test_machine_code_keeps_what_comes_tells_of_its_end_and_sends_what_is_due() 
     if not code:
         pytest.skip("no machine code of ours runs here")
     poller = Poller()
-    intake = Intake(code, poller, 0)
+    intake = Intake(code, poller)
     ours, theirs = socket.socketpair()
     with ours, theirs:
         ours.setblocking(False)
@@ -245,7 +245,7 @@ def test_an_end_is_none_if_more_comes_before_anybody_looks() -> None:
     if not code:
         pytest.skip("no machine code of ours runs here")
     poller = Poller()
-    intake = Intake(code, poller, 0)
+    intake = Intake(code, poller)
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
     poller.watch(ours.fileno(), READ)

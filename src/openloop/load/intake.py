@@ -15,7 +15,7 @@ from array import array
 from collections.abc import Iterator
 from typing import Any
 
-from openloop.clock import EDGE, READ, Poller, Timer
+from openloop.clock import EDGE, READ, TOGETHER_NS, Poller, Rest, Timer
 from openloop.native import foreign, whole
 from openloop.native.mapped import Mapped, Shapes, find_in_libc
 
@@ -24,13 +24,15 @@ from openloop.native.mapped import Mapped, Shapes, find_in_libc
 # head ends among them; up to where they are whole chunks, and whether the last of all is there; how many stamps are the
 # kernel's.
 LINE = ("ours", "told", "chunked", "used", "reads", "head", "followed", "over", "kernel")
+GAPS = ("rest_ns", "brisk_ns", "lively_ns", "gaps", "brisk", "lively")
 POST = ("due_ns", "payload", "size", "fd", "sent_ns", "sent")  # to be sent; then: where and when, and how much
 C = ("clock_gettime", "clock_nanosleep", "epoll_wait", "recvmsg", "send", "timerfd_settime")
 # Until when to read, and whether what is told of is urgent; when sockets were looked at and are to be next, and how
 # long a rest is; the wall clock minus ours; how many are told of and in trouble; how many were posted, and are gone,
-# since the beginning; how many connections are idle, and how many are few; files.
-TIMES = ("next_ns", "check_ns", "looked_ns", "read_ns", "rest_ns", "offset_ns", "known_ns", "timer_ns")
-STATE = (*TIMES, "eager", "told", "troubled", "posted", "gone", "idle", "few", "epoll", "timer", "data", *C)
+# since the beginning; how many connections are idle, and how many are few; between how many reads of a connection there
+# was time, and how often less than two limits; files.
+TIMES = ("next_ns", "check_ns", "looked_ns", "read_ns", "offset_ns", "known_ns", "timer_ns")
+STATE = (*TIMES, *GAPS, "eager", "told", "troubled", "posted", "gone", "idle", "few", "epoll", "timer", "data", *C)
 SIZE = 12288  # bytes of a connection that are kept here
 MARKS = 256  # reads of it
 READ_SIZE = 4096
@@ -166,6 +168,8 @@ def receive(w: Any, words: Any, lines: Any, marks: Any, data: Any, told: Any, na
         return 0
     stamp = stamp_of(w, words, line)
     mark = 2 * (fd * MARKS + line.reads)
+    if line.reads > 0:
+        note_gap(w, stamp - marks[mark - 1])
     line.used += got
     line.reads += 1
     marks[mark] = line.used
@@ -190,6 +194,13 @@ def receive(w: Any, words: Any, lines: Any, marks: Any, data: Any, told: Any, na
             told[w.told] = fd
             w.told += 1
     return 1
+
+
+def note_gap(w: Any, gap: int) -> None:
+    if gap > TOGETHER_NS:
+        w.gaps += 1
+        w.brisk += 1 if gap < w.brisk_ns else 0
+        w.lively += 1 if gap < w.lively_ns else 0
 
 
 def stamp_of(w: Any, words: Any, line: Any) -> int:
@@ -306,7 +317,7 @@ def tables(lines: int) -> Shapes:
 class Intake:
     """What `gather` has read, and where it does."""
 
-    def __init__(self, code: bytes, poller: Poller, rest_ns: int) -> None:
+    def __init__(self, code: bytes, poller: Poller) -> None:
         """Raises something where code or memory cannot be mapped."""
         limit = os.sysconf("SC_OPEN_MAX")
         self.count = min(limit, MOST_LINES) if limit > 0 else MOST_LINES
@@ -316,7 +327,7 @@ class Intake:
         )
         self.lines, self._posts = mapped.rows("lines", IntakeLine), mapped.rows("posts", Posted)
         self.state = mapped.rows("state", IntakeState)[0]
-        self.state.epoll, self.state.rest_ns, self.state.data = poller.fileno(), rest_ns, mapped.address("data")
+        self.state.epoll, self.state.data = poller.fileno(), mapped.address("data")
         find_in_libc(self.state, C)
         mapped.view("names")[: len(NAMES)] = NAMES
         words, at = mapped.view("words"), mapped.address("words")
@@ -324,6 +335,18 @@ class Intake:
         self._timer = Timer()
         self.state.timer = self._timer.fd
         poller.watch(self._timer.fd, READ | EDGE)
+
+    def note_gaps(self, rest: Rest) -> None:
+        """Between its reads; and how long it is to rest, and what to count, from now on."""
+        state = self.state
+        rest.gaps, rest.brisk, rest.lively = (
+            rest.gaps + state.gaps,
+            rest.brisk + state.brisk,
+            rest.lively + state.lively,
+        )
+        rest.adapt()
+        state.gaps = state.brisk = state.lively = 0
+        state.rest_ns, state.brisk_ns, state.lively_ns = rest.ns, rest.brisk_ns, rest.lively_ns
 
     def post(self, due_ns: int, payload: bytes) -> None:
         """To be sent when it is due, which is not before the one that was posted last; the bytes must stay."""

@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from openloop.clock import READ, WRITE, Poller, Receiver, keep_memory, raise_file_limit, wake_exactly
+from openloop.clock import READ, WRITE, Poller, Receiver, Rest, keep_memory, raise_file_limit, wake_exactly
 from openloop.load.address import Address, tls_context
 from openloop.load.channel import Channel, GoneError
 from openloop.load.intake import IDLE, POSTS, Intake, IntakeLine
@@ -43,7 +43,7 @@ CHECK_NS = 100_000_000
 HAND_OVER = 48
 MANY = 1000  # deadlines of what is over
 READ_SIZE = 4096
-REST_NS = 1_000_000  # the kernel stamps what arrives, so a crowd of tokens can be read this much later, together
+REST_NS = 1_000_000  # at most
 FEW = 8
 MOST_TRIES = 5
 STALE_NS = 25_000_000
@@ -174,13 +174,13 @@ class _Worker:
         self.next_ns = NEVER
         self.stop_ns = NEVER
         exact = self.receiver.exact
-        self.rest_ns = REST_NS if exact and not (self.plan.users or self.plan.limit) else 0  # nobody waits for reads
+        self.rest = Rest(REST_NS if exact and not (self.plan.users or self.plan.limit) else 0)  # nobody waits for reads
         self.looked_ns = self.read_ns = 0  # when sockets were looked at, and are to be next
         self.urgent = bool(self.plan.eager or self.plan.users or self.plan.limit or self.plan.hedge_share >= 0)
         self.intake: Intake | None = None
         if self.plan.code:
             with contextlib.suppress(Exception):  # whatever this system does not let us do, Python reads
-                self.intake = Intake(self.plan.code, self.poller, self.rest_ns)
+                self.intake = Intake(self.plan.code, self.poller)
         single = len(self.pools) == 1 and self.pools[0].tls is None
         self.posts = self.intake is not None and single and not self.urgent  # machine code sends
         self.posted: deque[_Request] = deque()
@@ -296,8 +296,8 @@ class _Worker:
         ready = self.poller.wait(min(self.next_ns, self.check_ns))
         now = time.monotonic_ns()
         self._deal_with(ready)
-        crowded = len(ready) * self.rest_ns > 2 * (now - self.looked_ns)
-        self.read_ns = now + self.rest_ns if crowded and not any(pool.waiting for pool in self.pools) else 0
+        crowded = len(ready) * self.rest.ns > 2 * (now - self.looked_ns)
+        self.read_ns = now + self.rest.ns if crowded and not any(pool.waiting for pool in self.pools) else 0
         self.looked_ns = now
 
     def _look_at_clock(self, now: int) -> None:
@@ -305,6 +305,9 @@ class _Worker:
         self.receiver.refresh()
         if self.intake is not None:
             self.intake.state.offset_ns = self.receiver.offset_ns
+            self.intake.note_gaps(self.rest)
+        else:
+            self.rest.adapt()
         for request in self._passed(self.deadlines, now):
             self._give_up(request, TIMEOUT, now)
         for request in self._passed(self.late, now):
@@ -707,6 +710,8 @@ class _Worker:
         if request is None:  # nobody asked: whatever it is, the connection is of no use any more
             self._close(connection)
             return
+        if request.marks:
+            self.rest.note(stamp - request.marks[-1])
         request.marks.extend((len(data) + (request.marks[-2] if request.marks else 0), stamp))
         request.blocks.append(data)
         request.kernel += kernel
