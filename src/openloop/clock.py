@@ -24,11 +24,11 @@ READ: Final = 1
 WRITE: Final = 4
 EDGE: Final = 1 << 31  # told once: nobody has to read it
 
-TOGETHER_NS: Final = 100_000  # what comes within it was sent at once
+TOGETHER_NS: Final = 250_000  # what comes within it was sent at once, as the end of most answers is
 
 _SHORTEST_NS: Final = 125_000
 _FEW: Final = 100
-_SHARE: Final = 0.02
+_SHARE: Final = 0.05
 _TIMESTAMPNS: Final = 35  # SO_TIMESTAMPNS, the same on all common architectures
 _ANCILLARY: Final = 64
 _MONOTONIC: Final = 1
@@ -121,12 +121,12 @@ class Rest:
     """How long a crowd of sockets may be left alone, for the kernel stamps what arrives and being woken costs most.
 
     Two tokens that come meanwhile are one read, and the time of the first is lost. So it is half of the time between
-    two reads of a socket, but for few of them; and nobody rests where that is very short.
+    two reads of a socket, but for few of them.
     """
 
     def __init__(self, longest_ns: int) -> None:
         self._longest_ns = longest_ns
-        self.ns = min(_SHORTEST_NS, longest_ns)
+        self.ns = self._shortest_ns = min(_SHORTEST_NS, longest_ns)
         self.gaps = self.brisk = self.lively = 0  # times between reads, and those too short for this rest and a longer
 
     @property
@@ -139,7 +139,7 @@ class Rest:
 
     @property
     def _longer_ns(self) -> int:
-        return min(max(2 * self.ns, _SHORTEST_NS), self._longest_ns)
+        return min(2 * self.ns, self._longest_ns)
 
     def note(self, gap_ns: int) -> None:
         """So much time was between two reads of a socket."""
@@ -153,7 +153,7 @@ class Rest:
         if self.gaps < _FEW:
             return
         if self.brisk > _SHARE * self.gaps:
-            self.ns = self.ns // 2 if self.ns > _SHORTEST_NS else 0
+            self.ns = max(self.ns // 2, self._shortest_ns)
         elif self.lively <= _SHARE * self.gaps:
             self.ns = self._longer_ns
         self.gaps = self.brisk = self.lively = 0
