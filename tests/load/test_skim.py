@@ -9,7 +9,7 @@ from unittest import mock
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from openloop.load.reply import Reply
@@ -71,17 +71,31 @@ EDGES = b'\x1f "/\\anux\x7f\x80\x8f\x90\x9f\xa0\xbf\xc0\xc1\xc2\xdf\xe0\xec\xed\
 
 
 @needs_code
-@settings(max_examples=500)
-@given(st.lists(st.sampled_from(EDGES), min_size=1, max_size=5).map(bytes))
-def test_a_word_is_what_can_be_decoded(word: bytes) -> None:
-    data = b'{"content":"%b"}' % word
-    alike = runs([b'{"content":"a"}', data]) == [2]
-    try:
-        said = msgspec.json.decode(data, type=dict[str, str])
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        said = {}
-    assert not alike or set(said) == {"content"}
-    assert alike or set(said) != {"content"} or b"\\u" in word
+@pytest.mark.parametrize("first", EDGES)
+def test_a_word_is_what_can_be_decoded(first: int) -> None:
+    """Of letters at the edges of what is one, alone and at the end of what may be one."""
+    for rest in itertools.chain.from_iterable(itertools.product(EDGES, repeat=size) for size in range(3)):
+        for more in (b"", b"\x80", b"\x80\xbf"):
+            word = bytes([first, *rest]) + more
+            data = b'{"content":"%b"}' % word
+            try:
+                fine = set(msgspec.json.decode(data, type=dict[str, str])) == {"content"}
+            except (msgspec.DecodeError, UnicodeDecodeError):
+                fine = False
+            assert (runs([b'{"content":"a"}', data]) == [2]) is fine or b"\\u" in word, word
+
+
+@pytest.mark.parametrize("code", [True, False])
+def test_every_event_of_a_run_brings_its_tokens(code: bool) -> None:
+    said = [chat(word, token_ids=[1, 2]) for word in ("a", "b", "c")]
+    said += [chat("d", token_ids=[1]), chat("e", finish_reason="stop", token_ids=[1])]
+    found = outcome(chunked(said), [], code=code)
+    assert (found["event_tokens"], len(found["event_ns"])) == ([2, 2, 2, 1, 1], 5)
+    usages = [
+        msgspec.json.encode(msgspec.json.decode(chat(word)) | {"usage": {"completion_tokens": 3}}) for word in "ab"
+    ]
+    found = outcome(chunked([*usages, chat("", finish_reason="stop")]), [], code=code)
+    assert found["event_tokens"] is None  # the second would have brought none
 
 
 @needs_code
@@ -129,8 +143,8 @@ EVENT = st.one_of(
             b"{}{}",
             b'{"choices":[{"delta":{"content":"a}]}',
             b'{"choices":[{"delta":{"content":"\xff"}}]}',
-            b'{"choices":[{"delta":{"content":"\xed\xa0\x80"}}]}',
-            b'{"choices":[{"delta":{"content":"\\x"}}]}',
+            chat("@").replace(b"@", b"\xed\xa0\x80"),
+            chat("@").replace(b"@", b"\\x"),
         ]
     ),
 )

@@ -8,8 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from openloop.arrivals import Constant
+from openloop.distributions import Fixed
 from openloop.errors import SpecError
-from openloop.workload import Scale, Words, word_tokens
+from openloop.workload import Prompts, Scale, Synthetic, Words, Workload, word_tokens
 
 
 def small_tokenizer(folder: Path) -> Tokenizer:
@@ -38,7 +40,18 @@ def test_texts_differ_from_the_start_and_are_the_same_for_the_same_identity() ->
 
 
 def test_a_scale_is_taken_into_account() -> None:
-    assert len(Words(1, Scale(1.25, 9)).text(0, 1000).split()) == 800
+    words = Words(1, Scale(1.25, 9))
+    assert len(words.text(0, 1000).split()) == 800
+    demand = Workload.of(Synthetic(Fixed(109), Fixed(5))).demand(Constant(10), 1.0, 0)
+    ((_, text),) = Prompts(demand, words).ask(0).messages
+    assert len(text.split()) == 80
+
+
+def test_words_are_rounded_by_chance_so_that_many_texts_are_as_long_as_they_should_be() -> None:
+    words = Words(1, Scale(4.0))
+    counts = [len(words.text(identity, 10).split()) for identity in range(1000)]
+    assert set(counts) == {2, 3}
+    assert sum(counts) / 1000 == pytest.approx(2.5, abs=0.06)
 
 
 def test_with_a_tokenizer_counts_are_exact(tmp_path: Path) -> None:

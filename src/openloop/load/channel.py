@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from typing import Any
 
 _LENGTH = struct.Struct("<Q")
-ROOM = 1 << 18  # for messages: most come and go in one piece
+READ_SIZE = 1 << 16
+ROOM = 1 << 18  # for what is sent: most messages go in one piece
 
 
 class GoneError(Exception):
@@ -23,8 +24,7 @@ class Channel:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, ROOM)
         self.sock = sock
         self.fd = sock.fileno()
-        self._received = bytearray(ROOM)
-        self._count = 0  # of bytes received
+        self._received = bytearray()
         self._unsent: list[memoryview] = []
 
     @property
@@ -53,33 +53,24 @@ class Channel:
 
     def receive(self) -> Iterator[Any]:
         """Messages that are here, after one read; raises GoneError after the last when the other end is closed."""
-        if self._count == len(self._received):
-            self._received += bytes(self._count)
         gone = False
         with contextlib.suppress(BlockingIOError):
             try:
-                got = self.sock.recv_into(memoryview(self._received)[self._count :])
+                data = self.sock.recv(READ_SIZE)
             except ConnectionError:
-                got = 0
-            self._count += got
-            gone = not got
-        yield from self._whole()
+                data = b""
+            self._received += data
+            gone = not data
+        while len(self._received) >= _LENGTH.size:
+            stop = _LENGTH.size + _LENGTH.unpack_from(self._received)[0]
+            if len(self._received) < stop:
+                break
+            with memoryview(self._received) as received, received[_LENGTH.size : stop] as message:
+                found = marshal.loads(message)
+            del self._received[:stop]
+            yield found
         if gone:
             raise GoneError
-
-    def _whole(self) -> list[Any]:
-        """Take out the messages that are whole."""
-        messages, at = [], 0
-        with memoryview(self._received) as received:
-            while at + _LENGTH.size <= self._count:
-                stop = at + _LENGTH.size + _LENGTH.unpack_from(received, at)[0]
-                if stop > self._count:
-                    break
-                messages.append(marshal.loads(received[at + _LENGTH.size : stop]))
-                at = stop
-        self._received[: self._count - at] = self._received[at : self._count]
-        self._count -= at
-        return messages
 
     def close(self) -> None:
         self.sock.close()

@@ -290,7 +290,13 @@ class IntakeLine(ctypes.Structure):
 
 
 class Posted(ctypes.Structure):
-    _fields_ = tuple((name, ctypes.c_char_p if name == "payload" else ctypes.c_int64) for name in POST)
+    _fields_ = tuple((name, ctypes.c_int64) for name in POST)
+
+
+class _Place(ctypes.Union):
+    """Where bytes are: those that it was given last."""
+
+    _fields_ = (("data", ctypes.c_char_p), ("address", ctypes.c_int64))
 
 
 class IntakeState(ctypes.Structure):
@@ -332,6 +338,7 @@ class Intake:
         mapped.view("names")[: len(NAMES)] = NAMES
         words, at = mapped.view("words"), mapped.address("words")
         words[MESSAGE + 2], words[MESSAGE + 3], words[MESSAGE + 4] = at + 8 * VECTOR, 1, at + 8 * CONTROL
+        self._place = _Place()
         self._timer = Timer()
         self.state.timer = self._timer.fd
         poller.watch(self._timer.fd, READ | EDGE)
@@ -351,7 +358,8 @@ class Intake:
     def post(self, due_ns: int, payload: bytes) -> None:
         """To be sent when it is due, which is not before the one that was posted last; the bytes must stay."""
         post = self._posts[self.state.posted % POSTS]
-        post.due_ns, post.payload, post.size = due_ns, payload, len(payload)
+        self._place.data = payload
+        post.due_ns, post.payload, post.size = due_ns, self._place.address, len(payload)
         self.state.posted += 1
 
     def gone(self, since: int) -> Iterator[Posted]:

@@ -103,4 +103,5 @@ def batch_of(rows: list[Row]) -> pa.RecordBatch:
 
 
 def _columns(names: Sequence[str], things: Iterable[Any]) -> dict[str, Any]:
+    """What several are called of all of them; nothing, if there are none."""
     return dict(zip(names, zip(*map(attrgetter(*names), things), strict=True), strict=False))

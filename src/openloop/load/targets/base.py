@@ -114,7 +114,7 @@ class JsonTarget(HttpTarget):
         """What it says besides the model."""
 
     def hear(self, said: list[Any], sizes: list[int], data: list[bytes], found: Outcome) -> list[int]:  # noqa: ARG002
-        """Read the runs of a stream: what an event says, in how many it does, and how; the places of those with words.
+        """Read the runs of a stream, each by its first event and how many there are; the numbers of those with words.
 
         Of a server that never streams, none has.
         """

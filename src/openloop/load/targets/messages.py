@@ -78,15 +78,15 @@ class Messages(JsonTarget):
     def hear(self, said: list[_Said], sizes: list[int], data: list[bytes], found: Outcome) -> list[int]:  # noqa: ARG002
         spoken: list[int] = []
         texts = []
-        for place, each in enumerate(said):
+        for run, each in enumerate(said):
             if each.error is not None:
                 shed = each.error.type == "overloaded_error" and not spoken
-                fail(found, f"an error in the stream: {message(data[place])}", "shed" if shed else "error")
+                fail(found, f"an error in the stream: {message(data[run])}", "shed" if shed else "error")
                 break
             if (words := each.delta or each.content_block) is not None:
                 found.finish_reason = words.stop_reason or found.finish_reason
                 if words.text or words.thinking or words.partial_json:
-                    spoken.append(place)
+                    spoken.append(run)
                     texts.append(words.text or "")
             if each.message is not None and each.message.usage is not None:
                 _count(each.message.usage, found)  # its output tokens are those so far

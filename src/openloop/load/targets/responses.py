@@ -70,17 +70,17 @@ class Responses(JsonTarget):
     def hear(self, said: list[_Said], sizes: list[int], data: list[bytes], found: Outcome) -> list[int]:  # noqa: ARG002
         """Any delta has words: of text, reasoning, a refusal or the arguments of a call."""
         spoken = []
-        for place, each in enumerate(said):
+        for run, each in enumerate(said):
             if each.type.endswith(".delta"):
                 if each.delta:
-                    spoken.append(place)
+                    spoken.append(run)
             elif each.type in ENDS and each.response is not None:
                 _finish(each.response, found)
             elif each.type in ("error", "response.failed") or each.error is not None:
-                fail(found, f"an error in the stream: {message(data[place])}")
+                fail(found, f"an error in the stream: {message(data[run])}")
                 break
         if self.keep_text:
-            texts = [said[place].delta for place in spoken if said[place].type == "response.output_text.delta"]
+            texts = [said[run].delta for run in spoken if said[run].type == "response.output_text.delta"]
             found.text = "".join(map(str, texts))
         return spoken
 
