@@ -33,7 +33,7 @@ HEADS = _heads_of_chunks(4096)
 class Framing:
     """Follows a response as it arrives, just closely enough to know its last byte."""
 
-    __slots__ = ("_left", "_rest", "_state", "keep", "size")
+    __slots__ = ("_left", "_rest", "_state", "end", "keep", "size")
 
     def __init__(self) -> None:
         self._state = _HEAD
@@ -41,6 +41,7 @@ class Framing:
         self._rest = b""  # of a line that is not whole yet
         self.keep = True  # the connection may be used again
         self.size = 0  # of what came so far
+        self.end = 0  # of a complete response, among that
 
     @property
     def until_close(self) -> bool:
@@ -79,8 +80,7 @@ class Framing:
                 if self._left:
                     return False
                 if self._state == _LENGTH:
-                    self.keep = self.keep and at == size
-                    return True
+                    return self._ends(size - at)
                 self._state = _SIZE
             if self._state == _UNTIL_CLOSE:
                 return False
@@ -93,8 +93,13 @@ class Framing:
                 return False
             line, at = data[at:stop], stop + len(ends)
             if self._line(line):
-                self.keep = self.keep and at == size  # nobody asked for what follows
-                return True
+                return self._ends(size - at)
+
+    def _ends(self, more: int) -> bool:
+        """It is complete, and so much follows, which nobody asked for."""
+        self.end = self.size - more
+        self.keep = self.keep and not more
+        return True
 
     def _line(self, line: bytes) -> bool:
         """A head, the size of a chunk or a line after the last; whether it ends the response."""
