@@ -252,6 +252,37 @@ def test_a_connection_on_which_more_comes_than_an_answer_is_not_used_again(tmp_p
     assert turns == [0] * 10
 
 
+@pytest.mark.usefixtures("either_way")
+@pytest.mark.parametrize(
+    ("codings", "status"),
+    [
+        (["identity", "chunked"], "ok"),
+        (["identity, Chunked"], "ok"),
+        (["chunked", "chunked"], "ok"),
+        (["chunked", ""], "ok"),
+        (["chunked", "identity"], "error"),
+        (["chunked, identity"], "error"),
+        (["not-chunked"], "error"),
+    ],
+)
+def test_a_body_is_in_chunks_if_that_is_the_last_thing_done_to_it(
+    tmp_path: Path, codings: list[str], status: str
+) -> None:
+    """Else it goes on until the connection closes, and sizes of chunks are words in the middle of events."""
+    body = b"".join(events(SHORT))
+    chunks = [b"%x\r\n%b\r\n" % (len(each), each) for each in (body[:20], body[20:], b"")]
+    named = [b"Transfer-Encoding: %b\r\n" % each.encode() for each in codings]
+
+    def talk(sock: socket.socket) -> None:
+        with sock, contextlib.suppress(OSError):
+            if sock.recv(1 << 20):
+                sock.sendall(HEAD + b"".join([*named, b"\r\n", *chunks]))
+
+    with serving(talk) as url:
+        rows = ask_each(url, tmp_path / "run", 20)
+    assert {row["status"] for row in rows} == {status}
+
+
 @pytest.fixture
 def wired() -> Iterator[Wired]:
     """Machine code that reads one of two sockets."""

@@ -3,7 +3,7 @@
 import contextlib
 import re
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import accumulate
 
@@ -14,6 +14,7 @@ class WireError(Exception):
 
 _HEAD, _LENGTH, _SIZE, _CHUNK, _TRAILER, _UNTIL_CLOSE = range(6)
 LONGEST_HEAD = 1 << 16
+LISTS = ("connection", "transfer-encoding")  # headers that go on where they are given again
 LARGEST = 64 << 20  # a response: 200,000 tokens with an event each are as much
 
 
@@ -115,11 +116,10 @@ class Framing:
         status, headers = read_head(head)
         if status < 200:
             return False  # the real one follows
-        named = [each.strip() for each in headers.get("connection", "").lower().split(",")]
-        self.keep = "close" not in named and not head.startswith(b"HTTP/1.0")
+        self.keep = "close" not in listed(headers, "connection") and not head.startswith(b"HTTP/1.0")
         if status in (204, 304):
             return True
-        if "chunked" in headers.get("transfer-encoding", "").lower():
+        if comes_in_chunks(headers):
             self._state = _SIZE
         elif "content-length" in headers:
             self._state, self._left = _LENGTH, length_of(headers["content-length"])
@@ -161,8 +161,21 @@ def read_head(head: bytes) -> tuple[int, dict[str, str]]:
     match = re.match(r"HTTP/1\.[01] (\d{3})", first)
     if match is None:
         raise WireError(f"the server does not speak HTTP: it said {first[:60]!r}")
-    pairs = (line.partition(":") for line in lines)
-    return int(match[1]), {name.strip().lower(): value.strip() for name, _, value in pairs}
+    headers: dict[str, str] = {}
+    for line in lines:
+        name, _, value = line.partition(":")
+        name, value = name.strip().lower(), value.strip()
+        headers[name] = f"{headers[name]},{value}" if name in LISTS and name in headers else value
+    return int(match[1]), headers
+
+
+def listed(headers: Mapping[str, str], name: str) -> list[str]:
+    return [word for each in headers.get(name, "").lower().split(",") if (word := each.strip())]
+
+
+def comes_in_chunks(headers: Mapping[str, str]) -> bool:
+    """Whether that is the last of what was done to a body: what was done before does not say where it ends."""
+    return listed(headers, "transfer-encoding")[-1:] == ["chunked"]
 
 
 # Of an answer as it was read: where each read ends among all bytes, and when that was, in turns.
