@@ -212,6 +212,17 @@ def test_every_flipped_bit_in_the_data_is_noticed(folder: Path) -> None:
                 assert "damaged in row group 0" in str(error)  # noqa: PT017
 
 
+def test_a_table_that_memory_is_too_small_for_is_not_said_to_be_damaged_only(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise pa.ArrowMemoryError("malloc of size 32768 failed")
+
+    monkeypatch.setattr(pq.ParquetFile, "read_row_groups", fail)
+    with pytest.raises(RunError, match=r"needs more memory than there is, or is damaged in row group 0: malloc"):
+        open_run(folder).head(1)
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_a_damaged_spool_never_gives_a_batch_that_was_not_written(tmp_path: Path, seed: int) -> None:
     writer = RunWriter(tmp_path / "run", Manifest(source="test"))

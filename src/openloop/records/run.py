@@ -222,7 +222,9 @@ class ParquetSource:
                 try:
                     read = table.read_row_groups(groups, columns=present, use_threads=False)
                 except DAMAGE as error:
-                    raise RunError(f"{self.path} is damaged in row group {groups[0]}: {first_line(error)}") from None
+                    what = "needs more memory than there is, or " if isinstance(error, MemoryError) else ""
+                    why = f"{what}is damaged in row group {groups[0]}: {first_line(error)}"
+                    raise RunError(f"{self.path} {why}") from None
                 yield _conform(read, columns, self.path)
 
 
