@@ -201,7 +201,7 @@ def fuzz(name: str, corpus: Path, seconds: int) -> None:
         with contextlib.suppress(*refused):
             reader(data)
 
-    limits = [f"-max_total_time={seconds}", "-max_len=8192", "-timeout=20", "-rss_limit_mb=3000"]
+    limits = [f"-max_total_time={seconds}", "-max_len=32768", "-timeout=20", "-rss_limit_mb=3000"]
     told = ["-verbosity=0", "-print_final_stats=1", f"-artifact_prefix={corpus.parent}/"]
     atheris.Setup([name, str(corpus), *limits, *told], once)
     atheris.Fuzz()

@@ -6,11 +6,13 @@ import random
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.ipc
 import pyarrow.parquet as pq
 import pytest
 
 from openloop.errors import RecordError, RunError
 from openloop.records import Manifest, Run, RunWriter, open_run
+from openloop.records.tail import Tail
 from openloop.score import score
 from tests.runs import batch, row, run_of, write_run
 
@@ -240,6 +242,20 @@ def test_a_damaged_spool_never_gives_a_batch_that_was_not_written(tmp_path: Path
     assert "was not closed" in run.missing[0]
     with contextlib.suppress(RecordError):
         run.validate()
+
+
+def test_a_batch_that_claims_to_be_larger_than_any_memory_ends_a_spool(tmp_path: Path) -> None:
+    writer = RunWriter(tmp_path / "run", Manifest(source="test"))
+    spool = tmp_path / "run" / "requests.arrows"
+    writer.append(batch(ROWS[:5]))
+    whole = spool.stat().st_size
+    writer.append(batch(ROWS[5:]))
+    writer.close()
+    data = spool.read_bytes()
+    size = pa.ipc.read_message(data[whole:]).body.size.to_bytes(8, "little")
+    assert size in data[whole:]
+    spool.write_bytes(data[:whole] + data[whole:].replace(size, (1 << 55).to_bytes(8, "little")))
+    assert open_run(tmp_path / "run").num_rows == Tail(tmp_path / "run").read_on() == 5
 
 
 def test_a_spool_damaged_in_the_middle_says_how_much_cannot_be_read(tmp_path: Path) -> None:
