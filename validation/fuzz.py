@@ -218,7 +218,8 @@ def explore(name: str, seconds: int, keep: Path | None) -> None:
         done = subprocess.run(call, capture_output=True, text=True, errors="replace", check=False, cwd=ROOT)
         if done.returncode:
             told = [line for line in done.stderr.splitlines() if not line.startswith(("INFO", "WARNING", "stat:"))]
-            raise SystemExit("\n".join([done.stdout[-3000:], *told, f"{name}: neither read nor refused"]))
+            found = [shutil.copy(each, tempfile.mkdtemp()) for each in corpus.parent.glob("crash-*")]
+            raise SystemExit("\n".join([done.stdout[-3000:], *told, f"{name}: neither read nor refused: {found}"]))
         tried = next((line.split()[-1] for line in done.stderr.splitlines() if "executed_units" in line), "0")
         made = [each for each in corpus.iterdir() if not each.name.startswith("seed-")]
         print(f"{name}: {int(tried):,} inputs, {len(made):,} led somewhere new; all read or refused", flush=True)

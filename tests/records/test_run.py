@@ -3,6 +3,7 @@
 import contextlib
 import json
 import random
+import re
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from openloop.errors import RecordError, RunError
-from openloop.records import Manifest, Run, RunWriter, open_run
+from openloop.records import Manifest, Run, RunWriter, open_run, writer
 from openloop.records.tail import Tail
 from openloop.score import score
 from tests.runs import batch, row, run_of, write_run
@@ -212,6 +213,28 @@ def test_every_flipped_bit_in_the_data_is_noticed(folder: Path) -> None:
                 assert open_run(folder).head(100) == expected
             except RunError as error:
                 assert "damaged in row group 0" in str(error)  # noqa: PT017
+
+
+def test_damaged_facts_about_a_column_are_refused_and_do_not_end_the_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A list of two numbers in the footer has a third, which Arrow takes ill when it is asked about the column."""
+    monkeypatch.setattr(writer, "TOKENS_PER_ROW_GROUP", 20)
+    folder = write_run(tmp_path / "run", ROWS)
+    table = folder / "requests.parquet"
+    data = table.read_bytes()
+    assert pq.ParquetFile(table).num_row_groups == 2
+    start = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
+    refused = 0
+    for found in re.finditer(rb"[\x19\x29]\x26(?:[\x80-\xff]*[\x00-\x7f]){2}", data[start:-8]):
+        place, stop = start + found.start() + 1, start + found.end()
+        footer = data[start:place] + b"\x36" + data[place + 1 : stop] + b"\x00" + data[stop:-8]
+        table.write_bytes(data[:start] + footer + len(footer).to_bytes(4, "little") + b"PAR1")
+        try:
+            open_run(folder).head(100)
+        except RunError as error:
+            refused += "histogram size mismatch" in str(error)
+    assert refused
 
 
 def test_a_table_that_memory_is_too_small_for_is_not_said_to_be_damaged_only(

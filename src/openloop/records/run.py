@@ -1,5 +1,6 @@
 """Opening a run: finished, still growing, or cut short."""
 
+import contextlib
 import itertools
 import os
 from collections.abc import Iterator, Sequence
@@ -200,9 +201,9 @@ class ParquetSource:
         self.path = path
         with path.open("rb") as file:
             try:
-                table = pq.ParquetFile(file)
+                table = pq.ParquetFile(file, pre_buffer=True)
                 self._names, self.num_rows = table.schema_arrow.names, table.metadata.num_rows
-                self.num_events = _stored_events(table.metadata)
+                self.num_events = _stored_events(table)
             except DAMAGE as error:
                 raise RunError(f"{path} is damaged or cut short and cannot be read: {first_line(error)}") from None
         absent = missing_columns(self._names)
@@ -282,12 +283,17 @@ def _first_rows(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.Rec
             return
 
 
-def _stored_events(metadata: pq.FileMetaData) -> int:
+def _stored_events(table: pq.ParquetFile) -> int:
+    metadata = table.metadata
     columns = [metadata.schema.column(i).path for i in range(metadata.num_columns)]
     index = next((i for i, path in enumerate(columns) if path.startswith("event_ns.")), None)
     if index is None:
         return 0
-    return sum(metadata.row_group(group).column(index).num_values for group in range(metadata.num_row_groups))
+    with contextlib.suppress(*DAMAGE):  # what is damaged is told of when it is read
+        # Where the facts about a column are damaged, asking for them ends the process; beginning to read it does not.
+        next(table.iter_batches(1, columns=["event_ns"], use_threads=False), None)
+        return sum(metadata.row_group(group).column(index).num_values for group in range(metadata.num_row_groups))
+    return 0
 
 
 def _joined(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
