@@ -231,7 +231,9 @@ def test_damaged_facts_about_a_column_are_refused_and_do_not_end_the_process(
         footer = data[start:place] + b"\x36" + data[place + 1 : stop] + b"\x00" + data[stop:-8]
         table.write_bytes(data[:start] + footer + len(footer).to_bytes(4, "little") + b"PAR1")
         try:
-            open_run(folder).head(100)
+            run = open_run(folder)
+            assert run.num_events in (0, 40)
+            run.head(100)
         except RunError as error:
             refused += "histogram size mismatch" in str(error)
     assert refused

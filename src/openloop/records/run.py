@@ -201,9 +201,8 @@ class ParquetSource:
         self.path = path
         with path.open("rb") as file:
             try:
-                table = pq.ParquetFile(file, pre_buffer=True)
+                table = pq.ParquetFile(file)
                 self._names, self.num_rows = table.schema_arrow.names, table.metadata.num_rows
-                self.num_events = _stored_events(table)
             except DAMAGE as error:
                 raise RunError(f"{path} is damaged or cut short and cannot be read: {first_line(error)}") from None
         absent = missing_columns(self._names)
@@ -212,6 +211,12 @@ class ParquetSource:
         twice = [name for name in self._names if self._names.count(name) > 1]
         if twice:
             raise RunError(f"{path} has the column {twice[0]!r} twice")
+
+    @cached_property
+    def num_events(self) -> int:
+        with contextlib.suppress(*DAMAGE), self.path.open("rb") as file:  # what is damaged is told of when it is read
+            return _stored_events(pq.ParquetFile(file, pre_buffer=True))
+        return 0
 
     def batches(self, columns: list[str], rows: int) -> Iterator[pa.RecordBatch]:
         present = [name for name in columns if name in self._names]
@@ -269,7 +274,10 @@ class PartsSource:
     def __init__(self, sources: Sequence["RowSource"]) -> None:
         self._sources = sources
         self.num_rows: int = sum(each.num_rows for each in sources)
-        self.num_events: int = sum(each.num_events for each in sources)
+
+    @property
+    def num_events(self) -> int:
+        return sum(each.num_events for each in self._sources)
 
     def batches(self, columns: list[str], rows: int) -> Iterator[pa.RecordBatch]:
         return itertools.chain.from_iterable(each.batches(columns, rows) for each in self._sources)
@@ -289,11 +297,9 @@ def _stored_events(table: pq.ParquetFile) -> int:
     index = next((i for i, path in enumerate(columns) if path.startswith("event_ns.")), None)
     if index is None:
         return 0
-    with contextlib.suppress(*DAMAGE):  # what is damaged is told of when it is read
-        # Where the facts about a column are damaged, asking for them ends the process; beginning to read it does not.
-        next(table.iter_batches(1, columns=["event_ns"], use_threads=False), None)
-        return sum(metadata.row_group(group).column(index).num_values for group in range(metadata.num_row_groups))
-    return 0
+    # Where the facts about a column are damaged, asking for them ends the process; beginning to read it does not.
+    next(table.iter_batches(1, columns=["event_ns"], use_threads=False), None)
+    return sum(metadata.row_group(group).column(index).num_values for group in range(metadata.num_row_groups))
 
 
 def _joined(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
