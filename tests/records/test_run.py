@@ -17,6 +17,7 @@ from openloop.records.tail import Tail
 from openloop.score import score
 from tests.runs import batch, row, run_of, write_run
 
+CORPUS = Path(__file__).parents[1] / "corpus"
 ROWS = [row(i, due=float(i), tokens=[0.1, 0.2], replica="a" if i % 2 else None) for i in range(20)]
 
 
@@ -237,6 +238,13 @@ def test_damaged_facts_about_a_column_are_refused_and_do_not_end_the_process(
         except RunError as error:
             refused += "histogram size mismatch" in str(error)
     assert refused
+
+
+def test_a_footer_that_counts_other_rows_than_there_are_is_refused(folder: Path) -> None:
+    data = (CORPUS / "parquet" / "e6ae67adfbb4").read_bytes()
+    (folder / "requests.parquet").write_bytes(data)
+    with pytest.raises(RunError, match=r"says that it has 37 rows, and has 40"):
+        open_run(folder)
 
 
 def test_a_table_that_memory_is_too_small_for_is_not_said_to_be_damaged_only(

@@ -203,8 +203,11 @@ class ParquetSource:
             try:
                 table = pq.ParquetFile(file)
                 self._names, self.num_rows = table.schema_arrow.names, table.metadata.num_rows
+                found = sum(_group_rows(table))
             except DAMAGE as error:
                 raise RunError(f"{path} is damaged or cut short and cannot be read: {first_line(error)}") from None
+        if found != self.num_rows:
+            raise RunError(f"{path} is damaged: it says that it has {self.num_rows:,} rows, and has {found:,}")
         absent = missing_columns(self._names)
         if absent:
             raise RunError(f"{path} lacks the column {absent[0]!r}, which every run has")
@@ -223,7 +226,7 @@ class ParquetSource:
         words = [name for name in WORDS if name in self._names]
         with self.path.open("rb") as file:
             table = pq.ParquetFile(file, read_dictionary=words, pre_buffer=False, page_checksum_verification=True)
-            sizes = [table.metadata.row_group(group).num_rows for group in range(table.num_row_groups)]
+            sizes = _group_rows(table)
             for groups in gathered(range(len(sizes)), sizes.__getitem__, rows):
                 try:
                     read = table.read_row_groups(groups, columns=present, use_threads=False)
@@ -289,6 +292,10 @@ def _first_rows(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.Rec
         rows -= batch.num_rows
         if rows <= 0:
             return
+
+
+def _group_rows(table: pq.ParquetFile) -> list[int]:
+    return [table.metadata.row_group(group).num_rows for group in range(table.num_row_groups)]
 
 
 def _stored_events(table: pq.ParquetFile) -> int:
