@@ -194,14 +194,14 @@ def fuzz(name: str, corpus: Path, seconds: int) -> None:
     """In a process of its own, which the fuzzer ends."""
     import atheris  # type: ignore[import-untyped]
 
-    with atheris.instrument_imports(include=["openloop"]):
+    with atheris.instrument_imports(include=["openloop"], exclude=["openloop.score.kernel"]):  # which numba compiles
         reader, refused = readers()[name], refusals(name)
 
     def once(data: bytes) -> None:
         with contextlib.suppress(*refused):
             reader(data)
 
-    limits = [f"-max_total_time={seconds}", "-max_len=8192", "-timeout=20", "-rss_limit_mb=3000"]
+    limits = [f"-max_total_time={seconds}", "-max_len=32768", "-timeout=20", "-rss_limit_mb=3000"]
     told = ["-verbosity=0", "-print_final_stats=1", f"-artifact_prefix={corpus.parent}/"]
     atheris.Setup([name, str(corpus), *limits, *told], once)
     atheris.Fuzz()
@@ -218,7 +218,8 @@ def explore(name: str, seconds: int, keep: Path | None) -> None:
         done = subprocess.run(call, capture_output=True, text=True, errors="replace", check=False, cwd=ROOT)
         if done.returncode:
             told = [line for line in done.stderr.splitlines() if not line.startswith(("INFO", "WARNING", "stat:"))]
-            raise SystemExit("\n".join([done.stdout[-3000:], *told, f"{name}: neither read nor refused"]))
+            found = [shutil.copy(each, tempfile.mkdtemp()) for each in corpus.parent.glob("crash-*")]
+            raise SystemExit("\n".join([done.stdout[-3000:], *told, f"{name}: neither read nor refused: {found}"]))
         tried = next((line.split()[-1] for line in done.stderr.splitlines() if "executed_units" in line), "0")
         made = [each for each in corpus.iterdir() if not each.name.startswith("seed-")]
         print(f"{name}: {int(tried):,} inputs, {len(made):,} led somewhere new; all read or refused", flush=True)

@@ -1,6 +1,7 @@
 """Runs against a real endpoint over real sockets: everything that was due is a row, whatever happens."""
 
 import contextlib
+import gc
 import itertools
 import os
 import signal
@@ -24,7 +25,7 @@ from openloop.arrivals import Constant, Poisson, read_arrivals
 from openloop.distributions import Fixed
 from openloop.errors import SpecError
 from openloop.load.address import Address, Place, find_place
-from openloop.load.conductor import Conductor, Load, Snapshot, drive
+from openloop.load.conductor import RARELY, Conductor, Load, Snapshot, drive
 from openloop.load.targets import Chat
 from openloop.persistence import After, Hedge, Retry
 from openloop.records import read_now
@@ -835,3 +836,24 @@ def test_workers_are_of_our_session_and_not_of_our_group(server: RunningEndpoint
     conductor = Conductor(load_of(server), tmp_path / "run", look)
     conductor.run()
     assert seen == {(True, False)}
+
+
+@pytest.mark.parametrize(("before", "during"), [(700, RARELY), (2 * RARELY, 2 * RARELY), (0, 0)])
+def test_cycles_are_looked_for_rarely_during_a_run_and_as_before_after_it(
+    monkeypatch: pytest.MonkeyPatch, before: int, during: int
+) -> None:
+    seen: list[int] = []
+
+    def fail(_: Conductor) -> None:
+        seen.append(gc.get_threshold()[0])
+        raise OSError
+
+    monkeypatch.setattr(Conductor, "_run", fail)
+    usual = gc.get_threshold()
+    try:
+        gc.set_threshold(before)
+        with pytest.raises(OSError):  # noqa: PT011  whatever it is
+            Conductor.__new__(Conductor).run()
+        assert (seen, gc.get_threshold()) == ([during], (before, *usual[1:]))
+    finally:
+        gc.set_threshold(*usual)

@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -29,6 +30,8 @@ from openloop.workload import Synthetic, Workload
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
 SHORT = ["one", " two", " 3\r\n0\r\n\r\n", " four"]
 LONG = [f" word{n}" for n in range(500)]
+
+Wired = tuple[Intake, socket.socket, socket.socket]
 
 
 def events(words: list[str]) -> list[bytes]:
@@ -90,6 +93,13 @@ def drive_short(url: str, folder: Path, seconds: float = 0.6) -> Counter[tuple[s
     run.validate()
     rows = run.head(1000)
     return Counter((row["status"], len(row["event_ns"]), row["event_ns"] == sorted(row["event_ns"])) for row in rows)
+
+
+def ask_each(url: str, folder: Path, rate: float) -> list[dict[str, Any]]:
+    """What became of the requests of half a second."""
+    workload = Workload.of(Synthetic(Fixed(5), Fixed(5)))
+    load = Load([(find_place(url), Chat("x", "m"))], workload, Constant(rate), 0.5, drain_s=8.0, timeout_s=8.0)
+    return drive(load, folder).head(1000)
 
 
 @pytest.mark.usefixtures("either_way")
@@ -201,54 +211,116 @@ def test_no_copy_is_sent_once_an_answer_has_begun(tmp_path: Path) -> None:
 def test_a_body_that_looks_like_chunks_and_is_none_ends_where_its_length_says(tmp_path: Path) -> None:
     answer = HEAD + b"X-Note: not chunked\r\nContent-Length: 10\r\n\r\n5\r\nhello\r\n"
     with serving(in_pieces([answer], 0)) as url:
-        place = find_place(url)
-        load = Load([(place, Chat("x", "m"))], Workload.of(Synthetic(Fixed(5), Fixed(5))), Constant(20), 0.5)
-        rows = drive(load, tmp_path / "run").head(1000)
+        rows = ask_each(url, tmp_path / "run", 20)
     assert {row["status"] for row in rows} == {"error"}
     assert all(row["ended_ns"] - row["sent_ns"] < 2e9 for row in rows)
 
 
-def test_machine_code_keeps_what_comes_tells_of_its_end_and_sends_what_is_due() -> None:
+@pytest.mark.usefixtures("either_way")
+@pytest.mark.parametrize("answer", [chunked(SHORT), measured(SHORT)])
+def test_what_comes_after_an_answer_does_not_move_its_end(tmp_path: Path, answer: bytes) -> None:
+    def talk(sock: socket.socket) -> None:
+        with sock, contextlib.suppress(OSError):
+            while sock.recv(1 << 20):
+                sock.sendall(answer)
+                time.sleep(0.005)
+                sock.sendall(b"more")
+
+    with serving(talk) as url:
+        rows = ask_each(url, tmp_path / "run", 7)  # out of step with whoever follows what machine code has read
+    assert [row["status"] for row in rows] == ["ok"] * 4
+    assert [row["ended_ns"] for row in rows] == [row["event_ns"][-1] for row in rows]
+
+
+@pytest.mark.usefixtures("either_way")
+@pytest.mark.parametrize(
+    "answer", [chunked(SHORT), measured(SHORT), HEAD + b"Content-Length: 0\r\n\r\n", b"HTTP/1.1 204 None\r\n\r\n"]
+)
+def test_a_connection_on_which_more_comes_than_an_answer_is_not_used_again(tmp_path: Path, answer: bytes) -> None:
+    turns: list[int] = []
+
+    def talk(sock: socket.socket) -> None:
+        with sock, contextlib.suppress(OSError):
+            for turn in itertools.count():
+                if not sock.recv(1 << 20):
+                    return
+                turns.append(turn)
+                sock.sendall(answer + b"more")
+
+    with serving(talk) as url:
+        ask_each(url, tmp_path / "run", 20)
+    assert turns == [0] * 10
+
+
+@pytest.mark.usefixtures("either_way")
+@pytest.mark.parametrize(
+    ("codings", "status"),
+    [
+        (["identity", "chunked"], "ok"),
+        (["identity, Chunked"], "ok"),
+        (["chunked", "chunked"], "ok"),
+        (["chunked", ""], "ok"),
+        (["chunked", "identity"], "error"),
+        (["chunked, identity"], "error"),
+        (["not-chunked"], "error"),
+    ],
+)
+def test_a_body_is_in_chunks_if_that_is_the_last_thing_done_to_it(
+    tmp_path: Path, codings: list[str], status: str
+) -> None:
+    """Else it goes on until the connection closes, and sizes of chunks are words in the middle of events."""
+    body = b"".join(events(SHORT))
+    chunks = [b"%x\r\n%b\r\n" % (len(each), each) for each in (body[:20], body[20:], b"")]
+    named = [b"Transfer-Encoding: %b\r\n" % each.encode() for each in codings]
+
+    def talk(sock: socket.socket) -> None:
+        with sock, contextlib.suppress(OSError):
+            if sock.recv(1 << 20):
+                sock.sendall(HEAD + b"".join([*named, b"\r\n", *chunks]))
+
+    with serving(talk) as url:
+        rows = ask_each(url, tmp_path / "run", 20)
+    assert {row["status"] for row in rows} == {status}
+
+
+@pytest.fixture
+def wired() -> Iterator[Wired]:
+    """Machine code that reads one of two sockets."""
     code = conductor.intake_code()
     if not code:
         pytest.skip("no machine code of ours runs here")
-    poller = Poller()
-    intake = Intake(code, poller)
     ours, theirs = socket.socketpair()
-    with ours, theirs:
+    with ours, theirs, contextlib.closing(Poller()) as poller:
         ours.setblocking(False)
         poller.watch(ours.fileno(), READ)
-        line, now = intake.lines[ours.fileno()], time.monotonic_ns()
-        payload = b"GET / HTTP/1.1\r\n\r\n"
-        intake.post(now + 20_000_000, payload)
-        intake.offer([ours.fileno()])
-        answer = chunked(SHORT)
-        threading.Timer(0.05, theirs.sendall, [answer[:-5]]).start()
-        threading.Timer(0.10, theirs.sendall, [answer[-5:]]).start()
-        intake.state.next_ns, intake.state.check_ns, intake.state.eager = NEVER, now + 5 * SECOND, 0
-        while not intake.state.told and time.monotonic_ns() < now + 5 * SECOND:
-            intake.state.check_ns = time.monotonic_ns() + SECOND // 20
-            intake.gather()
-        assert theirs.recv(100) == payload
-        (post,) = intake.gone(0)
-        assert now + 20_000_000 <= post.sent_ns < time.monotonic_ns()
-        assert (post.fd, post.sent) == (ours.fileno(), len(payload))
-        assert (intake.told(), line.followed) == ([ours.fileno()], len(answer) - 5)
-        data, marks = intake.take(ours.fileno(), line)
+        yield Intake(code, poller), ours, theirs
+
+
+def test_machine_code_keeps_what_comes_tells_of_its_end_and_sends_what_is_due(wired: Wired) -> None:
+    intake, ours, theirs = wired
+    line, now = intake.lines[ours.fileno()], time.monotonic_ns()
+    payload = b"GET / HTTP/1.1\r\n\r\n"
+    intake.post(now + 20_000_000, payload)
+    intake.offer([ours.fileno()])
+    answer = chunked(SHORT)
+    threading.Timer(0.05, theirs.sendall, [answer[:-5]]).start()
+    threading.Timer(0.10, theirs.sendall, [answer[-5:]]).start()
+    intake.state.next_ns, intake.state.check_ns, intake.state.eager = NEVER, now + 5 * SECOND, 0
+    while not intake.state.told and time.monotonic_ns() < now + 5 * SECOND:
+        intake.state.check_ns = time.monotonic_ns() + SECOND // 20
+        intake.gather()
+    assert theirs.recv(100) == payload
+    (post,) = intake.gone(0)
+    assert now + 20_000_000 <= post.sent_ns < time.monotonic_ns()
+    assert (post.fd, post.sent) == (ours.fileno(), len(payload))
+    assert (intake.told(), line.followed) == ([ours.fileno()], len(answer) - 5)
+    data, marks = intake.take(ours.fileno(), line)
     assert (data, list(marks[::2])) == (answer, [len(answer) - 5, len(answer)])
     assert post.sent_ns < marks[1] < marks[3] <= time.monotonic_ns()
-    poller.close()
 
 
-def test_an_end_is_none_if_more_comes_before_anybody_looks() -> None:
-    code = conductor.intake_code()
-    if not code:
-        pytest.skip("no machine code of ours runs here")
-    poller = Poller()
-    intake = Intake(code, poller)
-    ours, theirs = socket.socketpair()
-    ours.setblocking(False)
-    poller.watch(ours.fileno(), READ)
+def test_an_end_is_none_if_more_comes_before_anybody_looks(wired: Wired) -> None:
+    intake, ours, theirs = wired
     line, intake.state.next_ns, intake.state.check_ns = intake.lines[ours.fileno()], 1, 1
     line.ours = 1
     for more, over in ((chunked(SHORT), 1), (b"x", 0)):
@@ -256,8 +328,6 @@ def test_an_end_is_none_if_more_comes_before_anybody_looks() -> None:
         while line.reads < 2 - over:
             intake.gather()
         assert (line.told, line.over) == (1, over)
-    for each in (ours, theirs, poller):
-        each.close()
 
 
 def test_a_worker_needs_no_compiler_and_no_arrays() -> None:

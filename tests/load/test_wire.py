@@ -95,7 +95,14 @@ def test_a_response_without_length_ends_with_the_connection() -> None:
     assert not framing.keep
 
 
-@pytest.mark.parametrize("head", [b"HTTP/1.0 200 OK\r\n", b"HTTP/1.1 200 OK\r\nConnection: close\r\n"])
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"HTTP/1.0 200 OK\r\n",
+        b"HTTP/1.1 200 OK\r\nConnection: close\r\n",
+        b"HTTP/1.1 200 OK\r\nConnection: close\r\nConnection: Keep-Alive\r\n",
+    ],
+)
 def test_a_connection_that_will_be_closed_is_not_kept(head: bytes) -> None:
     framing = Framing()
     assert framing.feed(head + b"Content-Length: 2\r\n\r\nhi")

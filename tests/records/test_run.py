@@ -3,17 +3,21 @@
 import contextlib
 import json
 import random
+import re
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.ipc
 import pyarrow.parquet as pq
 import pytest
 
 from openloop.errors import RecordError, RunError
-from openloop.records import Manifest, Run, RunWriter, open_run
+from openloop.records import Manifest, Run, RunWriter, open_run, writer
+from openloop.records.tail import Tail
 from openloop.score import score
 from tests.runs import batch, row, run_of, write_run
 
+CORPUS = Path(__file__).parents[1] / "corpus"
 ROWS = [row(i, due=float(i), tokens=[0.1, 0.2], replica="a" if i % 2 else None) for i in range(20)]
 
 
@@ -212,6 +216,48 @@ def test_every_flipped_bit_in_the_data_is_noticed(folder: Path) -> None:
                 assert "damaged in row group 0" in str(error)  # noqa: PT017
 
 
+def test_damaged_facts_about_a_column_are_refused_and_do_not_end_the_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A list of two numbers in the footer has a third, which Arrow takes ill when it is asked about the column."""
+    monkeypatch.setattr(writer, "TOKENS_PER_ROW_GROUP", 20)
+    folder = write_run(tmp_path / "run", ROWS)
+    table = folder / "requests.parquet"
+    data = table.read_bytes()
+    assert pq.ParquetFile(table).num_row_groups == 2
+    start = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
+    refused = 0
+    for found in re.finditer(rb"[\x19\x29]\x26(?:[\x80-\xff]*[\x00-\x7f]){2}", data[start:-8]):
+        place, stop = start + found.start() + 1, start + found.end()
+        footer = data[start:place] + b"\x36" + data[place + 1 : stop] + b"\x00" + data[stop:-8]
+        table.write_bytes(data[:start] + footer + len(footer).to_bytes(4, "little") + b"PAR1")
+        try:
+            run = open_run(folder)
+            assert run.num_events in (0, 40)
+            run.head(100)
+        except RunError as error:
+            refused += "histogram size mismatch" in str(error)
+    assert refused
+
+
+def test_a_footer_that_counts_other_rows_than_there_are_is_refused(folder: Path) -> None:
+    data = (CORPUS / "parquet" / "e6ae67adfbb4").read_bytes()
+    (folder / "requests.parquet").write_bytes(data)
+    with pytest.raises(RunError, match=r"says that it has 37 rows, and has 40"):
+        open_run(folder)
+
+
+def test_a_table_that_memory_is_too_small_for_is_not_said_to_be_damaged_only(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise pa.ArrowMemoryError("malloc of size 32768 failed")
+
+    monkeypatch.setattr(pq.ParquetFile, "read_row_groups", fail)
+    with pytest.raises(RunError, match=r"needs more memory than there is, or is damaged in row group 0: malloc"):
+        open_run(folder).head(1)
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_a_damaged_spool_never_gives_a_batch_that_was_not_written(tmp_path: Path, seed: int) -> None:
     writer = RunWriter(tmp_path / "run", Manifest(source="test"))
@@ -229,6 +275,20 @@ def test_a_damaged_spool_never_gives_a_batch_that_was_not_written(tmp_path: Path
     assert "was not closed" in run.missing[0]
     with contextlib.suppress(RecordError):
         run.validate()
+
+
+def test_a_batch_that_claims_to_be_larger_than_any_memory_ends_a_spool(tmp_path: Path) -> None:
+    writer = RunWriter(tmp_path / "run", Manifest(source="test"))
+    spool = tmp_path / "run" / "requests.arrows"
+    writer.append(batch(ROWS[:5]))
+    whole = spool.stat().st_size
+    writer.append(batch(ROWS[5:]))
+    writer.close()
+    data = spool.read_bytes()
+    size = pa.ipc.read_message(data[whole:]).body.size.to_bytes(8, "little")
+    assert size in data[whole:]
+    spool.write_bytes(data[:whole] + data[whole:].replace(size, (1 << 55).to_bytes(8, "little")))
+    assert open_run(tmp_path / "run").num_rows == Tail(tmp_path / "run").read_on() == 5
 
 
 def test_a_spool_damaged_in_the_middle_says_how_much_cannot_be_read(tmp_path: Path) -> None:

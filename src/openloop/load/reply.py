@@ -6,7 +6,7 @@ from functools import cached_property
 from itertools import accumulate
 
 from openloop.load.skim import Events, skimmer
-from openloop.load.wire import HEADS, Marks, WireError, chunk_size, length_of, read_head
+from openloop.load.wire import HEADS, Marks, WireError, chunk_size, comes_in_chunks, length_of, read_head
 
 BOM = b"\xef\xbb\xbf"
 _HEADS_OF_DATA = [head + b"data: " for head in HEADS[4:]]  # by the length without the four line ends after it
@@ -27,7 +27,7 @@ class Reply:
             if self.http_status >= 200:
                 break
         self._raw, self._start = raw, start
-        self._chunked = "chunked" in self.headers.get("transfer-encoding", "").lower()
+        self._chunked = comes_in_chunks(self.headers)
         skim = skimmer() if self._chunked else None
         self._skimmed = skim.find(raw, start, self._marks) if skim else None
 

@@ -3,7 +3,7 @@
 import contextlib
 import re
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import accumulate
 
@@ -14,6 +14,7 @@ class WireError(Exception):
 
 _HEAD, _LENGTH, _SIZE, _CHUNK, _TRAILER, _UNTIL_CLOSE = range(6)
 LONGEST_HEAD = 1 << 16
+LISTS = ("connection", "transfer-encoding")  # headers that go on where they are given again
 LARGEST = 64 << 20  # a response: 200,000 tokens with an event each are as much
 
 
@@ -33,7 +34,7 @@ HEADS = _heads_of_chunks(4096)
 class Framing:
     """Follows a response as it arrives, just closely enough to know its last byte."""
 
-    __slots__ = ("_left", "_rest", "_state", "keep", "size")
+    __slots__ = ("_left", "_rest", "_state", "end", "keep", "size")
 
     def __init__(self) -> None:
         self._state = _HEAD
@@ -41,6 +42,7 @@ class Framing:
         self._rest = b""  # of a line that is not whole yet
         self.keep = True  # the connection may be used again
         self.size = 0  # of what came so far
+        self.end = 0  # of a complete response, among that
 
     @property
     def until_close(self) -> bool:
@@ -79,8 +81,7 @@ class Framing:
                 if self._left:
                     return False
                 if self._state == _LENGTH:
-                    self.keep = self.keep and at == size
-                    return True
+                    return self._ends(size - at)
                 self._state = _SIZE
             if self._state == _UNTIL_CLOSE:
                 return False
@@ -93,8 +94,13 @@ class Framing:
                 return False
             line, at = data[at:stop], stop + len(ends)
             if self._line(line):
-                self.keep = self.keep and at == size  # nobody asked for what follows
-                return True
+                return self._ends(size - at)
+
+    def _ends(self, more: int) -> bool:
+        """It is complete, and so much follows, which nobody asked for."""
+        self.end = self.size - more
+        self.keep = self.keep and not more
+        return True
 
     def _line(self, line: bytes) -> bool:
         """A head, the size of a chunk or a line after the last; whether it ends the response."""
@@ -110,11 +116,10 @@ class Framing:
         status, headers = read_head(head)
         if status < 200:
             return False  # the real one follows
-        named = [each.strip() for each in headers.get("connection", "").lower().split(",")]
-        self.keep = "close" not in named and not head.startswith(b"HTTP/1.0")
+        self.keep = "close" not in listed(headers, "connection") and not head.startswith(b"HTTP/1.0")
         if status in (204, 304):
             return True
-        if "chunked" in headers.get("transfer-encoding", "").lower():
+        if comes_in_chunks(headers):
             self._state = _SIZE
         elif "content-length" in headers:
             self._state, self._left = _LENGTH, length_of(headers["content-length"])
@@ -156,8 +161,21 @@ def read_head(head: bytes) -> tuple[int, dict[str, str]]:
     match = re.match(r"HTTP/1\.[01] (\d{3})", first)
     if match is None:
         raise WireError(f"the server does not speak HTTP: it said {first[:60]!r}")
-    pairs = (line.partition(":") for line in lines)
-    return int(match[1]), {name.strip().lower(): value.strip() for name, _, value in pairs}
+    headers: dict[str, str] = {}
+    for line in lines:
+        name, _, value = line.partition(":")
+        name, value = name.strip().lower(), value.strip()
+        headers[name] = f"{headers[name]},{value}" if name in LISTS and name in headers else value
+    return int(match[1]), headers
+
+
+def listed(headers: Mapping[str, str], name: str) -> list[str]:
+    return [word for each in headers.get(name, "").lower().split(",") if (word := each.strip())]
+
+
+def comes_in_chunks(headers: Mapping[str, str]) -> bool:
+    """Whether that is the last of what was done to a body: what was done before does not say where it ends."""
+    return listed(headers, "transfer-encoding")[-1:] == ["chunked"]
 
 
 # Of an answer as it was read: where each read ends among all bytes, and when that was, in turns.

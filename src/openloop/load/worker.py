@@ -748,6 +748,9 @@ class _Worker:
             self._end(request, BROKEN, str(error))
             return
         if whole:
+            if framing.end < request.marks[-2]:
+                framing.keep = False
+                _forget_after(request, framing.end)
             self._complete(connection, request)
         elif connection.line is not None:
             connection.line.chunked = 1 if framing.between_chunks else -1
@@ -825,6 +828,15 @@ class _Worker:
             self.next_ns = self._next_ns()
         if len(self.finished) >= HAND_OVER or self.plan.eager:
             self._hand_over()
+
+
+def _forget_after(request: _Request, end: int) -> None:
+    """What came in reads after the one that completed an answer is no part of it."""
+    marks = request.marks
+    while len(marks) > 2 and marks[-4] >= end:
+        del marks[-2:]
+    request.blocks = [b"".join(request.blocks)[: marks[-2]]]
+    request.kernel = min(request.kernel, len(marks) // 2)
 
 
 def _words(code: int | None) -> str:

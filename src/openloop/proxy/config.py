@@ -113,13 +113,10 @@ def read_proxy(what: str | Path | dict[str, Any]) -> ProxySpec:
 def _check(found: ProxySpec) -> None:
     if not found.replicas:
         raise SpecError("there are no replicas; name at least one, such as replicas: [http://127.0.0.1:8001]")
+    for each in found.members():
+        _check_address(each.url)
     names = [each.called() for each in found.members()]
     for each in found.members():
-        parts = urlsplit(each.url)
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query:
-            raise SpecError(f"{each.url!r} is no address of a replica; write it as http://host:8001")
-        if "@" in parts.netloc:
-            raise SpecError("the address of a replica holds a password; give it by key_env, the name of a variable")
         for place in (each.kv_events, each.kv_replay):
             if place is not None and not re.fullmatch(r"tcp://[^*]+:\d+|ipc://.+", place):
                 raise SpecError(f"{place!r} is nowhere to listen to events; write it as tcp://127.0.0.1:5557")
@@ -142,6 +139,18 @@ def _check(found: ProxySpec) -> None:
         raise SpecError("kv_events needs the package pyzmq: pip install 'openloop[kv]'")
     for read in (found.address, found.admits, found.retries, found.hedges, found.objectives, found.token):
         read()
+
+
+def _check_address(url: str) -> None:
+    try:
+        parts = urlsplit(url)
+        wrong = parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.port == 0
+    except ValueError:
+        wrong = True
+    if "@" in (url if wrong else parts.netloc):
+        raise SpecError("the address of a replica holds a password; give it by key_env, the name of a variable")
+    if wrong:
+        raise SpecError(f"{url!r} is no address of a replica; write it as http://host:8001")
 
 
 def _secret(variable: str | None) -> str | None:

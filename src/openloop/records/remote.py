@@ -1,10 +1,12 @@
 """Where a run is: a folder here, or one at a URL that fsspec knows (s3://, gs://, az://, https://, memory://, ...)."""
 
 import shutil
+import warnings
 from importlib import import_module
 from pathlib import Path
 
 from openloop.errors import RunError
+from openloop.spec import one_line
 
 
 def is_url(path: str | Path) -> bool:
@@ -16,12 +18,13 @@ def locate(path: str | Path) -> Path:
     if not is_url(path):
         return Path(path)
     try:
-        found = import_module("upath").UPath(str(path))
-        _ = found.fs  # asks for the package of that store
+        with warnings.catch_warnings(action="ignore"):
+            found = import_module("upath").UPath(str(path))
+            found.is_dir()  # asks for the package of that store, and the store
     except ImportError as error:
         raise RunError(f"{path} cannot be reached: {error}; pip install 'openloop[remote]' and what it names") from None
-    except ValueError as error:
-        raise RunError(f"{path} cannot be reached: {error}") from None
+    except Exception as error:  # stores are of many makers, and each says in its own way that it lacks something
+        raise RunError(f"{path} cannot be reached: {one_line(error) or type(error).__name__}") from None
     reached: Path = found
     return reached
 

@@ -1,5 +1,6 @@
 """Opening a run: finished, still growing, or cut short."""
 
+import contextlib
 import itertools
 import os
 from collections.abc import Iterator, Sequence
@@ -202,9 +203,11 @@ class ParquetSource:
             try:
                 table = pq.ParquetFile(file)
                 self._names, self.num_rows = table.schema_arrow.names, table.metadata.num_rows
-                self.num_events = _stored_events(table.metadata)
+                found = sum(_group_rows(table))
             except DAMAGE as error:
                 raise RunError(f"{path} is damaged or cut short and cannot be read: {first_line(error)}") from None
+        if found != self.num_rows:
+            raise RunError(f"{path} is damaged: it says that it has {self.num_rows:,} rows, and has {found:,}")
         absent = missing_columns(self._names)
         if absent:
             raise RunError(f"{path} lacks the column {absent[0]!r}, which every run has")
@@ -212,17 +215,25 @@ class ParquetSource:
         if twice:
             raise RunError(f"{path} has the column {twice[0]!r} twice")
 
+    @cached_property
+    def num_events(self) -> int:
+        with contextlib.suppress(*DAMAGE), self.path.open("rb") as file:  # what is damaged is told of when it is read
+            return _stored_events(pq.ParquetFile(file, pre_buffer=True))
+        return 0
+
     def batches(self, columns: list[str], rows: int) -> Iterator[pa.RecordBatch]:
         present = [name for name in columns if name in self._names]
         words = [name for name in WORDS if name in self._names]
         with self.path.open("rb") as file:
             table = pq.ParquetFile(file, read_dictionary=words, pre_buffer=False, page_checksum_verification=True)
-            sizes = [table.metadata.row_group(group).num_rows for group in range(table.num_row_groups)]
+            sizes = _group_rows(table)
             for groups in gathered(range(len(sizes)), sizes.__getitem__, rows):
                 try:
                     read = table.read_row_groups(groups, columns=present, use_threads=False)
                 except DAMAGE as error:
-                    raise RunError(f"{self.path} is damaged in row group {groups[0]}: {first_line(error)}") from None
+                    what = "needs more memory than there is, or " if isinstance(error, MemoryError) else ""
+                    why = f"{what}is damaged in row group {groups[0]}: {first_line(error)}"
+                    raise RunError(f"{self.path} {why}") from None
                 yield _conform(read, columns, self.path)
 
 
@@ -266,7 +277,10 @@ class PartsSource:
     def __init__(self, sources: Sequence["RowSource"]) -> None:
         self._sources = sources
         self.num_rows: int = sum(each.num_rows for each in sources)
-        self.num_events: int = sum(each.num_events for each in sources)
+
+    @property
+    def num_events(self) -> int:
+        return sum(each.num_events for each in self._sources)
 
     def batches(self, columns: list[str], rows: int) -> Iterator[pa.RecordBatch]:
         return itertools.chain.from_iterable(each.batches(columns, rows) for each in self._sources)
@@ -280,11 +294,18 @@ def _first_rows(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.Rec
             return
 
 
-def _stored_events(metadata: pq.FileMetaData) -> int:
+def _group_rows(table: pq.ParquetFile) -> list[int]:
+    return [table.metadata.row_group(group).num_rows for group in range(table.num_row_groups)]
+
+
+def _stored_events(table: pq.ParquetFile) -> int:
+    metadata = table.metadata
     columns = [metadata.schema.column(i).path for i in range(metadata.num_columns)]
     index = next((i for i, path in enumerate(columns) if path.startswith("event_ns.")), None)
     if index is None:
         return 0
+    # Where the facts about a column are damaged, asking for them ends the process; beginning to read it does not.
+    next(table.iter_batches(1, columns=["event_ns"], use_threads=False), None)
     return sum(metadata.row_group(group).column(index).num_values for group in range(metadata.num_row_groups))
 
 

@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 from openloop.errors import StorageError
 
 GROUP_BYTES = 64 << 20
+LARGE = 64 << 20  # a batch
 
 # Whatever a damaged file makes Arrow say.
 DAMAGE = (pa.ArrowException, OSError, UnicodeError, KeyError, ValueError)
@@ -108,10 +109,26 @@ class Spool:
         self._file.close()
 
 
+class Bounded:
+    """A file for Arrow, which no more is asked of than it has: no room is made for what a damaged length says."""
+
+    mode, closed = "rb", False
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+
+    def read(self, size: int) -> bytes:
+        if size > LARGE:
+            at = self._file.tell()
+            size = min(size, self._file.seek(0, os.SEEK_END) - at)
+            self._file.seek(at)
+        return self._file.read(size)
+
+
 def read_spool(file: IO[bytes], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """Whole batches of a stream, up to its end or to the first that is torn or damaged."""
     try:
-        for batch in pa.ipc.open_stream(file):
+        for batch in pa.ipc.open_stream(Bounded(file)):
             if not batch.schema.equals(schema):
                 return
             batch.validate(full=True)

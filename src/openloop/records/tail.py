@@ -13,6 +13,7 @@ from openloop.records.manifest import read_manifest
 from openloop.records.now import Now, read_now
 from openloop.records.run import MemorySource, ParquetSource, Run
 from openloop.records.schema import SCHEMA
+from openloop.records.tables import Bounded
 from openloop.records.writer import SPOOL_FILE, TABLE_FILE
 
 MOST_ROWS = 50_000  # held: the latest
@@ -46,7 +47,7 @@ class Tail:
             with (self.folder / SPOOL_FILE).open("rb") as file:
                 file.seek(self._read)
                 while self.rows - before < most:
-                    message = pa.ipc.read_message(file)
+                    message = pa.ipc.read_message(Bounded(file))
                     if message.type == "record batch":
                         self._take(pa.ipc.read_record_batch(message, SCHEMA))
                     self._read = file.tell()
