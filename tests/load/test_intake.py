@@ -17,7 +17,7 @@ import msgspec
 import pytest
 
 from openloop.arrivals import Constant
-from openloop.clock import READ, Poller
+from openloop.clock import READ, Poller, Rest
 from openloop.distributions import Fixed
 from openloop.load import conductor
 from openloop.load.address import find_place
@@ -328,6 +328,25 @@ def test_an_end_is_none_if_more_comes_before_anybody_looks(wired: Wired) -> None
         while line.reads < 2 - over:
             intake.gather()
         assert (line.told, line.over) == (1, over)
+
+
+def test_times_between_reads_are_counted_and_a_rest_goes_by_them(wired: Wired) -> None:
+    intake, ours, theirs = wired
+    line, state, rest = intake.lines[ours.fileno()], intake.state, Rest(SECOND // 1000)
+    line.ours, state.next_ns, state.check_ns = 1, 1, 1
+    state.brisk_ns, state.lively_ns = SECOND // 200, 60 * SECOND
+    for count in (1, 2, 3):
+        time.sleep(0.01)
+        theirs.sendall(b"x")
+        while line.reads < count:
+            intake.gather()
+    assert (state.gaps, state.brisk, state.lively) == (2, 0, 2)
+    rest.gaps = 98
+    before = rest.ns
+    intake.note_gaps(rest)
+    assert state.rest_ns == rest.ns == 2 * before
+    assert (state.brisk_ns, state.lively_ns) == (2 * rest.ns, 4 * rest.ns)
+    assert state.gaps == state.brisk == state.lively == 0
 
 
 def test_a_worker_needs_no_compiler_and_no_arrays() -> None:
