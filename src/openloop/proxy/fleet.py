@@ -5,7 +5,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple
 
 import aiohttp
 import numpy as np
@@ -52,13 +52,19 @@ class Named(NamedTuple):
 
 
 class Fleet:
-    """`tell` hears what happens to replicas; `log` gets every decision."""
+    """`tell` hears what happens to replicas; `note` gets every decision."""
 
-    def __init__(self, spec: ProxySpec, start_ns: int, log: BinaryIO | None, tell: Callable[[str, str], None]) -> None:
+    def __init__(
+        self,
+        spec: ProxySpec,
+        start_ns: int,
+        note: Callable[[Callable[[], bytes]], object] | None,
+        tell: Callable[[str, str], None],
+    ) -> None:
         self.replicas = [Replica(each) for each in spec.members()]
         Router(spec.policy(), len(self.replicas)).route(0.0, 1, session=0, names=[0])  # compiled before anybody waits
         entries = MOST_BLOCKS if any(each.spec.kv_events for each in self.replicas) else ENTRIES
-        self._router = Router(spec.policy(), len(self.replicas), log=log, entries=entries)
+        self._router = Router(spec.policy(), len(self.replicas), note=note, entries=entries)
         self._keeper = Gatekeeper(spec.admits())
         self._start_ns, self._tell = start_ns, tell
         self._begun: deque[float] = deque(maxlen=1000)  # seconds until first tokens, of late
