@@ -6,6 +6,7 @@ import os
 import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
@@ -60,6 +61,39 @@ def test_bad_requests_get_a_status_while_other_traffic_goes_on(tmp_path: Path) -
             assert await good == (200, WHOLE)
             assert await w.ask() == (200, WHOLE)
             assert len(w.fakes[0].asked) == 2
+
+    asyncio.run(main())
+
+
+def asked(number: int, body: bytes = b'{"stream":true,"messages":[]}', more: bytes = b"") -> bytes:
+    return HEAD + b"X-Number: %d\r\n%bContent-Length: %d\r\n\r\n%b" % (number, more, len(body), body)
+
+
+def test_requests_that_do_not_wait_for_answers_are_answered_in_turn(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with world(tmp_path, three_tokens) as w:
+            w.fakes[0].go.set()
+            found = await raw(w, asked(0) + asked(1), asked(2), asked(3, more=b"Connection: close\r\n"))
+            assert found.count(b"HTTP/1.1 200 OK") == found.count(b"[DONE]") == 4
+            assert [head["X-Number"] for head in w.fakes[0].asked] == ["0", "1", "2", "3"]
+            assert w.proxy.ledger.due == 4
+
+    asyncio.run(main())
+
+
+def test_what_comes_after_a_refusal_is_not_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    finish = door._Visitor.finish_response
+
+    async def finish_late(self: door._Visitor, *given: Any) -> Any:
+        self.data_received(asked(1))
+        return await finish(self, *given)
+
+    monkeypatch.setattr(door._Visitor, "finish_response", finish_late)
+
+    async def main() -> None:
+        async with world(tmp_path, three_tokens) as w:
+            assert (await raw(w, asked(0, body=b"{{{"))).count(b"HTTP/1.1") == 1
+            assert (w.proxy.ledger.due, w.fakes[0].asked) == (0, [])
 
     asyncio.run(main())
 

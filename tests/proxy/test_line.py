@@ -193,7 +193,7 @@ def test_connections_are_used_again_unless_they_spoke_unasked(tmp_path: Path) ->
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         other: Callable[..., Awaitable[Any]] = floods
         async with world(tmp_path, other, extra_replicas=[{"url": url, "name": "z"}], health=None) as w:
-            w.proxy.fleet.replicas[0].draining = True
+            w.proxy.fleet.drain({"a": True, "z": False})
             w.proxy.fleet.replicas[1].key = "secret"
             for _ in range(3):
                 assert (await w.ask(authorization="Bearer mine"))[0] == 200

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 import msgspec
 from aiohttp import web
+from aiohttp.http import RawRequestMessage
 
 from openloop.errors import SpecError
 from openloop.proxy.config import ProxySpec
@@ -51,11 +52,11 @@ def said(status: int, message: str, *, wrong: bool = True) -> web.Response:
 class _Visitor(web.RequestHandler):
     """A connection whose requests must be here in time, from their first byte to the end of their head."""
 
-    __slots__ = ("asking", "begun", "drop", "errand", "late", "slowest_s")
+    __slots__ = ("asking", "begun", "errand", "hall", "late")
 
-    def __init__(self, manager: web.Server, slowest_s: float, drop: Callable[[Any], None], **how: Any) -> None:
-        super().__init__(manager, loop=asyncio.get_running_loop(), **how)
-        self.slowest_s, self.drop = slowest_s, drop
+    def __init__(self, hall: "_Hall", **how: Any) -> None:
+        super().__init__(hall, loop=asyncio.get_running_loop(), **how)
+        self.hall = hall
         self.errand: Any = None  # begun, and nobody waits for it yet
         self.late: asyncio.TimerHandle | None = None
         self.begun = self.asking = False  # a head has begun; it is here
@@ -65,10 +66,19 @@ class _Visitor(web.RequestHandler):
         self._wait(IDLE_S, transport.close)
 
     def data_received(self, data: bytes) -> None:
-        if not self.begun and not self.asking:
-            self.begun = True
-            self._wait(self.slowest_s, self._give_up)
         super().data_received(data)
+        if self.asking:
+            return
+        if self._waiter and self._messages and isinstance(self._messages[0][0], RawRequestMessage):
+            self.hall.begin(self, *self._messages[0])  # before the task of this connection is woken
+        elif not self.begun:
+            self.begun = True
+            self._wait(self.hall.slowest_s, self._give_up)
+
+    def resume_reading(self, resume_parser: bool = True) -> None:
+        """Whoever takes a body calls it, paused or not."""
+        if self._reading_paused:
+            super().resume_reading(resume_parser)
 
     def head_came(self) -> None:
         self.begun, self.asking = False, True
@@ -80,7 +90,7 @@ class _Visitor(web.RequestHandler):
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self._forget()
-        self.drop(self.errand)
+        self.hall.keeper.drop(self.errand)
         self.errand = None
         super().connection_lost(exc)
 
@@ -99,15 +109,13 @@ class _Visitor(web.RequestHandler):
 class _Hall(web.Server):
     def __init__(self, keeper: Keeper, spec: ProxySpec) -> None:
         super().__init__(self._answer, request_factory=self._make, handler_cancellation=True)  # type: ignore[arg-type]
-        self._keeper, self._spec = keeper, spec
-        self._slowest_s = parse_seconds(spec.slowest)
+        self.keeper, self._spec = keeper, spec
+        self.slowest_s = parse_seconds(spec.slowest)
 
     def __call__(self) -> web.RequestHandler:
         most = self._spec.largest_header
         return _Visitor(
             self,
-            self._slowest_s,
-            self._keeper.drop,
             access_log=None,
             keepalive_timeout=IDLE_S,
             lingering_time=LINGER_S,
@@ -116,22 +124,27 @@ class _Hall(web.Server):
             auto_decompress=False,
         )
 
+    def begin(self, visitor: _Visitor, message: Any, payload: Any) -> None:
+        visitor.head_came()
+        visitor.errand = self.keeper.begin(self._request(message, payload, visitor, None, None))
+
     def _make(
         self, message: Any, payload: Any, protocol: _Visitor, writer: Any, task: "asyncio.Task[None]"
     ) -> web.BaseRequest:
-        protocol.head_came()
-        loop = asyncio.get_running_loop()
-        most = self._spec.largest_body
-        request = web.BaseRequest(message, payload, protocol, writer, task, loop, client_max_size=most)
-        protocol.errand = self._keeper.begin(request)
-        return request
+        if not protocol.asking:
+            self.begin(protocol, message, payload)
+        return self._request(message, payload, protocol, writer, task)
+
+    def _request(self, message: Any, payload: Any, visitor: _Visitor, writer: Any, task: Any) -> web.BaseRequest:
+        loop, most = asyncio.get_running_loop(), self._spec.largest_body
+        return web.BaseRequest(message, payload, visitor, writer, task, loop, client_max_size=most)
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         visitor = request.protocol
         assert isinstance(visitor, _Visitor)
         errand, visitor.errand = visitor.errand, None
         try:
-            return await self._keeper.handle(request, errand)
+            return await self.keeper.handle(request, errand)
         finally:
             visitor.asking = False
 

@@ -5,7 +5,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple
 
 import aiohttp
 import numpy as np
@@ -52,16 +52,24 @@ class Named(NamedTuple):
 
 
 class Fleet:
-    """`tell` hears what happens to replicas; `log` gets every decision."""
+    """`tell` hears what happens to replicas; `note` gets every decision."""
 
-    def __init__(self, spec: ProxySpec, start_ns: int, log: BinaryIO | None, tell: Callable[[str, str], None]) -> None:
+    def __init__(
+        self,
+        spec: ProxySpec,
+        start_ns: int,
+        note: Callable[[Callable[[], bytes]], object] | None,
+        tell: Callable[[str, str], None],
+    ) -> None:
         self.replicas = [Replica(each) for each in spec.members()]
         Router(spec.policy(), len(self.replicas)).route(0.0, 1, session=0, names=[0])  # compiled before anybody waits
         entries = MOST_BLOCKS if any(each.spec.kv_events for each in self.replicas) else ENTRIES
-        self._router = Router(spec.policy(), len(self.replicas), log=log, entries=entries)
+        self._router = Router(spec.policy(), len(self.replicas), note=note, entries=entries)
         self._keeper = Gatekeeper(spec.admits())
         self._start_ns, self._tell = start_ns, tell
         self._begun: deque[float] = deque(maxlen=1000)  # seconds until first tokens, of late
+        self.open: list[bool] = []  # by replica, whether it gets requests
+        self._look_who_is_open()
 
     @property
     def looks(self) -> bool:
@@ -71,11 +79,12 @@ class Fleet:
     def now(self) -> float:
         return (time.monotonic_ns() - self._start_ns) / 1e9
 
-    @property
-    def open(self) -> list[bool]:
-        """By replica, whether it gets requests. Where none is well, all do: it may be the proxy that is not."""
+    def _look_who_is_open(self) -> None:
+        """Where none is well, all get requests: it may be the proxy that is not."""
         some_well = any(each.well and not each.draining for each in self.replicas)
-        return [not each.draining and (each.well or not some_well) for each in self.replicas]
+        self.open = [not each.draining and (each.well or not some_well) for each in self.replicas]
+        for place, gets in enumerate(self.open):
+            self._router.set_open(place, gets)
 
     def send(
         self, ask: Ask, named: Named | None, session: int | None, deadline: float, avoid: int | None
@@ -83,9 +92,6 @@ class Fleet:
         """Who gets a request, which counts there from now on; or why nobody does. Where nobody has named the blocks of
         its prompt, they are pieces of its text."""
         now = self.now()
-        open_now = self.open
-        for place, gets in enumerate(open_now):
-            self._router.set_open(place, gets)
         blocks = named or Named(prefix_names(ask.text))
         routed = self._router.route(
             now,
@@ -98,7 +104,7 @@ class Fleet:
             avoid=avoid,
         )
         if routed is None:
-            return None, "the policy sheds it" if any(open_now) else "no replica is open"
+            return None, "the policy sheds it" if any(self.open) else "no replica is open"
         replica = self.replicas[routed.place]
         if self._keeper.refuses(replica.requests, replica.waiting, now):
             self._router.ended(routed.number)
@@ -138,6 +144,7 @@ class Fleet:
         if replica.well and not before:
             self._router.forget(self.replicas.index(replica))
         if replica.well != before:
+            self._look_who_is_open()
             self._tell("recovery" if replica.well else "failure", replica.name)
 
     def drain(self, told: Mapping[str, bool]) -> None:
@@ -148,6 +155,7 @@ class Fleet:
         for name, drains in told.items():
             if known[name].draining != drains:
                 known[name].draining = drains
+                self._look_who_is_open()
                 self._tell("drain" if drains else "undrain", name)
 
     async def check_health(self, session: aiohttp.ClientSession, path: str, every_s: float) -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import io
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -93,7 +92,7 @@ class Ledger:
         self.lost = self.rows = self.due = self.ended = 0
         self._meters, self._judge, self._tell = meters, judge, tell
         self._ended: list[Flight] = []
-        self.log = io.BytesIO() if writer else None  # decisions that are not written yet
+        self._decisions: list[Callable[[], bytes]] = []  # that are not written yet
         self._events: list[TimedEvent] = []
         self._busy = asyncio.Lock()
 
@@ -114,6 +113,9 @@ class Ledger:
         self.ended += 1
         self._ended.append(flight)
 
+    def decide(self, line: Callable[[], bytes]) -> None:
+        self._decisions.append(line)
+
     def event(self, kind: str, detail: str) -> None:
         """Something happened to the fleet: in the manifest, for whoever reads on."""
         self._tell(f"{kind}: {detail}")
@@ -131,21 +133,18 @@ class Ledger:
     async def flush(self) -> None:
         async with self._busy:
             ended, self._ended = self._ended, []
-            decisions = self.log.getvalue() if self.log else b""
-            if self.log:
-                self.log.seek(0)
-                self.log.truncate()
+            decisions, self._decisions = self._decisions, []
             judged = await asyncio.to_thread(self._store, ended, decisions)
             self._meters.count(self.seconds, judged)
 
-    def _store(self, ended: Sequence[Flight], decisions: bytes) -> list[Judged]:
+    def _store(self, ended: Sequence[Flight], decisions: Sequence[Callable[[], bytes]]) -> list[Judged]:
         """Whatever goes wrong here costs rows and not the traffic."""
         rows = [row for flight in ended for row in flight.rows(self.start_ns)]
         self.rows += len(rows)
         try:
             if self.writer is not None:
                 write_now(self.writer.folder, Now(self.seconds, self.due, self.in_flight))
-                _append(self.writer.folder / DECISIONS_FILE, decisions)
+                _append(self.writer.folder / DECISIONS_FILE, b"".join(line() for line in decisions))
             if not rows:
                 return []
             batch = make_batch({name: [row[name] for row in rows] for name in rows[0]})

@@ -59,7 +59,7 @@ class Proxy:
         self.meters = Meters(self.objectives.classes)
         writer = RunWriter(spec.run, _manifest(spec)) if spec.run else None
         self.ledger = Ledger(writer, self.meters, judge, tell)
-        self.fleet = Fleet(spec, self.ledger.start_ns, self.ledger.log, self.ledger.event)
+        self.fleet = Fleet(spec, self.ledger.start_ns, self.ledger.decide if writer else None, self.ledger.event)
         self.caches = Caches(self.fleet, tell)
         self.draining = False
         self.port = 0

@@ -2,8 +2,9 @@
 
 import hashlib
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -25,6 +26,8 @@ _KIND: Any = np.recarray if numba.config.DISABLE_JIT else np.ndarray  # type: ig
 _REPORTED = ("requests", "waiting", "prefill", "tokens", "used", "capacity", "memory", "pace", "gap")
 
 _OWN = {"requests": "sent", "prefill": "sent_prefill", "tokens": "sent_tokens", "used": "sent_tokens"}
+
+Line = Callable[[], bytes]  # of a log, made when it is asked for
 
 _look, _learn, _unlearn, _learn_home = (
     numba.njit(cache=True)(each) for each in (prefixes.look, prefixes.learn, prefixes.unlearn, prefixes.learn_home)
@@ -75,7 +78,8 @@ class Router:
 
     Times are seconds of one clock, whichever. What this router sent is counted as it comes and goes; what a replica
     says of itself (`report`) is believed until it says something else, and its age is known. A replica that says
-    nothing is taken to have what was sent to it. `log` gets a line for each decision, with all that the policy saw.
+    nothing is taken to have what was sent to it. `log` gets a line for each decision, with all that the policy saw;
+    `note` gets the same to be made into a line later, where a request shall not wait for it.
     """
 
     def __init__(
@@ -86,6 +90,7 @@ class Router:
         *,
         capacity: int = 0,
         log: BinaryIO | None = None,
+        note: Callable[[Line], object] | None = None,
         entries: int = prefixes.ENTRIES,
     ) -> None:
         self.policy = read_routing(policy) if isinstance(policy, str) else policy
@@ -101,9 +106,9 @@ class Router:
         self._said = np.full(replicas, np.nan)  # when each reported last
         self._heard: list[set[str]] = [set() for _ in range(replicas)]  # and what it reports
         self._exact: set[int] = set()  # who says what its cache holds
-        self._log = log
-        if log is not None:
-            log.write(msgspec.json.encode(_header(self.policy, replicas, seed)) + b"\n")
+        self._note = note if log is None else lambda line: log.write(line())
+        if self._note is not None:
+            self._note(partial(_encoded, _header(self.policy, replicas, seed)))
 
     def route(
         self,
@@ -120,24 +125,24 @@ class Router:
         """To whom a request goes, which then counts as sent; None: nobody should get it. `names` are of the beginnings
         of its prompt (`prefix_names`, or `token_names`), one further with `each` tokens; `avoid` is who has a copy of
         it already."""
-        views, who, keys = self.views, session_name(session), np.array(names, np.int64)
+        views, who = self.views, session_name(session)
         self._number += 1
-        self._ask[0] = (self._number, who, prompt, output, keys[0] if len(keys) else -1, deadline)
+        self._ask[0] = (self._number, who, prompt, output, names[0] if len(names) else -1, deadline)
         if any(self._heard):
             views["age"] = np.where(np.isnan(self._said), 0.0, now - self._said)
-        self._look_up(keys, each, who, prompt)
+        self._look_up(names, each, who, prompt)
         avoided = avoid is not None and views["open"][avoid] and int(views["open"].sum()) > 1
         if avoided:
             views["open"][avoid] = 0
-        before = None if self._log is None else self._memory.copy()
+        before = b"" if self._note is None else self._memory.tobytes()
         place = _open_place(self._choose(self._ask, views, self._memory, self._knobs, now), views)
-        if self._log is not None:
-            self._log.write(msgspec.json.encode(_line(now, self._ask, views, before, place)) + b"\n")
+        if self._note is not None:
+            self._note(partial(_line, now, self._ask.tobytes(), views.tobytes(), before, place))
         if avoided:
             views["open"][avoid] = 1
         if place < 0:
             return None
-        self._book(place, keys, who, prompt, output, now)
+        self._book(place, names, who, prompt, output, now)
         return Routed(self._number, place)
 
     def answered(self, number: int, now: float) -> None:
@@ -191,22 +196,22 @@ class Router:
         """What a replica has in its cache is not known any more; what was sent there is."""
         self.held[self.index["name"] >= 0, place] = 0
 
-    def _look_up(self, keys: Any, each: int, who: int, prompt: int) -> None:
+    def _look_up(self, names: Sequence[int], each: int, who: int, prompt: int) -> None:
         sees = self.policy.sees
         if sees & {"prefix", "cache"}:
-            _look(self.index, self.held, keys, self.views, each)
+            _look(self.index, self.held, np.array(names, np.int64), self.views, each)
             np.minimum(self.views["cached"], prompt, out=self.views["cached"])
         if "session" in sees:
             home = prefixes.find_home(self.index, who)
             self.views["home"] = self.held[home] if home else 0
 
-    def _book(self, place: int, keys: Any, who: int, prompt: int, output: int, now: float) -> None:
+    def _book(self, place: int, names: Sequence[int], who: int, prompt: int, output: int, now: float) -> None:
         uncached = prompt - int(self._columns["cached"][place])
         before = int(self._columns["sent_prefill"][place])
         self._sent[self._number] = _Sent(place, now, before + uncached, uncached, prompt + output)
         self._count(place, 1, uncached, prompt + output)
         if self.policy.sees & {"prefix", "cache"} and place not in self._exact:
-            _learn(self.index, self.held, keys, place)
+            _learn(self.index, self.held, np.array(names, np.int64), place)
         if "session" in self.policy.sees:
             _learn_home(self.index, self.held, who, place)
 
@@ -235,15 +240,22 @@ def _header(policy: Policy, replicas: int, seed: int) -> dict[str, Any]:
     }
 
 
-def _line(now: float, ask: Any, views: Any, memory: Any, place: int) -> dict[str, Any]:
-    some = np.flatnonzero(memory)
-    return {
-        "now": now,
-        "ask": ask.tolist()[0],
-        "views": views.tolist(),
-        "memory": [some.tolist(), memory[some].tolist()],
-        "place": place,
-    }
+def _encoded(said: dict[str, Any]) -> bytes:
+    return msgspec.json.encode(said) + b"\n"
+
+
+def _line(now: float, ask: bytes, views: bytes, memory: bytes, place: int) -> bytes:
+    kept = np.frombuffer(memory, np.int64)
+    some = np.flatnonzero(kept)
+    return _encoded(
+        {
+            "now": now,
+            "ask": np.frombuffer(ask, ASK).tolist()[0],
+            "views": np.frombuffer(views, VIEW).tolist(),
+            "memory": [some.tolist(), kept[some].tolist()],
+            "place": place,
+        }
+    )
 
 
 class Replayed(NamedTuple):
