@@ -69,15 +69,16 @@ class _Visitor(web.RequestHandler):
         super().data_received(data)
         if self.asking:
             return
-        if self._waiter and self._messages and isinstance(self._messages[0][0], RawRequestMessage):
-            self.hall.begin(self, *self._messages[0])  # before the task of this connection is woken
+        came = getattr(self, "_waiter", None) and getattr(self, "_messages", None)  # aiohttp's own: if it has them
+        if came and isinstance(came[0][0], RawRequestMessage):
+            self.hall.begin(self, *came[0])  # before the task of this connection is woken
         elif not self.begun:
             self.begun = True
             self._wait(self.hall.slowest_s, self._give_up)
 
     def resume_reading(self, resume_parser: bool = True) -> None:
         """Whoever takes a body calls it, paused or not."""
-        if self._reading_paused:
+        if getattr(self, "_reading_paused", True):
             super().resume_reading(resume_parser)
 
     def head_came(self) -> None:
