@@ -67,17 +67,32 @@ class RowFacts(NamedTuple):
         return RowFacts._make(column[rows] for column in self)
 
 
+class GapCounts(NamedTuple):
+    """Gaps by block and bin: 256 at a time, and the rest of them in bytes, which stay in the fastest cache."""
+
+    many: Ints
+    few: NDArray[np.uint8]
+
+    @classmethod
+    def of(cls, blocks: int) -> "GapCounts":
+        return cls(np.zeros((blocks, BINS), np.int64), np.zeros((blocks, BINS), np.uint8))
+
+    def total(self) -> Ints:
+        return self.many + self.few
+
+
 @njit(cache=True, nogil=True)
 def scan(
-    ns: Ints, offsets: Ints, plan: ScanPlan, histogram: Ints, gaps: Ints, places: NDArray[np.uint32], out: RowFacts
+    ns: Ints, offsets: Ints, plan: ScanPlan, counts: GapCounts, gaps: Ints, places: NDArray[np.uint32], out: RowFacts
 ) -> tuple[int, int]:
-    """Fill `out` and count gaps into `histogram[block, bin]`; write them to `gaps` too while it has room.
+    """Fill `out` and count gaps; write them to `gaps` too while it has room.
 
     The tokens of row r came at ns[offsets[r] : offsets[r + 1]]. Returns how many gaps were written, and the first row
     whose tokens run backwards or -1.
     """
     # Unpacked here: inside the loop each access to a tuple's array would touch its reference count.
     arrival, objective, block_of, first_ns, pace_ns = plan
+    many, few = counts
     first, last, longest, shortest, reach, qoe, fluidity = out
     written = 0
     for row in range(offsets.size - 1):
@@ -86,13 +101,13 @@ def scan(
             continue
         pace = pace_ns[objective[row]]
         first[row], last[row] = times[0], times[times.size - 1]
-        longest[row], shortest[row], reach[row] = _extremes(times, pace)
+        longest[row], shortest[row], reach[row] = _extremes(times, pace, places)
         if shortest[row] < 0:
             return written, row
         if block_of[row] >= 0:
-            _count_gaps(times, places[: times.size - 1], histogram[block_of[row]])
+            _count(places, times.size - 1, block_of[row], many, few)
             if written + times.size - 1 <= gaps.size:
-                _write_gaps(times, gaps[written:])
+                _write_gaps(times, gaps, written)
                 written += times.size - 1
         qoe[row], fluidity[row] = _smoothness(times, pace, arrival[row] + first_ns[objective[row]], reach[row])
     return written, -1
@@ -123,8 +138,11 @@ def reach_at_pace(ns: Ints, offsets: Ints, pace: int, reach: Ints) -> None:
     """M_n of each row at a pace other than the plan's."""
     for row in range(offsets.size - 1):
         times = ns[offsets[row] : offsets[row + 1]]
+        latest = LONG_AGO
+        for i in range(1, times.size):
+            latest = max(latest, times[i] - pace * (i + 1))
         if times.size:
-            reach[row] = _extremes(times, pace)[2]
+            reach[row] = latest
 
 
 @njit(cache=True, nogil=True)
@@ -150,40 +168,41 @@ def bin_edges_and_values() -> tuple[Floats, Floats]:
 
 
 @njit(cache=True, nogil=True)
-def _extremes(times: Ints, pace: int) -> tuple[int, int, int]:
+def _extremes(times: Ints, pace: int, places: NDArray[np.uint32]) -> tuple[int, int, int]:
     """Longest and shortest gap, and max of t_i - pace * i over the tokens after the first (LONG_AGO if there are none).
 
-    The first token's deadline is a matter of its own.
+    The first token's deadline is a matter of its own. Beside it, the bin of each gap: the exponent and leading mantissa
+    bits of its floating-point form; bin 0 is no gap at all.
     """
     if times.size < 2:
         return 0, 0, LONG_AGO
     longest = shortest = times[1] - times[0]
-    reach = LONG_AGO
+    reach, due = LONG_AGO, pace
     for i in range(times.size - 1):
         gap = times[i + 1] - times[i]
+        due += pace
         longest = max(longest, gap)
         shortest = min(shortest, gap)
-        reach = max(reach, times[i + 1] - pace * (i + 2))
+        reach = max(reach, times[i + 1] - due)
+        bits = np.float64(gap).view(np.int64)
+        places[i] = min(max(int(bits >> _SHIFT) - _BIAS, 0), BINS - 1)
     return longest, shortest, reach
 
 
 @njit(cache=True, nogil=True)
-def _count_gaps(times: Ints, places: NDArray[np.uint32], counts: Ints) -> None:
-    """A gap's bin is the exponent and leading mantissa bits of its floating-point form; bin 0 is no gap at all.
-
-    All bins are found before any is counted: vector instructions do that, and cannot do both.
-    """
-    for i in range(places.size):
-        bits = np.float64(times[i + 1] - times[i]).view(np.int64)
-        places[i] = min(max(int(bits >> _SHIFT) - _BIAS, 0), BINS - 1)
-    for place in places:
-        counts[place] += 1
+def _count(places: NDArray[np.uint32], n: int, block: int, many: Ints, few: NDArray[np.uint8]) -> None:
+    """When all bins of a row are found: vector instructions do that, and cannot do both."""
+    for i in range(n):
+        place = places[i]
+        few[block, place] += 1
+        if few[block, place] == 0:
+            many[block, place] += 256
 
 
 @njit(cache=True, nogil=True)
-def _write_gaps(times: Ints, gaps: Ints) -> None:
+def _write_gaps(times: Ints, gaps: Ints, written: int) -> None:
     for i in range(times.size - 1):
-        gaps[i] = times[i + 1] - times[i]
+        gaps[written + i] = times[i + 1] - times[i]
 
 
 @njit(cache=True, nogil=True)
