@@ -109,7 +109,7 @@ def scan(
         if block_of[row] >= 0:
             _count(places, times.size - 1, block_of[row], many, few)
             if written + times.size - 1 <= gaps.size:
-                _write_gaps(times, gaps, written)
+                _write_gaps(times, gaps[written:])
                 written += times.size - 1
         qoe[row], fluidity[row] = _smoothness(times, pace, arrival[row] + first_ns[objective[row]], reach[row])
     return written, -1
@@ -202,9 +202,9 @@ def _count(places: NDArray[np.uint32], n: int, block: int, many: Ints, few: NDAr
 
 
 @njit(cache=True, nogil=True)
-def _write_gaps(times: Ints, gaps: Ints, written: int) -> None:
+def _write_gaps(times: Ints, gaps: Ints) -> None:
     for i in range(times.size - 1):
-        gaps[written + i] = times[i + 1] - times[i]
+        gaps[i] = times[i + 1] - times[i]
 
 
 @njit(cache=True, nogil=True)
