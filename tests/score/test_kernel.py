@@ -13,7 +13,7 @@ from openloop.score import kernel
 Ints = NDArray[np.int64]
 
 MS = 1_000_000
-PLACES = np.empty(100, np.uint32)
+PLACES = np.empty(1000, np.uint32)
 
 gaps = st.lists(st.integers(0, 400 * MS), min_size=1, max_size=25)
 
@@ -32,11 +32,11 @@ def scan(
         np.array([first_ns]),
         np.array([pace_ns]),
     )
-    histogram, written, facts = np.zeros((3, kernel.BINS), np.int64), np.zeros(1000, np.int64), kernel.RowFacts.of(rows)
+    counts, written, facts = kernel.GapCounts.of(3), np.zeros(1000, np.int64), kernel.RowFacts.of(rows)
     kernels: dict[bool, Any] = {True: kernel.scan, False: kernel.scan.py_func}
-    count, backwards = kernels[compiled](ns, offsets, plan, histogram, written, PLACES, facts)
+    count, backwards = kernels[compiled](ns, offsets, plan, counts, written, PLACES, facts)
     assert backwards == -1
-    return facts, histogram, written[:count]
+    return facts, counts.total(), written[:count]
 
 
 def qoe_by_area(times: Ints, first: int, pace: int) -> float:
@@ -123,9 +123,8 @@ def test_tokens_that_run_backwards_are_found() -> None:
     plan = kernel.ScanPlan(
         np.zeros(2, np.int64), np.zeros(2, np.int32), np.zeros(2, np.int32), np.array([0]), np.array([1])
     )
-    histogram = np.zeros((1, kernel.BINS), np.int64)
     _, backwards = kernel.scan(
-        ns, np.array([0, 2, 4]), plan, histogram, np.zeros(9, np.int64), PLACES, kernel.RowFacts.of(2)
+        ns, np.array([0, 2, 4]), plan, kernel.GapCounts.of(1), np.zeros(9, np.int64), PLACES, kernel.RowFacts.of(2)
     )
     assert backwards == 1
 
@@ -136,16 +135,30 @@ def test_gaps_beyond_the_room_for_them_are_still_counted() -> None:
     plan = kernel.ScanPlan(
         np.zeros(1, np.int64), np.zeros(1, np.int32), np.zeros(1, np.int32), np.array([0]), np.array([1])
     )
-    histogram = np.zeros((1, kernel.BINS), np.int64)
-    written, _ = kernel.scan(
-        ns, np.array([0, 10]), plan, histogram, np.zeros(8, np.int64), PLACES, kernel.RowFacts.of(1)
-    )
+    counts = kernel.GapCounts.of(1)
+    written, _ = kernel.scan(ns, np.array([0, 10]), plan, counts, np.zeros(8, np.int64), PLACES, kernel.RowFacts.of(1))
     assert written == 0
-    assert histogram.sum() == 9
+    assert counts.total().sum() == 9
+
+
+@pytest.mark.parametrize("tokens", [255, 256, 257, 258, 1000])
+def test_a_bin_counts_on_when_its_byte_is_full(tokens: int) -> None:
+    _, histogram, written = scan([np.arange(tokens) * MS], 0, 1)
+    (place,) = np.flatnonzero(histogram[0])
+    assert histogram[0, place] == len(written) == tokens - 1
+
+
+def sorted_floats(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    return kernel.sort_floats(values, np.empty((2, len(values)), np.int64), np.empty(1 << kernel.DIGIT, np.int64))
 
 
 @given(st.lists(st.floats(allow_nan=False)))
 def test_floats_are_sorted_as_numpy_does(values: list[float]) -> None:
-    np.testing.assert_array_equal(
-        kernel.sort_floats(np.array(values), np.empty((2, len(values)), np.int64)), np.sort(values)
-    )
+    np.testing.assert_array_equal(sorted_floats(np.array(values)), np.sort(values))
+
+
+@pytest.mark.parametrize("far", [1.0, 0.0, -1.0, np.inf])
+def test_floats_are_sorted_whether_or_not_their_highest_digits_tell_them_apart(far: float) -> None:
+    values = 1 + np.random.default_rng(0).permutation(1000) / 1e9
+    values[500] = far
+    np.testing.assert_array_equal(sorted_floats(values), np.sort(values))

@@ -155,9 +155,7 @@ def test_pooled_gaps_are_exact_while_they_fit_and_close_when_they_do_not() -> No
             np.zeros(1, np.int64), np.zeros(1, np.int32), np.zeros(1, np.int32), np.array([0]), np.array([1])
         )
         offsets, places = np.array([0, len(times)]), np.empty(len(times), np.uint32)
-        written, _ = kernel.scan(
-            times, offsets, plan, collected.histogram, collected.room, places, kernel.RowFacts.of(1)
-        )
+        written, _ = kernel.scan(times, offsets, plan, collected.counts, collected.room, places, kernel.RowFacts.of(1))
         collected.written = written
         collected.close(int(gaps.sum()))
         return collected

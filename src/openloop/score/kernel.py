@@ -28,7 +28,9 @@ _SHIFT = 52 - MANTISSA_BITS
 _BIAS = (1023 << MANTISSA_BITS) - 1
 
 LONG_AGO = -(1 << 62)
-LOWEST = -(1 << 63)
+LOWEST, HIGHEST = -(1 << 63), (1 << 63) - 1
+DIGIT = 10  # bits that floats are sorted by at a time
+_MASK = (1 << DIGIT) - 1
 
 
 # Numba keeps code on disk by a function's name and line, and cannot read it once one of these has another name: who
@@ -67,17 +69,32 @@ class RowFacts(NamedTuple):
         return RowFacts._make(column[rows] for column in self)
 
 
+class GapCounts(NamedTuple):
+    """Gaps by block and bin: 256 at a time, and the rest of them in bytes, which stay in the fastest cache."""
+
+    many: Ints
+    few: NDArray[np.uint8]
+
+    @classmethod
+    def of(cls, blocks: int) -> "GapCounts":
+        return cls(np.zeros((blocks, BINS), np.int64), np.zeros((blocks, BINS), np.uint8))
+
+    def total(self) -> Ints:
+        return self.many + self.few
+
+
 @njit(cache=True, nogil=True)
 def scan(
-    ns: Ints, offsets: Ints, plan: ScanPlan, histogram: Ints, gaps: Ints, places: NDArray[np.uint32], out: RowFacts
+    ns: Ints, offsets: Ints, plan: ScanPlan, counts: GapCounts, gaps: Ints, places: NDArray[np.uint32], out: RowFacts
 ) -> tuple[int, int]:
-    """Fill `out` and count gaps into `histogram[block, bin]`; write them to `gaps` too while it has room.
+    """Fill `out` and count gaps; write them to `gaps` too while it has room.
 
     The tokens of row r came at ns[offsets[r] : offsets[r + 1]]. Returns how many gaps were written, and the first row
     whose tokens run backwards or -1.
     """
     # Unpacked here: inside the loop each access to a tuple's array would touch its reference count.
     arrival, objective, block_of, first_ns, pace_ns = plan
+    many, few = counts
     first, last, longest, shortest, reach, qoe, fluidity = out
     written = 0
     for row in range(offsets.size - 1):
@@ -86,11 +103,11 @@ def scan(
             continue
         pace = pace_ns[objective[row]]
         first[row], last[row] = times[0], times[times.size - 1]
-        longest[row], shortest[row], reach[row] = _extremes(times, pace)
+        longest[row], shortest[row], reach[row] = _extremes(times, pace, places)
         if shortest[row] < 0:
             return written, row
         if block_of[row] >= 0:
-            _count_gaps(times, places[: times.size - 1], histogram[block_of[row]])
+            _count(places, times.size - 1, block_of[row], many, few)
             if written + times.size - 1 <= gaps.size:
                 _write_gaps(times, gaps[written:])
                 written += times.size - 1
@@ -123,8 +140,11 @@ def reach_at_pace(ns: Ints, offsets: Ints, pace: int, reach: Ints) -> None:
     """M_n of each row at a pace other than the plan's."""
     for row in range(offsets.size - 1):
         times = ns[offsets[row] : offsets[row + 1]]
+        latest = LONG_AGO
+        for i in range(1, times.size):
+            latest = max(latest, times[i] - pace * (i + 1))
         if times.size:
-            reach[row] = _extremes(times, pace)[2]
+            reach[row] = latest
 
 
 @njit(cache=True, nogil=True)
@@ -150,34 +170,35 @@ def bin_edges_and_values() -> tuple[Floats, Floats]:
 
 
 @njit(cache=True, nogil=True)
-def _extremes(times: Ints, pace: int) -> tuple[int, int, int]:
+def _extremes(times: Ints, pace: int, places: NDArray[np.uint32]) -> tuple[int, int, int]:
     """Longest and shortest gap, and max of t_i - pace * i over the tokens after the first (LONG_AGO if there are none).
 
-    The first token's deadline is a matter of its own.
+    The first token's deadline is a matter of its own. Beside it, the bin of each gap: the exponent and leading mantissa
+    bits of its floating-point form; bin 0 is no gap at all.
     """
     if times.size < 2:
         return 0, 0, LONG_AGO
     longest = shortest = times[1] - times[0]
-    reach = LONG_AGO
+    reach, due = LONG_AGO, pace
     for i in range(times.size - 1):
         gap = times[i + 1] - times[i]
+        due += pace
         longest = max(longest, gap)
         shortest = min(shortest, gap)
-        reach = max(reach, times[i + 1] - pace * (i + 2))
+        reach = max(reach, times[i + 1] - due)
+        bits = np.float64(gap).view(np.int64)
+        places[i] = min(max(int(bits >> _SHIFT) - _BIAS, 0), BINS - 1)
     return longest, shortest, reach
 
 
 @njit(cache=True, nogil=True)
-def _count_gaps(times: Ints, places: NDArray[np.uint32], counts: Ints) -> None:
-    """A gap's bin is the exponent and leading mantissa bits of its floating-point form; bin 0 is no gap at all.
-
-    All bins are found before any is counted: vector instructions do that, and cannot do both.
-    """
-    for i in range(places.size):
-        bits = np.float64(times[i + 1] - times[i]).view(np.int64)
-        places[i] = min(max(int(bits >> _SHIFT) - _BIAS, 0), BINS - 1)
-    for place in places:
-        counts[place] += 1
+def _count(places: NDArray[np.uint32], n: int, block: int, many: Ints, few: NDArray[np.uint8]) -> None:
+    """When all bins of a row are found: vector instructions do that, and cannot do both."""
+    for i in range(n):
+        place = places[i]
+        few[block, place] += 1
+        if few[block, place] == 0:
+            many[block, place] += 256
 
 
 @njit(cache=True, nogil=True)
@@ -215,27 +236,59 @@ def _fluidity(times: Ints, pace: int, due: int) -> float:
 
 
 @njit(cache=True, nogil=True)
-def sort_floats(values: Floats, room: Ints) -> Floats:
-    """A sorted copy of values none of which is NaN, in one of the two rows of `room`; byte by byte from the lowest.
+def sort_floats(values: Floats, room: Ints, starts: Ints) -> Floats:
+    """A sorted copy of values none of which is NaN, in one of the two rows of `room`; `starts` has 2**DIGIT places.
 
-    For many values: numpy's sort by vector instructions takes five times as long on some processors that have them.
+    For many values: numpy's sort by vector instructions takes ten times as long on some processors that have them. The
+    highest digits put nearly all in order, and the rest move to their places; where these are far, all digits are used.
     """
     keys, other = room[0], room[1]
-    for i, bits in enumerate(values.view(np.int64)):  # to what is in order as unsigned integers
-        keys[i] = bits ^ ((bits >> 63) | LOWEST)
-    for shift in range(0, 64, 8):
-        starts = np.zeros(257, np.int64)
-        for key in keys:
-            starts[((key >> shift) & 255) + 1] += 1
-        if starts.max() == keys.size:  # all alike in this byte
-            continue
-        starts = np.cumsum(starts)
-        for key in keys:
-            byte = (key >> shift) & 255
-            other[starts[byte]] = key
-            starts[byte] += 1
-        keys, other = other, keys
+    lowest, highest = HIGHEST, LOWEST
+    for i, bits in enumerate(values.view(np.int64)):  # to what is in order as integers
+        key = bits ^ ((bits >> 63) & HIGHEST)
+        keys[i], lowest, highest = key, min(lowest, key), max(highest, key)
+    width = 0
+    while width < 64 and (highest - lowest) >> width:
+        width += 1
+    for low in (max(width - 3 * DIGIT, 0), 0):
+        for shift in range(low, width, DIGIT):
+            _order(keys, other, lowest, shift, starts)
+            keys, other = other, keys
+        if _put_in_place(keys):
+            break
     for i, key in enumerate(keys):
-        keys[i] = key ^ (~(key >> 63) | LOWEST)
+        keys[i] = key ^ ((key >> 63) & HIGHEST)
     found: Floats = keys.view(np.float64)
     return found
+
+
+@njit(cache=True, nogil=True)
+def _order(keys: Ints, ordered: Ints, lowest: int, shift: int, starts: Ints) -> None:
+    """By one digit, and else as they are."""
+    starts[:] = 0
+    for key in keys:
+        starts[((key - lowest) >> shift) & _MASK] += 1
+    place = 0
+    for digit, count in enumerate(starts):
+        starts[digit] = place
+        place += count
+    for key in keys:
+        digit = ((key - lowest) >> shift) & _MASK
+        ordered[starts[digit]] = key
+        starts[digit] += 1
+
+
+@njit(cache=True, nogil=True)
+def _put_in_place(keys: Ints) -> bool:
+    """Each behind all that are smaller; False where too many moves are needed, and not all are made."""
+    moves = 0
+    for i, key in enumerate(keys):
+        place = i
+        while place and keys[place - 1] > key:
+            keys[place] = keys[place - 1]
+            place -= 1
+        keys[place] = key
+        moves += i - place
+        if moves > keys.size:
+            return False
+    return True

@@ -57,7 +57,7 @@ class GapPool:
     EXACT = 1 << 23
 
     def __init__(self, num_events: int) -> None:
-        self.histogram = np.zeros((BLOCKS, kernel.BINS), np.int64)
+        self.counts = kernel.GapCounts.of(BLOCKS)
         self.room = np.empty(self.EXACT if num_events <= self.EXACT else 0, np.int64)
         self.written = 0
         self.mean = np.nan
@@ -65,6 +65,7 @@ class GapPool:
     def close(self, total_ns: int) -> None:
         """Rank what was collected; `total_ns` is the sum of all gaps. Nothing is added after this."""
         self._lows, self._values = (edges / 1e9 for edges in kernel.bin_edges_and_values())
+        self.histogram = self.counts.total()
         self._cumulative = np.cumsum(self.histogram.sum(axis=0))
         self.n = int(self._cumulative[-1])
         self.mean = total_ns / 1e9 / self.n if self.n else np.nan
@@ -131,7 +132,7 @@ def _read_batch(batch: pa.RecordBatch, plan: StreamPlan, streams: Streams, rows:
     gaps, facts = streams.gaps, streams.facts.part(rows)
     places = np.empty(lengths.max(initial=0), np.uint32)
     written, backwards = kernel.scan(
-        ns, offsets, plan.rows.part(rows), gaps.histogram, gaps.room[gaps.written :], places, facts
+        ns, offsets, plan.rows.part(rows), gaps.counts, gaps.room[gaps.written :], places, facts
     )
     gaps.written += written
     for pace, reach in streams.reach_at.items():
