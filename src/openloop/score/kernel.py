@@ -80,7 +80,12 @@ class GapCounts(NamedTuple):
         return cls(np.zeros((blocks, BINS), np.int64), np.zeros((blocks, BINS), np.uint8))
 
     def total(self) -> Ints:
-        return self.many + self.few
+        """All of them; few bins have any, and the others are not touched."""
+        many, few = self.many.reshape(-1), self.few.reshape(-1)
+        some = np.flatnonzero(few)
+        many[some] += few[some]
+        few[some] = 0
+        return self.many
 
 
 @njit(cache=True, nogil=True)
