@@ -1,12 +1,13 @@
 """openloop as a load generator beside its peers: how far from the truth, and at what cost?
 
-    python bench/load.py [--rates 100,300] [--k6 K6] [--vllm PYTHON] [--guidellm GUIDELLM]
+    python bench/load.py [--rates 100,300] [--times 3] [--k6 K6] [--vllm PYTHON] [--guidellm GUIDELLM]
         [--aiperf AIPERF] [--locust LOCUST] [--tokenizer FOLDER]
 
 One after the other, each tool drives the same endpoint, which notes when each request arrived and each token was
 written. The endpoint has the first core and the tool the last. Printed are the rate and the variation of gaps at the
 endpoint, the p50 and p99 of TTFT as the tool reports them minus the true ones, and the processor time of 1,000 more
-requests: that of a run minus that of a run of one second, so that starting the tool does not count.
+requests: that of a run minus that of a run of one second, so that starting the tool does not count. A machine that is
+shared is now faster and now slower: with --times, all tools have several turns, and the medians are compared.
 """
 
 import argparse
@@ -20,6 +21,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 
 import numpy as np
 
@@ -246,6 +248,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rates", default="100,300,1000,3000")
     parser.add_argument("--for", dest="seconds", type=float, default=10.0)
+    parser.add_argument("--times", type=int, default=1, help="turns that each tool has")
     parser.add_argument("--vllm", help="a Python that can import vllm")
     parser.add_argument("--k6", help="the program k6")
     parser.add_argument("--guidellm", help="the program guidellm")
@@ -267,14 +270,17 @@ def main() -> None:
         tools["guidellm"] = guidellm(arguments.guidellm, arguments.tokenizer)
     cores = sorted(os.sched_getaffinity(0))
     print("tool             offered  arrived     cv  p50 off/ms  p99 off/ms  cpu s/1000   stolen")
-    costs: dict[str, dict[float, float]] = {name: {} for name in tools}
+    turns: dict[tuple[str, float], list[float]] = {}
     with endpoint_process(ENGINE, cores[0]) as server:
         os.sched_setaffinity(0, {cores[-1]})
         openloop(server.url, 50.0, 1.0)  # imports and compiled code: what is loaded once does not count
-        for rate in map(float, arguments.rates.split(",")):
+        for rate in [float(rate) for _ in range(arguments.times) for rate in arguments.rates.split(",")]:
             for name, tool in tools.items():
                 if name == "openloop" or rate <= arguments.most:
-                    costs[name][rate] = measure(name, tool, server, rate, arguments.seconds)
+                    turns.setdefault((name, rate), []).append(measure(name, tool, server, rate, arguments.seconds))
+    costs: dict[str, dict[float, float]] = {name: {} for name in tools}
+    for (name, rate), found in turns.items():
+        costs[name][rate] = median(found)
     ours = costs["openloop"]
     highest = max(ours)
     for name in list(tools)[1:]:
