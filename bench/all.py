@@ -54,6 +54,7 @@ def main() -> None:
         if name == "load":
             arguments += shlex.split(os.environ.get("OPENLOOP_PEERS", ""))
         kept = [row for row in kept if f"`bench/{name}.py`" not in row] + rows_of(name, arguments)
+    kept.sort(key=lambda row: list(BENCHES).index(row.rpartition("bench/")[2].partition(".py")[0]))
     table = "\n".join(["| what | openloop | against | ratio | aim | by |", "|---|---|---|---|---|---|", *kept])
     machine = f"{os.cpu_count()} cores ({platform.machine()}), Python {platform.python_version()}"
     text = f"<!-- measured -->\nOn {machine}:\n\n{table}\n<!-- end -->"
