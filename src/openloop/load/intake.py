@@ -346,11 +346,9 @@ class Intake:
     def note_gaps(self, rest: Rest) -> None:
         """Between its reads; and how long it is to rest, and what to count, from now on."""
         state = self.state
-        rest.gaps, rest.brisk, rest.lively = (
-            rest.gaps + state.gaps,
-            rest.brisk + state.brisk,
-            rest.lively + state.lively,
-        )
+        rest.gaps += state.gaps
+        rest.brisk += state.brisk
+        rest.lively += state.lively
         rest.adapt()
         state.gaps = state.brisk = state.lively = 0
         state.rest_ns, state.brisk_ns, state.lively_ns = rest.ns, rest.brisk_ns, rest.lively_ns

@@ -113,12 +113,14 @@ class JsonTarget(HttpTarget):
     def body(self, ask: Ask) -> dict[str, Any]:
         """What it says besides the model."""
 
-    def hear(self, said: list[Any], sizes: list[int], data: list[bytes], found: Outcome) -> list[int]:  # noqa: ARG002
-        """Read the runs of a stream, each by its first event and how many there are; the numbers of those with words.
-
-        Of a server that never streams, none has.
-        """
+    def hear(self, said: list[Any], data: list[bytes], found: Outcome) -> list[int]:  # noqa: ARG002
+        """Read the runs of a stream, each by its first event, which is there as it came as well; the numbers of those
+        with words. Of a server that never streams, none has."""
         return []
+
+    def tokens(self, said: list[Any], sizes: list[int], spoken: list[int]) -> list[int] | None:  # noqa: ARG002
+        """How many each event with words brought, if the server tells; there are so many events in each run."""
+        return None
 
     @abstractmethod
     def hear_all(self, said: Any, found: Outcome) -> bool:
@@ -138,8 +140,10 @@ class JsonTarget(HttpTarget):
         if b"[DONE]" in data:
             data = data[: data.index(b"[DONE]")]
         said, bad = _decode_all(self.event, data)
+        spoken = self.hear(said, data, found)
+        found.event_tokens = self.tokens(said, sizes, spoken)
         ends, reads = list(accumulate(sizes)), set[int]()
-        for run in self.hear(said, sizes, data, found):
+        for run in spoken:
             span = slice(ends[run] - sizes[run], ends[run])
             found.event_ns += stamps[span]
             reads.update(blocks[span])

@@ -75,7 +75,7 @@ class Messages(JsonTarget):
         most = MOST_OUTPUT if ask.output_tokens is None else ask.output_tokens
         return {**said, "max_tokens": most, "stream": self.stream}
 
-    def hear(self, said: list[_Said], sizes: list[int], data: list[bytes], found: Outcome) -> list[int]:  # noqa: ARG002
+    def hear(self, said: list[_Said], data: list[bytes], found: Outcome) -> list[int]:
         spoken: list[int] = []
         texts = []
         for run, each in enumerate(said):

@@ -28,7 +28,7 @@ class _OpenAI(JsonTarget):
             body["stream_options"] = {"include_usage": True}
         return body
 
-    def hear(self, said: list[Said], sizes: list[int], data: list[bytes], found: Outcome) -> list[int]:
+    def hear(self, said: list[Said], data: list[bytes], found: Outcome) -> list[int]:
         """A role, an empty delta, usage and comments are no words."""
         spoken: list[int] = []
         for run, each in enumerate(said):
@@ -36,10 +36,28 @@ class _OpenAI(JsonTarget):
                 spoken.append(run)
             elif each.error is not None:
                 break
-        found.event_tokens = _tokens(said, sizes, spoken)
         if self.keep_text:
             found.text = "".join([_text(choice) for run in spoken for choice in said[run].choices or ()])
         return spoken
+
+    def tokens(self, said: list[Said], sizes: list[int], spoken: list[int]) -> list[int] | None:
+        """It tells by usage so far in each event, or by a list of tokens in each.
+
+        Tokens of an event without words, as where a letter is not whole yet, come with the next.
+        """
+        if not (spoken and (said[spoken[0]].usage or listed(said[spoken[0]]))):
+            return None
+        events = [(each, run) for run, each in enumerate(said) for _ in range(sizes[run])]
+        so_far = accumulate(listed(each) for each, _ in events)
+        words = set(spoken)
+        heard = [(each, total) for (each, run), total in zip(events, so_far, strict=True) if run in words]
+        totals = [each.usage.completion_tokens if each.usage else None for each, _ in heard]
+        if None in totals:
+            totals = [total if listed(each) else None for each, total in heard]
+        known = [total for total in totals if total is not None]
+        if len(known) < len(totals):
+            return None
+        return [after - before for before, after in pairwise([0, *known])]
 
     def hear_all(self, said: Said, found: Outcome) -> bool:
         if self.keep_text:
@@ -69,24 +87,3 @@ def _text(choice: Choice) -> str:
     """Visible words; of several answers, those of the first."""
     said = choice.delta or choice.message
     return (choice.text or (said and said.content) or "") if not choice.index else ""
-
-
-def _tokens(said: list[Said], sizes: list[int], spoken: list[int]) -> list[int] | None:
-    """How many tokens each event with words brought, if the server tells.
-
-    It tells by usage so far in each, or by a list of tokens in each. Tokens of an event without words, as where a
-    letter is not whole yet, come with the next.
-    """
-    if not (spoken and (said[spoken[0]].usage or listed(said[spoken[0]]))):
-        return None
-    events = [(each, run) for run, each in enumerate(said) for _ in range(sizes[run])]
-    so_far = accumulate(listed(each) for each, _ in events)
-    words = set(spoken)
-    heard = [(each, total) for (each, run), total in zip(events, so_far, strict=True) if run in words]
-    totals = [each.usage.completion_tokens if each.usage else None for each, _ in heard]
-    if None in totals:
-        totals = [total if listed(each) else None for each, total in heard]
-    known = [total for total in totals if total is not None]
-    if len(known) < len(totals):
-        return None
-    return [after - before for before, after in pairwise([0, *known])]

@@ -67,7 +67,7 @@ class Responses(JsonTarget):
         said = {"input": [{"role": role, "content": text} for role, text in ask.messages], "stream": self.stream}
         return said if ask.output_tokens is None else said | {"max_output_tokens": ask.output_tokens}
 
-    def hear(self, said: list[_Said], sizes: list[int], data: list[bytes], found: Outcome) -> list[int]:  # noqa: ARG002
+    def hear(self, said: list[_Said], data: list[bytes], found: Outcome) -> list[int]:
         """Any delta has words: of text, reasoning, a refusal or the arguments of a call."""
         spoken = []
         for run, each in enumerate(said):
