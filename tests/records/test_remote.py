@@ -54,7 +54,14 @@ def test_a_file_of_another_tool_may_be_elsewhere() -> None:
 def test_what_cannot_be_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(RunError, match="does not exist"):
         open_any("memory://absent/run")
-    for url in ("nonsense://absent/run", "reference://x", "zip://x", "http://[", "http://127.0.0.1:1/run"):
+    for url in (
+        "nonsense://absent/run",
+        "reference://x",
+        "zip://x",
+        "http://[",
+        "data:,x://",
+        "http://127.0.0.1:1/run",
+    ):
         with pytest.raises(RunError, match="cannot be reached"):
             open_any(url)
     with pytest.raises(RunError, match="written as it goes to a folder here"):

@@ -21,6 +21,7 @@ def locate(path: str | Path) -> Path:
         with warnings.catch_warnings(action="ignore"):
             found = import_module("upath").UPath(str(path))
             found.is_dir()  # asks for the package of that store, and the store
+            found.parent / found.name  # which has folders
     except ImportError as error:
         raise RunError(f"{path} cannot be reached: {error}; pip install 'openloop[remote]' and what it names") from None
     except Exception as error:  # stores are of many makers, and each says in its own way that it lacks something
