@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from openloop.export import export
     from openloop.frontier import Frontier, open_frontier, sweep
     from openloop.load import load
-    from openloop.load.conductor import Load, drive
+    from openloop.load.conductor import drive
+    from openloop.load.plan import Load
     from openloop.quality.grading import grade_run
     from openloop.records import (
         Manifest,

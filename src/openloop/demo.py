@@ -10,7 +10,8 @@ from openloop.errors import RunError
 from openloop.frontier.folder import SweepAsked, make_frontier
 from openloop.frontier.point import PointRun, read_trial
 from openloop.load.address import find_place
-from openloop.load.conductor import Load, drive
+from openloop.load.conductor import drive
+from openloop.load.plan import Load
 from openloop.load.targets import Chat
 from openloop.report.chart import Chart
 from openloop.report.curve import frontier_report, frontier_subject

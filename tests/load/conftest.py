@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from openloop.load import conductor
+from openloop.load import crew
 from openloop.native.kept import PLAIN
 
 
@@ -13,8 +13,8 @@ from openloop.native.kept import PLAIN
 def either_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers send and read by machine code, where there is any, and otherwise by themselves."""
     if request.param == "Python":
-        monkeypatch.setattr(conductor, "intake_code", lambda: b"")
+        monkeypatch.setattr(crew, "intake_code", lambda: b"")
     elif sys.platform != "linux" or platform.machine() != "x86_64" or PLAIN:
         pytest.skip("no machine code of ours runs here")
     else:
-        assert conductor.intake_code()
+        assert crew.intake_code()

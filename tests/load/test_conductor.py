@@ -25,7 +25,8 @@ from openloop.arrivals import Constant, Poisson, read_arrivals
 from openloop.distributions import Fixed
 from openloop.errors import SpecError
 from openloop.load.address import Address, Place, find_place
-from openloop.load.conductor import RARELY, Conductor, Load, Snapshot, drive
+from openloop.load.conductor import RARELY, Conductor, Snapshot, drive
+from openloop.load.plan import Load
 from openloop.load.targets import Chat
 from openloop.persistence import After, Hedge, Retry
 from openloop.records import read_now
@@ -829,7 +830,7 @@ def test_workers_are_of_our_session_and_not_of_our_group(server: RunningEndpoint
     seen: set[tuple[bool, bool]] = set()
 
     def look(_: Snapshot) -> None:
-        for pid in [worker.process.pid for worker in conductor.workers]:
+        for pid in [worker.process.pid for worker in conductor.crew.workers]:
             with contextlib.suppress(ProcessLookupError):
                 seen.add((os.getsid(pid) == os.getsid(0), os.getpgid(pid) == os.getpgid(0)))
 

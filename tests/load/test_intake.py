@@ -19,10 +19,11 @@ import pytest
 from openloop.arrivals import Constant
 from openloop.clock import READ, Poller, Rest
 from openloop.distributions import Fixed
-from openloop.load import conductor
+from openloop.load import crew
 from openloop.load.address import find_place
-from openloop.load.conductor import Load, drive
+from openloop.load.conductor import drive
 from openloop.load.intake import NEVER, SECOND, SIZE, Intake
+from openloop.load.plan import Load
 from openloop.load.targets import Chat
 from openloop.persistence import After, Hedge
 from openloop.workload import Synthetic, Workload
@@ -286,7 +287,7 @@ def test_a_body_is_in_chunks_if_that_is_the_last_thing_done_to_it(
 @pytest.fixture
 def wired() -> Iterator[Wired]:
     """Machine code that reads one of two sockets."""
-    code = conductor.intake_code()
+    code = crew.intake_code()
     if not code:
         pytest.skip("no machine code of ours runs here")
     ours, theirs = socket.socketpair()

@@ -18,7 +18,8 @@ import openloop as ol
 from openloop.arrivals import Poisson
 from openloop.distributions import Fixed, read_distribution
 from openloop.load.address import find_place
-from openloop.load.conductor import Load, drive
+from openloop.load.conductor import drive
+from openloop.load.plan import Load
 from openloop.load.targets import Chat
 from openloop.persistence import Repair, Retry
 from openloop.quality import read_gating

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from openloop.load import conductor
+from openloop.load import crew
 from openloop.load.address import Address
 from openloop.load.channel import Channel
 from openloop.load.worker import BROKEN, MANY, REST_NS, Plan, _Connection, _Request, _Worker
@@ -18,7 +18,7 @@ TIMEOUT_NS = 1 << 60
 @pytest.fixture(params=["machine code", "Python"])
 def worker(request: pytest.FixtureRequest) -> Iterator[_Worker]:
     ours, theirs = socket.socketpair()
-    code = conductor.intake_code() if request.param == "machine code" else b""
+    code = crew.intake_code() if request.param == "machine code" else b""
     plan = Plan([Address(socket.AF_INET, "127.0.0.1", 1)], TIMEOUT_NS, spare=0, code=code)
     found = _Worker(plan, Channel(ours))
     with ours, theirs, contextlib.closing(found.poller):

@@ -11,7 +11,8 @@ import openloop as ol
 from openloop.arrivals import Poisson
 from openloop.errors import SpecError
 from openloop.load.address import find_place
-from openloop.load.conductor import Load, drive
+from openloop.load.conductor import drive
+from openloop.load.plan import Load
 from openloop.load.targets import Chat
 from openloop.serve.fleet import FleetEngine, FleetEngineSpec
 from openloop.serve.process import endpoint_process

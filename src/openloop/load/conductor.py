@@ -3,46 +3,35 @@
 Nothing here is in a hurry: workers send and stamp, and this process parses, counts and stores behind them.
 """
 
-import bisect
 import contextlib
-import functools
 import gc
-import heapq
 import os
 import signal
-import socket
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import astuple, dataclass, field, replace
-from datetime import UTC, datetime
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from openloop.arrays import Ints
-from openloop.arrivals import Arrivals, Constant
-from openloop.clock import READ, WRITE, Poller, stolen_s
-from openloop.errors import OpenloopError, SpecError
-from openloop.load.address import Place
-from openloop.load.channel import Channel, GoneError
-from openloop.load.intake import gather, tables
+from openloop.clock import stolen_s
+from openloop.errors import OpenloopError
+from openloop.load.crew import Crew, Worker
 from openloop.load.outputs import Texts
+from openloop.load.plan import Load, demand_of, due_ns_of, manifest_of, pages_of
 from openloop.load.rows import Row, batch_of, read_finished
 from openloop.load.salts import Salter, prime
+from openloop.load.schedule import Schedule
 from openloop.load.scraper import Scraper
-from openloop.load.targets import HttpTarget, Outcome, Target
+from openloop.load.targets import Outcome
 from openloop.load.worker import NEVER, Asked, Finished
-from openloop.native.kept import code_to_map
-from openloop.persistence import MOST_TRIES, Hedge, Repair, Retry
-from openloop.quality import Gating, Grade
+from openloop.persistence import MOST_TRIES
+from openloop.quality import Grade
 from openloop.records import (
     SERVER,
-    Manifest,
     Now,
     Prices,
     Run,
@@ -54,7 +43,7 @@ from openloop.records import (
 )
 from openloop.seeds import stream
 from openloop.units import to_ns
-from openloop.workload import Ask, Demand, Prompts, Scale, Warming, Words, Workload, steady
+from openloop.workload import Ask, Demand, Prompts, Words, steady
 from openloop.workload.warmth import Hot
 
 AHEAD_NS = 2_000_000_000  # requests are with their worker this long before they are due
@@ -69,40 +58,11 @@ GRADED_NS = 2_000_000  # between looks for a grade that a repair waits for
 LEAST_READINGS = 8  # of the server's counters, to call them steady
 TELL_NS = 500_000_000
 STOLEN_SHARE = 0.01
-MOST_IN_CLOSED_LOOP = 1_000_000
 TICKETS = 2 * MOST_TRIES + 4  # of attempts at one request, copies included
 REMEMBERED = 1000
 ENOUGH = 100  # answers to know a percentile by
 RARELY = 100_000  # objects more than before, until cycles are looked for
 HALT_S = 5.0  # what is in flight has this long after an interrupt
-
-
-@dataclass(frozen=True)
-class Load:
-    """Everything that a run is made of."""
-
-    sites: Sequence[tuple[Place, Target]]  # asked in turn
-    workload: Workload
-    arrivals: Arrivals | None  # of users; None: the workload says when it is due
-    seconds: float
-    seed: int = 0
-    words: Words | None = None  # that prompts are made of
-    timeout_s: float = 120.0
-    drain_s: float = 30.0
-    workers: int = 1
-    connections: int | None = None  # at most so many, as an experiment
-    users: int | None = None  # a closed loop of so many in place of the schedule, to show what it hides
-    retry: Retry | None = None
-    hedge: Hedge | None = None
-    gating: Gating | None = None  # that outputs are graded by meanwhile
-    repair: Repair | None = None  # of outputs that fail
-    keep_texts: bool = False
-    warming: Warming | None = None  # what caches are to know beforehand
-    cache_salt: bool = False  # salts go where the API has a place for them, and not before the prompt
-    most_requests: int | None = None
-    most_spend: float | None = None
-    metrics: dict[str, str] | None = None  # read what the servers say of themselves, asking with these headers
-    facts: dict[str, Any] = field(default_factory=dict)  # for the manifest
 
 
 @dataclass(frozen=True)
@@ -123,15 +83,6 @@ class Snapshot:
     in_flight: int = 0
     statuses: "Counter[str]" = field(default_factory=Counter)
     finished: list[Row] = field(default_factory=list)  # since the snapshot before
-
-
-@dataclass
-class _Worker:
-    channel: Channel
-    process: "subprocess.Popen[bytes]"
-    numbers: range
-    ready: bool = False
-    over: bool = False
 
 
 def drive(load: Load, out: str | Path, watch: Callable[[Snapshot], str | None] | None = None) -> Run:
@@ -178,7 +129,7 @@ class Conductor:
         self.begin = begin or (lambda: time.monotonic_ns() + LEAD_NS)
         self.settling_s = load.warming.most if isinstance(load.warming, Hot) else 0.0
         self.opened_ns = None if self.settling_s else 0  # when the measured window begins
-        self.end_ns = to_ns(load.seconds + self.settling_s)  # when nothing more is due
+        end_ns = to_ns(load.seconds + self.settling_s)
         self.hits: list[tuple[float, float]] = []  # prompt tokens found in a cache, and looked up
         self.demand = share.demand if share else demand_of(load, load.seconds + self.settling_s)
         self.numbers: Sequence[int] = share.numbers.tolist() if share else range(len(self.demand))
@@ -190,16 +141,12 @@ class Conductor:
             load = replace(load, sites=[(place, replace(target, keep_text=True)) for place, target in load.sites])
         self.load = load
         self.prompts = Prompts(self.demand, load.words or Words(load.seed))
-        self.due_ns = due_ns_of(load, self.demand, self.end_ns)
-        self.scheduled = bisect.bisect_left(self.due_ns, NEVER)  # the others follow from answers
+        self.schedule = Schedule(due_ns_of(load, self.demand, end_ns), end_ns)
         self.followers = _followers(self.demand)
-        self.later: list[tuple[int, int]] = []  # a heap: attempts and turns that an answer has brought about
-        self.later_due: list[int] = []  # when those turns are due, in order
         self.asked: dict[int, _Request] = {}  # with a worker, or to be tried again
         self.awaited: dict[tuple[int, int], tuple[int, Row]] = {}  # whose grade decides what comes next
         self.rng = stream(load.seed, "retries")
         self.begun: deque[int] = deque(maxlen=REMEMBERED)  # how long until answers began
-        self.fed = 0  # of the schedule
         self.given = 0  # requests that a worker has or had
         self.latest = 0  # when the last of these is due
         self.full_ns: int | None = None  # when the first is due that was left out, for there were enough
@@ -207,7 +154,6 @@ class Conductor:
         self.retries = 0
         self.spent = 0.0
         self.ended = False  # the workers know that nothing more will come
-        self.brought: deque[Finished] = deque()
         self.rows: list[Row] = []
         self.statuses: Counter[str] = Counter()
         self.unseen: list[Row] = []
@@ -220,13 +166,12 @@ class Conductor:
         self.cut_short: str | None = None
         self.start_ns = 0
         self.stolen_s = 0.0
-        self.poller = Poller()
-        self.writer = RunWriter(out, manifest_of(load, self.demand, self.end_ns))
+        self.writer = RunWriter(out, manifest_of(load, self.demand, end_ns))
         self.scraper = (
             Scraper.of(SERVER.writer(out), pages_of(load), load.metrics) if load.metrics is not None else None
         )
         self.texts = Texts(out, load.gating) if load.keep_texts or load.gating else None
-        self.workers: list[_Worker] = []
+        self.crew = Crew(self._lost)
 
     def run(self) -> None:
         with interrupts_heard(self.interrupt), rarely_collecting():
@@ -234,7 +179,7 @@ class Conductor:
 
     def _run(self) -> None:
         try:
-            self.workers = [self._start(number) for number in range(self.load.workers)]
+            self.crew.start(self.load, len(self.schedule.due_ns), eager=not self.patient)
             thread = threading.Thread(target=self._conduct_politely)
             thread.start()
             thread.join()
@@ -253,40 +198,12 @@ class Conductor:
         finally:
             if self.texts:
                 self.texts.close()
-            for worker in self.workers:
-                worker.process.kill()
-                worker.process.wait()
-                worker.channel.close()
-            self.poller.close()
+            self.crew.close()
             forget_now(self.writer.folder)
 
     def interrupt(self) -> None:
         """The first stops the schedule, the second everything."""
         self.interrupts += 1
-
-    def _start(self, number: int) -> _Worker:
-        load = self.load
-        limit, users = (share_of(each, number, load.workers) for each in (load.connections, load.users))
-        ours, theirs = socket.socketpair()
-        theirs.set_inheritable(True)
-        with theirs:
-            process = subprocess.Popen(
-                [sys.executable, "-m", load.sites[0][1].worker, str(theirs.fileno())],
-                pass_fds=[theirs.fileno()],
-                process_group=0,  # an interrupt at the terminal is for us to hear
-            )
-        channel = Channel(ours)
-        mine = range(number, len(self.due_ns), load.workers)
-        rate = len(mine) / load.seconds / len(load.sites) if not load.users else 0.0
-        spare = max(4, min(256, int(rate * 0.1)))
-        spare = min(spare, limit) if limit else spare
-        addresses = [astuple(place.address) for place, _ in load.sites]
-        hedge = load.hedge.after.seconds if load.hedge else None
-        share = load.hedge.budget if load.hedge else -1.0
-        plan = (to_ns(load.timeout_s), spare, limit, users, not self.patient, to_ns(hedge or 0.0), share)
-        channel.send((addresses, *plan, intake_code()))
-        self.poller.watch(channel.fd, READ)
-        return _Worker(channel, process, mine)
 
     def _conduct_politely(self) -> None:
         """In a thread of its own, whose priority is lowered for good: where processors are few, workers come first.
@@ -304,24 +221,22 @@ class Conductor:
             self.failure = error
 
     def _begin(self) -> None:
-        while not all(worker.ready or worker.over for worker in self.workers):
-            self._listen(None)
+        while not self.crew.ready:
+            self.crew.listen(None)
         if self.primes:
-            primed_with, self.primed = prime_caches(
-                self.load, self.demand, self.primes, self.prompts.words, lambda: bool(self.interrupts)
-            )
-            self.notes += primed_with
+            stop = lambda: bool(self.interrupts)  # noqa: E731
+            told, self.primed = prime(self.load, self.demand, self.primes, self.prompts.words, stop)
+            self.notes += told
         self.start_ns = self.begin()
         self.stolen_s = stolen_s()
         if self.scraper:
             self.scraper.start(self.start_ns)
-        for worker in self.workers:
-            self._send(worker, ("drain", self.start_ns + self.end_ns + to_ns(self.load.drain_s)))
+        self._tell_the_end(self.schedule.end_ns)
 
     def _conduct(self, polite: bool) -> None:
         """Until every worker has said goodbye, or is gone; or a polite one finds that it is too late for manners."""
         flushed = told = self.start_ns
-        while not all(worker.over for worker in self.workers):
+        while not self.crew.over:
             now = time.monotonic_ns()
             if polite and self._starved(now):
                 return
@@ -338,39 +253,14 @@ class Conductor:
             self._read(now + READ_NS)
             if self.texts:
                 self._hear_grades()
-            busy = bool(self.brought) or self._hungry(now)
-            self._listen(now if busy else now + (GRADED_NS if self.awaited else TICK_NS))
-
-    def _listen(self, until_ns: int | None) -> None:
-        for worker in self.workers:
-            if not worker.over:
-                self.poller.change(worker.channel.fd, READ | WRITE if worker.channel.full else READ)
-        ready = dict(self.poller.wait(until_ns))
-        for worker in self.workers:
-            if worker.over or worker.channel.fd not in ready:
-                continue
-            try:
-                if ready[worker.channel.fd] & WRITE:
-                    worker.channel.flush()
-                for message in worker.channel.receive():
-                    self._hear(worker, message)
-            except GoneError:
-                self._lost(worker)
-
-    def _hear(self, worker: _Worker, message: Any) -> None:
-        match message:
-            case ("ready",):
-                worker.ready = True
-            case ("done", finished):
-                self.brought.extend(finished)
-            case ("bye",):
-                worker.over = True
-                self.poller.forget(worker.channel.fd)
+            busy = bool(self.crew.brought) or self._hungry(now)
+            self.crew.listen(now if busy else now + (GRADED_NS if self.awaited else TICK_NS))
 
     def _read(self, until_ns: int | None) -> None:
         """Read what workers brought, for a while: feeding them comes first."""
-        while self.brought and (until_ns is None or time.monotonic_ns() < until_ns):
-            self._take(self.brought.popleft())
+        brought = self.crew.brought
+        while brought and (until_ns is None or time.monotonic_ns() < until_ns):
+            self._take(brought.popleft())
 
     def _take(self, finished: Finished) -> None:
         number, attempt = divmod(finished[0], TICKETS)
@@ -379,12 +269,12 @@ class Conductor:
             return
         load = self.load
         if load.users:
-            self.due_ns[number] = max(finished[3] - self.start_ns, 0)  # it was due when it was sent
+            self.schedule.due_ns[number] = max(finished[3] - self.start_ns, 0)  # it was due when it was sent
         where = self._where(number, attempt)
         place, target = load.sites[where]
         name, kind = self.numbers[number], self._kind(request, attempt)
         outcome = read_finished(finished, target, load.timeout_s)
-        row = Row(name, self.due_ns[number], outcome, attempt, kind, request.ask)
+        row = Row(name, self.schedule.due_ns[number], outcome, attempt, kind, request.ask)
         row.set_times(finished, self.start_ns)
         if len(load.sites) > 1 and outcome.replica is None:
             outcome.replica = place.host
@@ -427,13 +317,13 @@ class Conductor:
             wait = to_ns(retry.wait_s(request.tries, self.rng))
             request.waves.append("retry")
             self.retries += 1
-            heapq.heappush(self.later, ((row.ended_ns or now - self.start_ns) + wait, number))
+            self.schedule.again((row.ended_ns or now - self.start_ns) + wait, number)
             return
         if repair and grade and grade.passed is False and request.waves.count("repair") < repair.most:
             said = (("assistant", outcome.text or ""), ("user", repair.correction(grade.why)))
             request.ask = request.ask._replace(messages=(*request.ask.messages, *said))
             request.waves.append("repair")
-            heapq.heappush(self.later, (max(row.ended_ns or 0, now - self.start_ns), number))
+            self.schedule.again(max(row.ended_ns or 0, now - self.start_ns), number)
             return
         del self.asked[number]
         self.settled += 1
@@ -443,14 +333,12 @@ class Conductor:
             return
         assert self.demand.think_s is not None
         due = (row.ended_ns or 0) + to_ns(float(self.demand.think_s[follower]))
-        if due >= self.end_ns or self.full_ns is not None:
+        if due >= self.schedule.end_ns or self.full_ns is not None:
             self.full_ns = None if self.full_ns is None else min(self.full_ns, due)
             self.prompts.over(number)
             return
         self.prompts.answered(number, outcome.text)
-        self.due_ns[follower] = due
-        bisect.insort(self.later_due, due)
-        heapq.heappush(self.later, (due, follower))
+        self.schedule.follow(due, follower)
 
     def _kind(self, request: _Request, attempt: int) -> str:
         if self.load.hedge is None:
@@ -471,53 +359,40 @@ class Conductor:
             outcome = row.outcome
             self.spent += prices.of(outcome.prompt_tokens, outcome.cached_tokens, outcome.output_tokens)
 
-    def _next_due(self) -> int:
-        """When the next that no worker has yet is due."""
-        scheduled = self.due_ns[self.fed] if self.fed < self.scheduled else NEVER
-        return min(scheduled, self.later[0][0]) if self.later else scheduled
-
     def _hungry(self, now: int) -> bool:
         """Whether something is due soon that no worker has yet."""
         if self.halted_ns is not None:
             return False
         if self.load.users:
-            return self.fed < self.scheduled and len(self.asked) < 2 * self.load.users + FEED_AT_ONCE
-        return self.start_ns + self._next_due() < now + AHEAD_NS
+            return self.schedule.taken < self.schedule.planned and len(self.asked) < 2 * self.load.users + FEED_AT_ONCE
+        return self.start_ns + self.schedule.next_ns < now + AHEAD_NS
 
     def _starved(self, now: int) -> bool:
         """Whether workers will soon have nothing to send, for what is due was not given to them in time."""
         begun = self.halted_ns is None and not self.load.users and now > self.start_ns
-        return begun and self.start_ns + self._next_due() < now + LATE_NS
+        return begun and self.start_ns + self.schedule.next_ns < now + LATE_NS
 
     def _feed(self, now: int) -> None:
         """Give workers what is due soon; when nothing more can come, say so."""
-        shares: list[list[Asked]] = [[] for _ in self.workers]
-        most = FEED_AT_ONCE * len(self.workers)
+        workers = self.crew.workers
+        shares: list[list[Asked]] = [[] for _ in workers]
+        most = FEED_AT_ONCE * len(workers)
         while most and self._hungry(now):
             most -= 1
-            due, number = self._next()
+            due, number = self.schedule.take()
             if self._beyond_limit(number):
                 self._leave_out(number, due)
                 break
-            shares[number % len(self.workers)].append(self._asked(number, due))
-        for worker, share in zip(self.workers, shares, strict=True):
+            shares[number % len(workers)].append(self._asked(number, due))
+        for worker, share in zip(workers, shares, strict=True):
             if worker.over:
                 self._drop(ticket // TICKETS for ticket, *_ in share)
             elif share:
-                self._send(worker, ("ask", share))
+                self.crew.send(worker, ("ask", share))
         settled = self.patient or not self.asked
-        if not self.ended and settled and self._next_due() == NEVER:
+        if not self.ended and settled and self.schedule.next_ns == NEVER:
             self.ended = True
-            for worker in self.workers:
-                if not worker.over:
-                    self._send(worker, ("end",))
-
-    def _next(self) -> tuple[int, int]:
-        scheduled = self.due_ns[self.fed] if self.fed < self.scheduled else NEVER
-        if self.later and self.later[0][0] < scheduled:
-            return heapq.heappop(self.later)
-        self.fed += 1
-        return scheduled, self.fed - 1
+            self.crew.tell(("end",))
 
     def _beyond_limit(self, number: int) -> bool:
         most = self.load.most_requests
@@ -526,17 +401,12 @@ class Conductor:
     def _leave_out(self, number: int, due: int) -> None:
         """This request and all after it: there are enough. Those that there are may still be tried again."""
         if due == self.latest:  # of several at the same time some are left out: the window ends before the next
-            after = bisect.bisect_right(self.due_ns, due, 0, self.scheduled) if not self.load.users else self.scheduled
-            due = self.due_ns[after] if after < self.scheduled else self.end_ns
+            due = self.schedule.end_ns if self.load.users else self.schedule.after(due)
         self.full_ns = due
         self.cut_short = "requests"
-        self.scheduled = self.fed = min(self.fed, number)
-        self.later = sorted(each for each in self.later if each[1] in self.asked)
+        self.schedule.end_before(number, self.asked)
         self.notes.append(f"stopped after {self.given:,} requests, as was asked for")
-        for worker in self.workers:
-            if not worker.over:
-                until = self.start_ns + max(due, self.latest) + to_ns(self.load.drain_s)
-                self._send(worker, ("drain", until))
+        self._tell_the_end(max(due, self.latest))
 
     def _asked(self, number: int, due: int) -> Asked:
         """What a worker is told: an attempt at a request, and a copy of it for the case that it is late."""
@@ -569,16 +439,12 @@ class Conductor:
             return
         self.settled_hits = settled
         self.opened_ns = now - self.start_ns
-        self.end_ns = self.opened_ns + to_ns(self.load.seconds)
-        self.scheduled = max(bisect.bisect_left(self.due_ns, self.end_ns, 0, self.scheduled), self.fed)
-        self.later = sorted(each for each in self.later if each[1] in self.asked or each[0] < self.end_ns)
+        self.schedule.end_at(self.opened_ns + to_ns(self.load.seconds), self.asked)
         self.notes.append(
             f"the hit rate was {'steady' if settled else 'not steady yet'} after {self.opened_ns / 1e9:.0f} s, and the "
             "window begins there"
         )
-        for worker in self.workers:
-            if not worker.over:
-                self._send(worker, ("drain", self.start_ns + self.end_ns + to_ns(self.load.drain_s)))
+        self._tell_the_end(self.schedule.end_ns)
 
     def _hurried(self, waited_s: float) -> bool:
         """Whether nobody wants to wait for the last grades."""
@@ -595,28 +461,18 @@ class Conductor:
         hedge = self.load.hedge
         if hedge is not None and hedge.after.percentile is not None and len(self.begun) >= ENOUGH:
             after = int(np.percentile(np.array(self.begun), hedge.after.percentile))
-            for worker in self.workers:
-                if not worker.over:
-                    self._send(worker, ("hedge", max(after, 1)))
+            self.crew.tell(("hedge", max(after, 1)))
 
-    def _send(self, worker: _Worker, *messages: Any) -> None:
-        try:
-            for message in messages:
-                worker.channel.send(message)
-        except GoneError:
-            self._lost(worker)
+    def _tell_the_end(self, end_ns: int) -> None:
+        """Nothing is due from this moment of the run on: workers wait a while for what is in flight."""
+        self.crew.tell(("drain", self.start_ns + end_ns + to_ns(self.load.drain_s)))
 
-    def _lost(self, worker: _Worker) -> None:
+    def _lost(self, worker: Worker) -> None:
         """A worker died: what it had becomes rows that say so."""
-        if worker.over:
-            return
-        worker.over = True
-        self.poller.forget(worker.channel.fd)
         self._read(None)  # what it brought before is not lost
         mine = [number for number in self.asked if number in worker.numbers]
         self.notes.append(f"a worker died, and {len(mine):,} requests with it; those it was to send later are dropped")
-        waiting = set(mine)
-        self.later = sorted(each for each in self.later if each[1] not in waiting)
+        self.schedule.forget(set(mine))
         self._drop(mine)
 
     def _drop(self, numbers: Iterable[int], why: str = "the worker that was to send it died") -> None:
@@ -625,28 +481,19 @@ class Conductor:
             self.settled += 1
             if request is None or not request.known:
                 outcome, ask = Outcome("dropped", error=why), self.prompts.bare(number)
-                self._add(Row(self.numbers[number], self.due_ns[number], outcome, ask=ask))
-
-    def _scheduled_by(self, moment_ns: int) -> int:
-        return bisect.bisect_left(self.due_ns, moment_ns - self.start_ns, 0, self.scheduled)
-
-    def _due_by(self, moment_ns: int) -> int:
-        """How many were due before."""
-        at = moment_ns - self.start_ns
-        return self._scheduled_by(moment_ns) + bisect.bisect_left(self.later_due, at)
+                self._add(Row(self.numbers[number], self.schedule.due_ns[number], outcome, ask=ask))
 
     def _stop_if_told(self, now: int) -> None:
         if self.interrupts:
             why = f"interrupted after {(now - self.start_ns) / 1e9:.1f} s"
             self._halt(now, now, why, HALT_S, cut_short="interrupt")
-        elif self.load.users and now >= self.start_ns + self.end_ns:
+        elif self.load.users and now >= self.start_ns + self.schedule.end_ns:
             self._halt(now, now, None, HALT_S)
         elif self.load.most_spend is not None and self._spent(now) >= self.load.most_spend:
             why = f"stopped when {self._spent(now):.4g} was spent, of {self.load.most_spend:g} allowed"
             self._halt(now, now, why, cut_short="spend")
         if self.interrupts > 1:
-            for worker in self.workers:
-                worker.over = True
+            self.crew.give_up()
 
     def _spent(self, now: int) -> float:
         prices: Prices | None = self.load.facts.get("prices")
@@ -664,16 +511,15 @@ class Conductor:
         self.halted_ns = max(due_ns, self.start_ns + 1)
         if why:
             self.notes.append(why)
-        for number in [each for each in self.asked if self.start_ns + self.due_ns[each] >= self.halted_ns]:
+        halted = self.halted_ns - self.start_ns
+        for number in [each for each in self.asked if self.schedule.due_ns[each] >= halted]:
             del self.asked[number]  # was not due yet
         until = max(now, due_ns) + to_ns(self.load.drain_s if patience_s is None else patience_s)
-        for worker in self.workers:
-            if not worker.over:
-                self._send(worker, ("halt", self.halted_ns, until))
+        self.crew.tell(("halt", self.halted_ns, until))
 
     def _tell(self, now: int) -> None:
         seconds = (now - self.start_ns) / 1e9
-        due = self._due_by(self.halted_ns or now)
+        due = self.schedule.due_by((self.halted_ns or now) - self.start_ns)
         if self.load.users:
             due = self.settled + min(len(self.asked), self.load.users)
         write_now(self.writer.folder, Now(seconds, due, max(due - self.settled, 0)))
@@ -696,21 +542,21 @@ class Conductor:
 
     def _close(self) -> None:
         """Whatever did not come back was in flight when we stopped watching."""
-        stopped = time.monotonic_ns() - self.start_ns
+        schedule, stopped = self.schedule, time.monotonic_ns() - self.start_ns
+        halted = None if self.halted_ns is None else self.halted_ns - self.start_ns
         if not self.load.users:
-            end = self.scheduled if self.halted_ns is None else self._scheduled_by(self.halted_ns)
-            self._drop(range(self.fed, end), "it was due before any worker had it")
+            planned = schedule.planned if halted is None else schedule.planned_by(halted)
+            self._drop(range(schedule.taken, planned), "it was due before any worker had it")
         for number in [] if self.load.users else sorted(self.asked):
             request = self.asked[number]
             if not request.known:
                 outcome = Outcome("censored", error="still in flight when the run was stopped")
-                self._add(Row(self.numbers[number], self.due_ns[number], outcome, ask=request.ask))
+                self._add(Row(self.numbers[number], schedule.due_ns[number], outcome, ask=request.ask))
         self._flush()
         self._stop_scraping()
         labels = self.texts.finish(self._hurried, self.notes) if self.texts else None
-        end = self.end_ns
-        if self.halted_ns is not None:  # maybe while what was in flight ended: nothing was due by then
-            halted = self.halted_ns - self.start_ns
+        end = schedule.end_ns
+        if halted is not None:  # maybe while what was in flight ended: nothing was due by then
             end = halted if self.load.users else min(halted, end)
         if self.full_ns is not None:
             end = min(end, stopped if self.load.users else self.full_ns)
@@ -734,7 +580,7 @@ class Conductor:
         if offered is None or self.halted_ns is self.full_ns is None:
             return offered
         opened = self.opened_ns or 0
-        due = self._scheduled_by(self.start_ns + end) - self._scheduled_by(self.start_ns + opened)
+        due = self.schedule.planned_by(end) - self.schedule.planned_by(opened)
         return due / (max(end - opened, 1) / 1e9) or None
 
     def _stop_scraping(self) -> None:
@@ -750,49 +596,6 @@ class Conductor:
             if share == 1
             else f"the kernel's for {share:.1%} of reads, else this process's"
         )
-
-
-def manifest_of(load: Load, demand: Demand, end_ns: int) -> Manifest:
-    """What is known of a run before it begins."""
-    seconds = end_ns / 1e9
-    facts: dict[str, Any] = {"source": "load", "arrivals": f"closed:users={load.users}"}
-    if not load.users:
-        facts["arrivals"] = "as recorded" if load.arrivals is None else str(load.arrivals)
-        facts["arrivals_dispersion"] = 0.0
-        if not demand.with_answers:
-            facts["offered_rps"] = int(np.sum(~np.isnan(demand.due_s))) / seconds
-    if load.arrivals is not None and not load.users and not demand.with_answers:
-        facts |= {
-            "arrivals_cv": load.arrivals.cv,
-            "arrivals_dispersion": load.arrivals.dispersion(seconds),
-            "offered_rps": load.arrivals.expected(seconds) / seconds,
-        }
-    prompts, outputs = demand.prompt_tokens, demand.output_tokens
-    facts |= {
-        "seed": load.seed,
-        "workload": str(load.workload),
-        "lengths": f"prompt {_spread(prompts)}, output {_spread(outputs)} tokens{_made_of(load.words)}",
-        "retry_policy": "; ".join(str(each) for each in (load.retry, load.hedge, load.repair) if each) or None,
-        "quality_gate": str(load.gating) if load.gating else None,
-        "replicas": len(load.sites) if len(load.sites) > 1 else None,
-        "window_ns": (0, end_ns),
-        "cache_warmth": load.warming.state if load.warming else None,
-        "events": load.warming.events(load.seconds) if load.warming else (),
-        "started_at": datetime.now(UTC).isoformat(),
-    }
-    events = (*facts["events"], *load.facts.get("events", ()))
-    return Manifest(**{**facts, **load.facts, "events": events})
-
-
-def prime_caches(
-    load: Load, demand: Demand, salter: Salter, words: Words, stop: Callable[[], bool]
-) -> tuple[list[str], bool]:
-    """Ask, before the clock starts, what caches are to know; not being able to is a note, and no such state."""
-    asks = salter.primes(demand, words)
-    done, why = prime(load.sites, asks, load.timeout_s, stop)
-    total = len(asks) * len(load.sites)
-    note = f"primed with {done:,} of {total:,} prefixes{f': {why}' if why else ''}"
-    return [note] if salter.warming.primes else [], done == total
 
 
 @contextlib.contextmanager
@@ -818,57 +621,7 @@ def rarely_collecting() -> Iterator[None]:
         gc.set_threshold(*before)
 
 
-def share_of(total: int | None, number: int, workers: int) -> int:
-    """Of a limit that workers have together; 0: there is none."""
-    if not total:
-        return 0
-    if total < workers:
-        raise SpecError(f"{total} cannot be shared by {workers} workers; use as few workers")
-    return total // workers + (number < total % workers)
-
-
-def demand_of(load: Load, seconds: float) -> Demand:
-    if not load.users:
-        return load.workload.demand(load.arrivals, seconds, load.seed)
-    found = load.workload.demand(Constant(MOST_IN_CLOSED_LOOP / load.seconds), load.seconds, load.seed)
-    if found.with_answers:
-        raise SpecError("a closed loop has no conversations; use a schedule, or a workload without turns")
-    return found
-
-
-def due_ns_of(load: Load, demand: Demand, end_ns: int) -> list[int]:
-    """When each request is due: NEVER where that follows from an answer; in a closed loop, at the earliest."""
-    if load.users:
-        return [0] * len(demand)
-    known = np.minimum(np.rint(np.nan_to_num(demand.due_s) * 1e9).astype(np.int64), end_ns - 1)
-    due: list[int] = np.where(np.isnan(demand.due_s), NEVER, known).tolist()
-    return due
-
-
-@functools.cache
-def intake_code() -> bytes:
-    """For workers to read by; nothing where they have to do so in Python."""
-    return code_to_map(gather, tables(1))
-
-
-def pages_of(load: Load) -> dict[str, Place]:
-    """Whom to ask for figures: each server once."""
-    return {place.host: place for place, target in load.sites if isinstance(target, HttpTarget)}
-
-
 def _followers(demand: Demand) -> dict[int, int]:
     """The next turn after each request."""
     before = () if demand.after is None else demand.after.tolist()
     return {each: number for number, each in enumerate(before) if each >= 0}
-
-
-def _made_of(words: Words | None) -> str:
-    scale = words.scale if words else Scale()
-    if (scale.per_word, scale.overhead) == (1.0, 0.0):
-        return ""
-    return f"; a prompt is words of {scale.per_word:.4g} tokens and {scale.overhead:.3g} more"
-
-
-def _spread(tokens: Ints) -> str:
-    low, mid, high = np.percentile(tokens, [10, 50, 90])
-    return f"mean {tokens.mean():.0f} (p10 {low:.0f}, p50 {mid:.0f}, p90 {high:.0f})" if low < high else f"{mid:.0f}"

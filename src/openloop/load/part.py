@@ -14,7 +14,8 @@ import msgspec
 
 from openloop import __version__
 from openloop.errors import SpecError
-from openloop.load.conductor import Conductor, Load, Share, Snapshot
+from openloop.load.conductor import Conductor, Share, Snapshot
+from openloop.load.plan import Load
 from openloop.load.rows import Row
 from openloop.records import MANIFEST_FILE, copy_run, is_url, locate
 

@@ -1,12 +1,14 @@
 """What caches know of a run's prompts: salts that make them new, and a pass over prefixes before the clock starts."""
 
 import hashlib
+import itertools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from openloop.load.address import Place
 from openloop.load.exchange import exchange
+from openloop.load.plan import Load
 from openloop.load.targets import HttpTarget, Target
 from openloop.load.wire import WireError
 from openloop.workload import Ask, Demand, Prompts, Warming, Words, priming
@@ -45,24 +47,27 @@ class Salter:
         return ask._replace(messages=((role, f"{word} {text}"), *rest))
 
 
-def prime(
-    sites: Sequence[tuple[Place, Target]], asks: Sequence[Ask], patience_s: float, stop: Callable[[], bool]
-) -> tuple[int, str | None]:
-    """Ask every server all of it and wait; how many went well, and what went wrong with another."""
+def prime(load: Load, demand: Demand, salter: Salter, words: Words, stop: Callable[[], bool]) -> tuple[list[str], bool]:
+    """Ask every server, before the clock starts, what its cache is to know; what to say of that, and whether it does.
 
-    def one(job: tuple[int, tuple[Place, Target, Ask]]) -> str | None:
-        number, (place, target, ask) = job
+    Not being able to is a note, and no such state.
+    """
+
+    def one(job: tuple[int, tuple[Ask, tuple[Place, Target]]]) -> str | None:
+        number, (ask, (place, target)) = job
         if stop():
             return "interrupted"
         if not isinstance(target, HttpTarget):
             return "only servers over HTTP can be primed"
         try:
-            found = target.decode(exchange(place, target.encode(ask, number), patience_s))
+            found = target.decode(exchange(place, target.encode(ask, number), load.timeout_s))
         except (OSError, WireError) as error:
             return str(error) or type(error).__name__
         return None if found.status == "ok" else found.error or found.status
 
+    jobs = list(itertools.product(salter.primes(demand, words), load.sites))
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        jobs = [(place, target, ask) for ask in asks for place, target in sites]
-        whys = list(pool.map(one, enumerate(jobs, FIRST)))
-    return sum(why is None for why in whys), next((why for why in whys if why), None)
+        whys = [why for why in pool.map(one, enumerate(jobs, FIRST)) if why is not None]
+    why = f": {whys[0]}" if whys else ""
+    note = f"primed with {len(jobs) - len(whys):,} of {len(jobs):,} prefixes{why}"
+    return [note] if salter.warming.primes else [], not whys

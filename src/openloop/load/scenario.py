@@ -16,9 +16,10 @@ from openloop.cluster import connected, hosts_on
 from openloop.distributions import Distribution, read_distribution
 from openloop.errors import SpecError
 from openloop.load.address import Address, Place, find_place, shown
-from openloop.load.conductor import Load, Snapshot, drive
+from openloop.load.conductor import Snapshot, drive
 from openloop.load.exchange import exchange, measure_scale, only_model
 from openloop.load.part import MachinePart
+from openloop.load.plan import Load
 from openloop.load.restart import restart
 from openloop.load.spread import spread
 from openloop.load.targets import TARGETS, Function, JsonTarget, Plain, Target, check_template

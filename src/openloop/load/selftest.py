@@ -15,7 +15,8 @@ from openloop.arrivals import Poisson
 from openloop.clock import stolen_s
 from openloop.distributions import Fixed
 from openloop.load.address import find_place
-from openloop.load.conductor import Load, drive
+from openloop.load.conductor import drive
+from openloop.load.plan import Load
 from openloop.load.targets import Chat
 from openloop.quality import Gating
 from openloop.records import MISSING, Run, ints

@@ -21,22 +21,10 @@ from openloop.arrays import Ints
 from openloop.clock import Offset, offset_of
 from openloop.cluster import Host
 from openloop.errors import OpenloopError, RunError, SpecError
-from openloop.load.conductor import (
-    FLUSH_ROWS,
-    TELL_NS,
-    Load,
-    Share,
-    Snapshot,
-    demand_of,
-    due_ns_of,
-    interrupts_heard,
-    manifest_of,
-    pages_of,
-    prime_caches,
-    share_of,
-)
+from openloop.load.conductor import FLUSH_ROWS, TELL_NS, Share, Snapshot, interrupts_heard
+from openloop.load.plan import Load, demand_of, due_ns_of, manifest_of, pages_of, share_of
 from openloop.load.rows import Row, batch_of
-from openloop.load.salts import Salter
+from openloop.load.salts import Salter, prime
 from openloop.load.scraper import Scraper
 from openloop.load.targets import Outcome
 from openloop.records import (
@@ -188,7 +176,7 @@ class _Spread:
             self._first(node, node.done, node.host.ask("ready"))
         if self.salter:
             stop = lambda: bool(self.interrupts)  # noqa: E731
-            told_of, self.primed = prime_caches(self.load, self.demand, self.salter, self.words, stop)
+            told_of, self.primed = prime(self.load, self.demand, self.salter, self.words, stop)
             self.notes += told_of
         self.start_ns = time.monotonic_ns() + LEAD_NS
         for node in self.nodes:
