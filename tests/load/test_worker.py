@@ -10,7 +10,8 @@ import pytest
 from openloop.load import crew
 from openloop.load.address import Address
 from openloop.load.channel import Channel
-from openloop.load.worker import BROKEN, MANY, REST_NS, Plan, _Connection, _Request, _Worker
+from openloop.load.connection import Connection, Request
+from openloop.load.worker import BROKEN, MANY, REST_NS, Plan, _Worker
 
 TIMEOUT_NS = 1 << 60
 
@@ -28,7 +29,7 @@ def worker(request: pytest.FixtureRequest) -> Iterator[_Worker]:
 def test_deadlines_of_what_is_over_are_forgotten_and_those_of_others_kept(worker: _Worker) -> None:
     """A request that takes long stands before all that were over since."""
     for ticket in range(3 * MANY):
-        request = _Request(ticket, ticket, worker.pools[0], b"")
+        request = Request(ticket, ticket, worker.pools[0], b"")
         worker._enter(request)
         if ticket not in (0, 2 * MANY):
             worker._end(request, BROKEN, "")
@@ -41,8 +42,8 @@ def test_deadlines_of_what_is_over_are_forgotten_and_those_of_others_kept(worker
 def test_a_rest_goes_by_the_times_between_reads(worker: _Worker) -> None:
     """A millisecond where tokens come every five, half of that where they come every 1.9."""
     with socket.socket() as sock:
-        connection = _Connection(sock, worker.pools[0], None)
-        connection.request = request = _Request(0, 0, worker.pools[0], b"")
+        connection = Connection(sock, worker.pools[0], None)
+        connection.request = request = Request(0, 0, worker.pools[0], b"")
         for gap_ns, rest_ns in ((5_000_000, REST_NS), (1_900_000, REST_NS // 2)):
             for _ in range(5):
                 for number in range(101):

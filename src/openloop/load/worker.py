@@ -13,7 +13,6 @@ import os
 import select
 import signal
 import socket
-import ssl
 import sys
 import time
 from array import array
@@ -22,8 +21,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from openloop.clock import READ, WRITE, Poller, Receiver, Rest, keep_memory, raise_file_limit, wake_exactly
-from openloop.load.address import Address, tls_context
+from openloop.load.address import Address
 from openloop.load.channel import Channel, GoneError
+from openloop.load.connection import CLOSED, Connection, ConnectionPool, Request, Tls, TlsError
 from openloop.load.intake import IDLE, POSTS, Intake, IntakeLine
 from openloop.load.wire import LARGEST, Framing, Marks, WireError, opens_chunks
 
@@ -49,7 +49,6 @@ MOST_TRIES = 5
 STALE_NS = 25_000_000
 POST_NS = 300_000_000  # so long before it is due
 LONGEST_PAUSE_NS = 5_000_000_000
-CLOSED = "the server closed the connection"
 NEVER = 1 << 62
 
 
@@ -66,93 +65,6 @@ class Plan:
     code: bytes = b""  # machine code that reads; else Python does
 
 
-class _Request:
-    __slots__ = (
-        "blocks",
-        "connection",
-        "copy",
-        "due_ns",
-        "kernel",
-        "marks",
-        "payload",
-        "pool",
-        "sent_ns",
-        "taken_ns",
-        "ticket",
-        "tried",
-        "twin",
-        "waited_ns",
-    )
-
-    def __init__(self, ticket: int, due_ns: int, pool: "_Pool", payload: bytes) -> None:
-        self.ticket = ticket
-        self.due_ns = due_ns
-        self.pool = pool
-        self.payload = payload
-        self.copy: tuple[_Pool, bytes] | None = None  # to be sent if this one is late to answer
-        self.twin: _Request | None = None  # the copy, or what it is a copy of
-        self.connection: _Connection | None = None
-        self.sent_ns = 0
-        self.taken_ns = 0
-        self.waited_ns = 0
-        self.tried = 0  # on connections that turned out to be stale
-        self.blocks: list[bytes] = []  # what came, in pieces
-        self.marks = array("q")  # of all of that
-        self.kernel = 0
-
-
-class _Pool:
-    """The connections to one address, and who waits for one."""
-
-    __slots__ = ("address", "count", "idle", "opening", "pause_ns", "spare_ns", "tls", "waiting")
-
-    def __init__(self, address: Address) -> None:
-        self.address = address
-        self.tls = tls_context(address)
-        self.idle: list[_Connection] = []
-        self.waiting: deque[_Request] = deque()  # due, and without a connection
-        self.count = self.opening = 0
-        self.spare_ns = self.pause_ns = 0  # no spare connections before, and for how long not
-
-
-class _Connection:
-    __slots__ = (
-        "begun_ns",
-        "fd",
-        "framing",
-        "inside",
-        "line",
-        "opened",
-        "outside",
-        "pool",
-        "reach_ns",
-        "request",
-        "rested",
-        "sent_ns",
-        "sock",
-        "tls",
-        "unsent",
-        "used",
-    )
-
-    def __init__(self, sock: socket.socket, pool: _Pool, line: IntakeLine | None) -> None:
-        self.sock = sock
-        self.line = line  # where machine code reads it
-        self.pool = pool
-        self.fd = sock.fileno()
-        self.opened = False
-        self.used = False  # has carried a response before
-        self.rested = False  # has waited for a request
-        self.begun_ns = self.sent_ns = 0
-        self.reach_ns = 0  # a server that had closed it is heard from in this time
-        self.request: _Request | None = None
-        self.framing = Framing()
-        self.unsent = b""
-        self.tls: ssl.SSLObject | None = None
-        self.inside: ssl.MemoryBIO | None = None
-        self.outside: ssl.MemoryBIO | None = None
-
-
 @dataclass
 class _Worker:
     plan: Plan
@@ -161,14 +73,14 @@ class _Worker:
     receiver: Receiver = field(default_factory=Receiver)
 
     def __post_init__(self) -> None:
-        self.pools = [_Pool(address) for address in self.plan.addresses]
-        self.pending: list[tuple[int, int, _Request]] = []  # not due yet: a heap
-        self.connections: dict[int, _Connection] = {}
-        self.deadlines: list[tuple[int, int, _Request]] = []  # a heap: when to give up on each
-        self.late: list[tuple[int, int, _Request]] = []  # a heap: when a copy of each is to be sent
+        self.pools = [ConnectionPool(address) for address in self.plan.addresses]
+        self.pending: list[tuple[int, int, Request]] = []  # not due yet: a heap
+        self.connections: dict[int, Connection] = {}
+        self.deadlines: list[tuple[int, int, Request]] = []  # a heap: when to give up on each
+        self.late: list[tuple[int, int, Request]] = []  # a heap: when a copy of each is to be sent
         self.hedge_ns = self.plan.hedge_ns
         self.sent = self.copied = 0
-        self.in_flight: dict[int, _Request] = {}
+        self.in_flight: dict[int, Request] = {}
         self.finished: list[Finished] = []
         self.check_ns = 0
         self.next_ns = NEVER
@@ -183,7 +95,7 @@ class _Worker:
                 self.intake = Intake(self.plan.code, self.poller)
         single = len(self.pools) == 1 and self.pools[0].tls is None
         self.posts = self.intake is not None and single and not self.urgent  # machine code sends
-        self.posted: deque[_Request] = deque()
+        self.posted: deque[Request] = deque()
         self.gone = 0  # of what was posted
         self.fed = False  # no more requests will come
         self.poller.watch(self.channel.fd, READ)
@@ -269,7 +181,7 @@ class _Worker:
             if time.monotonic_ns() >= self.next_ns:
                 self._dispatch()
 
-    def _carefully(self, what: Callable[[_Connection], None], connection: _Connection) -> None:
+    def _carefully(self, what: Callable[[Connection], None], connection: Connection) -> None:
         """Whatever a server sends costs its own request and no other."""
         try:
             what(connection)
@@ -329,7 +241,7 @@ class _Worker:
         soonest = [each[0][0] for each in (self.deadlines, self.late) if each]
         self.check_ns = min(now + CHECK_NS, self.stop_ns, *soonest)
 
-    def _passed(self, moments: list[tuple[int, int, _Request]], now: int) -> Iterator[_Request]:
+    def _passed(self, moments: list[tuple[int, int, Request]], now: int) -> Iterator[Request]:
         """Whose moment has come while they are in flight; most of the others are forgotten."""
         if len(moments) > 2 * len(self.in_flight) + MANY:
             moments[:] = [each for each in moments if each[1] in self.in_flight]
@@ -365,7 +277,7 @@ class _Worker:
         self.next_ns = self._next_ns()
 
     def _take(self, ticket: int, due_ns: int, where: int, payload: bytes, elsewhere: int, copy: bytes) -> None:
-        request = _Request(ticket, due_ns, self.pools[where], payload)
+        request = Request(ticket, due_ns, self.pools[where], payload)
         if copy:
             request.copy = (self.pools[elsewhere], copy)
         heapq.heappush(self.pending, (due_ns, ticket, request))
@@ -422,7 +334,7 @@ class _Worker:
             now = time.monotonic_ns()
         self.next_ns = self._next_ns()
 
-    def _begin(self, request: _Request, now: int) -> None:
+    def _begin(self, request: Request, now: int) -> None:
         pool = request.pool
         request.taken_ns = now
         self._enter(request)
@@ -434,43 +346,43 @@ class _Worker:
             self._keep_spare(pool, FEW)
         self._keep_enough(pool)
 
-    def _keep_enough(self, pool: _Pool) -> None:
+    def _keep_enough(self, pool: ConnectionPool) -> None:
         """Open a few more, if idle ones get few: opening many would hold up everything."""
         if self._goes_on(pool) and len(pool.idle) + pool.opening < self.plan.spare // 2:
             self._keep_spare(pool, FEW)
 
-    def _goes_on(self, pool: _Pool) -> bool:
+    def _goes_on(self, pool: ConnectionPool) -> bool:
         """Whether somebody may want another connection."""
         return bool(not self.fed or self.pending or self.posted or pool.waiting)
 
-    def _enter(self, request: _Request) -> None:
+    def _enter(self, request: Request) -> None:
         self.in_flight[request.ticket] = request
         heapq.heappush(self.deadlines, (request.due_ns + self.plan.timeout_ns, request.ticket, request))
 
-    def _send_copy(self, request: _Request) -> None:
+    def _send_copy(self, request: Request) -> None:
         """The same again, elsewhere: whichever answers first is kept."""
         assert request.copy is not None
         pool, payload = request.copy
-        twin = _Request(request.ticket + 1, request.due_ns, pool, payload)
+        twin = Request(request.ticket + 1, request.due_ns, pool, payload)
         request.twin, twin.twin = twin, request
         self.copied += 1
         self._begin(twin, time.monotonic_ns())
 
-    def _send(self, connection: _Connection, request: _Request) -> None:
+    def _send(self, connection: Connection, request: Request) -> None:
         if connection.line is not None:
             connection.line.ours, connection.line.chunked = 1, 0
         self._bind(connection, request, time.monotonic_ns())
         payload = request.payload
-        if connection.tls is not None and connection.outside is not None:
+        if connection.tls is not None:
             try:
                 connection.tls.write(payload)
-            except ssl.SSLError as error:
-                self._lost(connection, f"TLS failed: {error.reason or error}")
+            except TlsError as error:
+                self._lost(connection, str(error))
                 return
-            payload = connection.outside.read()
+            payload = connection.tls.to_send()
         self._put(connection, payload)
 
-    def _bind(self, connection: _Connection, request: _Request, now: int) -> None:
+    def _bind(self, connection: Connection, request: Request, now: int) -> None:
         """A request goes out on it."""
         connection.request, request.connection = request, connection
         connection.framing = Framing()
@@ -481,7 +393,7 @@ class _Worker:
             request.sent_ns = now
             request.waited_ns = now - request.taken_ns
 
-    def _put(self, connection: _Connection, data: bytes) -> None:
+    def _put(self, connection: Connection, data: bytes) -> None:
         if connection.unsent:
             connection.unsent += data
             return
@@ -498,7 +410,7 @@ class _Worker:
 
     # Connections.
 
-    def _keep_spare(self, pool: _Pool, most: int = NEVER) -> None:
+    def _keep_spare(self, pool: ConnectionPool, most: int = NEVER) -> None:
         """Open as many connections as are wanted now, and soon if these are not too many."""
         spare = self.plan.spare if time.monotonic_ns() >= pool.spare_ns else 0
         wanted = len(pool.waiting) + spare - len(pool.idle) - pool.opening
@@ -507,7 +419,7 @@ class _Worker:
             if not self._open(pool):
                 return
 
-    def _open(self, pool: _Pool) -> bool:
+    def _open(self, pool: ConnectionPool) -> bool:
         try:
             sock = socket.socket(pool.address.family)
         except OSError as error:  # no more files: those that wait go on waiting for a connection that gets free
@@ -518,7 +430,7 @@ class _Worker:
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.receiver.prepare(sock)
-        connection = _Connection(sock, pool, self._line(sock.fileno(), pool))
+        connection = Connection(sock, pool, self._line(sock.fileno(), pool))
         connection.begun_ns = time.monotonic_ns()
         self.connections[connection.fd] = connection
         self.poller.watch(connection.fd, READ | WRITE)
@@ -530,14 +442,14 @@ class _Worker:
             return False
         return True
 
-    def _line(self, fd: int, pool: _Pool) -> IntakeLine | None:
+    def _line(self, fd: int, pool: ConnectionPool) -> IntakeLine | None:
         if self.intake is None or pool.tls is not None or fd >= self.intake.count:
             return None
         line: IntakeLine = self.intake.lines[fd]
         ctypes.memset(ctypes.addressof(line), 0, ctypes.sizeof(line))
         return line
 
-    def _writable(self, connection: _Connection) -> None:
+    def _writable(self, connection: Connection) -> None:
         if not connection.opened and connection.tls is None:
             code = connection.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
             if code:
@@ -546,11 +458,8 @@ class _Worker:
             self.poller.change(connection.fd, READ)
             pool = connection.pool
             if pool.tls is not None:
-                connection.inside, connection.outside = ssl.MemoryBIO(), ssl.MemoryBIO()
-                connection.tls = pool.tls.wrap_bio(
-                    connection.inside, connection.outside, server_hostname=pool.address.name
-                )
-                self._shake_hands(connection)
+                connection.tls = Tls(pool.tls, pool.address.name)
+                self._shake_hands(connection, connection.tls)
             else:
                 self._opened(connection)
             return
@@ -559,30 +468,26 @@ class _Worker:
         if data:
             self._put(connection, data)
 
-    def _shake_hands(self, connection: _Connection) -> None:
-        assert connection.tls is not None
-        assert connection.outside is not None
+    def _shake_hands(self, connection: Connection, tls: Tls) -> None:
         try:
-            with contextlib.suppress(ssl.SSLWantReadError):
-                connection.tls.do_handshake()
-                connection.opened = True
-        except ssl.SSLError as error:
-            self._lost(connection, f"TLS failed: {error.reason or error}")
+            connection.opened = tls.shake_hands()
+        except TlsError as error:
+            self._lost(connection, str(error))
             return
-        data = connection.outside.read()
+        data = tls.to_send()
         if data:
             self._put(connection, data)
         if connection.opened and connection.fd in self.connections:
             self._opened(connection)
 
-    def _opened(self, connection: _Connection) -> None:
+    def _opened(self, connection: Connection) -> None:
         connection.opened = True
         connection.pool.opening -= 1
         now = time.monotonic_ns()
         connection.reach_ns = max(2 * (now - connection.begun_ns), STALE_NS)
         self._free(connection)
 
-    def _free(self, connection: _Connection) -> None:
+    def _free(self, connection: Connection) -> None:
         """It may carry the next request."""
         connection.request = None
         connection.rested = False
@@ -597,7 +502,7 @@ class _Worker:
         connection.rested = True
         pool.idle.append(connection)
 
-    def _lost(self, connection: _Connection, why: str) -> None:
+    def _lost(self, connection: Connection, why: str) -> None:
         """A connection is gone: with the request that it carried, or that waited for it."""
         request, pool, opening = connection.request, connection.pool, not connection.opened
         if self.connections.get(connection.fd) is not connection:
@@ -620,7 +525,7 @@ class _Worker:
         else:
             self._end(request, BROKEN, why)
 
-    def _stale(self, connection: _Connection, request: _Request, now: int) -> bool:
+    def _stale(self, connection: Connection, request: Request, now: int) -> bool:
         """Whether the server had closed a connection that was open already before the request reached it.
 
         It did if the loss shows so soon after sending that the server cannot have worked on it.
@@ -629,11 +534,11 @@ class _Worker:
         open_before = connection.rested or connection.used
         return open_before and soon and not request.blocks and request.tried < MOST_TRIES
 
-    def _fail_waiting(self, pool: _Pool, why: str) -> None:
+    def _fail_waiting(self, pool: ConnectionPool, why: str) -> None:
         while pool.waiting:
             self._end(pool.waiting.popleft(), UNSENT, f"no connection: {why}")
 
-    def _close(self, connection: _Connection) -> None:
+    def _close(self, connection: Connection) -> None:
         if self.connections.get(connection.fd) is not connection:
             return
         if connection.request is not None:
@@ -654,7 +559,7 @@ class _Worker:
 
     # Receiving.
 
-    def _follow_line(self, connection: _Connection) -> None:
+    def _follow_line(self, connection: Connection) -> None:
         """What machine code has read of it: chunks that need no look, and what comes after them."""
         request, line = connection.request, connection.line
         if request is None or line is None or not line.used:
@@ -667,7 +572,7 @@ class _Worker:
         else:
             self._follow(connection, request, data, head, followed)
 
-    def _gain(self, connection: _Connection, request: _Request) -> bytes:
+    def _gain(self, connection: Connection, request: Request) -> bytes:
         """Move to a request what machine code has read for it; that."""
         line = connection.line
         if line is None or self.intake is None or not line.used:
@@ -682,7 +587,7 @@ class _Worker:
         request.marks += marks
         return data
 
-    def _readable(self, connection: _Connection) -> None:
+    def _readable(self, connection: Connection) -> None:
         self._follow_line(connection)
         if self.connections.get(connection.fd) is not connection:
             return
@@ -697,7 +602,7 @@ class _Worker:
             self._ended_by_server(connection)
             return
         if connection.tls is not None:
-            plain, over = self._decrypt(connection, data)
+            plain, over = self._decrypt(connection, connection.tls, data)
             if plain:
                 self._received(connection, plain, stamp, kernel)
             if over is not None and self.connections.get(connection.fd) is connection:
@@ -705,7 +610,7 @@ class _Worker:
         else:
             self._received(connection, data, stamp, kernel)
 
-    def _received(self, connection: _Connection, data: bytes, stamp: int, kernel: bool) -> None:
+    def _received(self, connection: Connection, data: bytes, stamp: int, kernel: bool) -> None:
         request = connection.request
         if request is None:  # nobody asked: whatever it is, the connection is of no use any more
             self._close(connection)
@@ -719,16 +624,14 @@ class _Worker:
         if not connection.framing.is_chunk(data):
             self._follow(connection, request, data)
 
-    def _heard_first(self, request: _Request) -> None:
+    def _heard_first(self, request: Request) -> None:
         """Whichever of two copies is answered first is kept."""
         if request.twin is not None and request.twin.ticket in self.in_flight:
             head = request.blocks[0] if len(request.blocks) == 1 else b"".join(request.blocks)
             if head[9:10] == b"2":  # as in HTTP/1.1 200
                 self._give_up(request.twin, CANCELLED, time.monotonic_ns())
 
-    def _follow(
-        self, connection: _Connection, request: _Request, data: bytes, head: int = 0, followed: int = 0
-    ) -> None:
+    def _follow(self, connection: Connection, request: Request, data: bytes, head: int = 0, followed: int = 0) -> None:
         """What is not one whole chunk, as most reads of a stream are: the beginning, the end, or several at once.
 
         It is whole chunks up to a place that was followed, after a head that ends there, if it is chunks at all.
@@ -755,30 +658,16 @@ class _Worker:
         elif connection.line is not None:
             connection.line.chunked = 1 if framing.between_chunks else -1
 
-    def _decrypt(self, connection: _Connection, data: bytes) -> tuple[bytes, str | None]:
+    def _decrypt(self, connection: Connection, tls: Tls, data: bytes) -> tuple[bytes, str | None]:
         """What it says, and why it will say no more, if so."""
-        assert connection.tls is not None
-        assert connection.inside is not None
-        connection.inside.write(data)
+        tls.receive(data)
         if not connection.opened:
-            self._shake_hands(connection)
+            self._shake_hands(connection, tls)
             if not connection.opened or connection.fd not in self.connections:
                 return b"", None
-        plain: list[bytes] = []
-        over: str | None = None
-        try:
-            while piece := connection.tls.read(65536):
-                plain.append(piece)
-            over = CLOSED
-        except ssl.SSLWantReadError:
-            pass
-        except ssl.SSLZeroReturnError:
-            over = CLOSED
-        except ssl.SSLError as error:
-            over = f"TLS failed: {error.reason or error}"
-        return b"".join(plain), over
+        return tls.read()
 
-    def _ended_by_server(self, connection: _Connection, why: str = CLOSED) -> None:
+    def _ended_by_server(self, connection: Connection, why: str = CLOSED) -> None:
         request = connection.request
         if request is not None and connection.framing.until_close and why == CLOSED:
             self._close(connection)
@@ -786,7 +675,7 @@ class _Worker:
         else:
             self._lost(connection, why)
 
-    def _complete(self, connection: _Connection, request: _Request) -> None:
+    def _complete(self, connection: Connection, request: Request) -> None:
         self._end(request, DONE, "")
         connection.used = True
         connection.pool.pause_ns = 0
@@ -797,13 +686,13 @@ class _Worker:
 
     # Ends.
 
-    def _give_up(self, request: _Request, fate: str, ended_ns: int) -> None:
+    def _give_up(self, request: Request, fate: str, ended_ns: int) -> None:
         """Stop listening; the connection goes, for its answer may still come."""
         if request.connection is not None:
             self._close(request.connection)
         self._end(request, fate, "", ended_ns)
 
-    def _end(self, request: _Request, fate: str, why: str, ended_ns: int | None = None) -> None:
+    def _end(self, request: Request, fate: str, why: str, ended_ns: int | None = None) -> None:
         if self.in_flight.pop(request.ticket, None) is None:
             return
         if ended_ns is None:
@@ -830,7 +719,7 @@ class _Worker:
             self._hand_over()
 
 
-def _forget_after(request: _Request, end: int) -> None:
+def _forget_after(request: Request, end: int) -> None:
     """What came in reads after the one that completed an answer is no part of it."""
     marks = request.marks
     while len(marks) > 2 and marks[-4] >= end:
