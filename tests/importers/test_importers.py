@@ -166,7 +166,7 @@ def test_what_is_no_file_of_anybody_is_refused_with_a_list(tmp_path: Path) -> No
 def test_a_file_with_several_runs_asks_which(tmp_path: Path) -> None:
     path = tmp_path / "appended.json"
     path.write_text((FILES / "vllm.json").read_text() + (FILES / "vllm-failures.json").read_text())
-    with pytest.raises(RunError, match="holds 2 runs: choose one with --part 1 to 2"):
+    with pytest.raises(RunError, match=r"holds 2 runs: import the one you want, openloop import \S+ --part 1"):
         open_any(path)
     assert score(open_any(path, part=2), "e2e<=9s").statuses["error"] == 2
     with pytest.raises(RunError, match="there is no part 3"):
@@ -198,6 +198,55 @@ def test_vllm_of_old_has_no_queue_times_and_says_so(tmp_path: Path) -> None:
     assert old.accepted == new.accepted
     assert any("coordinated omission" in note for note in old.notes)
     assert not any("coordinated omission" in note for note in new.notes)
+
+
+def test_an_answer_is_over_when_it_was_though_no_gap_is_kept(tmp_path: Path) -> None:
+    found, path = told("vllm.json"), tmp_path / "small.json"
+    del found["itls"]
+    path.write_text(json.dumps(found))
+    whole = score(path, "e2e<=500ms")
+    assert whole.e2e_s is not None
+    assert whole.e2e_s.from_sent.p50 == pytest.approx(np.percentile(found["latencies"], 50, method="higher"))
+    assert whole.accepted == sum(took <= 0.5 for took in found["latencies"])
+    del found["latencies"]
+    path.write_text(json.dumps(found))
+    with pytest.raises(RunError, match="neither latencies nor itls"):
+        open_any(path)
+    rows = json.loads((FILES / "sglang.jsonl").read_text().splitlines()[0])
+    del rows["itls"]
+    (tmp_path / "sglang.jsonl").write_text(json.dumps(rows))
+    with pytest.raises(RunError, match="it has no itls"):
+        open_any(tmp_path / "sglang.jsonl")
+
+
+@pytest.mark.parametrize("tool", sorted(LINES - {"loadgen"}))
+def test_a_file_that_was_cut_off_says_so(tool: str, tmp_path: Path) -> None:
+    lines = (FILES / SAMPLES[tool]).read_text().splitlines(keepends=True)
+    path = tmp_path / "part"
+    path.write_text("".join(lines[:-1]))
+    whole = open_any(path, tool=tool)
+    path.write_text("".join(lines[:-1]) + lines[-1][: len(lines[-1]) // 2])
+    torn = open_any(path, tool=tool)
+    assert torn.num_rows == whole.num_rows
+    assert set(torn.manifest.notes) - set(whole.manifest.notes) == {
+        "the file ends in the middle of a line: what came after that is missing"
+    }
+
+
+def test_a_file_cut_off_in_its_only_line_holds_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "vllm.json"
+    path.write_text((FILES / "vllm.json").read_text().strip()[:-9])
+    with pytest.raises(RunError, match="holds no whole run: it was cut short"):
+        open_any(path)
+
+
+def test_a_span_that_does_not_tell_its_first_token_has_an_end_and_no_ttft(tmp_path: Path) -> None:
+    text = (FILES / "otel.json").read_text()
+    path = tmp_path / "spans.json"
+    path.write_text(re.sub(r"time_to_first_(chunk|token)", "x", text))
+    assert path.read_text() != text
+    assert score(path, "ttft<=9s").accepted == 0
+    assert score(path, "e2e<=99s").accepted == score(FILES / "otel.json", "e2e<=99s").accepted > 0
 
 
 def test_vllm_without_details_tells_whole_answers_or_nothing(tmp_path: Path) -> None:

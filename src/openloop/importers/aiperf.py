@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from openloop.importers.foreign import CHUNKS, Call, lines, load_json, make_run, milliseconds, slo_of, wall_clock
+from openloop.importers.foreign import CHUNKS, Call, Lines, load_json, make_run, milliseconds, slo_of, wall_clock
 from openloop.records import Run
 from openloop.units import NS_PER_S
 
@@ -20,7 +20,8 @@ def looks_like(head: str) -> bool:
 
 
 def read(path: Path) -> Iterator[Run]:
-    found = [row for row in lines(path) if row["metadata"].get("benchmark_phase", "profiling") == "profiling"]
+    rows = Lines(path)
+    found = [row for row in rows if row["metadata"].get("benchmark_phase", "profiling") == "profiling"]
     calls = [_call(row["metadata"], row.get("metrics") or {}, row.get("error")) for row in found]
     start = min((call.sent_ns or 0 for call in calls), default=0)
     over = max((call.ended_ns or 0 for call in calls), default=start)
@@ -32,6 +33,7 @@ def read(path: Path) -> Iterator[Run]:
             CHUNKS,
             "requests count as due when aiperf gave out their credit, which is after they waited for a slot; arrivals "
             "that it skipped or gave up when it fell behind are not in the file",
+            *rows.notes,
         ],
         started_at=wall_clock(start),
         **{"seconds": (over - start) / NS_PER_S, **facts},

@@ -29,7 +29,7 @@ class Call:
     """One attempt. Times are nanoseconds on the tool's own clock, all on the same.
 
     `events_ns` are all deliveries that the tool saw. Where it kept only some facts, `first_ns` and `last_ns` are the
-    first and the last; neither is ever made up from the other.
+    first and the last; neither is ever made up from the other, and without the first no token is timed.
     """
 
     sent_ns: int | None = 0
@@ -133,7 +133,7 @@ def _events(call: Call) -> tuple[Sequence[int] | Ints, bool]:
     """Deliveries that can be kept, and whether they are only the first and the last."""
     seen = call.events_ns
     if seen is None or not len(seen):
-        ends = [call.first_ns, call.last_ns]
+        ends = [] if call.first_ns is None else [call.first_ns, call.last_ns]
     elif _has_more_chunks_than_tokens(call):
         ends = [int(seen[0]), int(seen[-1])]
     else:
@@ -195,13 +195,20 @@ def load_json(path: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8"))
 
 
-def lines(path: Path) -> Iterator[Any]:
-    """The values of a file with one JSON value per line. A last line that was cut short is left out."""
-    with path.open(encoding="utf-8") as file:
-        for line in file:
-            if line.strip():
-                try:
-                    yield json.loads(line)
-                except ValueError:
-                    if line.endswith("\n"):
-                        raise
+class Lines:
+    """The values of a file with one JSON value per line. A last line that was cut short is left out, and noted."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.notes: list[str] = []  # once all are read
+
+    def __iter__(self) -> Iterator[Any]:
+        with self._path.open(encoding="utf-8") as file:
+            for line in file:
+                if line.strip():
+                    try:
+                        yield json.loads(line)
+                    except ValueError:
+                        if line.endswith("\n"):
+                            raise
+                        self.notes.append("the file ends in the middle of a line: what came after that is missing")

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from openloop.importers.foreign import NO_SCHEDULE, Call, lines, make_run, milliseconds, times, wall_clock
+from openloop.importers.foreign import NO_SCHEDULE, Call, Lines, make_run, milliseconds, times, wall_clock
 from openloop.importers.vegeta import iso_ns
 from openloop.records import Run
 
@@ -16,7 +16,8 @@ def looks_like(head: str) -> bool:
 def read(path: Path) -> Iterator[Run]:
     calls: list[Call] = []
     dropped: list[int] = []
-    for row in lines(path):
+    rows = Lines(path)
+    for row in rows:
         if row["type"] == "Point" and row["metric"] == "http_req_duration":
             calls.append(_call(row["data"]))
         elif row["type"] == "Point" and row["metric"] == "dropped_iterations":
@@ -30,6 +31,7 @@ def read(path: Path) -> Iterator[Run]:
             NO_SCHEDULE,
             "whether arrivals were scheduled or waited for answers depends on the executor, which is not in the file",
             "no tokens, only whole answers",
+            *rows.notes,
         ],
         started_at=wall_clock(start),
     )

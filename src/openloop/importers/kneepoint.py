@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from openloop.importers.foreign import Call, lines, load_json, make_run, milliseconds, wall_clock
+from openloop.importers.foreign import Call, Lines, load_json, make_run, milliseconds, wall_clock
 from openloop.records import Prices, Run
 from openloop.units import to_ns
 
@@ -14,7 +14,8 @@ def looks_like(head: str) -> bool:
 
 
 def read(path: Path) -> Iterator[Run]:
-    rows = list(lines(path))
+    told = Lines(path)
+    rows = list(told)
     monotonic = all(row.get("started_monotonic_s") is not None for row in rows)
     calls = [_call(row, "started_monotonic_s" if monotonic else "started_at") for row in rows]
     first: dict[object, int | None] = {}
@@ -24,7 +25,11 @@ def read(path: Path) -> Iterator[Run]:
     yield make_run(
         "kneepoint",
         calls,
-        notes=["the file keeps the first content of an answer and its end", "levels of concurrency follow each other"],
+        notes=[
+            "the file keeps the first content of an answer and its end",
+            "levels of concurrency follow each other",
+            *told.notes,
+        ],
         started_at=wall_clock(to_ns(min(row["started_at"] for row in rows))) if rows else None,
         arrivals="closed: sessions that wait for answers",
         **_facts(path.with_name(f"{path.stem}-meta.json")),

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from openloop.importers.foreign import NO_SCHEDULE, Call, lines, load_json, make_run, wall_clock
+from openloop.importers.foreign import NO_SCHEDULE, Call, Lines, load_json, make_run, wall_clock
 from openloop.records import Run
 from openloop.units import to_ns
 
@@ -28,10 +28,11 @@ def looks_like(head: str) -> bool:
 def read(path: Path) -> Iterator[Run]:
     with path.open(encoding="utf-8") as file:
         whole = file.readline().strip() == "{"
-    found = calls([load_json(path)] if whole else lines(path))
+    rows = Lines(path)
+    found = calls([load_json(path)] if whole else rows)
     # A call may be told by whoever asked and by whoever answered: the user is with the former.
     asked = [call for by_client, call in found if by_client]
-    yield run_of(asked or [call for _, call in found])
+    yield run_of(asked or [call for _, call in found], more=rows.notes)
 
 
 def calls(batches: Iterable[dict[str, Any]]) -> list[tuple[bool, Call]]:
@@ -46,10 +47,10 @@ def calls(batches: Iterable[dict[str, Any]]) -> list[tuple[bool, Call]]:
     ]
 
 
-def run_of(found: Sequence[Call], start_ns: int | None = None) -> Run:
-    """Times count from `start_ns`, or from the first call."""
+def run_of(found: Sequence[Call], start_ns: int | None = None, more: Sequence[str] = ()) -> Run:
+    """Times count from `start_ns`, or from the first call; there may be more to note."""
     start = min((call.sent_ns or 0 for call in found), default=0) if start_ns is None else start_ns
-    return make_run("OpenTelemetry", found, notes=NOTES, start_ns=start_ns, started_at=wall_clock(start))
+    return make_run("OpenTelemetry", found, notes=(*NOTES, *more), start_ns=start_ns, started_at=wall_clock(start))
 
 
 def _call(span: dict[str, Any]) -> Call | None:

@@ -40,10 +40,14 @@ def read_foreign(path: Path, tool: str | None = None, part: int | None = None) -
             run.validate()
     except (OpenloopError, OSError, LookupError, ArithmeticError, ValueError, TypeError, AttributeError) as error:
         raise RunError(f"{path} cannot be read as a file of {name}: {_sentence(error)}") from None
-    if not found or (part or 1) > len(found):
-        raise RunError(f"{path} holds {len(found)} runs; there is no part {part or 1}")
+    if not found:
+        raise RunError(f"{path} holds no whole run: it was cut short, or nothing was written to it")
+    if (part or 1) > len(found):
+        raise RunError(f"{path} holds {len(found)} runs; there is no part {part}")
     if part is None and len(found) > 1:
-        raise RunError(f"{path} holds {len(found)} runs: choose one with --part 1 to {len(found)}")
+        raise RunError(
+            f"{path} holds {len(found)} runs: import the one you want, openloop import {path} --part 1 -o FOLDER"
+        )
     return found[-1]
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from openloop.errors import RunError
-from openloop.importers.foreign import CHUNKS, NOT_TOLD, Call, event_times, lines, make_run
+from openloop.importers.foreign import CHUNKS, NOT_TOLD, Call, Lines, event_times, make_run
 from openloop.records import Run
 
 
@@ -14,7 +14,7 @@ def looks_like(head: str) -> bool:
 
 
 def read(path: Path) -> Iterator[Run]:
-    for found in lines(path):
+    for found in Lines(path):
         if "ttfts" not in found:
             raise RunError("it has totals and no requests: run bench_serving with --output-details")
         bounds, info = found.get("goodput_slos_ms") or {}, found.get("server_info")
@@ -37,6 +37,8 @@ def _call(found: dict[str, Any], i: int) -> Call:
     if of("errors") or not of("ttfts"):
         call.status, call.error = "error", of("errors") or "no token came"
         return call
+    if "itls" not in found:
+        raise RunError("it has no itls, which tell when answers were over")
     call.output_tokens = of("output_lens")
-    call.events_ns = event_times(0, of("ttfts"), of("itls") or ())
+    call.events_ns = event_times(0, of("ttfts"), of("itls"))
     return call

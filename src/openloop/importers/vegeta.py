@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 
-from openloop.importers.foreign import NO_SCHEDULE, Call, lines, make_run, wall_clock
+from openloop.importers.foreign import NO_SCHEDULE, Call, Lines, make_run, wall_clock
 from openloop.records import Run
 
 CSV = re.compile(r"\d{18,20},\d{1,3},\d+,\d+,\d+,")
@@ -17,16 +17,18 @@ def looks_like(head: str) -> bool:
 
 
 def read(path: Path) -> Iterator[Run]:
+    rows = Lines(path)
     with path.open(encoding="utf-8", newline="") as file:
         objects = file.read(1) == "{"
         file.seek(0)
         if objects:
-            hits = ((iso_ns(r["timestamp"]), r["code"], r["latency"], r.get("error") or "") for r in lines(path))
+            hits = ((iso_ns(r["timestamp"]), r["code"], r["latency"], r.get("error") or "") for r in rows)
         else:
             hits = ((int(r[0]), int(r[1]), int(r[2]), r[5]) for r in csv.reader(file))
         calls = [_call(*hit) for hit in hits]
     start = min((call.sent_ns or 0 for call in calls), default=0)
-    yield make_run("vegeta", calls, notes=[NO_SCHEDULE, "no tokens, only whole answers"], started_at=wall_clock(start))
+    notes = [NO_SCHEDULE, "no tokens, only whole answers", *rows.notes]
+    yield make_run("vegeta", calls, notes=notes, started_at=wall_clock(start))
 
 
 def _call(sent_ns: int, code: int, took_ns: int, error: str) -> Call:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from openloop.errors import RunError
-from openloop.importers.foreign import CHUNKS, NO_SCHEDULE, NOT_TOLD, Call, event_times, lines, make_run
+from openloop.importers.foreign import CHUNKS, NO_SCHEDULE, NOT_TOLD, Call, Lines, event_times, make_run
 from openloop.records import Run
 from openloop.units import to_ns
 
@@ -16,7 +16,7 @@ def looks_like(head: str) -> bool:
 
 
 def read(path: Path) -> Iterator[Run]:
-    for found in lines(path):
+    for found in Lines(path):
         yield _run(found)
 
 
@@ -60,7 +60,9 @@ def _call(found: dict[str, Any], i: int) -> Call:
     sent_ns = to_ns(of("start_times") or 0.0)
     ttft, gaps, took = of("ttfts"), of("itls"), of("latencies")
     if took is None and ttft:
-        took = ttft + sum(gaps or ())
+        if gaps is None:
+            raise RunError("it has neither latencies nor itls, which tell when answers were over")
+        took = ttft + sum(gaps)
     call = Call(
         sent_ns=sent_ns,
         due_ns=sent_ns - to_ns(of("queue_times") or 0.0),
@@ -71,6 +73,8 @@ def _call(found: dict[str, Any], i: int) -> Call:
     if of("errors") or not took:
         call.status, call.error = "error", of("errors") or _EMPTY
         call.output_tokens = None
+    elif ttft and gaps is None:
+        call.first_ns, call.last_ns = sent_ns + to_ns(ttft), call.ended_ns
     elif ttft:
         call.events_ns = event_times(sent_ns, ttft, gaps or ())
     return call
