@@ -87,6 +87,29 @@ def test_far_apart_points_leave_the_gap_open() -> None:
     assert found.interval[1] > 80.0
 
 
+# Rate, attainment and its interval, slack and its error: hours of a fleet held to TTFT and TPOT. TPOT is near its bound
+# for long, then TTFT takes over, and no straight line fits.
+BENT = (
+    (45.0, 0.9989, (0.9984, 0.9992), (1.129, 0.003)),
+    (48.0, 0.9975, (0.9966, 0.9982), (1.061, 0.008)),
+    (51.0, 0.9947, (0.9927, 0.9962), (1.019, 0.003)),
+    (54.0, 0.9892, (0.9844, 0.9925), (0.989, 0.019)),
+    (57.0, 0.9652, (0.9560, 0.9720), (0.779, 0.042)),
+    (60.0, 0.8716, (0.8500, 0.8900), (0.367, 0.057)),
+)
+
+
+@pytest.mark.parametrize("first", [0, 1, 2])
+def test_a_knee_between_rates_that_surely_meet_and_miss_the_target_is_named(points: list[Point], first: int) -> None:
+    bent = [
+        dataclasses.replace(points[0], rate=rate, attainment=share, attainment_interval=ends, slack=(slack,))
+        for rate, share, ends, slack in BENT[first:]
+    ]
+    found = find_knee(bent, 0.99)
+    assert found.interval is not None
+    assert 50.5 <= found.interval[0] <= 53.5 <= found.interval[1] <= 57.0
+
+
 def test_repeats_of_a_rate_are_put_together() -> None:
     one, three = point(40.0), point(40.0, repeats=3)
     assert three.repeats == 3
