@@ -2,13 +2,16 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import openloop as ol
@@ -160,18 +163,30 @@ def test_a_folder_without_runs_says_so(tmp_path: Path) -> None:
     assert ol.open_frontier(tmp_path / "f").peak is None
 
 
-def test_a_live_backlog_that_grows_is_noticed_and_one_that_stands_is_not() -> None:
-    def told(throughput_rps: float) -> list[str]:
-        watch = _Backlog(60.0, None)
-        found = []
-        for half in range(1, 120):
-            left = int(min(throughput_rps, 20.0) * half / 2)
-            rows = [Row(n, 0, Outcome(), ended_ns=200_000_000) for n in range(3)]
-            found.append(watch(Snapshot(half / 2, 10 * half, 10 * half - left + 5, finished=rows)))
-        return [each for each in found if each]
+def told(throughput_rps: float, lag_s: Callable[[float], float] = lambda _: 0.0) -> list[str]:
+    """What is said of a run at 20/s whose answers take a quarter of a second or more, and are read `lag_s` later."""
+    watch, found, read = _Backlog(60.0, None), [], 0
+    for now_s in np.arange(0.5, 60.0, 0.5).tolist():
+        left = int(min(throughput_rps, 20.0) * max(now_s - lag_s(now_s) - 0.25, 0.0))
+        rows = [
+            Row(n, int(n / 20 * 1e9), Outcome(), ended_ns=int((n / throughput_rps + 0.25) * 1e9))
+            for n in range(read, left)
+        ]
+        read, due = max(read, left), int(20 * now_s)
+        found.append(watch(Snapshot(now_s, due, due - read, finished=rows)))
+    return [each for each in found if each]
 
+
+def test_a_live_backlog_that_grows_is_noticed_and_one_that_stands_is_not() -> None:
     assert told(20.0) == []
-    assert "overloaded, the backlog grows by 4.9" in told(15.0)[0]
+    assert re.search("overloaded, the backlog grows by (4.9|5)", told(15.0)[0])
+
+
+def test_answers_that_were_not_read_yet_are_no_backlog() -> None:
+    slower = lambda now_s: 0.6 * now_s  # noqa: E731
+    assert told(20.0, slower) == []
+    assert told(20.0, lambda now_s: max(now_s - 4.0, 0.0)) == []
+    assert re.search("overloaded, the backlog grows by (4.9|5)", told(15.0, slower)[0])
 
 
 def test_a_reason_to_stop_ends_a_live_run_early(tmp_path: Path) -> None:
