@@ -159,6 +159,16 @@ def test_the_search_comes_to_the_knee_from_below_and_from_above(start: float) ->
     assert {each.name for each in points} >= {"comfortable", "moderate", "busy", "stressed"}
 
 
+def test_of_the_rates_with_a_name_the_one_that_is_aimed_at_is_measured_for_longer(points: list[Point]) -> None:
+    found = find_knee(points, TARGET)
+    short = {10.0, 20.0}  # probes, and both comfortable: half of the knee is 20/s
+    named = [
+        dataclasses.replace(each, name=_named(each, found.rate), seconds=6.0 if each.rate in short else 200.0)
+        for each in points
+    ]
+    assert next_run(named, found, 200.0, 0.2) == NextRun(20.0, 200.0, "comfortable")
+
+
 def test_the_search_gives_up_where_nothing_breaks_or_too_little_is_asked() -> None:
     assert "nothing breaks" in walk(400_000.0, slo="e2e<=1h")[1].why
     assert "run for longer" in walk(1.0, slo="e2e<=0.1ms")[1].why
