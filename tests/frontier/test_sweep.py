@@ -28,6 +28,7 @@ from openloop.load.targets import Outcome
 from openloop.records import TimedEvent
 from openloop.report.read import read_report
 from openloop.serve.process import endpoint_process
+from tests.reports import write_frontier
 from tests.runs import row, run_of
 
 FLEET = {"step": {"floor": "5ms", "token": "0.05ms", "sequence": "1ms"}, "max_sequences": 16, "price_per_hour": 2.0}
@@ -149,6 +150,22 @@ def test_what_cannot_be_swept_is_refused_before_anything_is_made(
     with pytest.raises(SpecError, match=sentence):
         simulated(tmp_path / "f", **how)
     assert not (tmp_path / "f").exists()
+
+
+def test_the_best_of_many_runs_close_by_is_all_of_them_and_not_the_luckiest(tmp_path: Path) -> None:
+    rates = (20.0, 45.0, 45.3, 45.6, 45.9, 70.0)
+    found = ol.open_frontier(
+        write_frontier(tmp_path / "f", rates, 60.0, "fcfs:service=exponential(20ms)", "e2e<=300ms")
+    )
+    close = found.points[1:5]
+    assert not any(point.overloaded for point in close)
+    assert found.peak is not None
+    assert found.peak.goodput_rps == pytest.approx(np.mean([point.goodput_rps for point in close]), rel=0.02)
+    assert found.peak.goodput_rps < max(point.goodput_rps for point in close)
+    assert found.peak.repeats == 4
+    assert found.cheapest is not None
+    assert found.cheapest.cost_per_accepted == pytest.approx(3.0 / 3600 / found.peak.goodput_rps)
+    assert found.to_dict()["cheapest"]["cost_per_accepted"] == found.cheapest.cost_per_accepted
 
 
 def test_a_folder_without_runs_says_so(tmp_path: Path) -> None:

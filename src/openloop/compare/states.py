@@ -83,5 +83,4 @@ def _goodput(found: Frontier) -> float | None:
 
 
 def _cost(found: Frontier) -> float | None:
-    known = [p.cost_per_accepted for p in found.points if p.cost_per_accepted is not None and not p.overloaded]
-    return min(known, default=None)
+    return found.cheapest.cost_per_accepted if found.cheapest else None

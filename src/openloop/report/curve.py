@@ -155,11 +155,9 @@ def _numbers(frontier: Frontier) -> Iterator[tuple[str, Number, str]]:
         yield "half is wasted from", Number(frontier.half_rate, "rate", "half_rate"), "goodput under half of throughput"
     if frontier.headroom is not None:
         yield "headroom", Number(frontier.headroom, "share", "headroom"), f"at {format_rate(frontier.current or 0)}"
-    costs = [(point.cost_per_accepted, i) for i, point in enumerate(frontier.points) if point.cost_per_accepted]
-    if costs:
-        cost, i = min(costs)
-        cheapest = Number(cost, "money", f"points.{i}.cost_per_accepted")
-        yield "cheapest accepted", cheapest, f"at {format_rate(frontier.points[i].rate)}"
+    if frontier.cheapest:
+        cost = Number(frontier.cheapest.cost_per_accepted, "money", "cheapest.cost_per_accepted")
+        yield "cheapest accepted", cost, f"at {format_rate(frontier.cheapest.rate)}"
 
 
 def point_curve(points: Sequence[Point], field: str, name: str, color: str, key: str | None = "", **how: Any) -> Curve:
