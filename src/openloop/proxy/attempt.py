@@ -139,7 +139,7 @@ class Attempt:
                 self._answered(now)
         else:
             self.whole = True
-            self.outcome = self._hearing.close(now)
+            self.outcome = self._hearing.close()
             self._end(now)
         return data
 

@@ -67,11 +67,11 @@ class Hearing:
         fail(self.found, why)
         self._tail, self._over = b"", True
 
-    def close(self, now_ns: int) -> Outcome:
+    def close(self) -> Outcome:
         """All has passed: what it says, as a whole."""
         found = self.found
         if not self.streamed:
-            self._whole(now_ns)
+            self._whole()
         elif found.status == "ok" and found.finish_reason is None:
             fail(found, "the stream ended without a finish reason")
         return self.settled()
@@ -84,7 +84,7 @@ class Hearing:
         self._tail, self._counts = b"", []
         return self.found
 
-    def _whole(self, now_ns: int) -> None:
+    def _whole(self) -> None:
         try:
             said = Said() if self._over else _DECODER.decode(self._tail)
         except NO_SENSE:
@@ -92,6 +92,5 @@ class Hearing:
             return
         if said.error is not None:
             fail(self.found, "the answer is an error")
-        elif hear_all(said, self.found):
-            self.found.event_ns = [now_ns]
-            self.found.event_tokens = [self.found.output_tokens] if self.found.output_tokens else None
+        else:
+            hear_all(said, self.found)
