@@ -443,7 +443,7 @@ def _gains(system: System, needs: Needs) -> Iterator[Gain]:
     found = []
     for name, now, then, change in _levers(system, needs):
         after = _cost(*change(system, needs))
-        place = 2 if before[2] is not None else 0
+        place = 2 if before[2] else 0
         worth, unrounded = (1 - float(after[i] or 0) / float(before[i] or 1) for i in (place, place + 1))
         found.append(Gain(name, now, then, after[0], after[2], worth, unrounded))
     yield from sorted(found, key=lambda gain: (-round(gain.worth, 6), -gain.unrounded))

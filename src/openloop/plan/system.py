@@ -94,6 +94,10 @@ def typed_system(
         told = ", ".join(f"{each:g}" for each in knee)
         raise SpecError(f"the knee is {told}; give one rate above 0, or three: low end, knee and high end")
     low, middle, high = sorted(knee) if len(knee) == 3 else (0.0, knee[0], 0.0)
+    if (most := more.get("capacity")) is not None and most < middle:
+        raise SpecError(
+            f"a replica cannot do {middle:g}/s in time and {most:g}/s in all: --capacity is at least --knee"
+        )
     interval = (low, high) if len(knee) == 3 else None
     return System("knee as typed", middle, interval, in_flight=in_flight, latency_s=latency_s, **more)
 

@@ -178,8 +178,8 @@ def gains(plan: CapacityPlan) -> Section | None:
         [gain.name, f"{gain.now:.4g}", f"{gain.then:.4g}", *numbers(gain, units, f"gains.{place}.")]
         for place, gain in enumerate(plan.gains)
     ]
-    if plan.cost_per_million is not None:
-        month = plan.needs.demand * plan.attainment.value * 3600 * HOURS / 1e6 * plan.cost_per_million.value
+    if plan.cost_per_hour and plan.cost_per_hour.value:
+        month = HOURS * plan.cost_per_hour.value
         header.append("a month")
         rows = [[*row, format_money(month * gain.worth)] for row, gain in zip(rows, plan.gains, strict=True)]
     lead = "One number at a time is made better by a tenth, and all of the plan is made again."
