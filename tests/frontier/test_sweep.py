@@ -138,6 +138,10 @@ def test_an_overloaded_point_ends_early_and_says_so(tmp_path: Path) -> None:
         ({"flags": {"slo": None}}, "no knee without an SLO"),
         ({"current": -1.0}, "current is -1"),
         ({"flags": {"target.url": "http://localhost:9"}}, "leave one of them out"),
+        ({"flags": {"retry": "2"}}, "give it to the fleet instead, as client: {retry: '2'}"),
+        ({"flags": {"hedge": "100ms"}}, "as client: {hedge: '100ms'}"),
+        ({"flags": {"timeout": "1s"}}, "as client: {timeout: '1s'}"),
+        ({"flags": {"gates": ["json"]}}, "have no words to grade"),
     ],
 )
 def test_what_cannot_be_swept_is_refused_before_anything_is_made(

@@ -143,7 +143,22 @@ def _check(
             raise SpecError(f"{name} is {value:g}; it is a rate above 0")
     if fleet is not None and scenario.target.url:
         raise SpecError("a sweep is of a live target or of a simulated fleet: leave one of them out")
+    if fleet is not None:
+        _check_simulated(scenario)
     _at(scenario, 1.0)
+
+
+def _check_simulated(scenario: Scenario) -> None:
+    """Who asks a modelled fleet, and how good its answers are, is in the fleet's own file."""
+    usual = Scenario()
+    for name in ("retry", "hedge", "timeout", "repair"):
+        if getattr(scenario, name) != getattr(usual, name):
+            value = getattr(scenario, name)
+            raise SpecError(f"{name} is of a live run: give it to the fleet instead, as client: {{{name}: {str(value)!r}}}")
+    if scenario.gates is not None:
+        raise SpecError(
+            "answers of a simulated fleet have no words to grade: say in its file how many fail, as quality:fail=2%"
+        )
 
 
 def _at(scenario: Scenario, rate: float) -> Arrivals:
