@@ -243,7 +243,7 @@ class _Search:
             size=self.space.size,
             trials=tuple(searched),
             simulations=runs,
-            front=tuple(_front([each for each in searched if each.refused is None])),
+            front=tuple(_front([each for each in searched if self._meets(each)])),
             best=best,
             best_value=value,
             best_interval=interval,
