@@ -154,7 +154,9 @@ def _check_simulated(scenario: Scenario) -> None:
     for name in ("retry", "hedge", "timeout", "repair"):
         if getattr(scenario, name) != getattr(usual, name):
             value = getattr(scenario, name)
-            raise SpecError(f"{name} is of a live run: give it to the fleet instead, as client: {{{name}: {str(value)!r}}}")
+            raise SpecError(
+                f"{name} is of a live run: give it to the fleet instead, as client: {{{name}: {str(value)!r}}}"
+            )
     if scenario.gates is not None:
         raise SpecError(
             "answers of a simulated fleet have no words to grade: say in its file how many fail, as quality:fail=2%"
