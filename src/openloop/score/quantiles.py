@@ -79,10 +79,7 @@ class Sample:
         self.n = len(self._sorted)
         self.mean = float(self._sorted.mean()) if self.n else np.nan
 
-    def quantile(self, share: float) -> float:
-        return interpolated(self._sorted, share, self.n)
-
-    def quantile_with_failures(self, share: float, failures: int) -> float:
+    def quantile(self, share: float, failures: int = 0) -> float:
         return interpolated(self._sorted, share, self.n + failures)
 
     def below(self, value: float) -> tuple[Ints, Ints]:
@@ -123,7 +120,7 @@ def percentiles(sample: Ranked) -> Percentiles | None:
 
 
 def ladder(sample: Sample, failures: int = 0) -> Ladder:
-    steps = {name: sample.quantile_with_failures(share, failures) for name, share in LADDER.items()}
+    steps = {name: sample.quantile(share, failures) for name, share in LADDER.items()}
     return Ladder(**steps, mean=sample.mean if not failures else np.inf)
 
 
