@@ -3,9 +3,9 @@
 import os
 import shutil
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from multiprocessing import get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -113,7 +113,8 @@ def sweep(
     )
     folder = Path(out)
     _prepare(folder, asked)
-    return _Sweep(folder, asked, scenario, fleet, start, budget_s, view, command, processes, ray).run()
+    objectives, cores = read_slo(asked.slo), processes or len(os.sched_getaffinity(0))
+    return _Sweep(folder, asked, objectives, scenario, fleet, start, budget_s, view, command, cores, ray).run()
 
 
 def _check(
@@ -209,27 +210,21 @@ def _write(folder: Path, asked: SweepAsked) -> None:
         raise StorageError(f"{folder / FRONTIER_FILE} cannot be written: {error.strerror}") from None
 
 
+@dataclass
 class _Sweep:
-    def __init__(
-        self,
-        folder: Path,
-        asked: SweepAsked,
-        scenario: Scenario,
-        fleet: FleetSpec | None,
-        start: float,
-        budget_s: float | None,
-        view: View | None,
-        command: list[str] | None,
-        processes: int | None,
-        ray: str | None,
-    ) -> None:
-        self.folder, self.asked, self.scenario, self.fleet = folder, asked, scenario, fleet
-        self.start, self.budget_s, self.view, self.command = start, budget_s, view, command
-        self.ray = ray
-        self.processes = processes or len(os.sched_getaffinity(0))
-        self.objectives = read_slo(asked.slo)
-        self.trials: dict[Key, PointRun] = {}
-        self.asked_before = False
+    folder: Path
+    asked: SweepAsked
+    objectives: Objectives
+    scenario: Scenario
+    fleet: FleetSpec | None
+    start: float
+    budget_s: float | None
+    view: View | None
+    command: list[str] | None
+    processes: int
+    ray: str | None
+    trials: dict[Key, PointRun] = field(default_factory=dict)
+    asked_before: bool = False
 
     def run(self) -> Frontier:
         stopped = None
@@ -305,24 +300,19 @@ class _Sweep:
         if self.fleet is None:
             yield todo[0], self._live(todo[0], most_spend)
             return
-        calls = [
-            (self.fleet, self.scenario, self._seed(each.key), each.key[0], each.seconds, self._where(each))
-            for each in todo
-        ]
+        how = self.fleet, self.scenario, self.asked.slo, self.command
+        calls = [(self._where(each), each.key[0], each.seconds, self._seed(each.key), *how) for each in todo]
         if self.ray is not None:
             yield from self._elsewhere(self.ray, todo, calls)
             return
         if len(todo) == 1 or self.processes == 1:
             for each, call in zip(todo, calls, strict=True):
                 self._tell(each)
-                _simulate(*call, self.asked.slo, self.command)
+                _simulate(*call)
                 yield each, open_run(self._where(each))
             return
         with ProcessPoolExecutor(min(self.processes, len(todo)), get_context("spawn")) as pool:
-            waiting = {
-                pool.submit(_simulate, *call, self.asked.slo, self.command): each
-                for each, call in zip(todo, calls, strict=True)
-            }
+            waiting = {pool.submit(_simulate, *call): each for each, call in zip(todo, calls, strict=True)}
             try:
                 for done in as_completed(waiting):
                     done.result()
@@ -337,8 +327,7 @@ class _Sweep:
     ) -> Iterator[tuple[_Todo, Run]]:
         """Simulated on a cluster; the files of each run come back from wherever that was."""
         with connected(address) as cluster:
-            asked = [(*call, self.asked.slo, self.command) for call in calls]
-            for place, files in spread_over(cluster, _simulate_there, asked):
+            for place, files in spread_over(cluster, _simulate_there, calls):
                 where = self._where(todo[place])
                 draft = where.with_name(f"{where.name}{DRAFT}")
                 draft.mkdir()
@@ -409,30 +398,27 @@ def _ended(after_s: float, of_s: float, rate: float) -> str:
     )
 
 
-def _simulate_there(*call: Any) -> dict[str, bytes]:
+def _simulate_there(where: Path, *how: Any) -> dict[str, bytes]:
     """On another machine, which may share no disk with this one."""
-    *how, where, slo, command = call
-    made: Callable[..., None] = _simulate
     with TemporaryDirectory(prefix="openloop-") as scratch:
-        made(*how, Path(scratch) / where.name, slo, command)
-        return {each.name: each.read_bytes() for each in (Path(scratch) / where.name).iterdir()}
+        there = Path(scratch) / where.name
+        _simulate(there, *how)
+        return {each.name: each.read_bytes() for each in there.iterdir()}
 
 
 def _simulate(
-    fleet: FleetSpec,
-    scenario: Scenario,
-    seed: int,
+    where: Path,
     rate: float,
     seconds: float,
-    where: Path,
+    seed: int,
+    fleet: FleetSpec,
+    scenario: Scenario,
     slo: Any,
     command: list[str] | None,
 ) -> None:
     """One run into its folder, all at once; it ends early where a shorter one shows that the backlog grows."""
-    facts: dict[str, Any] = {} if scenario.prices is None else {"prices": scenario.prices}
-    objectives: Objectives = read_slo(slo)
-    facts |= {"slo": slo, "command": command}
-    warming = scenario.read_warming()
+    facts = {"slo": slo, "command": command} | ({} if scenario.prices is None else {"prices": scenario.prices})
+    objectives, warming = read_slo(slo), scenario.read_warming()
     for share in HORIZONS:
         if share < 1 and rate * share * seconds < LEAST_DUE:
             continue  # too few to tell, maybe none
@@ -442,8 +428,7 @@ def _simulate(
         run = simulate_warm(fleet, warming, *how, **facts) if warming else simulate_fleet(fleet, *how, **facts)
         grown = growth(flow_of(run), share * seconds) if share < 1 else 0.0
         if grown:
-            note = _ended(share * seconds, seconds, grown)
-            notes = (*run.manifest.notes, note)
+            notes = (*run.manifest.notes, _ended(share * seconds, seconds, grown))
             run = replace(run, manifest=msgspec.structs.replace(run.manifest, cut_short="overload", notes=notes))
             break
     draft = where.with_name(f"{where.name}{DRAFT}{os.getpid()}")

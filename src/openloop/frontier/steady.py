@@ -14,10 +14,8 @@ LEAST_BLOCKS = 2
 SIGMAS = 2.6  # of the mean: one in a hundred by chance, if backlogs were aimless
 LEAST_SHARE = 0.01  # of arrivals that must be left over
 LEAST_DUE = 50
-QUICK_SHARE, FILLED_SHARE = (
-    0.1,
-    0.15,
-)  # of requests, which must have left within so much of the time: else it is filling
+QUICK_SHARE = 0.1  # of requests, which must have left
+FILLED_SHARE = 0.15  # within so much of the time: else it is filling
 
 
 @dataclass(frozen=True)
