@@ -23,7 +23,8 @@ from openloop.errors import SpecError
 from openloop.frontier import open_frontier
 from openloop.frontier.folder import FRONTIER_FILE
 from openloop.plan import CapacityPlan, Needs, System, frontier_system, make_plan, typed_system
-from openloop.plan.make import HOURS, Estimate
+from openloop.plan.make import HOURS
+from openloop.plan.system import Estimate
 from openloop.records import Prices, open_run
 from openloop.score import Score
 from openloop.score import score as score_run
@@ -211,9 +212,8 @@ def _planned(
     tokens: float | None,
 ) -> KnownOption:
     """By the knee. What fails its gate is asked again, so the demand grows by it."""
-    share, (low, high) = system.attainment_at(system.knee)
-    attainment = _times(Estimate(share, (low, high) if low < high else None), quality)
-    each = _times(Estimate(system.knee, system.knee_interval), quality)
+    attainment = _times(system.attainment_at(system.knee), quality)
+    each = _times(system.knees, quality)
     price = system.price if price is None else price
     if needs is None:
         cost = None if price is None else _over(price / 3600, each)
@@ -229,8 +229,7 @@ def _planned(
         count = naive.raw.value if naive.raw else 1.0
         rate = plan.peak_rate / count
         plan = replace(plan, raw=naive.raw, raw_rate_each=rate, raw_cost_per_hour=naive.raw_cost_per_hour)
-    ends = quality.ends, Estimate(system.knee, system.knee_interval).ends
-    best, worst = (planned(ends[0][end], ends[1][end]) for end in (2, 0))
+    best, worst = (planned(quality.ends[end], system.knees.ends[end]) for end in (2, 0))
     measured = quality.interval is not None or system.knee_interval is not None
     size = Estimate.spanning([float(found.replicas) for found in (best, plan, worst)], measured)
     bill = None if price is None else size.times(price * HOURS)
@@ -325,7 +324,7 @@ def _capacity(asked: _Question, case: KnownOption, gaps: tuple[Unmeasured, ...])
             f"{100 * (1 - case.attainment.value):.1f}% of answers are not accepted and are asked for again."
         )
     if by_raw is not None and by_raw < plan.replicas:
-        share = plan.system.attainment_at(plan.peak_rate / by_raw)[0]
+        share = plan.system.attainment_at(plan.peak_rate / by_raw).value
         missed = f", {100 * share:.0f}% of requests would be in time" if plan.system.loads else " it is past the knee"
         sentences.append(f"Throughput suggests {by_raw}; at the peak{missed}.")
     sentences.append(_how_sure(case.replicas, plan))

@@ -21,6 +21,29 @@ SPREAD = 1.96
 
 
 @dataclass(frozen=True)
+class Estimate:
+    """A value and, where it rests on measured data, its 95% interval."""
+
+    value: float
+    interval: Interval | None = None
+
+    @staticmethod
+    def spanning(values: Sequence[float], measured: bool, middle: float | None = None) -> "Estimate":
+        """Of what was computed at the low end, the middle and the high end of something measured."""
+        value = float(values[1] if middle is None else middle)
+        return Estimate(value, (float(min(*values, value)), float(max(*values, value))) if measured else None)
+
+    @property
+    def ends(self) -> tuple[float, float, float]:
+        """Low end, value, high end."""
+        low, high = self.interval or (self.value, self.value)
+        return low, self.value, high
+
+    def times(self, by: float) -> "Estimate":
+        return Estimate(self.value * by, self.interval and (self.interval[0] * by, self.interval[1] * by))
+
+
+@dataclass(frozen=True)
 class LoadPoint:
     """What was measured of a replica at an offered rate; what is not known is None."""
 
@@ -51,6 +74,10 @@ class System:
     loads: tuple[LoadPoint, ...] = ()
     notes: tuple[str, ...] = ()
 
+    @property
+    def knees(self) -> Estimate:
+        return Estimate(self.knee, self.knee_interval)
+
     def latency_at(self, rate: float) -> float | None:
         """Mean time in the system at a rate, between the rates that were measured."""
         known = [(load.rate, load.latency_s) for load in self.loads if load.latency_s is not None]
@@ -59,7 +86,7 @@ class System:
         rates, latencies = np.array(known).T
         return float(np.interp(rate, rates, latencies))
 
-    def attainment_at(self, rate: float) -> tuple[float, Interval]:
+    def attainment_at(self, rate: float) -> Estimate:
         """Attainment at a rate: as measured, or all, up to a knee that was typed."""
         known = [
             (load.rate, load.attainment, *load.attainment_interval)
@@ -67,13 +94,12 @@ class System:
             if load.attainment is not None and load.attainment_interval is not None
         ]
         if not known:
-            share = 1.0 if self.target is None else self.target
-            return share, (share, share)
+            return Estimate(1.0 if self.target is None else self.target)
         rates, *columns = np.array(known).T
         middle, low, high = (float(np.interp(rate, rates, column)) for column in columns)
         if self.target is not None and self.knee_interval and rate <= self.knee_interval[0]:
             low = max(low, min(self.target, middle))  # that is what left of the knee means
-        return middle, (low, high)
+        return Estimate(middle, (low, high) if low < high else None)
 
 
 def typed_system(
