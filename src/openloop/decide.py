@@ -20,7 +20,7 @@ import numpy as np
 
 from openloop.audit import FACTS, audit
 from openloop.errors import SpecError
-from openloop.frontier import open_frontier
+from openloop.frontier import Point, open_frontier
 from openloop.frontier.folder import FRONTIER_FILE
 from openloop.plan import CapacityPlan, Needs, System, frontier_system, make_plan, typed_system
 from openloop.plan.make import HOURS
@@ -28,12 +28,11 @@ from openloop.plan.system import Estimate
 from openloop.records import Prices, open_run
 from openloop.score import Score
 from openloop.score import score as score_run
-from openloop.score.quantiles import wilson
+from openloop.score.quantiles import Z, wilson
 from openloop.spec import Strict, convert, plain, read_yaml
 from openloop.units import parse_price, parse_rate, parse_share, parse_times, parse_token_rate
 
 SURE = 0.95
-Z = 1.96
 
 
 class _Option(Strict, frozen=True, rename={"source": "from"}):
@@ -172,13 +171,7 @@ def _case(name: str, option: _Option, asked: _Question, needs: Needs | None, fol
     path = folder / option.source
     if (path / FRONTIER_FILE).exists():
         found = open_frontier(path, asked.slo)
-        tokens = max(
-            (
-                _in_time(point.output_tokens_per_s, point.throughput_rps, point.completed_in_window_rps)
-                for point in found.points
-            ),
-            default=None,
-        )
+        tokens = max(map(_tokens_in_time, found.points), default=None)
         return _planned(name, option.source, frontier_system(found), price, quality, needs, tokens)
     return _scored(name, option, path, price, quality, asked, needs)
 
@@ -262,7 +255,7 @@ def _scored(
         source=str(option.source),
         goodput_each=goodput,
         throughput_each=found.completed_in_window_rps / count,
-        tokens_per_s=_in_time(found.output_tokens_per_s, found.throughput_rps, found.completed_in_window_rps),
+        tokens_per_s=_tokens_in_time(found),
         attainment=attainment,
         cost_per_accepted=cost,
         monthly=_monthly(cost, needs),
@@ -409,8 +402,8 @@ def _choice(asked: _Question, a: KnownOption, b: KnownOption, gaps: tuple[Unmeas
 def _chance(a: Estimate, b: Estimate, *, less: bool) -> float:
     """That b is better than a, if errors are normal on a logarithmic scale; exact numbers are simply compared."""
     gap = (1 if less else -1) * math.log(max(a.value, 1e-300) / max(b.value, 1e-300))
-    halves = [_log(end, each.value) for each in (a, b) for end in (each.interval or ())]
-    error = math.hypot(*(max(halves[i : i + 2], default=0.0) for i in range(0, len(halves), 2))) / Z
+    halves = [max((_log(end, each.value) for end in each.interval or ()), default=0.0) for each in (a, b)]
+    error = math.hypot(*halves) / Z
     return 0.5 * (1 + math.erf(gap / error / math.sqrt(2))) if error > 0 else float(np.heaviside(gap, 0.5))
 
 
@@ -421,16 +414,15 @@ def _saved(worse: KnownOption, better: KnownOption) -> Estimate | None:
     value = worse.monthly.value - better.monthly.value
     if worse.monthly.interval is None and better.monthly.interval is None:
         return Estimate(value)
-    halves = [
-        max(abs(end - each.value) for end in each.interval) if each.interval else 0.0
-        for each in (worse.monthly, better.monthly)
-    ]
-    return Estimate(value, (value - math.hypot(*halves), value + math.hypot(*halves)))
+    half = math.hypot(*(max(abs(end - each.value) for end in each.ends) for each in (worse.monthly, better.monthly)))
+    return Estimate(value, (value - half, value + half))
 
 
-def _in_time(tokens_per_s: float, throughput_rps: float, completed_in_window_rps: float) -> float:
-    """Without the tokens of answers that came only after the window, as most do in overload."""
-    return tokens_per_s * min(completed_in_window_rps / throughput_rps, 1.0) if throughput_rps else 0.0
+def _tokens_in_time(of: Point | Score) -> float:
+    """Per second, without those of answers that came only after the window, as most do in overload."""
+    if not of.throughput_rps:
+        return 0.0
+    return of.output_tokens_per_s * min(of.completed_in_window_rps / of.throughput_rps, 1.0)
 
 
 def _by_throughput(a: KnownOption, b: KnownOption) -> str | None:

@@ -12,12 +12,11 @@ from openloop.frontier import Frontier, Knee, Point
 from openloop.frontier.folder import read_asked
 from openloop.plan.formulas import little
 from openloop.records import open_run
+from openloop.score.quantiles import Z
 from openloop.sim.fleet import read_fleet
 from openloop.units import format_rate, format_share
 
 Interval = tuple[float, float]
-
-SPREAD = 1.96
 
 
 @dataclass(frozen=True)
@@ -137,7 +136,7 @@ def frontier_system(found: Frontier) -> System:
     points = [point for point in found.points if point.usable and point.requests]
     near = min(points, key=lambda point: abs(point.rate - rate))
     best = max(points, key=lambda point: point.completed_in_window_rps)
-    margin = SPREAD / np.sqrt(max(best.completed_in_window_rps * best.seconds, 1.0))
+    margin = Z / np.sqrt(max(best.completed_in_window_rps * best.seconds, 1.0))
     hourly = manifest.prices.hourly if manifest.prices else 0.0
     tokens = near.output_token_goodput / near.goodput_rps if near.goodput_rps else 0.0
     if whole_fleet and fleet is not None:
