@@ -29,7 +29,7 @@ from openloop.frontier.folder import (
 )
 from openloop.frontier.point import PointRun, read_trial
 from openloop.frontier.search import START_RPS, next_run
-from openloop.frontier.steady import GRID, LEAST_DUE, QUICK_SHARE, backlog_growth, flow_of, growth
+from openloop.frontier.steady import LEAST_DUE, BacklogWatch, ended_early, flow_of, growth
 from openloop.load.address import shown
 from openloop.load.conductor import Snapshot
 from openloop.load.scenario import Limits, Scenario, read_scenario, run_scenario, wait_until_free
@@ -45,7 +45,6 @@ from openloop.workload.warmth import Disrupted
 INTERRUPTED = "interrupted: the same command goes on from here"
 DONE = "done"
 DRAFT = ".draft"  # a simulated run that is being written
-CHECKS = 8  # of a live backlog, in the time of a run; the first two parts are too early to tell
 HORIZONS = (0.25, 0.5, 1.0)  # of a simulated run: it ends with the first that shows a growing backlog
 FREE_SHARE = 2.0  # times the drain: as long as the next point waits for the one before
 
@@ -351,7 +350,7 @@ class _Sweep:
             slo=self.asked.slo,
             limits=msgspec.structs.replace(self.scenario.limits, spend=most_spend),
         )
-        return run_scenario(given, self._where(each), _Backlog(each.seconds, self.view), self.command, self.ray)
+        return run_scenario(given, self._where(each), BacklogWatch(each.seconds, self.view), self.command, self.ray)
 
     def _tell(self, each: _Todo) -> None:
         if self.view is not None:
@@ -363,39 +362,6 @@ class _Sweep:
     def _seed(self, key: Key) -> int:
         """Prompts and arrivals of their own for every run, whatever was run before."""
         return zlib.crc32(f"{self.asked.seed} {key[0]:.12g} {key[1]}".encode())
-
-
-class _Backlog:
-    """Watches a live run, and ends it when its backlog grows beyond chance."""
-
-    def __init__(self, seconds: float, view: View | None) -> None:
-        self.seconds, self.view = seconds, view
-        self.seen = [(0.0, 0, 0)]  # seconds, due, left
-        self.stays_s: list[float] = []
-        self.next_s = 2 * seconds / CHECKS
-
-    def __call__(self, now: Snapshot) -> str | None:
-        if self.view is not None:
-            self.view(now)
-        self.stays_s += [(row.ended_ns - row.due_ns) / 1e9 for row in now.finished if row.ended_ns is not None]
-        if now.seconds > 0:
-            self.seen.append((now.seconds, now.due, now.due - now.in_flight))
-        if not self.next_s <= now.seconds < self.seconds:
-            return None
-        self.next_s += self.seconds / CHECKS
-        times, due, left = np.array(self.seen).T
-        edges = np.linspace(0.0, now.seconds, GRID + 1)
-        came, gone = (np.rint(np.interp(edges, times, each)).astype(np.int64) for each in (due, left))
-        quick_s = float(np.quantile(self.stays_s, QUICK_SHARE)) if self.stays_s else np.inf
-        rate = backlog_growth(came, gone, now.seconds, quick_s)
-        return _ended(now.seconds, self.seconds, rate) if rate else None
-
-
-def _ended(after_s: float, of_s: float, rate: float) -> str:
-    return (
-        f"ended after {format_seconds(after_s)} of {format_seconds(of_s)}: overloaded, "
-        f"the backlog grows by {rate:.3g} requests per second"
-    )
 
 
 def _simulate_there(where: Path, *how: Any) -> dict[str, bytes]:
@@ -428,7 +394,7 @@ def _simulate(
         run = simulate_warm(fleet, warming, *how, **facts) if warming else simulate_fleet(fleet, *how, **facts)
         grown = growth(flow_of(run), share * seconds) if share < 1 else 0.0
         if grown:
-            notes = (*run.manifest.notes, _ended(share * seconds, seconds, grown))
+            notes = (*run.manifest.notes, ended_early(share * seconds, seconds, grown))
             run = replace(run, manifest=msgspec.structs.replace(run.manifest, cut_short="overload", notes=notes))
             break
     draft = where.with_name(f"{where.name}{DRAFT}{os.getpid()}")
