@@ -177,8 +177,11 @@ def _case(name: str, option: _Option, asked: _Question, needs: Needs | None, fol
 
 
 def _typed(name: str, option: _Option, price: float | None, quality: Estimate, needs: Needs | None) -> KnownOption:
-    told = option.throughput or ""
-    raw, tokens = (None, parse_token_rate(told)) if "tok" in told else (parse_rate(told) if told else None, None)
+    told, raw, tokens = option.throughput, None, None
+    if told and "tok" in told:
+        tokens = parse_token_rate(told)
+    elif told:
+        raw = parse_rate(told)
     if option.knee is not None:
         system = typed_system([parse_rate(option.knee)], capacity=raw)
         return _planned(name, "typed", system, price, quality, needs, tokens)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from openloop.errors import SpecError
-from openloop.frontier import Frontier, Knee, Point
+from openloop.frontier import Frontier, Point
 from openloop.frontier.folder import read_asked
 from openloop.plan.formulas import little
 from openloop.records import open_run
@@ -132,11 +132,12 @@ def frontier_system(found: Frontier) -> System:
     manifest = open_run(str(found.points[0].scores[0].run)).manifest
     whole_fleet = fleet is not None and bool(fleet.groups)  # unlike replicas go together
     count = 1 if whole_fleet else manifest.replicas or 1
-    rate, interval, notes = _knee(found, found.knee)
+    rate, interval, notes = _knee(found)
     points = [point for point in found.points if point.usable and point.requests]
     near = min(points, key=lambda point: abs(point.rate - rate))
     best = max(points, key=lambda point: point.completed_in_window_rps)
-    margin = Z / np.sqrt(max(best.completed_in_window_rps * best.seconds, 1.0))
+    most = best.completed_in_window_rps
+    margin = Z / np.sqrt(max(most * best.seconds, 1.0))
     hourly = manifest.prices.hourly if manifest.prices else 0.0
     tokens = near.output_token_goodput / near.goodput_rps if near.goodput_rps else 0.0
     if whole_fleet and fleet is not None:
@@ -149,11 +150,8 @@ def frontier_system(found: Frontier) -> System:
         knee_interval=(interval[0] / count, interval[1] / count),
         target=found.knee.target,
         slo=found.slo,
-        capacity=best.completed_in_window_rps / count,
-        capacity_interval=(
-            best.completed_in_window_rps * (1 - margin) / count,
-            best.completed_in_window_rps * (1 + margin) / count,
-        ),
+        capacity=most / count,
+        capacity_interval=(most * (1 - margin) / count, most * (1 + margin) / count),
         in_flight=None if fleet is None or fleet.groups else float(fleet.max_sequences),
         tokens=tokens or None,
         price=hourly / count if hourly else None,
@@ -165,7 +163,8 @@ def frontier_system(found: Frontier) -> System:
     )
 
 
-def _knee(found: Frontier, knee: Knee) -> tuple[float, Interval, tuple[str, ...]]:
+def _knee(found: Frontier) -> tuple[float, Interval, tuple[str, ...]]:
+    knee = found.knee
     if knee.rate is not None and knee.interval is not None:
         return knee.rate, knee.interval, ()
     if knee.above is not None and knee.above > 0:
