@@ -99,8 +99,12 @@ def compare(
     if all(kinds):
         found = _frontiers(Path(str(a)), Path(str(b)), slo)
     elif any(kinds):
-        open_run(str(b if kinds[0] else a))
-        raise RunError(f"{a} and {b} are a run and a frontier: compare two of a kind, or a run inside of the frontier")
+        names = [str(each.path or "the run") if isinstance(each, Run) else str(each) for each in (a, b)]
+        other = b if kinds[0] else a
+        if not isinstance(other, Run):
+            open_run(other)  # says so, if it is no run either
+        told = "a run and a frontier: compare two of a kind, or a run inside of the frontier"
+        raise RunError(f"{names[0]} and {names[1]} are {told}")
     else:
         first, second = (each if isinstance(each, Run) else open_run(each) for each in (a, b))
         found = _runs(first, second, slo)

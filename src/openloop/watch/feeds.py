@@ -106,7 +106,8 @@ class _Records(Feed):
             return np.asarray(np.bincount(place, weights=np.asarray(values, np.float64)[mine]), np.float64)
 
         judgement = scope.judgement
-        unknown = {gate.name for slo in scope.run.slos for gate in slo.gates if not _told(scope, gate)}
+        gates = (gate for slo in scope.run.slos for gate in slo.gates)
+        unknown = dict.fromkeys(gate.name for gate in gates if not _told(scope, gate))  # in their order
         accepted = judgement.ok & ~np.any(
             [missed for name, missed in judgement.missed.items() if name not in unknown] or [~judgement.ok], axis=0
         )
