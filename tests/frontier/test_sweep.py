@@ -270,6 +270,7 @@ def test_states_of_the_caches_are_swept_apart_and_the_gap_is_told(tmp_path: Path
     assert report.data["gaps"][1]["goodput"]["b"] == cold.goodput.b
     again = sweep_states(tmp_path / "s", scenario, fleet, states, **how)
     assert again[2].frontier.to_dict() == found[2].frontier.to_dict()
+    assert gaps({}) == []  # none has a point yet
     with pytest.raises(RunError, match="other states"):
         sweep_states(tmp_path / "s", scenario, fleet, states[:2], **how)
     with pytest.raises(SpecError, match="two or more"):

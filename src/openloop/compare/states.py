@@ -46,6 +46,8 @@ class StateGap:
 
 def gaps(states: Mapping[str, Path], slo: Any = None) -> list[StateGap]:
     """Each state compared with the first."""
+    if not states:
+        return []
     (first, base), *others = states.items()
     found = []
     for name, path in others:
