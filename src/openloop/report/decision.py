@@ -3,7 +3,7 @@
 import numpy as np
 
 from openloop.decide import Decision, KnownOption
-from openloop.plan.make import Estimate
+from openloop.plan.system import Estimate
 from openloop.report.marks import Axis, Curve, Figure, names_figure
 from openloop.report.page import Cell, Columns, Number, Part, Report, Section, Table, below, span
 from openloop.report.plan import PLAN_SECTIONS

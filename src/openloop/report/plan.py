@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from openloop.plan.formulas import some_up
-from openloop.plan.make import HOURS, PRICE, Cache, CapacityPlan, Estimate
+from openloop.plan.make import HOURS, PRICE, Cache, CapacityPlan
+from openloop.plan.system import Estimate
 from openloop.report.marks import Axis, Bars, Curve, Figure, Mark, Panel, Rule, Unit, names_figure
 from openloop.report.page import Cell, Number, Part, Report, Section, Table, capital, numbers, span
 from openloop.terms import read_term
