@@ -11,11 +11,12 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from openloop.arrays import records
 from openloop.errors import SpecError
 from openloop.serve.answers import WORDS
 from openloop.sim import loop
 from openloop.sim.fleet import FleetSpec, assemble, read_fleet
-from openloop.sim.tables import DECODING, FREE, GONE, OK, REQUEST, RUNNING, SHED, records
+from openloop.sim.tables import DECODING, FREE, GONE, OK, REQUEST, RUNNING, SHED
 from openloop.units import NS_PER_S
 
 ROWS = 256  # requests at a time, to begin with

@@ -5,9 +5,10 @@ from typing import Any, Literal
 import numpy as np
 
 from openloop.admission import Admission, Bucket, Deadline, InFlight, Queue
+from openloop.arrays import records
 from openloop.errors import SpecError
 from openloop.persistence import Hedge, Repair, Retry, read_hedge, read_repair, read_retry
-from openloop.sim.tables import BUCKET, CLIENT, IN_FLIGHT, LIKELY_LATE, QUEUE, SCALER, records
+from openloop.sim.tables import BUCKET, CLIENT, IN_FLIGHT, LIKELY_LATE, QUEUE, SCALER
 from openloop.spec import Strict
 from openloop.units import parse_number, parse_seconds, parse_share
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from openloop.arrays import Bools, Floats, Ints
+from openloop.arrays import Bools, Floats, Ints, records
 from openloop.errors import SpecError
 from openloop.native.build import native
 from openloop.routing import ASK, VIEW, Policy, make_index, start_memory
@@ -32,7 +32,6 @@ from openloop.sim.tables import (
     SEAT,
     SEGMENT,
     WORLD,
-    records,
 )
 
 BLOCK_ROWS = 16_384  # attempts that leave together

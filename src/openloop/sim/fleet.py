@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from openloop import __version__
 from openloop.admission import Admission, read_admission
-from openloop.arrays import Floats, Ints
+from openloop.arrays import Floats, Ints, records
 from openloop.arrivals import Arrivals
 from openloop.distributions import Distribution, read_distribution
 from openloop.errors import SpecError
@@ -52,7 +52,6 @@ from openloop.sim.tables import (
     SCALER,
     START,
     STATUSES,
-    records,
 )
 from openloop.slo import TTFT, Objectives
 from openloop.spec import Strict, convert, read_yaml
