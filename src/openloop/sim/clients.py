@@ -27,6 +27,11 @@ class Client(Strict, frozen=True):
         """Whether nobody leaves, tries again or sends a copy: the loop then needs to know nothing of them."""
         return self.timeout is self.patience is self.retry is self.hedge is None
 
+    def persistence(self) -> str | None:
+        """In a word, for the manifest."""
+        repair = self.repairs()
+        return "; ".join(filter(None, (self.retry, self.hedge, str(repair) if repair else None))) or None
+
     def repairs(self) -> Repair | None:
         return None if self.repair is None else read_repair(str(self.repair))
 

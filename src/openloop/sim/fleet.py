@@ -35,7 +35,7 @@ from openloop.seeds import stream
 from openloop.sim.batching import BATCHING, ORDERS, Goodput, Prepone
 from openloop.sim.clients import LIMITS, Autoscaling, Client, client_row, scaler_row
 from openloop.sim.engine import ServedAttempts, SimEngine
-from openloop.sim.events import EVENTS, LOGGED, Event, plan_rows
+from openloop.sim.events import EVENTS, LOGGED, Event, count_added, plan_rows
 from openloop.sim.prefixes import block_names
 from openloop.sim.quality import SLICES, QualityModel, labelled, read_quality
 from openloop.sim.repairs import Repaired, with_repairs
@@ -274,16 +274,9 @@ def read_fleet(what: str | Path | dict[str, Any]) -> FleetSpec:
 
 
 def _check_replicas(found: Replicas) -> None:
-    for name, least in (
-        ("replicas", 1),
-        ("max_sequences", 1),
-        ("max_tokens", 1),
-        ("block", 1),
-        ("padding", 1),
-        ("tp", 1),
-    ):
-        if getattr(found, name) < least:
-            raise SpecError(f"{name} is {getattr(found, name)}; it is at least {least}")
+    for name in ("replicas", "max_sequences", "max_tokens", "block", "padding", "tp"):
+        if getattr(found, name) < 1:
+            raise SpecError(f"{name} is {getattr(found, name)}; it is at least 1")
     if not 0 < found.speed <= 1e6:
         raise SpecError(f"speed is {found.speed}; it is above 0, and 1 where nothing is changed")
     if found.drafts and not (1 <= found.drafts.tokens <= 64 and 0 <= found.drafts.acceptance < 1):
@@ -334,7 +327,7 @@ def simulate_fleet(
 ) -> Run:
     """Users of so many seconds, served by modelled replicas in virtual time; with `out`, straight into a run folder."""
     parts = _asked(fleet, workload.parts(arrivals, seconds, seed), seed)
-    first = next(parts)
+    first = _Part(*next(parts), 0, 0, 0)
     demand = first.demand
     engine = engine_of(fleet, demand, objectives, seconds, seed)
     manifest = Manifest(
@@ -354,7 +347,7 @@ def simulate_fleet(
             "quantization": None if fleet.quantization is None else fleet.quantization.name,
             "quality_gate": None if fleet.quality is None else str(fleet.read_quality()),
             "notes": tuple(filter(None, [read_routing(fleet.routing).note])),
-            "retry_policy": "; ".join(each for each in _persistence(fleet) if each) or None,
+            "retry_policy": None if fleet.client is None else fleet.client.persistence(),
             **facts,
         }
     )
@@ -366,7 +359,7 @@ def simulate_fleet(
         latest = max(latest, float(np.nanmax(served.rows.ended, initial=seconds)))
         batch = _make_rows(fleet, part, served, to_ns(seconds), waits)
         latest = max(latest, ints(batch, "ended_ns").max(initial=0) / NS_PER_S)
-        if quality and part.asked.repaired is None:
+        if quality and part.repaired is None:
             batch = labelled(batch, quality, chances)
         (batches if writer is None else writer).append(batch)
     last: dict[str, Any] = {
@@ -387,55 +380,37 @@ def engine_of(
     return assemble(fleet, *_tables(fleet, demand, objectives), seconds, seed)
 
 
-@dataclass(frozen=True, eq=False)
-class _Asked:
-    """A part of a workload, with its repairs where there are any."""
-
-    demand: Demand
-    repaired: Repaired | None = None
-
-    @property
-    def requests(self) -> int:
-        return len(self.demand) if self.repaired is None else self.repaired.requests
-
-
-def _asked(fleet: FleetSpec, parts: Iterator[Demand], seed: int) -> Iterator[_Asked]:
+def _asked(fleet: FleetSpec, parts: Iterator[Demand], seed: int) -> Iterator[tuple[Demand, Repaired | None]]:
+    """Parts of a workload, with their repairs where there are any."""
     quality, repair = fleet.read_quality(), None if fleet.client is None else fleet.client.repairs()
     chances = stream(seed, "repairs")
     for number, part in enumerate(parts):
         if quality is None or repair is None:
-            yield _Asked(part)
+            yield part, None
         else:
             found = with_repairs(part, quality, repair, chances, number)
-            yield _Asked(found.demand, found)
-
-
-def _persistence(fleet: FleetSpec) -> Iterator[str | None]:
-    if fleet.client is not None:
-        yield from (fleet.client.retry, fleet.client.hedge)
-        yield None if fleet.client.repair is None else str(fleet.client.repairs())
+            yield found.demand, found
 
 
 def _served(
     fleet: FleetSpec,
     engine: SimEngine,
-    asked: _Asked,
-    parts: Iterator[_Asked],
+    last: "_Part",
+    parts: Iterator[tuple[Demand, Repaired | None]],
     objectives: Objectives | None,
     seconds: float,
     until: float,
 ) -> Iterator[tuple["_Part", ServedAttempts]]:
     """All that is served, part by part of the demand; the next part is fed when its first request is due."""
-    fed = {0: _Part(asked, 0, 0, 0)}
-    last = fed[0]
-    for more in parts:
-        for served in engine.run_to(float(more.demand.due_s[0])):
+    fed = {0: last}
+    for demand, repaired in parts:
+        for served in engine.run_to(float(demand.due_s[0])):
             yield from _by_part(fed, served)
-        requests, hashes = _tables(fleet, more.demand, objectives)
+        requests, hashes = _tables(fleet, demand, objectives)
         requests.session += np.where(requests.session >= 0, last.session + last.sessions, 0)
         for served in engine.feed(requests, hashes):
             yield from _by_part(fed, served)
-        last = _Part(more, engine.fed, last.request + last.asked.requests, last.session + last.sessions)
+        last = _Part(demand, repaired, engine.fed, last.request + last.requests, last.session + last.sessions)
         fed = {row: part for row, part in fed.items() if row in engine.places} | {engine.fed: last}
     for served in engine.run_to(seconds):
         yield from _by_part(fed, served)
@@ -446,16 +421,17 @@ def _served(
 
 @dataclass(frozen=True, eq=False)
 class _Part:
-    """Of a demand: where its requests are in the table, and how many requests and sessions were before it."""
+    """Of a workload: where its requests are in the table, and how many requests and sessions were before it."""
 
-    asked: _Asked
+    demand: Demand
+    repaired: Repaired | None
     row: int
     request: int
     session: int
 
     @property
-    def demand(self) -> Demand:
-        return self.asked.demand
+    def requests(self) -> int:
+        return len(self.demand) if self.repaired is None else self.repaired.requests
 
     @cached_property
     def due_s(self) -> Floats:
@@ -555,7 +531,7 @@ def _deadlines(demand: Demand, objectives: Objectives | None) -> Floats:
 def _replicas(fleet: FleetSpec, admission: Admission | None) -> Any:
     """All there will ever be; those that come later are like the first ones."""
     kinds = [each for each in fleet.kinds() for _ in range(each.replicas)]
-    most = max(len(kinds) + sum(event.added for event in fleet.plan()), fleet.scale.most if fleet.scale else 0)
+    most = max(len(kinds) + count_added(fleet.plan()), fleet.scale.most if fleet.scale else 0)
     reps = records(REPLICA, most)
     for number in range(most):
         m, kind = reps[number], kinds[number % len(kinds)]
@@ -622,7 +598,7 @@ def _make_rows(
     fleet: FleetSpec, part: _Part, served: ServedAttempts, end_ns: int, waits: np.random.Generator
 ) -> pa.RecordBatch:
     """Records of what was due in the window; a repair is an attempt at what it repairs, and was due when that was."""
-    demand, repaired = part.demand, part.asked.repaired
+    demand, repaired = part.demand, part.repaired
     if repaired is not None:
         place = served.rows.request - part.row
         firsts = repaired.wave[place] == 0
