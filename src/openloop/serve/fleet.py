@@ -133,16 +133,13 @@ class FleetEngine:
         return due
 
     def failed(self) -> list[tuple[int, bool]]:
-        """Who gets no answer, and whether because there is no room for it now."""
         found, self._failed = self._failed, []
         return found
 
     def cached(self, key: int) -> int:
-        """Tokens of its prompt that were known; after its last token."""
         return self._cached.pop(key, 0)
 
     def figures(self) -> dict[str, float]:
-        """What an engine says of itself, by vLLM's names."""
         reps = self._sim.replicas
         up = reps[reps.up == 1]
         used = 1.0 - (up.free + up.unused) / up.blocks
