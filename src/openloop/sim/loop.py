@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from openloop.native.build import native
+from openloop.persistence import SPARE
 from openloop.routing import find_home, forget, learn, learn_home, look
 from openloop.sim.memory import forget_all, hits_of, leave, name_blocks
 from openloop.sim.replica import (
@@ -78,7 +79,6 @@ FULL, REACHED, ENDED = range(3)  # why the loop returned
 SPARE_ROWS = 8
 FOLLOW, AGAIN, COPY, GIVE_UP, LOSE_PATIENCE, ARRIVE, HAPPEN, LOOK = range(8)  # what was put off
 QUEUES, TAIL, GOODPUT = range(3)  # what a scaler looks at
-BUDGET_SPARE = 10  # what a budget allows in any case, for a share of little is nothing
 SHORTEST_S, BINS_PER_OCTAVE = 1e-4, 16  # of the histogram of times to first token
 
 
@@ -182,7 +182,7 @@ def _end(t: Any, s: Any, status: int, now: float) -> None:
             (status == ERROR and c.on_error) or (status == TIMEOUT and c.on_timeout) or (status == SHED and c.on_shed)
         )
         if wanted and q.done == 0 and q.live == 0 and waves <= c.tries:
-            if w.retries < c.budget * w.requests + BUDGET_SPARE:
+            if w.retries < c.budget * w.requests + SPARE:
                 w.retries += 1
                 longest = min(c.pause * c.factor ** (waves - 1), c.cap)
                 pause = longest * (1 - c.jitter * _chance(w.seed, s.request, q.tries))
@@ -600,12 +600,7 @@ def _put_off(t: Any, now: float) -> None:
             q = t.requests[number]
             s = t.attempts[q.first]
             waiting = q.live > 0 and q.done == 0 and s.answered != s.answered
-            if (
-                waiting
-                and kind == COPY
-                and q.live == 1
-                and w.hedges < t.client[0].hedge_budget * w.requests + BUDGET_SPARE
-            ):
+            if waiting and kind == COPY and q.live == 1 and w.hedges < t.client[0].hedge_budget * w.requests + SPARE:
                 w.hedges += 1
                 _send(t, number, HEDGE, now)
             elif waiting and kind == LOSE_PATIENCE:
