@@ -55,10 +55,10 @@ def chunk(data: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(data), data)
 
 
-def respond(status: int, body: bytes, kind: str = "application/json", more: str = "") -> bytes:
+def respond(status: int, body: bytes, kind: str = "application/json") -> bytes:
     """A whole response."""
     first = f"HTTP/1.1 {status} {HTTPStatus(status).phrase}"
-    return f"{first}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n{more}\r\n".encode() + body
+    return f"{first}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
 
 
 class Voice:
@@ -80,11 +80,11 @@ class Voice:
         }
         self.last = {chat: self._event(chat, {} if chat else "", "length") for chat in (True, False)}
 
-    def usage(self, chat: bool, prompt_tokens: int, output_tokens: int, cached_tokens: int = 0) -> bytes:
+    def usage(self, chat: bool, prompt_tokens: int, output_tokens: int, cached_tokens: int) -> bytes:
         counted = self._counted(prompt_tokens, output_tokens, cached_tokens)
         return chunk(b"data: " + self._body(chat, [], counted) + b"\n\n")
 
-    def whole(self, chat: bool, prompt_tokens: int, output_tokens: int, cached_tokens: int = 0) -> bytes:
+    def whole(self, chat: bool, prompt_tokens: int, output_tokens: int, cached_tokens: int) -> bytes:
         """The answer to a request that does not stream."""
         text = " ".join(WORDS[i % len(WORDS)] for i in range(output_tokens))
         said = {"message": {"role": "assistant", "content": text}} if chat else {"text": text}
@@ -97,9 +97,9 @@ class Voice:
         listed = [{"id": self.model, "object": "model", "owned_by": "openloop"}]
         return respond(200, msgspec.json.encode({"object": "list", "data": listed}))
 
-    def refuse(self, status: int, sentence: str, more: str = "") -> bytes:
+    def refuse(self, status: int, sentence: str) -> bytes:
         error = {"message": sentence, "type": "invalid_request_error", "code": status}
-        return respond(status, msgspec.json.encode({"error": error}), more=more)
+        return respond(status, msgspec.json.encode({"error": error}))
 
     def _event(self, chat: bool, said: Any, finish: str | None) -> bytes:
         choice = {"index": 0, "delta" if chat else "text": said, "finish_reason": finish}
