@@ -231,6 +231,7 @@ class SimEngine:
     def stop(self, until: float) -> ServedAttempts:
         """The rest, with what is under way."""
         w = self.world[0]
+        self.runs = fitting(self.runs, w.runs + 2 * len(self.replicas))
         for m in self.replicas[self.replicas.phase == DECODING]:
             done = int(m.steps)
             while done > 0 and m.start + done * m.pace + m.slope * (done * (done - 1) / 2) > until:
