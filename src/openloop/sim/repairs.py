@@ -27,7 +27,7 @@ class Repaired:
     origin: Ints
     wave: Ints
     good: Bools
-    slices: Ints  # 1: numeric, 2: rare, 3: both
+    slices: Ints  # as QualityModel draws them
 
     @property
     def requests(self) -> int:
@@ -39,10 +39,8 @@ def with_repairs(
 ) -> Repaired:
     """`part` tells the parts of one workload apart."""
     count = len(demand)
-    rare, numeric = (rng.random(count) < share for share in (model.rare, model.numeric))
     late = np.zeros(count, np.bool_) if demand.turn is None else demand.turn >= LATE_TURN
-    chance = model.chance(rare | numeric | late)
-    slices = (numeric + 2 * rare).astype(np.int64)
+    slices, chance = model.draw(late, rng)
     origin, wave, good = np.arange(count), np.zeros(count, np.int64), rng.random(count) >= chance
     newest = np.arange(count)  # the last attempt at each
     failed = np.flatnonzero(~good)
