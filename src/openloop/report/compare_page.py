@@ -11,11 +11,11 @@ from openloop.compare.change import METRICS
 from openloop.compare.decide import Comparison, compare
 from openloop.errors import RunError
 from openloop.records import Run
-from openloop.report.curve import TAILS, FrontierSubject, point_curve
-from openloop.report.figures import tail_curve
+from openloop.report.curve import FrontierSubject, point_curve
+from openloop.report.figures import WAITS, tail_curve
 from openloop.report.marks import Axis, Curve, Figure, Mark, Panel, Rule, Stretch, Unit, names_figure
 from openloop.report.page import Cell, Columns, Number, Report, Section, Table, capital, field_of, span
-from openloop.report.run import RunSubject
+from openloop.report.run import LATENCIES, RunSubject
 
 Subject = RunSubject | FrontierSubject
 
@@ -158,7 +158,7 @@ def numbers(both: Compared) -> Section | None:
 def curves(both: Compared) -> Section | None:
     a, b = both.subjects
     if isinstance(a, RunSubject) and isinstance(b, RunSubject):
-        panels = [panel for field in TAILS if (panel := _tail_panel(field, (a, b), both.names))]
+        panels = [panel for field in WAITS if (panel := _tail_panel(field, (a, b), both.names))]
         figure = Figure(
             "compare",
             "Latency by percentile",
@@ -181,7 +181,7 @@ def _tail_panel(field: str, subjects: Sequence[RunSubject], names: Sequence[str]
         for subject, name, color in zip(subjects, names, COLORS, strict=True)
     ]
     marks = [line for line in lines if len(line.x)]
-    return Panel(Axis(f"{TAILS[field][0]}, logarithmic", "seconds", "log"), marks, 170) if marks else None
+    return Panel(Axis(f"{LATENCIES[field]}, logarithmic", "seconds", "log"), marks, 170) if marks else None
 
 
 def _frontier_figure(subjects: Sequence[FrontierSubject], names: Sequence[str]) -> Figure:

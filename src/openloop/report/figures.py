@@ -41,6 +41,13 @@ GAPS = 200  # its longest, which are always drawn
 WAITS = {"ttft_s": ("TTFT", "blue", TTFT), "tpot_s": ("TPOT", "orange", TPOT), "e2e_s": ("E2E", "green", E2E)}
 
 
+def waits_of(scope: Scope) -> tuple[str, Floats, type[TTFT | E2E]]:
+    """How long users waited for the first token or, where nothing was streamed, for the answer; and the gate on it."""
+    if (scope.deliveries.delivered > 0).any():
+        return "TTFT", scope.answers.ttft_s, TTFT
+    return "E2E", scope.answers.e2e_s, E2E
+
+
 def gate_rules(slos: Iterable[SLO], kind: type[Any], color: str = "grey") -> list[Rule]:
     """Where gates of a kind lie, each once."""
     gates = dict.fromkeys(gate for slo in slos for gate in slo.gates if isinstance(gate, kind))
@@ -230,8 +237,8 @@ def _most_in_flight(scope: Scope, edges: Floats) -> Floats:
 
 def _latency_panel(scope: Scope, edges: Floats) -> Panel:
     ok, accepted = scope.deliveries.ok, scope.judgement.accepted
-    streamed = bool((scope.deliveries.delivered > 0).any())
-    values = np.where(ok, scope.answers.ttft_s if streamed else scope.answers.e2e_s, np.nan)
+    _, waits, gate = waits_of(scope)
+    values = np.where(ok, waits, np.nan)
     seconds = scope.due_ns / 1e9
     known = np.flatnonzero(~np.isnan(values))
     drawn = _thinned(seconds[known], values[known])
@@ -248,11 +255,9 @@ def _latency_panel(scope: Scope, edges: Floats) -> Panel:
         Curve("median of each slot", middle, np.where(few, np.nan, medians), "ink"),
         Curve(f"median of fewer than {FEW}", middle[few], medians[few], "ink", "dots", few=few[few]),
     ]
-    rules = gate_rules(scope.run.slos, TTFT if streamed else E2E)
-    name = "first token after" if streamed else "answer after"
-    return Panel(
-        Axis(f"{name} (logarithmic)", "seconds", "log"), [*(each for each in marks if len(each.x)), *rules], 200
-    )
+    shown: list[Mark] = [*(each for each in marks if len(each.x)), *gate_rules(scope.run.slos, gate)]
+    name = "first token after" if gate is TTFT else "answer after"
+    return Panel(Axis(f"{name} (logarithmic)", "seconds", "log"), shown, 200)
 
 
 def _thinned(x: Floats, y: Floats) -> Ints:

@@ -12,6 +12,7 @@ from openloop.audit import audit
 from openloop.errors import SpecError
 from openloop.records import Run
 from openloop.report.figures import (
+    WAITS,
     distribution_figure,
     gates_figure,
     leaks_figure,
@@ -31,14 +32,14 @@ from openloop.slo import Objectives
 from openloop.units import format_count, format_money, format_rate, format_seconds, format_share
 
 LATENCIES = {
-    "ttft_s": ("first token", "TTFT"),
-    "tpot_s": ("each further token", "TPOT"),
-    "itl_s": ("gaps between tokens", "ITL"),
-    "tbt_s": ("longest gap", "TBT"),
-    "jitter_s": ("longest minus shortest gap", "jitter"),
-    "e2e_s": ("whole answer", "E2E"),
-    "idle_s": ("reader had to wait", "user idle"),
-    "client_lag_s": ("client behind schedule", "client lag"),
+    "ttft_s": "first token (TTFT)",
+    "tpot_s": "each further token (TPOT)",
+    "itl_s": "gaps between tokens (ITL)",
+    "tbt_s": "longest gap (TBT)",
+    "jitter_s": "longest minus shortest gap (jitter)",
+    "e2e_s": "whole answer (E2E)",
+    "idle_s": "reader had to wait (user idle)",
+    "client_lag_s": "client behind schedule (client lag)",
 }
 STEPS: dict[str, Unit] = dict.fromkeys(LEAST, "seconds")
 ACCEPTED: dict[str, Unit] = {"requests": "count", "goodput_rps": "rate", "attainment": "share"}
@@ -140,7 +141,7 @@ def _numbers(score: Score) -> Iterator[tuple[str, Number, str]]:
     key, found = ("ttft_s", score.ttft_s) if score.ttft_s else ("e2e_s", score.e2e_s)
     if found:
         told = span(found.intervals["p99"], "seconds")
-        yield f"p99 {LATENCIES[key][1]}", Number(found.p99, "seconds", f"{key}.p99"), told
+        yield f"p99 {WAITS[key][0]}", Number(found.p99, "seconds", f"{key}.p99"), told
     if score.cost:
         per_request = f"{format_money(score.cost.per_request)} per request"
         yield "cost per accepted", Number(score.cost_per_accepted, "money", "cost_per_accepted"), per_request
@@ -163,12 +164,8 @@ def distribution(subject: RunSubject) -> Section | None:
 
 def _latency_table(score: Score) -> Table:
     rows = [
-        [
-            f"{words} ({name})",
-            *numbers(found, {"n": "count", **STEPS}, f"{key}."),
-            span(found.intervals["p99"], "seconds"),
-        ]
-        for key, (words, name) in LATENCIES.items()
+        [words, *numbers(found, {"n": "count", **STEPS}, f"{key}."), span(found.intervals["p99"], "seconds")]
+        for key, words in LATENCIES.items()
         if (found := getattr(score, key)) and (key != "idle_s" or score.output_tokens_per_s)
     ]
     header = ("", "n", "p50", "p90", "p95", "p99", "p99.9", "p99, 95% interval")
