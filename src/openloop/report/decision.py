@@ -4,7 +4,7 @@ import numpy as np
 
 from openloop.decide import Decision, KnownOption
 from openloop.plan.make import Estimate
-from openloop.report.marks import Axis, Curve, Figure, names_figure
+from openloop.report.marks import Axis, Curve, Figure, interval_lines, names_figure
 from openloop.report.page import Cell, Columns, Number, Part, Report, Section, Table, below, span
 from openloop.report.plan import PLAN_SECTIONS
 
@@ -76,11 +76,7 @@ def _figure(cases: tuple[KnownOption, ...]) -> Figure | None:
     known = [case.cost_per_accepted for case in cases if case.cost_per_accepted]
     if len(cases) < 2 or len(known) < len(cases):
         return None
-    spans = [
-        Curve("95% interval", np.array(each.interval), np.full(2, float(place)), "grey")
-        for place, each in enumerate(known)
-        if each.interval
-    ]
+    spans = interval_lines([each.interval for each in known])
     places = np.arange(len(known), dtype=float)
     dots = Curve("cost per accepted", np.array([each.value for each in known]), places, "blue", "dots")
     return names_figure(

@@ -86,7 +86,7 @@ def text_plot(figure: Figure, *, plain: bool, width: int = 68, height: int = 14)
 
 
 def _lines(panel: Panel) -> list[Curve]:
-    return [mark for mark in panel.marks if isinstance(mark, Curve) and mark.style in ("line", "dashed", "steps")]
+    return [mark for mark in panel.curves if isinstance(mark, Curve) and mark.style in ("line", "dashed", "steps")]
 
 
 Cells = list[list[tuple[str, str]]]
