@@ -25,6 +25,7 @@ from openloop.report.page import (
     Table,
     below,
     capital,
+    number,
     numbers,
     span,
     written,
@@ -142,19 +143,19 @@ def frontier_headline(frontier: Frontier) -> tuple[str, list[str]]:
 def _numbers(frontier: Frontier) -> Iterator[tuple[str, Number, str]]:
     knee, peak = frontier.knee, frontier.peak
     if knee.interval:
-        yield "knee", Number(knee.rate, "rate", "knee.rate"), span(knee.interval, "rate")
+        yield "knee", number(frontier, "knee.rate", "rate"), span(knee.interval, "rate")
     if peak:
         offered = f"at {format_rate(peak.rate)} offered"
-        yield "peak goodput", Number(peak.goodput_rps, "rate", "peak.goodput_rps"), offered
+        yield "peak goodput", number(frontier, "peak.goodput_rps", "rate"), offered
     if frontier.half_rate is not None:
-        yield "half is wasted from", Number(frontier.half_rate, "rate", "half_rate"), "goodput under half of throughput"
+        yield "half is wasted from", number(frontier, "half_rate", "rate"), "goodput under half of throughput"
     if frontier.headroom is not None:
-        yield "headroom", Number(frontier.headroom, "share", "headroom"), f"at {format_rate(frontier.current or 0)}"
+        yield "headroom", number(frontier, "headroom", "share"), f"at {format_rate(frontier.current or 0)}"
     costs = [(point.cost_per_accepted, i) for i, point in enumerate(frontier.points) if point.cost_per_accepted]
     if costs:
-        cost, i = min(costs)
-        cheapest = Number(cost, "money", f"points.{i}.cost_per_accepted")
-        yield "cheapest accepted", cheapest, f"at {format_rate(frontier.points[i].rate)}"
+        _, i = min(costs)
+        cost = number(frontier.points[i], "cost_per_accepted", "money", f"points.{i}.")
+        yield "cheapest accepted", cost, f"at {format_rate(frontier.points[i].rate)}"
 
 
 def point_curve(points: Sequence[Point], field: str, name: str, color: str, key: str | None = "", **how: Any) -> Curve:

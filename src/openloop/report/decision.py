@@ -5,7 +5,7 @@ import numpy as np
 from openloop.decide import Decision, KnownOption
 from openloop.plan.make import Estimate
 from openloop.report.marks import Axis, Curve, Figure, interval_lines, names_figure
-from openloop.report.page import Cell, Columns, Number, Part, Report, Section, Table, below, span
+from openloop.report.page import Cell, Columns, Number, Part, Report, Section, Table, below, number, span
 from openloop.report.plan import PLAN_SECTIONS
 
 ROWS: Columns = {
@@ -46,8 +46,8 @@ def _numbers(found: Decision) -> list[tuple[str, Number, str]]:
         told.append(("months until it pays", Number(round(found.payback_months, 1), "number"), ""))
     for place, case in enumerate(found.cases):
         if cost := case.cost_per_accepted:
-            number = Number(cost.value, "money", f"cases.{place}.cost_per_accepted.value")
-            told.append((f"per accepted, {case.name}", number, span(cost.interval, "money")))
+            value = number(cost, "value", "money", f"cases.{place}.cost_per_accepted.")
+            told.append((f"per accepted, {case.name}", value, span(cost.interval, "money")))
     return told
 
 
@@ -58,7 +58,7 @@ def _options(found: Decision) -> Section:
         for place, case in enumerate(found.cases):
             value, key = getattr(case, field), f"cases.{place}.{field}"
             if isinstance(value, Estimate):
-                cells += [Number(value.value, unit, f"{key}.value"), span(value.interval, unit)]
+                cells += [number(value, "value", unit, f"{key}."), span(value.interval, unit)]
             else:
                 cells += [Number(value, unit, "" if value is None else key), ""]
         if any(isinstance(cell, Number) and cell.value is not None for cell in cells):

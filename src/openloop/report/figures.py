@@ -40,6 +40,12 @@ GAPS = 200  # its longest, which are always drawn
 
 WAITS = {"ttft_s": ("TTFT", "blue", TTFT), "tpot_s": ("TPOT", "orange", TPOT), "e2e_s": ("E2E", "green", E2E)}
 
+TOKEN_RATES = {
+    "output_tokens_per_s": "output tokens",
+    "output_token_goodput": "of accepted answers",
+    "smooth_goodput": "smooth goodput",
+}
+
 
 def waits_of(scope: Scope) -> tuple[str, Floats, type[TTFT | E2E]]:
     """How long users waited for the first token or, where nothing was streamed, for the answer; and the gate on it."""
@@ -153,15 +159,14 @@ def leaks_figure(score: Score) -> Figure:
 
 
 def smooth_figure(score: Score) -> Figure:
-    keys = ["output_tokens_per_s", "output_token_goodput", "smooth_goodput"]
-    values = np.array([getattr(score, key) for key in keys])
+    values = np.array([getattr(score, key) for key in TOKEN_RATES])
     interval = Curve("95% interval of smooth goodput", np.array(score.smooth_goodput_interval), np.full(2, 2.0), "grey")
     return names_figure(
         "smooth",
         "Tokens per second, counted three ways",
         Axis("tokens per second", "rate"),
-        ["output tokens", "of accepted answers", "smooth goodput"],
-        [Bars("tokens per second", np.zeros(3), values, "green", keys), interval],
+        list(TOKEN_RATES.values()),
+        [Bars("tokens per second", np.zeros(3), values, "green", list(TOKEN_RATES)), interval],
         f"{format_count(score.completed)} completed requests.",
     )
 

@@ -85,16 +85,19 @@ def texts(thing: Any, columns: Columns) -> list[str]:
     ]
 
 
-def numbers(thing: Any, units: Mapping[str, Unit], key: str = "", weak: Sequence[str] = ()) -> list[Cell]:
-    """Fields of what the scorer made, with their place in its JSON below `key`.
+def number(thing: Any, path: str, unit: Unit, key: str = "", mark: str = "") -> Number:
+    """A field of what the scorer made, with its place in its JSON below `key`."""
+    return Number(field_of(thing, path), unit, f"{key}{path}", mark)
 
-    Percentiles of too few values are marked, and what is `weak`.
-    """
+
+def numbers(thing: Any, units: Mapping[str, Unit], key: str = "", weak: Sequence[str] = ()) -> list[Cell]:
+    """Several such fields. Percentiles of too few values are marked, and what is `weak`."""
     cells: list[Cell] = []
     for path, unit in units.items():
-        value, step = field_of(thing, path), path.rpartition(".")[2]
+        step = path.rpartition(".")[2]
         few = path in weak or (step in LEAST and (field_of(thing, f"{path[: -len(step)]}n") or 0) < LEAST[step])
-        cells.append("-" if value is None else Number(value, unit, f"{key}{path}", "*" if few else ""))
+        found = number(thing, path, unit, key, "*" if few else "")
+        cells.append("-" if found.value is None else found)
     return cells
 
 

@@ -10,7 +10,7 @@ from openloop.records import MISSING, Now
 from openloop.records.tail import MOST_ROWS, Tail
 from openloop.report.figures import gate_rules, waits_of
 from openloop.report.marks import Axis, Curve, Figure, Panel
-from openloop.report.page import Number, Report, Section
+from openloop.report.page import Number, Report, Section, number
 from openloop.score.judged import judge_run
 from openloop.score.scope import Scope
 from openloop.score.scorer import objectives_of
@@ -78,13 +78,13 @@ def _lately(scope: Scope, ended: Floats, until: float, now: Now | None) -> dict[
 
 def _numbers(data: dict[str, Any], what: str) -> Iterator[tuple[str, Number, str]]:
     lately, few = f"over the last {RECENT_S:g} s", "" if data["recent"] >= ENOUGH else "*"
-    yield "goodput", Number(data["goodput_rps"], "rate", "goodput_rps"), lately
-    yield "ended", Number(data["ended_rps"], "rate", "ended_rps"), lately
-    yield "offered", Number(data["offered_rps"], "rate", "offered_rps"), "since it began"
-    yield "in flight", Number(data["in_flight"], "count", "in_flight"), "now"
-    yield "attainment", Number(data["attainment"], "share", "attainment"), f"of {data['recent']:,} that ended lately"
-    yield f"p50 {what}", Number(data["p50_s"], "seconds", "p50_s"), lately
-    yield f"p99 {what}", Number(data["p99_s"], "seconds", "p99_s", few), lately
+    yield "goodput", number(data, "goodput_rps", "rate"), lately
+    yield "ended", number(data, "ended_rps", "rate"), lately
+    yield "offered", number(data, "offered_rps", "rate"), "since it began"
+    yield "in flight", number(data, "in_flight", "count"), "now"
+    yield "attainment", number(data, "attainment", "share"), f"of {data['recent']:,} that ended lately"
+    yield f"p50 {what}", number(data, "p50_s", "seconds"), lately
+    yield f"p99 {what}", number(data, "p99_s", "seconds", mark=few), lately
 
 
 def _quantile(waits: Floats, share: float) -> float | None:
