@@ -8,18 +8,7 @@ import pyarrow as pa
 
 from openloop.arrays import Floats, Ints
 from openloop.records import MEASURES, Run
-from openloop.report.marks import (
-    MOST_NAMES,
-    Axis,
-    Bars,
-    Curve,
-    Figure,
-    Mark,
-    Panel,
-    Rule,
-    Stretch,
-    names_figure,
-)
+from openloop.report.marks import MOST_NAMES, Axis, Bars, Curve, Figure, Mark, Panel, Rule, Stretch, names_figure
 from openloop.report.page import LEAST
 from openloop.score import Percentiles, Score
 from openloop.score.metrics import benefits
@@ -249,8 +238,7 @@ def _latency_panel(scope: Scope, edges: Floats) -> Panel:
     drawn = _thinned(seconds[known], values[known])
     places = known[drawn]
     good, bad = places[accepted[places]], places[~accepted[places]]
-    slot = np.searchsorted(edges / 1e9, seconds[known], side="right") - 1
-    groups = [values[known[slot == each]] for each in range(len(edges) - 1)]
+    groups = np.split(values[known], np.searchsorted(seconds[known], edges[1:-1] / 1e9))  # in order of due times
     medians = np.array([np.median(each) if len(each) else np.nan for each in groups])
     few = np.array([len(each) < FEW for each in groups], np.bool_)
     middle = (edges[:-1] + edges[1:]) / 2e9

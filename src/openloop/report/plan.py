@@ -41,8 +41,8 @@ def _replicas(plan: CapacityPlan, count: float) -> str:
 def _headline(plan: CapacityPlan) -> str:
     cost = plan.cost_per_hour
     told = f" for {format_money(cost.value)} an hour" if cost else ""
-    fewer = plan.raw is not None and plan.raw.value < plan.replicas
-    instead = f", not the {plan.raw.value:,.0f} of raw capacity" if plan.raw and fewer else ""
+    raw = plan.raw
+    instead = f", not the {raw.value:,.0f} of raw capacity" if raw and raw.value < plan.replicas else ""
     return f"Deploy {_replicas(plan, plan.replicas)}{told}{instead}"
 
 

@@ -70,10 +70,7 @@ SLICE: Columns = {
     "rest_pass_rate": ("others pass", "share"),
     "needed": ("needed to see +2% fail", "count"),
 }
-SHOWN_COLUMNS = (
-    *("attempt", "kind", "status", "replica", "scheduled_ns", "sent_ns", "ended_ns"),
-    "output_tokens",
-)
+SHOWN_COLUMNS = ("attempt", "kind", "status", "replica", "scheduled_ns", "sent_ns", "ended_ns", "output_tokens")
 WIDTH = 10_000
 
 
@@ -201,10 +198,9 @@ def _cost_parts(cost: CostScore) -> str:
 
 
 def _show_latencies(page: Page, score: Score) -> None:
-    names = {name: getattr(score, field) for name, field in LATENCIES.items()}
+    found = {name: values for name, field in LATENCIES.items() if (values := getattr(score, field)) is not None}
     if not score.output_tokens_per_s:
-        names["user idle"] = None
-    found = {name: values for name, values in names.items() if values is not None}
+        found.pop("user idle", None)
     rows = []
     for name, values in found.items():
         low = numbers(values, {"n": "count", "p50": "seconds", "p90": "seconds", "p95": "seconds", "p99": "seconds"})
