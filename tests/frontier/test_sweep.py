@@ -18,9 +18,8 @@ import openloop as ol
 from openloop.compare.states import gaps
 from openloop.errors import RunError, SpecError
 from openloop.frontier import Frontier
-from openloop.frontier.measure import _Backlog
 from openloop.frontier.states import states_in, sweep_states
-from openloop.frontier.steady import flow_of, settled_from
+from openloop.frontier.steady import BacklogWatch, flow_of, settled_from
 from openloop.load.conductor import Snapshot
 from openloop.load.rows import Row
 from openloop.load.scenario import read_scenario, run_scenario
@@ -142,6 +141,10 @@ def test_an_overloaded_point_ends_early_and_says_so(tmp_path: Path) -> None:
         ({"flags": {"slo": None}}, "no knee without an SLO"),
         ({"current": -1.0}, "current is -1"),
         ({"flags": {"target.url": "http://localhost:9"}}, "leave one of them out"),
+        ({"flags": {"retry": "2"}}, "give it to the fleet instead, as client: {retry: '2'}"),
+        ({"flags": {"hedge": "100ms"}}, "as client: {hedge: '100ms'}"),
+        ({"flags": {"timeout": "1s"}}, "as client: {timeout: '1s'}"),
+        ({"flags": {"gates": ["json"]}}, "have no words to grade"),
     ],
 )
 def test_what_cannot_be_swept_is_refused_before_anything_is_made(
@@ -182,7 +185,7 @@ def test_a_folder_without_runs_says_so(tmp_path: Path) -> None:
 
 def told(throughput_rps: float, lag_s: Callable[[float], float] = lambda _: 0.0) -> list[str]:
     """What is said of a run at 20/s whose answers take a quarter of a second or more, and are read `lag_s` later."""
-    watch, found, read = _Backlog(60.0, None), [], 0
+    watch, found, read = BacklogWatch(60.0, None), [], 0
     for now_s in np.arange(0.5, 60.0, 0.5).tolist():
         left = int(min(throughput_rps, 20.0) * max(now_s - lag_s(now_s) - 0.25, 0.0))
         rows = [
@@ -303,6 +306,7 @@ def test_states_of_the_caches_are_swept_apart_and_the_gap_is_told(tmp_path: Path
     assert report.data["gaps"][1]["goodput"]["b"] == cold.goodput.b
     again = sweep_states(tmp_path / "s", scenario, fleet, states, **how)
     assert again[2].frontier.to_dict() == found[2].frontier.to_dict()
+    assert gaps({}) == []  # none has a point yet
     with pytest.raises(RunError, match="other states"):
         sweep_states(tmp_path / "s", scenario, fleet, states[:2], **how)
     with pytest.raises(SpecError, match="two or more"):

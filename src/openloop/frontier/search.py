@@ -63,9 +63,7 @@ def next_run(
         known = [point for point in points if point.name == name]
         if not any(point.repeats >= repeat and (point.overloaded or point.seconds >= seconds / 2) for point in known):
             aim = _rounded(share * knee.rate)
-            return NextRun(
-                min((each.rate for each in known), key=lambda rate: abs(rate - aim), default=aim), seconds, name
-            )
+            return NextRun(min([each.rate for each in known] or [aim], key=lambda rate: abs(rate - aim)), seconds, name)
     return NextRun(None, 0, "done")
 
 
