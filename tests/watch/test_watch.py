@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -304,7 +305,7 @@ def test_a_file_of_spans_may_be_empty_torn_or_begun_anew(tmp_path: Path, call: C
     path.touch()
     feed = open_feed(path, "ttft<=500ms", None, Settings())
     feed.read()
-    assert feed.clock() == 0.0
+    assert 0.0 <= feed.clock() < 60
     path.write_text(spans([(0.0, 0.2, 1.0)]) + '{"resourceSpans": [{"scopeSpans": [{"spans": [{"name": "chat"}]}]}]}\n')
     feed.read()
     path.rename(tmp_path / "spans.1")
@@ -317,6 +318,34 @@ def test_a_file_of_spans_may_be_empty_torn_or_begun_anew(tmp_path: Path, call: C
     frame = json.loads(call("watch", path, "--slo", "ttft<=500ms", "--once", "--window", "1h", "--json").out)
     assert (frame["ended"], frame["attainment"], frame["at_s"]) == (37, 1.0, 21)
     assert frame["notes"] == ["2 lines or spans could not be used"]
+
+
+def test_spans_count_from_when_they_could_be_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    clock = SimpleNamespace(time=lambda: 1_760_000_000 + now[0], monotonic=lambda: 50 + now[0])
+    monkeypatch.setattr("openloop.watch.feeds.time", clock)
+    settings = Settings(every_s=3.0, rules=(BurnRule(10, 60, 10),))
+    for seen_s in (0.0, 20.0):  # nothing is there at first, or what ended in 20 s, the first of which began long ago
+        path, now[0] = tmp_path / f"{seen_s}.jsonl", seen_s
+        calls = [(end - 0.3 - 30 * (end < 1), 0.1, end) for end in (0.05 + n / 10 for n in range(400))]
+        path.touch()
+
+        def write(seconds: float, path: Path = path, calls: list[tuple[float, float, float]] = calls) -> None:
+            now[0] += seconds
+            path.write_text(spans([call for call in calls if call[2] <= now[0]]))
+
+        write(0.0)
+        moments = watch(open_feed(path, "e2e<=200ms", None, settings), settings, wait=write)
+        told = [next(moments) for _ in range(5)]
+        for i, (frame, _) in enumerate(told):
+            at_s = max(seen_s + 3 * i - 1, 0)  # what ended just now may not be written yet
+            assert frame.at_s == pytest.approx(frame.window_s, abs=1e-6)
+            assert at_s - 1 <= frame.at_s <= at_s
+            assert frame.throughput_rps == pytest.approx(10.0 if at_s else 0.0, rel=0.06)
+            assert frame.at is None or frame.at.startswith("2025-10-09T08:53:")
+        alerts = [alert for _, changed in told for alert in changed]
+        assert {round(alert.since_s) for alert in alerts} <= ({1, 2} if seen_s == 0 else {18, 19})
+        assert alerts
 
 
 def test_a_clock_that_is_set_does_not_move_what_is_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
