@@ -100,7 +100,10 @@ def test_rules_that_are_none(text: str, said: str) -> None:
 
 
 def test_rules_that_cannot_fire_are_left_out_or_refused() -> None:
-    assert [rule.factor for rule in Alarm(RULES, 0.9).rules] == [6, 1]
+    frames, _ = replay(chatbot(1), attain=0.9)
+    assert {burn.rule.factor for burn in frames[-1].burns} == {6, 1}
+    why = "with 90% to attain nothing burns faster than 10 times, so rule 14.4:1h/5m never fires"
+    assert [note.partition(";")[0] for note in frames[-1].notes] == [why]
     assert Alarm(parse_rules("100:1h/5m"), 0.99).rules  # all fail
     with pytest.raises(SpecError, match="nothing burns faster than 2 times"):
         Alarm(parse_rules("14.4:1h/5m"), 0.5)

@@ -163,7 +163,7 @@ class _Looked:
                 disruptions(ledger, at_s, stretches, feed.per_hour, feed.priced), key=lambda each: each.start_s
             ),
             limits=feed.limits,
-            notes=(*feed.notes, *_silence(ledger, at_s, following=not feed.over)),
+            notes=(*feed.notes, *self.alarm.notes, *_silence(ledger, at_s, following=not feed.over)),
         )
 
 
