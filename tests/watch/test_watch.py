@@ -209,6 +209,18 @@ def test_a_straggler_is_flagged_and_tails_are_by_replica() -> None:
     assert not worst["r2"]
 
 
+def test_all_figures_of_a_frame_are_of_the_same_seconds() -> None:
+    frames, _ = replay(chatbot(1), every_s=1.7, window_s=4.5)
+    for frame in frames:
+        assert sum(each.ended for each in frame.replicas) == frame.ended
+        assert sum(each.ended * each.attainment for each in frame.replicas) == pytest.approx(
+            frame.goodput_rps * frame.window_s
+        )
+        assert frame.at_s == int(frame.at_s)
+    assert frames[5].window_s == 5
+    assert frames[5].throughput_rps == pytest.approx(20, rel=0.05)
+
+
 def test_a_run_followed_as_it_is_written_counts_what_a_replay_counts(tmp_path: Path) -> None:
     rng = np.random.default_rng(5)
     rows = []

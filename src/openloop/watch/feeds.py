@@ -201,8 +201,10 @@ class RunFeed(_Records):
         self.hear(self.tail.manifest)
         self._look: Now | None = None  # the last, and by this machine's steady clock, when it was
         self._looked_s = 0.0
+        self._read_s = time.monotonic()
 
     def read(self) -> None:
+        self._read_s = time.monotonic()
         while new := self.tail.read_on(AT_ONCE):
             self.take(self.tail.run, self.tail.covered_ns)
             if new < AT_ONCE:
@@ -211,7 +213,7 @@ class RunFeed(_Records):
         self.over = self.tail.over
 
     def clock(self) -> float:
-        """Wall clocks are compared once for each look of the writer: one that is set does not move it."""
+        """When it was read. Wall clocks are compared once for each look of the writer: a set one does not move it."""
         latest, now = self.tail.latest_ns / 1e9, self.tail.looks[-1] if self.tail.looks else None
         if self.over:
             return super().clock()
@@ -219,7 +221,7 @@ class RunFeed(_Records):
             return max(latest, time.time() - self.started_s if self.started_s else 0.0) - SETTLE_S
         if now != self._look:
             self._look, self._looked_s = now, time.monotonic() - max(time.time() - now.at, 0.0)
-        return max(now.seconds + time.monotonic() - self._looked_s, latest) - SETTLE_S
+        return max(now.seconds + self._read_s - self._looked_s, latest) - SETTLE_S
 
     def traffic(self, start_s: float, end_s: float) -> tuple[float | None, int | None]:
         looks = [look for look in self.tail.looks if start_s <= look.seconds <= end_s + 2 * SETTLE_S]

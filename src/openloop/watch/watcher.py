@@ -87,10 +87,11 @@ def watch(
     while True:
         if replaying:
             at = min(at, end)
-        changed = looked.look(at)
+        whole_s = float(int(at))  # counts are of whole seconds, so all the rest is, too
+        changed = looked.look(whole_s)
         last = at >= end if replaying else feed.over
         if last or changed or speed != math.inf:
-            yield looked.frame(at), changed
+            yield looked.frame(whole_s), changed
         if last:
             return
         if replaying:
@@ -127,7 +128,7 @@ class _Looked:
     def frame(self, at_s: float) -> Frame:
         feed, ledger, settings = self.feed, self.feed.ledger, self.settings
         whole = isinstance(feed, PageFeed) and feed.over  # all that a page has counted
-        start = 0.0 if whole else max(at_s - settings.window_s, ledger.first)
+        start = 0.0 if whole else float(max(int(at_s - settings.window_s), ledger.first))
         span = max(at_s - start, 1e-9)
         joint = share(ledger, GOODPUT, start, at_s)
         tails, replicas = feed.tails(start, at_s)
