@@ -363,6 +363,22 @@ def test_an_slo_that_cannot_be_read_is_explained_in_the_page(view: ViewServer, b
     page.close()
 
 
+def test_a_run_without_an_slo_is_scored_once_it_is_given_one(tmp_path: Path, open_page: Open) -> None:
+    steady_run().save(tmp_path / "imported")
+    with ViewServer(tmp_path) as server:
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        page = open_page(server.url)
+        until(page, "document.querySelector('#list tbody .state')?.textContent === 'no SLO'")
+        page.click("#list tbody a")
+        page.fill("#gates", "ttft<=150ms")
+        until(page, "document.querySelector('.badge')?.textContent === 'Valid'")
+        wanted = score(tmp_path / "imported", "ttft<=150ms")
+        assert float(page.locator(".numbers [data-key=attainment]").get_attribute("value") or "") == wanted.attainment
+        page.reload()
+        assert page.locator("[data-gate=ttft]").count() == 1
+        server.shutdown()
+
+
 def test_a_run_in_progress_updates_itself_and_becomes_a_report(tmp_path: Path, open_page: Open) -> None:
     rows = [row(i, i / 50, (0.1, 0.12)) for i in range(600)]
     writer = RunWriter(tmp_path / "run", Manifest(source="test", slo=SLO))

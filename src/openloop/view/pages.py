@@ -4,7 +4,6 @@ import math
 from html import escape
 
 from openloop.report.html import TOP, asset, document
-from openloop.report.page import Report
 from openloop.slo import Objectives, SLOGate
 from openloop.units import format_seconds
 
@@ -39,14 +38,13 @@ def list_page() -> str:
     return document("openloop", inside, [asset("page.js"), asset("view.js", "view")], connect=True)
 
 
-def controls(name: str, report: Report, objectives: Objectives | None, *, comparison: bool = False) -> str:
+def controls(name: str, slo: str, objectives: Objectives | None = None, *, live: bool = False) -> str:
     """A text and a slider for each gate of time; moving one asks the server to score again."""
-    slo = str((report.data["a"] if comparison else report.data).get("slo") or "")
     gates = objectives.default.gates if objectives and objectives.default and not objectives.classes else ()
     sliders = "".join(_slider(gate) for gate in gates if getattr(gate, "within_s", 0.0) > 0)
-    live = ' data-live="1"' if report.verdict == "live" else ""
+    going_on = ' data-live="1"' if live else ""
     return (
-        f'{TOP}<form class="controls" id="slo" data-what="{escape(name)}"{live}><a href="/">All runs</a>'
+        f'{TOP}<form class="controls" id="slo" data-what="{escape(name)}"{going_on}><a href="/">All runs</a>'
         f'<label>SLO <input id="gates" size="38" value="{escape(slo)}" spellcheck="false" autocomplete="off"></label>'
         f'{sliders}<button type="submit">Score</button><span class="note" id="state" role="status"></span></form>'
     )

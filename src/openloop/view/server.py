@@ -19,7 +19,7 @@ from openloop.report.html import TOP, asset, body, document
 from openloop.report.page import Report
 from openloop.spec import plain
 from openloop.view.pages import controls, list_page
-from openloop.view.shelf import Shelf
+from openloop.view.shelf import NoSLOError, Shelf
 
 COOKIE = "openloop-token"
 LONGEST = 2000  # letters of a question
@@ -144,18 +144,33 @@ def _show(shelf: Shelf, query: dict[str, str]) -> str:
     """A report with controls; its body is replaced as they are moved, or as the run goes on."""
     entry = shelf.find(query.get("what", ""))
     asked = _asked(query)
-    report = shelf.report(entry, **asked)
-    return _page(entry.name, controls(entry.name, report, shelf.objectives(entry, asked["slo"])), report)
+    try:
+        report = shelf.report(entry, **asked)
+    except NoSLOError as error:
+        return _ask_slo(entry.name, error)
+    above = controls(
+        entry.name, report.data.get("slo") or "", shelf.objectives(entry, asked["slo"]), live=report.verdict == "live"
+    )
+    return _page(entry.name, above, body(report))
 
 
 def _compare(shelf: Shelf, query: dict[str, str]) -> str:
-    report = _comparison(shelf, query)
-    return _page(report.title, controls("", report, None, comparison=True), report)
+    try:
+        report = _comparison(shelf, query)
+    except NoSLOError as error:
+        return _ask_slo("Two compared", error)
+    return _page(report.title, controls("", report.data["a"]["slo"]), body(report))
 
 
-def _page(title: str, above: str, report: Report) -> str:
+def _ask_slo(title: str, why: NoSLOError) -> str:
+    """Controls over nothing yet."""
+    inside = f'<main><section class="verdict"><h1>{escape(title)}</h1><p>{escape(str(why))}</p></section></main>'
+    return _page(title, controls("", ""), inside + '<div id="tip" hidden></div>')
+
+
+def _page(title: str, above: str, inside: str) -> str:
     scripts = [asset("page.js"), asset("view.js", "view")]
-    return document(f"{title} - openloop", above + body(report), scripts, connect=True)
+    return document(f"{title} - openloop", above + inside, scripts, connect=True)
 
 
 def _comparison(shelf: Shelf, query: dict[str, str]) -> Report:

@@ -26,7 +26,7 @@
       p99: (v) => v < 1 ? three(1000 * v) + " ms" : three(v) + " s", requests: (v) => v.toLocaleString("en-US"),
       started: (v) => v.slice(0, 16).replace("T", " "),
     };
-    const verdicts = { good: "valid", invalid: "not valid", live: "in progress" };
+    const verdicts = { good: "valid", invalid: "not valid", live: "in progress", unscored: "no SLO" };
     const draw = () => {
       const wanted = words.value.toLowerCase().split(/\s+/).filter(Boolean);
       const rows = found.filter((each) => {
