@@ -23,7 +23,7 @@ from openloop.report.run import read_run_subject, run_report
 from openloop.score import score
 from openloop.view import ViewServer
 from tests.reports import SLO, fleet_run, hostile_run, look_up, write_frontier
-from tests.runs import batch, row, steady_run
+from tests.runs import batch, row, steady_run, write_run
 
 FLAGS = [
     "--no-sandbox",
@@ -367,8 +367,12 @@ def test_a_run_without_an_slo_is_scored_once_it_is_given_one(tmp_path: Path, ope
     steady_run().save(tmp_path / "imported")
     with ViewServer(tmp_path) as server:
         threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        rows = [row(i, i / 20, (0.9 if i == 7 else 0.1, 0.95)) for i in range(3000)]
+        write_run(tmp_path / "nines", rows, slo="ttft<=500ms")
         page = open_page(server.url)
-        until(page, "document.querySelector('#list tbody .state')?.textContent === 'no SLO'")
+        until(page, "document.querySelectorAll('#list tbody .state:not(:empty)').length === 2")
+        assert page.locator("#list tbody .state").all_inner_texts() == ["no SLO", "valid"]
+        assert page.locator("#list tbody td:nth-child(6)").all_inner_texts() == ["-", "99.97%"]
         page.click("#list tbody a")
         page.fill("#gates", "ttft<=150ms")
         until(page, "document.querySelector('.badge')?.textContent === 'Valid'")

@@ -84,6 +84,21 @@ def test_every_number_of_a_frontier_is_the_scorers(sweep: Path) -> None:
     assert "tokens-worst" in keys
 
 
+def test_words_about_a_run_are_true_of_it(fleet: Report) -> None:
+    def note(report: Report) -> str:
+        return next(figure.note for figure in report.figures if figure.key == "timeline")
+
+    few = run_report(read_run_subject(fleet_run(300, names=("r0", "r1"))))
+    assert few.data["completed"] < 300
+    assert f"Dots are all {few.data['completed']:,} completed requests." in note(few)
+    assert f"Of {fleet.data['completed']:,} completed requests, the slowest" in note(fleet)
+    assert "stands out was not judged: that takes 3 replicas" in page(few)
+    assert "r2 stands out" in page(fleet)
+    rows = [row(i, i / 20, (0.1, 0.2), replica=f"r{i % 3}") for i in range(200)]
+    alike = Run.of(Manifest(source="test", slo="ttft<=1s"), [batch(rows)])
+    assert "No replica stands out." in page(run_report(read_run_subject(alike)))
+
+
 def test_another_slo_is_another_frontier(sweep: Path) -> None:
     easy, hard = (read_report(sweep, slo).data["knee"] for slo in ("tpot<=60ms", "tpot<=35ms"))
     assert (easy["rate"] or easy["above"]) > (hard["rate"] or hard["below"])

@@ -5,6 +5,7 @@ import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from html import escape
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -89,6 +90,19 @@ def test_a_frontier_is_scored_again_too(server: ViewServer) -> None:
         for slo in ("tpot<=35ms", "tpot<=80ms")
     ]
     assert told[0] < told[1]
+
+
+def test_an_slo_by_class_is_changed_as_it_is_shown(tmp_path: Path) -> None:
+    slo = {"default": "ttft<=1s", "classes": {"chat": "ttft<=400ms, tpot<=40ms"}}
+    fleet_run(300, slo=slo).save(tmp_path / "run")
+    with serving(tmp_path) as server:
+        text = "default: ttft<=1s; chat: ttft<=400ms, tpot<=40ms"
+        assert f'value="{escape(text)}"' in ask(server, "/show?what=run")[2]
+        changed = text.replace("400ms", "150ms")
+        told = json.loads(ask(server, f"/api/score?what=run&slo={quote(changed)}")[2])["score"]
+    wanted = score(tmp_path / "run", slo | {"classes": {"chat": "ttft<=150ms, tpot<=40ms"}})
+    assert told["attainment"] == wanted.attainment
+    assert told["slo"] == changed
 
 
 def test_a_page_has_a_slider_for_each_gate_of_time(server: ViewServer) -> None:

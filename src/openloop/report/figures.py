@@ -199,16 +199,18 @@ def timeline_figure(run: Run, judged: JudgedRun) -> Figure:
     most = _most_in_flight(everyone, edges)
     asked = Curve("arrivals", edges / 1e9, np.append(arrivals, arrivals[-1]), "blue", "steps")
     in_flight = Curve("in flight", edges / 1e9, np.append(most, most[-1]), "purple", "steps")
+    latency, answered = _latency_panel(everyone, edges)
     panels = [
         Panel(Axis("requests due per second", "rate", low=0.0), [*events, asked], 90),
         Panel(Axis("in flight, most in each slot", "count", low=0.0), [in_flight], 90),
-        _latency_panel(everyone, edges),
+        latency,
         *_server_panels(run.server(), start, end),
     ]
-    dots = f"All {everyone.n:,} requests that completed are dots."
-    if everyone.n > 3 * DOT_SLOTS:
+    known = "" if answered == everyone.deliveries.ok.sum() else " of which it is known"
+    dots = f"Dots are all {answered:,} completed requests{known}."
+    if answered > 3 * DOT_SLOTS:
         most_of = f"the slowest, the fastest and the middle one of each of {DOT_SLOTS} slots"
-        dots = f"Of {everyone.n:,} requests, {most_of} are dots."
+        dots = f"Of {answered:,} completed requests{known}, {most_of} are dots."
     return Figure(
         "timeline",
         "The run over time",
@@ -228,7 +230,8 @@ def _most_in_flight(scope: Scope, edges: Floats) -> Floats:
     return most
 
 
-def _latency_panel(scope: Scope, edges: Floats) -> Panel:
+def _latency_panel(scope: Scope, edges: Floats) -> tuple[Panel, int]:
+    """How long users waited, and of how many requests this is known."""
     ok, accepted = scope.deliveries.ok, scope.judgement.accepted
     streamed = bool((scope.deliveries.delivered > 0).any())
     values = np.where(ok, scope.answers.ttft_s if streamed else scope.answers.e2e_s, np.nan)
@@ -250,9 +253,8 @@ def _latency_panel(scope: Scope, edges: Floats) -> Panel:
     ]
     rules = gate_rules(scope.run.slos, TTFT if streamed else E2E)
     name = "first token after" if streamed else "answer after"
-    return Panel(
-        Axis(f"{name} (logarithmic)", "seconds", "log"), [*(each for each in marks if len(each.x)), *rules], 200
-    )
+    shown: list[Mark] = [*(each for each in marks if len(each.x)), *rules]
+    return Panel(Axis(f"{name} (logarithmic)", "seconds", "log"), shown, 200), len(known)
 
 
 def _thinned(x: Floats, y: Floats) -> Ints:

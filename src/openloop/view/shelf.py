@@ -23,7 +23,7 @@ from openloop.report.compare_page import Subject, comparison_report
 from openloop.report.curve import FrontierSubject, frontier_headline, frontier_report, frontier_subject
 from openloop.report.page import Report
 from openloop.report.run import RunSubject, read_run_subject, run_headline, run_report
-from openloop.slo import Objectives, parse_slo, read_slo
+from openloop.slo import Objectives, parse_objectives, read_slo
 from openloop.view.live import live_report
 
 DEEPEST = 6
@@ -95,7 +95,7 @@ def _inside(folder: Path, root: Path) -> bool:
 
 def _objectives(slo: str | dict[str, Any] | Objectives) -> Objectives:
     """Text is gates, of a visitor's as of what stands in a folder: it names no file."""
-    return Objectives(parse_slo(slo)) if isinstance(slo, str) else read_slo(slo)
+    return parse_objectives(slo) if isinstance(slo, str) else read_slo(slo)
 
 
 def _facts(manifest: Manifest) -> dict[str, Any]:
