@@ -34,7 +34,7 @@ LARGEST = 60
 SLOTS, IN_SLOT = 120, 40  # over time: at most so many, of about so many requests or more
 DOT_SLOTS = 300  # of dots over time: the slowest, the fastest and the middle one of each
 FEW = 20  # in a slot
-MOST_EVENTS, NAMED_EVENTS = 200, 10  # of a run that are marked, and of which the names are written
+MOST_EVENTS, NAMED_EVENTS = 200, 20  # of a run that are marked, and of which the names are written
 TOKENS = 600  # of one answer that are drawn before it is thinned
 GAPS = 200  # its longest, which are always drawn
 
@@ -216,8 +216,15 @@ def timeline_figure(run: Run, judged: JudgedRun) -> Figure:
         "The run over time",
         Axis("time since the run began", "seconds", low=start / 1e9, high=end / 1e9),
         panels,
-        f"Slots of {format_seconds(width_s)}. {dots}",
+        f"Slots of {format_seconds(width_s)}. {dots}{_left_out(len(run.manifest.events))}",
     )
+
+
+def _left_out(events: int) -> str:
+    if events <= NAMED_EVENTS:
+        return ""
+    marked = f"{MOST_EVENTS} are marked and the first " if events > MOST_EVENTS else ""
+    return f" Of {events:,} events the first {marked}{NAMED_EVENTS} are named."
 
 
 def _most_in_flight(scope: Scope, edges: Floats) -> Floats:
