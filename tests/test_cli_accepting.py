@@ -37,9 +37,19 @@ def test_a_run_is_graded_scored_priced_and_audited(run: Path, tmp_path: Path) ->
     assert [blend["every_s"] for blend in cost["blends"]] == [3600.0, 86400.0]
     assert "per accepted result" in call("cost", run, "--prices", prices).stdout
     assert "nothing is known of what it cost" in call("cost", run).stdout
+    assert "lower bound" not in call("cost", run, "--prices", prices).stdout
     found = json.loads(call("audit", run, "--json").stdout)
     assert {fact["name"]: fact["found"] for fact in found["facts"]}["quality_gate"] == "json"
     assert "8 of 12 facts are missing" in call("audit", run, "--strict", code=1).stdout
+
+
+def test_a_cost_that_is_not_known_in_full_says_so(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", [row(i, due=i / 10, tokens=[0.1]) for i in range(200)], slo="ttft<=1s")
+    prices = tmp_path / "prices.yaml"
+    prices.write_text("per_request: 0.01\nper_million_input_tokens: 1\n")
+    text = call("cost", run, "--prices", prices).stdout
+    assert "200 accepted results for 2.00" in text
+    assert "cost is known in full for 0.0% of requests" in text
 
 
 def test_the_articles_deployments_need_no_run() -> None:
