@@ -18,6 +18,7 @@ from openloop.score.judged import judge_run
 from openloop.sim import simulate
 from openloop.slo import read_slo
 from tests.frontier.test_sweep import ASKED, FLEET
+from tests.runs import row, run_of
 
 SLO = "e2e<=150ms"
 
@@ -139,6 +140,18 @@ def test_a_collapse_fails_its_gate() -> None:
         ol.compare(better, worse, fail_if=["tpot_p99 > 1%"])
     assert found.winner == "A"
     assert ol.compare(worse, worse).sentence == "neither has any goodput: nothing to choose between"
+
+
+def test_a_gate_that_cannot_be_judged_does_not_pass() -> None:
+    """All that completes of B does so in its first moments: there is no telling how sure its p99 is."""
+    rows = [row(i, due=i / 10, tokens=[0.1 if i < 8 else 9.0], status="ok" if i < 8 else "error") for i in range(400)]
+    outage = run_of(rows, slo=SLO, window_ns=(0, 40 * 10**9))
+    assert ol.compare(queue(), outage).changes["e2e_p99"].at_least is None
+    with pytest.raises(SpecError, match="e2e_p99 > 10% cannot be judged, for too few requests"):
+        ol.compare(queue(), outage, fail_if=["e2e_p99 > 10%"])
+    with pytest.raises(SpecError, match="; failed is goodput < -5%"):
+        ol.compare(queue(), outage, fail_if=["goodput < -5%", "e2e_p99 > 10%"])
+    assert ol.compare(queue(), outage, fail_if=["goodput < -5%"]).failed == ("goodput < -5%",)
 
 
 @pytest.mark.parametrize("text", ["goodput", "goodput <= -5%", "goodput < 5", "speed < -5%", ""])

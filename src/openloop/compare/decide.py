@@ -45,10 +45,11 @@ class RegressionGate:
     def __str__(self) -> str:
         return f"{self.metric} {'<' if self.below else '>'} {100 * self.limit:g}%"
 
-    def fails(self, change: Change) -> bool:
-        """Beyond the limit with 95% confidence: at the limit itself, one time in twenty."""
+    def fails(self, change: Change) -> bool | None:
+        """Beyond the limit with 95% confidence: at the limit itself, one time in twenty. None: nobody can say."""
         if change.at_most is None or change.at_least is None:
-            return not self.below and change.a < change.b == np.inf
+            endless = np.inf in (change.a, change.b) and change.a != change.b  # a cost of nothing accepted
+            return (change.b < change.a) == self.below if endless else None
         return change.at_most < self.limit if self.below else change.at_least > self.limit
 
 
@@ -107,7 +108,13 @@ def compare(
         if gate.metric not in found.changes:
             told = ", ".join(found.changes) or "nothing"
             raise SpecError(f"{gate} cannot be judged, for {gate.metric} is not known of both; known is {told}")
-    return replace(found, failed=tuple(str(gate) for gate in gates if gate.fails(found.changes[gate.metric])))
+    fails = {str(gate): gate.fails(found.changes[gate.metric]) for gate in gates}
+    failed = tuple(gate for gate, wrong in fails.items() if wrong)
+    for gate in (gate for gate, wrong in fails.items() if wrong is None):
+        others = f"; failed is {', '.join(failed)}" if failed else ""
+        why = "too few requests, or all in one stretch of the run, show it; measure longer, or gate goodput"
+        raise SpecError(f"{gate} cannot be judged, for {why}{others}")
+    return replace(found, failed=failed)
 
 
 def _one_slo(slos: Sequence[Any], slo: Any, names: Sequence[str]) -> Objectives:
