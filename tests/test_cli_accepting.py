@@ -4,7 +4,10 @@ import json
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from openloop.audit import Audit, Fact
+from openloop.cli import cli
 from openloop.records import TEXTS, TimedEvent
 from tests.runs import row, write_run
 from tests.test_cli import call
@@ -41,6 +44,13 @@ def test_a_run_is_graded_scored_priced_and_audited(run: Path, tmp_path: Path) ->
     found = json.loads(call("audit", run, "--json").stdout)
     assert {fact["name"]: fact["found"] for fact in found["facts"]}["quality_gate"] == "json"
     assert "8 of 12 facts are missing" in call("audit", run, "--strict", code=1).stdout
+
+
+def test_a_strict_audit_does_not_pass_what_is_not_valid(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    everything = Audit("run", "run", 1, ("the run was not closed",), [Fact("slo", "ttft<=1s", "")], [])
+    monkeypatch.setattr("openloop.audit.audit", lambda *_: everything)
+    assert CliRunner().invoke(cli, ["audit", str(run)]).exit_code == 0
+    assert CliRunner().invoke(cli, ["audit", str(run), "--strict"]).exit_code == 1
 
 
 def test_a_cost_that_is_not_known_in_full_says_so(tmp_path: Path) -> None:

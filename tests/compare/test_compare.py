@@ -18,7 +18,7 @@ from openloop.score.judged import judge_run
 from openloop.sim import simulate
 from openloop.slo import read_slo
 from tests.frontier.test_sweep import ASKED, FLEET
-from tests.runs import row, run_of
+from tests.runs import row, run_of, write_run
 
 SLO = "e2e<=150ms"
 
@@ -202,6 +202,7 @@ def test_what_cannot_be_concluded_from_a_frontier_is_said(sweeps: tuple[Path, Pa
     told = ol.compare(sweeps[0], str(drowned.path))
     assert any("overloaded at every rate" in each for each in told.warnings)
     assert any("no rate in common" in each for each in told.warnings)
+    assert ol.compare(*sweeps).valid
     ol.sweep(tmp_path / "none", ASKED, FLEET, rates=[10.0], budget_s=1.0, target=0.95)
     with pytest.raises(RunError, match="has no finished run"):
         ol.compare(sweeps[0], tmp_path / "none")
@@ -222,9 +223,28 @@ def test_the_command_gates_and_writes_what_builds_read(sweeps: tuple[Path, Path]
     assert (suite.get("tests"), suite.get("failures")) == ("2", "1")
     assert [case.get("name") for case in suite if case.find("failure") is not None] == ["e2e_p99 > 10%"]
     assert "| E2E p99 |" in (tmp_path / "x.md").read_text()
+    better = [*command[:4], str(a), str(b), "--fail-if", "goodput < -90%"]
+    assert subprocess.run(better, capture_output=True, check=False).returncode == 0
     wrong = subprocess.run([*command[:6], "--fail-if", "x"], capture_output=True, text=True, check=False)
     assert wrong.returncode == 2
     assert wrong.stderr.startswith("openloop: 'x' is no gate")
+
+
+def test_a_run_that_is_not_valid_makes_no_comparison(sweeps: tuple[Path, Path], tmp_path: Path) -> None:
+    good = sweeps[0] / "points" / "30-1"
+    short = write_run(tmp_path / "short", [row(i, due=i / 10, tokens=[0.1]) for i in range(20)])
+    files = ["--junit", str(tmp_path / "x.xml"), "--md", str(tmp_path / "x.md"), "--fail-if", "goodput < -99%"]
+    command = [sys.executable, "-m", "openloop", "compare", str(good), str(short), "--slo", "e2e<=1s", *files]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stderr
+    assert done.stdout.startswith("NOT VALID: ")
+    assert "short is not valid: only 20 requests" in done.stdout
+    assert "~~10.0/s~~" in done.stdout
+    assert (tmp_path / "x.md").read_text().startswith("**NOT VALID: ")
+    suite = ElementTree.parse(tmp_path / "x.xml").getroot()
+    failing = [case.get("name") for case in suite if case.find("failure") is not None]
+    assert (suite.get("tests"), suite.get("failures"), failing) == ("2", "1", ["comparison"])
+    assert ol.compare(good, good).valid
 
 
 def test_a_tail_differs_by_chance_no_more_often_than_it_is_said() -> None:

@@ -104,7 +104,7 @@ def cost(
 @cli.command()
 @click.argument("what", type=PATH)
 @SLO
-@click.option("--strict", is_flag=True, help="Exit with 1 if anything is missing.")
+@click.option("--strict", is_flag=True, help="Exit with 1 if anything is missing or a run is not valid.")
 @JSON
 def audit(what: Path, slo: str | None, strict: bool, as_json: bool) -> None:
     """What is missing before a number of WHAT is evidence, and which claims these data could support.
@@ -123,5 +123,5 @@ def audit(what: Path, slo: str | None, strict: bool, as_json: bool) -> None:
 
     found = audit_it(what, slo)
     tell(found, as_json, show_audit)
-    if strict and found.missing:
+    if strict and (found.missing or found.reasons):
         sys.exit(1)

@@ -64,10 +64,14 @@ def read_regression_gate(text: str) -> RegressionGate:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Of A, the baseline, and B, the candidate. `sentence` is the verdict; `winner` is A, B or None."""
+    """Of A, the baseline, and B, the candidate. `sentence` is the verdict; `winner` is A, B or None.
+
+    It is `valid` if both runs are, or both frontiers have a point that is.
+    """
 
     a: str
     b: str
+    valid: bool
     kind: str  # runs or frontiers
     slo: str
     paired: bool
@@ -110,10 +114,11 @@ def compare(
             raise SpecError(f"{gate} cannot be judged, for {gate.metric} is not known of both; known is {told}")
     fails = {str(gate): gate.fails(found.changes[gate.metric]) for gate in gates}
     failed = tuple(gate for gate, wrong in fails.items() if wrong)
-    for gate in (gate for gate, wrong in fails.items() if wrong is None):
+    unknown = [gate for gate, wrong in fails.items() if wrong is None]
+    if unknown:
         others = f"; failed is {', '.join(failed)}" if failed else ""
         why = "too few requests, or all in one stretch of the run, show it; measure longer, or gate goodput"
-        raise SpecError(f"{gate} cannot be judged, for {why}{others}")
+        raise SpecError(f"{', '.join(unknown)} cannot be judged, for {why}{others}")
     return replace(found, failed=failed)
 
 
@@ -148,13 +153,17 @@ def _runs(a: Run, b: Run, slo: Any) -> Comparison:
             raise RunError(f"{name} has nothing due in its window: there is nothing to compare")
     found = changes(first, second)
     warnings = [*_differences(a.manifest, b.manifest), *_lengths_of_time(first, second)]
-    for run, scope, name in ((a, first, names[0]), (b, second, names[1])):
-        warnings += [f"{name} is not valid: {reason}" for reason in verdict(run, scope).reasons]
+    reasons = [
+        f"{name} is not valid: {reason}"
+        for run, scope, name in ((a, first, names[0]), (b, second, names[1]))
+        for reason in verdict(run, scope).reasons
+    ]
     minutes = _more_minutes(found["goodput"], min(first.seconds, second.seconds))
     winner, by_throughput, sentence = _verdict(found, minutes)
     return Comparison(
         a=names[0],
         b=names[1],
+        valid=not reasons,
         kind="runs",
         slo=str(objectives),
         paired=same_schedule(first, second),
@@ -165,7 +174,7 @@ def _runs(a: Run, b: Run, slo: Any) -> Comparison:
         by_rate={},
         knees=None,
         more_minutes=minutes,
-        warnings=tuple(warnings),
+        warnings=(*reasons, *warnings),
         failed=(),
     )
 
@@ -267,6 +276,7 @@ def _frontiers(a: Path, b: Path, slo: Any) -> Comparison:
     return Comparison(
         a=str(a),
         b=str(b),
+        valid=all(any(point.usable for point in each.points) for each in (first, second)),
         kind="frontiers",
         slo=str(objectives),
         paired=paired,

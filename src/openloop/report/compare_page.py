@@ -73,7 +73,6 @@ def comparison_report(subjects: Sequence[Subject], names: tuple[str, str], sourc
     decision = compare(sources[0], sources[1], a.objectives)
     both = Compared((a, b), names, decision)
     data = both.data
-    valid = all(data[which].get("valid", True) for which in "ab")
     sentences = [f"A, the baseline, is {first}; B, the candidate, is {second}. Both are held against {decision.slo}."]
     for which, name in zip("ab", names, strict=True):
         sentences += [f"{name} is not valid: {reason}." for reason in data[which].get("reasons", ())[:1]]
@@ -82,7 +81,7 @@ def comparison_report(subjects: Sequence[Subject], names: tuple[str, str], sourc
     return Report(
         title=f"{first} and {second}",
         subtitle="compared",
-        verdict="good" if valid else "invalid",
+        verdict="good" if decision.valid else "invalid",
         headline=capital(decision.sentence),
         sentences=sentences,
         numbers=list(_headline_numbers(both, data)),
