@@ -14,6 +14,7 @@ from openloop.errors import RunError, SpecError
 from openloop.frontier import Frontier, open_frontier
 from openloop.frontier.folder import FRONTIER_FILE, read_asked, trials_in
 from openloop.frontier.steady import flow_of, settled_from
+from openloop.importers import open_any
 from openloop.records import Manifest, Run, open_run
 from openloop.score.judged import judge_run
 from openloop.score.scope import Scope
@@ -103,11 +104,12 @@ def compare(
     if all(kinds):
         found = _frontiers(Path(str(a)), Path(str(b)), slo)
     elif any(kinds):
-        open_run(str(b if kinds[0] else a))
+        open_any(str(b if kinds[0] else a))
         raise RunError(f"{a} and {b} are a run and a frontier: compare two of a kind, or a run inside of the frontier")
     else:
-        first, second = (each if isinstance(each, Run) else open_run(each) for each in (a, b))
-        found = _runs(first, second, slo)
+        first, second = (each if isinstance(each, Run) else open_any(each) for each in (a, b))
+        names = [str((each.path if isinstance(each, Run) else each) or place) for place, each in (("A", a), ("B", b))]
+        found = _runs(first, second, names, slo)
     for gate in gates:
         if gate.metric not in found.changes:
             told = ", ".join(found.changes) or "nothing"
@@ -144,8 +146,7 @@ def _scope(run: Run, objectives: Objectives, *, warm: bool) -> Scope:
     return judge_run(run, objectives).whole
 
 
-def _runs(a: Run, b: Run, slo: Any) -> Comparison:
-    names = [str(each.path or place) for each, place in ((a, "A"), (b, "B"))]
+def _runs(a: Run, b: Run, names: Sequence[str], slo: Any) -> Comparison:
     objectives = _one_slo([a.manifest.slo, b.manifest.slo], slo, names)
     first, second = (_scope(each, objectives, warm=False) for each in (a, b))
     for scope, name in ((first, names[0]), (second, names[1])):
