@@ -115,6 +115,8 @@ def test_every_difference_in_the_manifests_is_named() -> None:
     ):
         assert what in told
     assert not ol.compare(queue(seed=1), queue(seed=2)).warnings
+    a, b = (queue(engine_flags=f'{{"listen": "{"a" * 99}", "routing": "{routing}"}}') for routing in ("x", "y"))
+    assert ol.compare(a, b).warnings == ("they differ in engine flags: routing x and routing y",)
     short = ol.compare(queue(seconds=2.0), queue(seconds=2.0, seed=1))
     assert any("B is not valid: only" in each for each in short.warnings)
 

@@ -188,10 +188,18 @@ def _lengths_of_time(a: Scope, b: Scope) -> Iterator[str]:
 def _differences(a: Manifest, b: Manifest) -> Iterator[str]:
     for names, what in ((SAME_WORK, "not the same workload: "), (SAME_SYSTEM, "they differ in ")):
         for name in names:
-            first, second = (msgspec.to_builtins(getattr(each, name)) for each in (a, b))
+            first, second = (_keys(msgspec.to_builtins(getattr(each, name))) for each in (a, b))
             close = name == "offered_rps" and first and second and abs(first / second - 1) < 0.01
             if first != second and not close:
                 yield f"{what}{name.replace('_', ' ')}: {_told(first, second)} and {_told(second, first)}"
+
+
+def _keys(value: Any) -> Any:
+    """A table that is written as text, such as the flags of a fleet or a proxy, as a table."""
+    try:
+        return msgspec.json.decode(value) if isinstance(value, str) and value.startswith("{") else value
+    except msgspec.DecodeError:
+        return value
 
 
 def _told(value: Any, other: Any) -> str:
