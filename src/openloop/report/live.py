@@ -77,7 +77,7 @@ class LiveView:
     def line(self, now: Snapshot) -> str:
         elapsed = min(max(now.seconds, 1e-9), self._seconds)
         failed = sum(count for status, count in now.statuses.items() if status != "ok")
-        done = sum(now.statuses.values())
+        done = now.due - now.in_flight  # requests, however often each was tried
         parts = [
             f"{max(now.seconds, 0):.0f} of {self._seconds:.0f} s",
             f"offered {format_rate(now.due / elapsed)}",
@@ -112,6 +112,8 @@ class LiveView:
         e2e = ((row.event_ns[-1] if row.event_ns else row.ended_ns or 0) - row.due_ns) / 1e9
         bounds = {TTFT: ttft, TPOT: tpot, E2E: e2e}
         gates = self._objectives.of(row.ask.workload_class if row.ask else None).gates
+        if not row.event_ns and any(isinstance(gate, TTFT | TPOT) for gate in gates):
+            return False  # what is not known does not pass
         return not any(bounds[type(gate)] > gate.within_s for gate in gates if isinstance(gate, TTFT | TPOT | E2E))
 
 
