@@ -222,7 +222,10 @@ def test_the_command_gates_and_writes_what_builds_read(sweeps: tuple[Path, Path]
     command += ["--fail-if", "goodput < -90%", "--junit", str(tmp_path / "x.xml"), "--md", str(tmp_path / "x.md")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1, done.stderr
-    assert "FAILED: e2e_p99 > 10%" in done.stdout
+    change = ol.compare(b, a).changes["e2e_p99"]
+    assert change.at_least is not None
+    bound = f"{100 * change.at_least:+,.0f}%" if change.at_least >= 1 else f"{100 * change.at_least:+.3g}%"
+    assert f"FAILED: e2e_p99 > 10%: the change is at least {bound} (95%, one-sided)" in done.stdout
     suite = ElementTree.parse(tmp_path / "x.xml").getroot()
     assert (suite.get("tests"), suite.get("failures")) == ("2", "1")
     assert [case.get("name") for case in suite if case.find("failure") is not None] == ["e2e_p99 > 10%"]

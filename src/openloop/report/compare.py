@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from xml.etree import ElementTree
 
-from openloop.compare import Change, Comparison
+from openloop.compare import Change, Comparison, read_regression_gate
 from openloop.compare.change import METRICS
 from openloop.compare.tournament import SeedMean, Standing
 from openloop.report.marks import Unit
@@ -57,9 +57,19 @@ def _lines(found: Comparison) -> Iterator[str]:
         yield f"knee of B: {found.knees[1]}"
     yield f"SLO {found.slo}; {'the same schedule, paired' if found.paired else 'schedules of their own'}"
     for gate in found.failed:
-        yield f"FAILED: {gate}"
+        yield f"FAILED: {gate}: {_bound(found, gate)}"
     for warning in found.warnings:
         yield f"warning: {warning}"
+
+
+def _bound(found: Comparison, text: str) -> str:
+    """What a gate went by, which is not an end of the interval that is shown: that has two sides."""
+    gate = read_regression_gate(text)
+    change = found.changes[gate.metric]
+    bound = change.at_most if gate.below else change.at_least
+    if bound is None:
+        return "one of them accepts nothing"
+    return f"the change is at {'most' if gate.below else 'least'} {_percent(bound)} (95%, one-sided)"
 
 
 def as_markdown(found: Comparison) -> str:
