@@ -121,6 +121,19 @@ def test_every_difference_in_the_manifests_is_named() -> None:
     assert any("B is not valid: only" in each for each in short.warnings)
 
 
+def test_a_cost_that_is_a_lower_bound_is_said() -> None:
+    prices = Prices(per_million_input_tokens=1.0, per_million_output_tokens=1.0)
+    rows = [row(i, due=i / 10, tokens=[0.1], prompt_tokens=9) for i in range(400)]
+    told, untold = (
+        run_of([{**each, **more} for each in rows], slo=SLO, prices=prices) for more in ({}, {"prompt_tokens": None})
+    )
+    warnings = ol.compare(told, untold).warnings
+    assert [each for each in warnings if "lower bound" in each] == [
+        each for each in warnings if each.startswith("B: cost")
+    ]
+    assert any("cost is known in full for 0.0% of requests" in each for each in warnings)
+
+
 @pytest.mark.parametrize(
     ("gate", "fails"),
     [("goodput < -5%", True), ("goodput < -50%", False), ("e2e_p99 > 20%", True), ("e2e_p99>1000%", False)],

@@ -17,6 +17,7 @@ from openloop.frontier.steady import flow_of, settled_from
 from openloop.importers import open_any
 from openloop.records import Manifest, Run, open_run
 from openloop.score.judged import judge_run
+from openloop.score.money import lower_bound
 from openloop.score.scope import Scope
 from openloop.score.verdict import verdict
 from openloop.slo import Objectives, read_slo
@@ -164,6 +165,9 @@ def _runs(a: Run, b: Run, names: Sequence[str], slo: Any) -> Comparison:
         for run, scope, name in ((a, first, names[0]), (b, second, names[1]))
         for reason in verdict(run, scope).reasons
     ]
+    for scope, name in ((first, names[0]), (second, names[1])):
+        caveat = lower_bound(float(np.mean(scope.deliveries.spending.known)))
+        warnings += [f"{name}: {caveat}"] if caveat else []
     minutes = _more_minutes(found["goodput"], min(first.seconds, second.seconds))
     winner, by_throughput, sentence = _verdict(found, minutes)
     return Comparison(
