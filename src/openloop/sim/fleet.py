@@ -354,7 +354,7 @@ def simulate_fleet(
             "seed": seed,
             "quantization": None if fleet.quantization is None else fleet.quantization.name,
             "quality_gate": None if fleet.quality is None else str(fleet.read_quality()),
-            "notes": tuple(filter(None, [read_routing(fleet.routing).note])),
+            "notes": (*filter(None, [read_routing(fleet.routing).note]), *demand.notes),
             "retry_policy": "; ".join(each for each in _persistence(fleet) if each) or None,
             **facts,
         }
