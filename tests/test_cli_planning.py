@@ -101,3 +101,10 @@ def test_bad_input_is_one_sentence(
     assert stopped.value.code == 2
     assert sentence in told
     assert told.count("\n") == 1
+
+
+@pytest.mark.parametrize("more", [("--attain", "50%"), ("--prompt", "4000"), ("--seed", "3"), ("--slo", "ttft<=1ms")])
+def test_what_a_plan_would_not_look_at_is_refused(more: tuple[str, str]) -> None:
+    done = CliRunner().invoke(cli, ["plan", "--knee", "450/s", "--demand", "500/s", *more])
+    assert done.exit_code == 2
+    assert f"leave out {more[0]}, or give a fleet.yaml" in done.output

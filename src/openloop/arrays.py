@@ -1,4 +1,6 @@
-"""What arrays hold, in a word."""
+"""What arrays hold, in a word; and tables of rows, which compiled code works on."""
+
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,3 +10,15 @@ Counts = NDArray[np.int32]
 Codes = NDArray[np.int8]
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
+
+
+def row_kind(whole: str, real: str = "") -> np.dtype[Any]:
+    """A row of numbers, by their names."""
+    return np.dtype(
+        [*((name, np.int64) for name in whole.split()), *((name, np.float64) for name in real.split())], align=True
+    )
+
+
+def records(kind: np.dtype[Any], *shape: int) -> Any:
+    """So many rows, all zero."""
+    return np.zeros(shape, kind).view(np.recarray)

@@ -20,19 +20,19 @@ import numpy as np
 
 from openloop.audit import FACTS, audit
 from openloop.errors import SpecError
-from openloop.frontier import open_frontier
+from openloop.frontier import Point, open_frontier
 from openloop.frontier.folder import FRONTIER_FILE
 from openloop.plan import CapacityPlan, Needs, System, frontier_system, make_plan, typed_system
-from openloop.plan.make import HOURS, Estimate
+from openloop.plan.make import HOURS
+from openloop.plan.system import Estimate
 from openloop.records import Prices, open_run
 from openloop.score import Score
 from openloop.score import score as score_run
-from openloop.score.quantiles import wilson
+from openloop.score.quantiles import Z, wilson
 from openloop.spec import Strict, convert, plain, read_yaml
 from openloop.units import parse_price, parse_rate, parse_share, parse_times, parse_token_rate
 
 SURE = 0.95
-Z = 1.96
 
 
 class _Option(Strict, frozen=True, rename={"source": "from"}):
@@ -171,20 +171,17 @@ def _case(name: str, option: _Option, asked: _Question, needs: Needs | None, fol
     path = folder / option.source
     if (path / FRONTIER_FILE).exists():
         found = open_frontier(path, asked.slo)
-        tokens = max(
-            (
-                _in_time(point.output_tokens_per_s, point.throughput_rps, point.completed_in_window_rps)
-                for point in found.points
-            ),
-            default=None,
-        )
+        tokens = max(map(_tokens_in_time, found.points), default=None)
         return _planned(name, option.source, frontier_system(found), price, quality, needs, tokens)
     return _scored(name, option, path, price, quality, asked, needs)
 
 
 def _typed(name: str, option: _Option, price: float | None, quality: Estimate, needs: Needs | None) -> KnownOption:
-    told = option.throughput or ""
-    raw, tokens = (None, parse_token_rate(told)) if "tok" in told else (parse_rate(told) if told else None, None)
+    told, raw, tokens = option.throughput, None, None
+    if told and "tok" in told:
+        tokens = parse_token_rate(told)
+    elif told:
+        raw = parse_rate(told)
     if option.knee is not None:
         system = typed_system([parse_rate(option.knee)], capacity=raw)
         return _planned(name, "typed", system, price, quality, needs, tokens)
@@ -211,9 +208,8 @@ def _planned(
     tokens: float | None,
 ) -> KnownOption:
     """By the knee. What fails its gate is asked again, so the demand grows by it."""
-    share, (low, high) = system.attainment_at(system.knee)
-    attainment = _times(Estimate(share, (low, high) if low < high else None), quality)
-    each = _times(Estimate(system.knee, system.knee_interval), quality)
+    attainment = _times(system.attainment_at(system.knee), quality)
+    each = _times(system.knees, quality)
     price = system.price if price is None else price
     if needs is None:
         cost = None if price is None else _over(price / 3600, each)
@@ -229,8 +225,7 @@ def _planned(
         count = naive.raw.value if naive.raw else 1.0
         rate = plan.peak_rate / count
         plan = replace(plan, raw=naive.raw, raw_rate_each=rate, raw_cost_per_hour=naive.raw_cost_per_hour)
-    ends = quality.ends, Estimate(system.knee, system.knee_interval).ends
-    best, worst = (planned(ends[0][end], ends[1][end]) for end in (2, 0))
+    best, worst = (planned(quality.ends[end], system.knees.ends[end]) for end in (2, 0))
     measured = quality.interval is not None or system.knee_interval is not None
     size = Estimate.spanning([float(found.replicas) for found in (best, plan, worst)], measured)
     bill = None if price is None else size.times(price * HOURS)
@@ -263,7 +258,7 @@ def _scored(
         source=str(option.source),
         goodput_each=goodput,
         throughput_each=found.completed_in_window_rps / count,
-        tokens_per_s=_in_time(found.output_tokens_per_s, found.throughput_rps, found.completed_in_window_rps),
+        tokens_per_s=_tokens_in_time(found),
         attainment=attainment,
         cost_per_accepted=cost,
         monthly=_monthly(cost, needs),
@@ -325,7 +320,7 @@ def _capacity(asked: _Question, case: KnownOption, gaps: tuple[Unmeasured, ...])
             f"{100 * (1 - case.attainment.value):.1f}% of answers are not accepted and are asked for again."
         )
     if by_raw is not None and by_raw < plan.replicas:
-        share = plan.system.attainment_at(plan.peak_rate / by_raw)[0]
+        share = plan.system.attainment_at(plan.peak_rate / by_raw).value
         missed = f", {100 * share:.0f}% of requests would be in time" if plan.system.loads else " it is past the knee"
         sentences.append(f"Throughput suggests {by_raw}; at the peak{missed}.")
     sentences.append(_how_sure(case.replicas, plan))
@@ -410,8 +405,8 @@ def _choice(asked: _Question, a: KnownOption, b: KnownOption, gaps: tuple[Unmeas
 def _chance(a: Estimate, b: Estimate, *, less: bool) -> float:
     """That b is better than a, if errors are normal on a logarithmic scale; exact numbers are simply compared."""
     gap = (1 if less else -1) * math.log(max(a.value, 1e-300) / max(b.value, 1e-300))
-    halves = [_log(end, each.value) for each in (a, b) for end in (each.interval or ())]
-    error = math.hypot(*(max(halves[i : i + 2], default=0.0) for i in range(0, len(halves), 2))) / Z
+    halves = [max((_log(end, each.value) for end in each.interval or ()), default=0.0) for each in (a, b)]
+    error = math.hypot(*halves) / Z
     return 0.5 * (1 + math.erf(gap / error / math.sqrt(2))) if error > 0 else float(np.heaviside(gap, 0.5))
 
 
@@ -422,16 +417,15 @@ def _saved(worse: KnownOption, better: KnownOption) -> Estimate | None:
     value = worse.monthly.value - better.monthly.value
     if worse.monthly.interval is None and better.monthly.interval is None:
         return Estimate(value)
-    halves = [
-        max(abs(end - each.value) for end in each.interval) if each.interval else 0.0
-        for each in (worse.monthly, better.monthly)
-    ]
-    return Estimate(value, (value - math.hypot(*halves), value + math.hypot(*halves)))
+    half = math.hypot(*(max(abs(end - each.value) for end in each.ends) for each in (worse.monthly, better.monthly)))
+    return Estimate(value, (value - half, value + half))
 
 
-def _in_time(tokens_per_s: float, throughput_rps: float, completed_in_window_rps: float) -> float:
-    """Without the tokens of answers that came only after the window, as most do in overload."""
-    return tokens_per_s * min(completed_in_window_rps / throughput_rps, 1.0) if throughput_rps else 0.0
+def _tokens_in_time(of: Point | Score) -> float:
+    """Per second, without those of answers that came only after the window, as most do in overload."""
+    if not of.throughput_rps:
+        return 0.0
+    return of.output_tokens_per_s * min(of.completed_in_window_rps / of.throughput_rps, 1.0)
 
 
 def _by_throughput(a: KnownOption, b: KnownOption) -> str | None:

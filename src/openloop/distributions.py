@@ -47,6 +47,7 @@ class Fixed(Term):
 
     name = "fixed"
     value: float = param(VALUE)
+    cv = 0.0
 
     def draw(self, n: int, rng: np.random.Generator) -> Floats:
         return np.full(n, float(self.value))
@@ -54,10 +55,6 @@ class Fixed(Term):
     @property
     def mean(self) -> float:
         return self.value
-
-    @property
-    def cv(self) -> float:
-        return 0.0
 
 
 @dataclass(frozen=True)
@@ -253,20 +250,10 @@ def _weighted(value: Codec) -> Codec:
     return Codec(read, lambda each: f"{value.write(each.value)}@{NUMBER.write(each.weight)}")
 
 
-@dataclass(frozen=True)
-class Histogram(Term):
-    """Values with weights: `histogram(100@5,500@3,2000@1)`."""
-
-    name = "histogram"
-    values: tuple[Weighted, ...] = param(InContext(_weighted), rest=True)
-
-    def __post_init__(self) -> None:
-        if not sum(each.weight for each in self.values) > 0:
-            raise SpecError("histogram: no value has a weight above zero")
-
+class _Tabled(Term):
     def _table(self) -> tuple[Floats, Floats]:
-        weights = np.array([each.weight for each in self.values])
-        return np.array([each.value for each in self.values]), weights / weights.sum()
+        """Values, and the share of each."""
+        raise NotImplementedError
 
     def draw(self, n: int, rng: np.random.Generator) -> Floats:
         values, shares = self._table()
@@ -284,16 +271,32 @@ class Histogram(Term):
 
 
 @dataclass(frozen=True)
-class Empirical(Term):
+class Histogram(_Tabled):
+    """Values with weights: `histogram(100@5,500@3,2000@1)`."""
+
+    name = "histogram"
+    values: tuple[Weighted, ...] = param(InContext(_weighted), rest=True)
+
+    def __post_init__(self) -> None:
+        if not sum(each.weight for each in self.values) > 0:
+            raise SpecError("histogram: no value has a weight above zero")
+
+    def _table(self) -> tuple[Floats, Floats]:
+        weights = np.array([each.weight for each in self.values])
+        return np.array([each.value for each in self.values]), weights / weights.sum()
+
+
+@dataclass(frozen=True)
+class Empirical(_Tabled):
     """Values of a file, one to a line, each maybe with how often it was seen: `500` or `500 3`."""
 
     name = "empirical"
     path: str = param(PATH)
 
     def __post_init__(self) -> None:
-        self._histogram()
+        self._table()
 
-    def _histogram(self) -> Histogram:
+    def _table(self) -> tuple[Floats, Floats]:
         found = []
         for number, line in enumerate(read_text(self.path).splitlines(), start=1):
             parts = line.replace(",", " ").split()
@@ -301,18 +304,7 @@ class Empirical(Term):
                 found += [Weighted(*map(float, [*parts, "1"][:2]))] if parts else []
             except (ValueError, SpecError):
                 raise SpecError(f"{self.path}, line {number}: {line[:40]!r} is no value, or value and weight") from None
-        return Histogram(tuple(found))
-
-    def draw(self, n: int, rng: np.random.Generator) -> Floats:
-        return self._histogram().draw(n, rng)
-
-    @property
-    def mean(self) -> float:
-        return self._histogram().mean
-
-    @property
-    def cv(self) -> float:
-        return self._histogram().cv
+        return Histogram(tuple(found))._table()
 
 
 DISTRIBUTIONS = by_name(Fixed, Exponential, Uniform, Normal, Lognormal, Gamma, Pareto, Straggling, Histogram, Empirical)

@@ -5,6 +5,7 @@ They are pure: the same ones serve in front of a live server and in a model of o
 
 import re
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -116,19 +117,20 @@ class Repair(Term):
         return self.prompt.replace("{why}", why or "it fails a check")
 
 
+def _read(text: str, kind: type[Term]) -> Any:
+    whole = f"{kind.name}:most={text}" if text.strip().isdecimal() else text
+    return read_term(whole, {kind.name: kind}, f"{kind.name} policy")
+
+
 def read_repair(text: str) -> Repair:
     """`repair:most=2`, or only how many times."""
-    found: Repair = read_term(
-        f"repair:most={text}" if text.strip().isdecimal() else text, {"repair": Repair}, "repair policy"
-    )
+    found: Repair = _read(text, Repair)
     return found
 
 
 def read_retry(text: str) -> Retry:
     """`retry:most=2,on=429+503`, or only how many times."""
-    found: Retry = read_term(
-        f"retry:most={text}" if text.strip().isdecimal() else text, {"retry": Retry}, "retry policy"
-    )
+    found: Retry = _read(text, Retry)
     return found
 
 

@@ -102,13 +102,11 @@ def hear(said: Said, data: bytes, found: Outcome) -> bool:
     return words
 
 
-def hear_all(said: Said, found: Outcome) -> bool:
-    """Read an answer that came at once; whether it has words."""
+def hear_all(said: Said, found: Outcome) -> None:
+    """Read an answer that came at once."""
     if said.usage is not None:
         _count(said.usage, found)
-    choices = said.choices or []
-    found.finish_reason = next((choice.finish_reason for choice in choices), None)
-    return any(choice.text or (choice.message and _speaks(choice.message)) for choice in choices)
+    found.finish_reason = next((choice.finish_reason for choice in said.choices or ()), None)
 
 
 def listed(said: Said) -> int:

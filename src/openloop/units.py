@@ -189,8 +189,8 @@ def format_seconds(seconds: float) -> str:
     return f"{_three_figures(seconds / 3600)} h"
 
 
-def format_rate(per_second: float, what: str = "") -> str:
-    return "-" if math.isnan(per_second) else f"{_three_figures(per_second)}{' ' + what if what else ''}/s"
+def format_rate(per_second: float) -> str:
+    return "-" if math.isnan(per_second) else f"{_three_figures(per_second)}/s"
 
 
 def format_share(share: float) -> str:

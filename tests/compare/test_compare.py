@@ -196,6 +196,8 @@ def test_what_cannot_be_concluded_from_a_frontier_is_said(sweeps: tuple[Path, Pa
         ol.compare(sweeps[0], tmp_path / "nowhere")
     with pytest.raises(RunError, match="a run and a frontier"):
         ol.compare(sweeps[0], sweeps[1] / "points" / "10-1")
+    with pytest.raises(RunError, match="points/10-1 and .* are a run and a frontier"):
+        ol.compare(ol.open_run(sweeps[1] / "points" / "10-1"), sweeps[0])
 
 
 def test_the_command_gates_and_writes_what_builds_read(sweeps: tuple[Path, Path], tmp_path: Path) -> None:

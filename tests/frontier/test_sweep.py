@@ -15,9 +15,8 @@ import openloop as ol
 from openloop.compare.states import gaps
 from openloop.errors import RunError, SpecError
 from openloop.frontier import Frontier
-from openloop.frontier.measure import _Backlog
 from openloop.frontier.states import states_in, sweep_states
-from openloop.frontier.steady import flow_of, settled_from
+from openloop.frontier.steady import BacklogWatch, flow_of, settled_from
 from openloop.load.conductor import Snapshot
 from openloop.load.rows import Row
 from openloop.load.scenario import read_scenario, run_scenario
@@ -138,6 +137,10 @@ def test_an_overloaded_point_ends_early_and_says_so(tmp_path: Path) -> None:
         ({"flags": {"slo": None}}, "no knee without an SLO"),
         ({"current": -1.0}, "current is -1"),
         ({"flags": {"target.url": "http://localhost:9"}}, "leave one of them out"),
+        ({"flags": {"retry": "2"}}, "give it to the fleet instead, as client: {retry: '2'}"),
+        ({"flags": {"hedge": "100ms"}}, "as client: {hedge: '100ms'}"),
+        ({"flags": {"timeout": "1s"}}, "as client: {timeout: '1s'}"),
+        ({"flags": {"gates": ["json"]}}, "have no words to grade"),
     ],
 )
 def test_what_cannot_be_swept_is_refused_before_anything_is_made(
@@ -162,7 +165,7 @@ def test_a_folder_without_runs_says_so(tmp_path: Path) -> None:
 
 def test_a_live_backlog_that_grows_is_noticed_and_one_that_stands_is_not() -> None:
     def told(throughput_rps: float) -> list[str]:
-        watch = _Backlog(60.0, None)
+        watch = BacklogWatch(60.0, None)
         found = []
         for half in range(1, 120):
             left = int(min(throughput_rps, 20.0) * half / 2)
@@ -271,6 +274,7 @@ def test_states_of_the_caches_are_swept_apart_and_the_gap_is_told(tmp_path: Path
     assert report.data["gaps"][1]["goodput"]["b"] == cold.goodput.b
     again = sweep_states(tmp_path / "s", scenario, fleet, states, **how)
     assert again[2].frontier.to_dict() == found[2].frontier.to_dict()
+    assert gaps({}) == []  # none has a point yet
     with pytest.raises(RunError, match="other states"):
         sweep_states(tmp_path / "s", scenario, fleet, states[:2], **how)
     with pytest.raises(SpecError, match="two or more"):

@@ -15,6 +15,7 @@ from openloop.plan import CapacityPlan, Needs, frontier_system, make_plan, read_
 from openloop.plan.formulas import some_up
 from openloop.plan.simulated import model_error, plan_fleet, widened
 from openloop.report.marks import Figure
+from openloop.report.page import Table
 from openloop.report.plan import plan_report
 from openloop.report.read import read_report
 from openloop.sim.fleet import read_fleet
@@ -204,3 +205,22 @@ def test_a_plan_without_a_price_says_so() -> None:
     plan = make_plan(typed_system([450.0]), Needs(9000.0))
     assert plan.cost_per_hour is None
     assert any("give --price" in note for note in plan.notes)
+
+
+def test_what_a_tenth_saves_in_a_month_is_of_the_bill() -> None:
+    plan = make_plan(typed_system([450.0]), Needs(9000.0, price=3.0, utilisation=0.2))
+    (section,) = [each for each in plan_report(plan).sections if each.key == "gains"]
+    (table,) = [each for each in section.parts if isinstance(each, Table)]
+    saved = {row[0]: row[-1] for row in table.rows}
+    assert saved["price of a replica"] == "4,380"  # a tenth of 20 replicas at 3 an hour, for 730 hours
+
+
+def test_where_nothing_costs_anything_replicas_are_what_is_saved() -> None:
+    free, unknown = (make_plan(typed_system([450.0]), Needs(9000.0, price=price)) for price in (0.0, None))
+    assert [gain.worth for gain in free.gains] == [gain.worth for gain in unknown.gains]
+    assert free.gains[0].worth == pytest.approx(0.05)
+
+
+def test_a_knee_is_within_raw_capacity() -> None:
+    with pytest.raises(SpecError, match="cannot do 450/s in time and 400/s in all"):
+        typed_system([450.0], capacity=400.0)

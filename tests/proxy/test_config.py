@@ -74,7 +74,7 @@ def test_however_a_stream_is_cut_the_same_is_heard(cuts: list[int], carriage: bo
     hearing = Hearing(True)
     for now, (a, b) in enumerate(pairwise(bounds)):
         hearing.feed(stream[a:b], now)
-    found = hearing.close(len(bounds))
+    found = hearing.close()
     assert (found.status, found.finish_reason, len(found.event_ns)) == ("ok", "stop", 2)
     assert (found.prompt_tokens, found.cached_tokens, found.output_tokens) == (7, 4, 2)
     assert found.event_ns == sorted(found.event_ns)
@@ -86,7 +86,7 @@ def test_whatever_a_replica_says_is_survived(pieces: list[bytes]) -> None:
         hearing = Hearing(streamed)
         for now, piece in enumerate(pieces):
             hearing.feed(piece, now)
-        found = hearing.close(len(pieces))
+        found = hearing.close()
         assert found.status in ("ok", "error")
         assert (found.status == "error") == (found.error is not None)
 
@@ -96,4 +96,4 @@ def test_tokens_are_counted_where_the_replica_tells() -> None:
     listed = b'data: {"choices": [{"delta": {"content": "%b"}, "token_ids": [1, 2, 3]}]}\n\n'
     hearing.feed(listed % b"abc", 1)
     hearing.feed(listed % b"def" + last(6), 2)
-    assert hearing.close(3).event_tokens == [3, 3]
+    assert hearing.close().event_tokens == [3, 3]

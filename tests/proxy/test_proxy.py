@@ -87,7 +87,7 @@ def test_an_answer_at_once_passes_too(tmp_path: Path) -> None:
             return await w.run()
 
     (row,) = rows(asyncio.run(main()))
-    assert (row["status"], row["output_tokens"], row["event_tokens"], len(row["event_ns"])) == ("ok", 2, [2], 1)
+    assert (row["status"], row["output_tokens"], row["event_tokens"], row["event_ns"]) == ("ok", 2, None, [])
 
 
 @pytest.mark.parametrize("policy", ["round-robin", "power-of-two", "prefix-aware", "sticky"])

@@ -4,6 +4,7 @@ import contextlib
 import os
 import sys
 import threading
+from collections import Counter
 
 import pytest
 
@@ -33,3 +34,8 @@ def test_who_does_not_read_does_not_hold_up_the_load(monkeypatch: pytest.MonkeyP
         full.flush()
         assert "2 of 10 s" in os.read(read, 1 << 20).decode()
     os.close(read)
+
+
+def test_a_request_that_was_tried_again_is_done_once() -> None:
+    line = LiveView(10.0, None, quiet=True).line(Snapshot(2.0, 20, 4, Counter(ok=30)))
+    assert "offered 10.0/s, done 8.00/s, in flight 4" in line

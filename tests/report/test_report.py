@@ -274,6 +274,19 @@ def test_a_terminal_gets_a_plot_and_a_file_plain_letters(sweep: Path, capsys: py
     assert told.isascii()
 
 
+def test_names_of_folders_do_not_steer_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Neither by what a terminal obeys, nor by what the library that prints takes for its own marks."""
+    hostile, one = tmp_path / "a\x1b[31m[blue]é", tmp_path / "one"
+    run_of([row(i, i / 50, (), ended=0.2) for i in range(200)], slo="ttft<=1s").save(hostile)
+    run_of([row(0)]).save(one)
+    show_report(read_comparison(hostile, one))
+    told = capsys.readouterr().out
+    assert "o a?[31m[blue]?   * one" in told  # below the plot
+    assert "  a?[31m[blue]?  " in told  # above a column
+    assert told.isascii()
+    assert "\x1b" not in told
+
+
 def test_values_are_shown_as_people_write_them() -> None:
     assert [show(*each) for each in ((None, "rate"), (float("inf"), "money"), (0.25, "share"), (1.5, "seconds"))] == [
         "-",

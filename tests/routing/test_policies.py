@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from openloop.arrays import records
 from openloop.errors import SpecError
-from openloop.routing import ASK, NOBODY, ROUTING, VIEW, Policy, read_routing, rows, start_memory
+from openloop.routing import ASK, NOBODY, ROUTING, VIEW, Policy, read_routing, start_memory
 
 SOME = [
     *(name for name in ROUTING if name != "own"),
@@ -22,13 +23,13 @@ SOME = [
 
 
 def ask(prompt: int = 1000, deadline: float = np.inf, session: int = -1) -> Any:
-    found = rows(ASK, 1)
+    found = records(ASK, 1)
     found[0] = (0, session, prompt, 100, -1, deadline)
     return found
 
 
 def views(count: int = 4, **columns: Any) -> Any:
-    found = rows(VIEW, count)
+    found = records(VIEW, count)
     found.open = 1
     for name, values in columns.items():
         found[name] = values

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from openloop.arrays import records
 from openloop.errors import OpenloopError
 from openloop.routing import (
     ROUTING,
@@ -25,7 +26,6 @@ from openloop.routing import (
     prefix_names,
     read_routing,
     replay,
-    rows,
     unlearn,
 )
 
@@ -68,7 +68,7 @@ def test_the_index_is_a_dictionary_that_forgets_the_least_recently_used(did: Any
         entry, home = find(index, name), find_home(index, name)
         assert (set(np.flatnonzero(held[entry])) if entry else set()) == model.get(name, set())
         assert (set(np.flatnonzero(held[home])) if home else set()) == model.get(-1 - name, set())
-    views = rows(VIEW, 3)
+    views = records(VIEW, 3)
     look(index, held, np.array(asked, np.int64), views, 64)
     for place in range(3):
         depth = next((n for n, name in enumerate(asked) if place not in model.get(name, set())), len(asked))

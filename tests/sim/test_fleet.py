@@ -338,6 +338,17 @@ def test_conversations_in_parts_know_what_was_said_and_nothing_else(monkeypatch:
         assert row["cached_tokens"] in ((known // 16 * 16,) if row["turn"] else (0, known // 16 * 16))
 
 
+def test_a_large_fleet_can_stop_when_its_table_of_runs_is_almost_full() -> None:
+    found, asked = fleet(replicas=20, routing="least-requests"), demand(rate=200.0)
+    expected = Outcome(engine_of(found, asked), until=5.0)
+    engine = engine_of(found, asked)
+    early = list(engine.run_to(5.0))
+    engine.runs = engine.runs[: engine.world[0].runs + 8].copy()
+    last = engine.stop(5.0)
+    assert not early
+    assert np.array_equal(np.sort(last.times), np.sort(expected.times))
+
+
 def test_a_demand_in_one_part_is_the_demand() -> None:
     asked = Workload.of(read_source("synthetic:prompt=50,output=20,prefixes=3,prefix=uniform(100,900),reuse=50%"))
     (only,) = asked.parts(Poisson(8.0), 30.0, 1)

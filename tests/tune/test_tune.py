@@ -118,6 +118,15 @@ def test_no_fleet_of_the_front_is_beaten(tmp_path: Path) -> None:
     assert {t.place for t in found.front} <= {t.place for t in found.trials}
 
 
+@pytest.mark.parametrize(("slo", "some"), [("ttft<=200ms, tpot<=30ms", True), ("ttft<=1ms", False)])
+def test_fleets_that_accept_too_few_are_not_on_the_front(slo: str, some: bool) -> None:
+    found = tune(read_space(FLEET, SPACE), scenario(slo=slo), "goodput", attain=0.95, trials=12, processes=1)
+    assert bool(found.front) == some
+    assert all(trial.attainment >= 0.95 for trial in found.front)
+    assert any(trial.attainment < 0.95 for trial in found.trials)
+    assert (check_numbers(tuning_report(found)) > 5) == some
+
+
 def test_fleets_that_accept_all_are_alike(tmp_path: Path) -> None:
     """They are held to the same requests: one that seems to settle later is not measured in other seconds."""
     fleet = {"model": "8b", "gpu": "h100", "price_per_hour": 3.0}

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from openloop.arrays import Floats
-from openloop.calibrate.match import PARAMETERS, BatchLimits, Fitted, TraceReplay, fit, loss, residuals, sizes, solve
+from openloop.calibrate.match import PARAMETERS, BatchLimits, Fitted, TraceReplay, fit, loss, residuals, solve
 from openloop.calibrate.start import OPTIONAL, TERMS, first_guess
 from openloop.calibrate.trace import MeasuredTrace, crowd, held
 from openloop.errors import RunError
@@ -87,18 +87,13 @@ def calibrate_traces(
     replays = [TraceReplay(trace) for trace in traces]
     found = _fit(replays, best.limits, search.thetas[best], LONG, _free(best.terms), search.steps)
     held = _hold_out(replays, found, _free(best.terms), search.steps, tell)
-    tried = tuple(sorted(search.losses, key=lambda each: each.loss))
+    form = float(np.median([abs(np.log1p(each.tpot[0])) for each in held])) if held else UNHELD
     return Calibration(
         limits=best.limits,
         theta=found.theta,
-        draws=_draws(
-            found,
-            traces,
-            float(np.median([abs(np.log1p(each.tpot[0])) for each in held])) if held else UNHELD,
-            _hidden(replays, found),
-        ),
+        draws=_draws(replays, found, form, _hidden(replays, found)),
         loss=found.loss,
-        tried=tried,
+        tried=tuple(sorted(search.losses, key=lambda each: each.loss)),
         held=held,
         traces=tuple(traces),
         jitter=_jitter(replays, found),
@@ -294,7 +289,7 @@ def _hidden(replays: Sequence[TraceReplay], found: Fitted) -> float:
     return most
 
 
-def _draws(found: Fitted, traces: Sequence[MeasuredTrace], form: float, most: float) -> Floats:
+def _draws(replays: Sequence[TraceReplay], found: Fitted, form: float, most: float) -> Floats:
     """Parameters from blocks of the runs drawn anew: one step of the fit each, around what was found. All steps
     together are drawn faster or slower as well, by what rates were off that were predicted from others. A token takes
     anything up to `most`, and as much more of a step hides it."""
@@ -302,9 +297,10 @@ def _draws(found: Fitted, traces: Sequence[MeasuredTrace], form: float, most: fl
     rows = []
     for _ in range(DRAWS):
         counts = []
-        for trace in traces:
+        for replay in replays:
             drawn = np.bincount(rng.integers(0, BLOCKS, BLOCKS), minlength=BLOCKS)
-            counts += [drawn[np.arange(size) * BLOCKS // max(size, 1)] for size in sizes(trace)]
+            sizes = (*[len(replay.trace)] * 3, len(replay.amounts))  # of the residuals, by kind
+            counts += [drawn[np.arange(size) * BLOCKS // max(size, 1)] for size in sizes]
         rows.append(solve(found, np.concatenate(counts).astype(np.float64)))
     middle = np.median(rows, axis=0)
     draws = np.maximum(np.array(rows) + found.theta - middle, 0.0)

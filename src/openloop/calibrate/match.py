@@ -141,11 +141,6 @@ def residuals(replays: Sequence[TraceReplay], limits: BatchLimits, theta: Floats
     return found
 
 
-def sizes(trace: MeasuredTrace) -> list[int]:
-    """Of the residuals of a trace, by kind."""
-    return [len(trace), len(trace), len(trace), len(trace.amounts())]
-
-
 def _flat(found: Sequence[dict[str, Floats]]) -> Floats:
     return np.concatenate([each[name] for each in found for name in WEIGHTS])
 
@@ -219,7 +214,7 @@ def fit(
         scales, shares = _scales(found), _shares(found, steps)
         best = _cost(off, scales, shares)
         huber = np.minimum(1.0, HUBER * scales / np.maximum(abs(np.nan_to_num(off)), 1e-12))
-        weights = shares * huber / scales**2
+        weights = shares * huber / scales**2  # nothing where a residual is not known, as the shares have it
         jacobian = np.zeros((len(off), len(theta)))
         for k in np.flatnonzero(moving):
             moved = theta.copy()
@@ -228,7 +223,6 @@ def fit(
             jacobian[:, k] = np.nan_to_num(change) / (moved[k] - theta[k])
         if turn == turns:
             break
-        weights = np.where(np.isfinite(off), weights, 0.0)
         better = False
         for _ in range(4):
             tried = _step(jacobian, np.nan_to_num(off), weights, theta, np.maximum(theta, units), damping, moving)
@@ -242,7 +236,6 @@ def fit(
             damping *= 10
         if not better:
             turns = turn + 1
-    weights = np.where(np.isfinite(off), weights, 0.0)
     return Fitted(limits, theta, loss(found), jacobian, np.nan_to_num(off), weights, np.maximum(theta, units), moving)
 
 

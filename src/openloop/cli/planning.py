@@ -74,12 +74,18 @@ def _tell_report(found: Any, outs: Sequence[Path], as_json: bool) -> None:
         "--seed": "Of a fleet.  [default: 0]",
     },
 )
-@click.option("--attain", type=SHARE, default="99%", help="Of a fleet: attainment to keep at the knee.")
+@click.option("--attain", type=SHARE, help="Of a fleet: attainment to keep at the knee.  [default: 99%]")
 @click.option("-o", "--out", "outs", multiple=True, type=PATH, help="Write .json, .html or .md; may repeat.")
 @JSON
 @click.pass_obj
 def plan(
-    flags: dict[str, Any], /, what: Path | None, attain: float, outs: tuple[Path, ...], as_json: bool, **given: Any
+    flags: dict[str, Any],
+    /,
+    what: Path | None,
+    attain: float | None,
+    outs: tuple[Path, ...],
+    as_json: bool,
+    **given: Any,
 ) -> None:
     """How many replicas a demand needs, sized to the goodput knee and not to raw capacity, and what they cost.
 
@@ -107,8 +113,14 @@ def plan(
         for name, value in typed.items():
             if value is not None:
                 raise click.UsageError(f"a fleet is simulated: leave out --{name.replace('_', '-')}")
-        made = _plan_fleet(what, flags, needs, attain, as_json)
+        made = _plan_fleet(what, flags, needs, 0.99 if attain is None else attain, as_json)
     else:
+        source = "a knee that is typed" if what is None else "a frontier"
+        for name in [*flags, *([] if attain is None else ["attain"])]:
+            if name != "slo" or what is None:
+                raise click.UsageError(
+                    f"{source} is not asked anything again: leave out --{name}, or give a fleet.yaml"
+                )
         made = make_plan(_system(what, flags.get("slo"), typed), needs)
     _tell_report(plan_report(made), outs, as_json)
 

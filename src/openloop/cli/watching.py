@@ -66,8 +66,7 @@ def watch(
     from openloop.records import read_prices
     from openloop.watch import RULES, Settings, open_feed, parse_rules
     from openloop.watch import watch as moments
-    from openloop.watch.audience import Audience
-    from openloop.watch.outlets import MetricsServer
+    from openloop.watch.outlets import Audience, MetricsServer
 
     if once and speed is not None:
         raise click.UsageError("--once goes through it at once: leave out --speed")

@@ -138,16 +138,10 @@ def mean_change(all_of: list[Change]) -> Change:
     if len(known) < len(all_of):
         return Change(all_of[0].metric, a, b, None, None, None, None)
     middle = float(np.mean([np.log1p(each.change or 0.0) for each in known]))
-    sides = [np.hypot.reduce([side(each) for each in known]) / len(known) for side in (_half, _one_sided)]
-    return change_of(all_of[0].metric, a, b, middle, float(sides[0]), float(sides[1]))
-
-
-def _half(change: Change) -> float:
-    return change.half or 0.0
-
-
-def _one_sided(change: Change) -> float:
-    return float(np.log1p(change.at_most or 0.0) - np.log1p(change.at_least or 0.0)) / 2
+    two = [each.half or 0.0 for each in known]
+    one = [float(np.log1p(each.at_most or 0.0) - np.log1p(each.at_least or 0.0)) / 2 for each in known]
+    margins = (float(np.hypot.reduce(side) / len(known)) for side in (two, one))
+    return change_of(all_of[0].metric, a, b, middle, *margins)
 
 
 def _left_out(scope: Scope, metric: ComparedMetric) -> dict[int, Floats]:
@@ -196,10 +190,6 @@ def _stretches(scope: Scope, those: Bools) -> int:
 
 def change_of(name: str, a: float, b: float, middle: float, two: float, one: float) -> Change:
     """From the logarithm of a ratio, and its margins, two-sided and one-sided."""
-
-    def share(log: float) -> float:
-        return float(np.expm1(log))
-
-    return Change(
-        name, a, b, share(middle), (share(middle - two), share(middle + two)), share(middle + one), share(middle - one)
-    )
+    logs = (middle, middle - two, middle + two, middle + one, middle - one)
+    change, low, high, at_most, at_least = (float(np.expm1(log)) for log in logs)
+    return Change(name, a, b, change, (low, high), at_most, at_least)

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from openloop.slo import Objectives, read_slo
 from openloop.spec import plain, suggest
 from openloop.units import to_ns
 
+OTHER = {"A": "B", "B": "A"}
 ONE_SIDED = 1.645 / 1.96
 TELL = 0.05  # a difference that is worth telling apart
 POWER = (1.96 + 0.84) / 1.96  # errors that it takes to find such a difference four times in five
@@ -74,11 +75,11 @@ class Comparison:
     winner_by_throughput: str | None
     sentence: str
     changes: dict[str, Change]
-    by_rate: dict[float, dict[str, Change]]  # of frontiers: at the rates that both have
-    knees: tuple[str, str] | None
-    more_minutes: float | None  # of each, until a difference of 5% would be found
-    warnings: tuple[str, ...]
-    failed: tuple[str, ...]  # gates
+    by_rate: dict[float, dict[str, Change]] = field(default_factory=dict)  # of frontiers: at the rates that both have
+    knees: tuple[str, str] | None = None
+    more_minutes: float | None = None  # of each, until a difference of 5% would be found
+    warnings: tuple[str, ...] = ()
+    failed: tuple[str, ...] = ()  # gates
 
     def to_dict(self) -> dict[str, Any]:
         found: dict[str, Any] = plain(self)
@@ -98,8 +99,12 @@ def compare(
     if all(kinds):
         found = _frontiers(Path(str(a)), Path(str(b)), slo)
     elif any(kinds):
-        open_run(str(b if kinds[0] else a))
-        raise RunError(f"{a} and {b} are a run and a frontier: compare two of a kind, or a run inside of the frontier")
+        names = [str(each.path or "the run") if isinstance(each, Run) else str(each) for each in (a, b)]
+        other = b if kinds[0] else a
+        if not isinstance(other, Run):
+            open_run(other)  # says so, if it is no run either
+        told = "a run and a frontier: compare two of a kind, or a run inside of the frontier"
+        raise RunError(f"{names[0]} and {names[1]} are {told}")
     else:
         first, second = (each if isinstance(each, Run) else open_run(each) for each in (a, b))
         found = _runs(first, second, slo)
@@ -155,11 +160,8 @@ def _runs(a: Run, b: Run, slo: Any) -> Comparison:
         winner_by_throughput=by_throughput,
         sentence=sentence,
         changes=found,
-        by_rate={},
-        knees=None,
         more_minutes=minutes,
         warnings=tuple(warnings),
-        failed=(),
     )
 
 
@@ -202,23 +204,21 @@ def _verdict(found: Mapping[str, Change], minutes: float | None) -> tuple[str | 
     if not goodput.a and not goodput.b:
         return None, raw.winner, "neither has any goodput: nothing to choose between"
     if not goodput.a or not goodput.b:
-        none = "B" if goodput.a else "A"
-        return "A" if goodput.a else "B", raw.winner, f"{'A' if goodput.a else 'B'}: {none} has no goodput at all"
+        winner = "A" if goodput.a else "B"
+        return winner, raw.winner, f"{winner}: {OTHER[winner]} has no goodput at all"
     if goodput.change is None or goodput.interval is None:
         return None, raw.winner, "goodput cannot be compared: there are too few requests"
-    winner = goodput.winner
-    if winner is None:
-        more = (
-            f"telling {TELL:.0%} apart takes about {_minutes(minutes)} more of each"
-            if minutes
-            else "a difference of 5% would have shown"
-        )
+    if goodput.winner is None:
+        more = "a difference of 5% would have shown"
+        if minutes:
+            more = f"telling {TELL:.0%} apart takes about {_minutes(minutes)} more of each"
         return None, raw.winner, f"no difference shown in goodput: {_percent(goodput)}; {more}"
-    sentence = f"{_ahead(goodput)} in goodput"
-    other = "B" if winner == "A" else "A"
-    if raw.winner == other:
-        sentence += f"; {other} wins only on raw throughput"
-    return winner, raw.winner, sentence
+    return goodput.winner, raw.winner, f"{_ahead(goodput)} in goodput{_only_raw(goodput.winner, raw.winner)}"
+
+
+def _only_raw(winner: str, by_throughput: str | None) -> str:
+    other = OTHER[winner]
+    return f"; {other} wins only on raw throughput" if by_throughput == other else ""
 
 
 def _ahead(change: Change) -> str:
@@ -229,8 +229,8 @@ def _ahead(change: Change) -> str:
     return f"{change.winner}, by {100 * size:.3g}% [{100 * low:.3g}, {100 * high:.3g}]"
 
 
-def _minutes(minutes: float | None) -> str:
-    return "1 minute" if (minutes or 0) <= 1 else f"{np.ceil(minutes or 0):,.0f} minutes"
+def _minutes(minutes: float) -> str:
+    return "1 minute" if minutes <= 1 else f"{np.ceil(minutes):,.0f} minutes"
 
 
 def _percent(change: Change) -> str:
@@ -271,7 +271,6 @@ def _frontiers(a: Path, b: Path, slo: Any) -> Comparison:
         knees=(first.knee.sentence, second.knee.sentence),
         more_minutes=minutes,
         warnings=warnings,
-        failed=(),
     )
 
 
@@ -322,9 +321,7 @@ def _by_knee(a: Frontier, b: Frontier) -> tuple[str | None, str]:
     if change is not None and change.interval is not None:
         if change.winner is None:
             return None, f"no difference shown between the knees: {_percent(change)}"
-        other = "A" if change.winner == "B" else "B"
-        most = f"; {other} wins only on raw throughput" if _most_throughput(a, b) == other else ""
-        return change.winner, f"{_ahead(change)} at the knee{most}"
+        return change.winner, f"{_ahead(change)} at the knee{_only_raw(change.winner, _most_throughput(a, b))}"
     ends = [each.knee.interval or (each.knee.above or 0.0, each.knee.below or np.inf) for each in (a, b)]
     for winner, mine, theirs in (("A", ends[0], ends[1]), ("B", ends[1], ends[0])):
         if mine[0] > theirs[1]:

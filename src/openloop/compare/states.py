@@ -46,6 +46,8 @@ class StateGap:
 
 def gaps(states: Mapping[str, Path], slo: Any = None) -> list[StateGap]:
     """Each state compared with the first."""
+    if not states:
+        return []
     (first, base), *others = states.items()
     found = []
     for name, path in others:
@@ -53,10 +55,20 @@ def gaps(states: Mapping[str, Path], slo: Any = None) -> list[StateGap]:
         # That their warmth differs is what was asked about.
         warnings = tuple(each for each in decided.warnings if "cache warmth" not in each)
         sentence = re.sub(r"\bB\b", name, re.sub(r"\bA\b", first, decided.sentence))
-        both = [open_frontier(each, slo) for each in (base, path)]
-        knee, goodput, cost = (FigureGap(*map(figure, both)) for figure in (_knee, _goodput, _cost))
-        found.append(StateGap(first, name, knee, goodput, cost, replace(decided, warnings=warnings, sentence=sentence)))
+        a, b = (_figures(open_frontier(each, slo)) for each in (base, path))
+        figures = {figure: FigureGap(a[figure], b[figure]) for figure in a}
+        comparison = replace(decided, warnings=warnings, sentence=sentence)
+        found.append(StateGap(first, name, **figures, comparison=comparison))
     return found
+
+
+def _figures(found: Frontier) -> dict[str, float | None]:
+    costs = [p.cost_per_accepted for p in found.points if p.cost_per_accepted is not None and not p.overloaded]
+    return {
+        "knee": found.knee.rate,
+        "goodput": found.peak.goodput_rps if found.peak else None,
+        "cost_per_accepted": min(costs, default=None),
+    }
 
 
 def gap_lines(gap: StateGap) -> list[str]:
@@ -72,16 +84,3 @@ def gap_lines(gap: StateGap) -> list[str]:
             a, b = ("not shown" if each is None else form(each) for each in (pair.a, pair.b))
             lines.append(f"  {name}: {a} and {b}" + ("" if pair.change is None else f" ({pair.change:+.1%})"))
     return lines
-
-
-def _knee(found: Frontier) -> float | None:
-    return found.knee.rate
-
-
-def _goodput(found: Frontier) -> float | None:
-    return found.peak.goodput_rps if found.peak else None
-
-
-def _cost(found: Frontier) -> float | None:
-    known = [p.cost_per_accepted for p in found.points if p.cost_per_accepted is not None and not p.overloaded]
-    return min(known, default=None)

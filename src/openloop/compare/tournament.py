@@ -22,7 +22,7 @@ from openloop.arrivals import Arrivals
 from openloop.errors import SpecError
 from openloop.routing import ROUTING, read_routing
 from openloop.score import score
-from openloop.score.quantiles import T
+from openloop.score.quantiles import student_t
 from openloop.sim.fleet import FleetSpec, simulate_fleet
 from openloop.sim.warmth import simulate_warm
 from openloop.slo import Objectives
@@ -47,7 +47,7 @@ class SeedMean:
         mean, count = float(values.mean()), len(values)
         if same:
             return SeedMean(mean, math.nan, math.nan)
-        half = T[min(count - 2, len(T) - 1)] * float(values.std(ddof=1)) / math.sqrt(count)
+        half = student_t(count) * float(values.std(ddof=1)) / math.sqrt(count)
         return SeedMean(mean, mean - half, mean + half)
 
 
@@ -154,15 +154,14 @@ def _play(
 ) -> tuple[float, ...]:
     how = workload, arrivals, seconds, seed, objectives
     found = score(simulate_warm(fleet, warming, *how) if warming else simulate_fleet(fleet, *how), objectives)
-    nothing = float("nan")
     return (
         found.goodput_rps,
         found.attainment,
-        nothing if found.cost_per_accepted is None else found.cost_per_accepted,
-        nothing if found.cache_hit_rate is None else found.cache_hit_rate,
-        nothing if found.ttft_s is None else found.ttft_s.mean,
-        nothing if found.ttft_s is None else found.ttft_s.p99,
-        found.statuses.get("shed", 0) / max(found.requests, 1),
+        math.nan if found.cost_per_accepted is None else found.cost_per_accepted,
+        found.cache_hit_rate,
+        math.nan if found.ttft_s is None else found.ttft_s.mean,
+        math.nan if found.ttft_s is None else found.ttft_s.p99,
+        found.statuses["shed"] / max(found.requests, 1),
     )
 
 

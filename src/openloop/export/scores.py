@@ -8,7 +8,7 @@ them; figures of the score are gauges under `openloop.`. prometheus is a page in
 
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from openloop import __version__
 from openloop.arrays import Floats
 from openloop.records import Run
 from openloop.report.page import written
-from openloop.score import Percentiles, Score
+from openloop.score import Score
 from openloop.score.judged import judge_run
 from openloop.score.quantiles import LADDER
 from openloop.slo import SLO, Objectives
@@ -41,22 +41,15 @@ HISTOGRAMS = {
 }
 
 
-def _figures(score: Score) -> Iterator[tuple[str, float]]:
+def _figures(score: Score) -> dict[str, float]:
     """Every figure that is known and finite: `goodput_rps`, `goodput_rps.low` of its interval, `ttft_s.p99`, ..."""
-    for name in RATES:
-        yield from _known(name, getattr(score, name))
+    found: dict[str, float | None] = {name: getattr(score, name) for name in RATES}
     for name in ("goodput_rps", "attainment"):
-        for end, value in zip(("low", "high"), getattr(score, f"{name}_interval"), strict=True):
-            yield from _known(f"{name}.{end}", value)
+        found[f"{name}.low"], found[f"{name}.high"] = getattr(score, f"{name}_interval")
     for name in LATENCIES:
-        values: Percentiles | None = getattr(score, name)
-        for step in (*LADDER, "mean") if values else ():
-            yield from _known(f"{name}.{step}", getattr(values, step))
-
-
-def _known(name: str, value: float | None) -> Iterator[tuple[str, float]]:
-    if value is not None and math.isfinite(value):
-        yield name, float(value)
+        values = getattr(score, name)
+        found |= {f"{name}.{step}": getattr(values, step) for step in (*LADDER, "mean") if values}
+    return {name: float(value) for name, value in found.items() if value is not None and math.isfinite(value)}
 
 
 def _facts(run: Run, score: Score) -> dict[str, str]:
@@ -75,11 +68,13 @@ def write_mlflow(run: Run, score: Score, path: Path) -> None:
     at = started_ns(run) // 10**6
     told: dict[str, Any] = {**msgspec.to_builtins(run.manifest), **_facts(run, score)}
     batch = {
-        "metrics": [{"key": name, "value": value, "timestamp": at, "step": 0} for name, value in _figures(score)],
+        "metrics": [
+            {"key": name, "value": value, "timestamp": at, "step": 0} for name, value in _figures(score).items()
+        ],
         "params": [
             {"key": name, "value": written(value)[:LONGEST]}
             for name, value in told.items()
-            if value is not None and len(value if isinstance(value, tuple | list) else "some")
+            if value not in (None, [], ())
         ],
         "tags": [{"key": "openloop.valid", "value": str(score.valid).lower()}],
     }
@@ -93,7 +88,7 @@ def write_otel(run: Run, score: Score, path: Path) -> None:
     labels = _attributes(_facts(run, score))
     metrics: list[dict[str, Any]] = [
         {"name": f"openloop.{name}", "gauge": {"dataPoints": [{**times, "attributes": labels, "asDouble": value}]}}
-        for name, value in _figures(score)
+        for name, value in _figures(score).items()
     ]
     for name, (column, bounds) in HISTOGRAMS.items():
         values = getattr(scope.answers_from_sent, column)[scope.deliveries.ok]
@@ -124,7 +119,7 @@ def _attributes(told: dict[str, str]) -> list[dict[str, Any]]:
 
 def write_prometheus(run: Run, score: Score, path: Path) -> None:
     facts, samples = _facts(run, score), []
-    for name, value in _figures(score):
+    for name, value in _figures(score).items():
         base, _, step = name.partition(".")
         metric = re.sub(r"(?<!per)_s$", "_seconds", base)
         quantile = {"quantile": str(LADDER[step])} if step in LADDER else {}

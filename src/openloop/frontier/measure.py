@@ -3,9 +3,9 @@
 import os
 import shutil
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from multiprocessing import get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -29,7 +29,7 @@ from openloop.frontier.folder import (
 )
 from openloop.frontier.point import PointRun, read_trial
 from openloop.frontier.search import START_RPS, next_run
-from openloop.frontier.steady import GRID, LEAST_DUE, QUICK_SHARE, backlog_growth, flow_of, growth
+from openloop.frontier.steady import LEAST_DUE, BacklogWatch, ended_early, flow_of, growth
 from openloop.load.address import shown
 from openloop.load.conductor import Snapshot
 from openloop.load.scenario import Limits, Scenario, read_scenario, run_scenario, wait_until_free
@@ -45,7 +45,6 @@ from openloop.workload.warmth import Disrupted
 INTERRUPTED = "interrupted: the same command goes on from here"
 DONE = "done"
 DRAFT = ".draft"  # a simulated run that is being written
-CHECKS = 8  # of a live backlog, in the time of a run; the first two parts are too early to tell
 HORIZONS = (0.25, 0.5, 1.0)  # of a simulated run: it ends with the first that shows a growing backlog
 FREE_SHARE = 2.0  # times the drain: as long as the next point waits for the one before
 
@@ -113,7 +112,8 @@ def sweep(
     )
     folder = Path(out)
     _prepare(folder, asked)
-    return _Sweep(folder, asked, scenario, fleet, start, budget_s, view, command, processes, ray).run()
+    objectives, cores = read_slo(asked.slo), processes or len(os.sched_getaffinity(0))
+    return _Sweep(folder, asked, objectives, scenario, fleet, start, budget_s, view, command, cores, ray).run()
 
 
 def _check(
@@ -143,7 +143,24 @@ def _check(
             raise SpecError(f"{name} is {value:g}; it is a rate above 0")
     if fleet is not None and scenario.target.url:
         raise SpecError("a sweep is of a live target or of a simulated fleet: leave one of them out")
+    if fleet is not None:
+        _check_simulated(scenario)
     _at(scenario, 1.0)
+
+
+def _check_simulated(scenario: Scenario) -> None:
+    """Who asks a modelled fleet, and how good its answers are, is in the fleet's own file."""
+    usual = Scenario()
+    for name in ("retry", "hedge", "timeout", "repair"):
+        if getattr(scenario, name) != getattr(usual, name):
+            value = getattr(scenario, name)
+            raise SpecError(
+                f"{name} is of a live run: give it to the fleet instead, as client: {{{name}: {str(value)!r}}}"
+            )
+    if scenario.gates is not None:
+        raise SpecError(
+            "answers of a simulated fleet have no words to grade: say in its file how many fail, as quality:fail=2%"
+        )
 
 
 def _at(scenario: Scenario, rate: float) -> Arrivals:
@@ -209,27 +226,21 @@ def _write(folder: Path, asked: SweepAsked) -> None:
         raise StorageError(f"{folder / FRONTIER_FILE} cannot be written: {error.strerror}") from None
 
 
+@dataclass
 class _Sweep:
-    def __init__(
-        self,
-        folder: Path,
-        asked: SweepAsked,
-        scenario: Scenario,
-        fleet: FleetSpec | None,
-        start: float,
-        budget_s: float | None,
-        view: View | None,
-        command: list[str] | None,
-        processes: int | None,
-        ray: str | None,
-    ) -> None:
-        self.folder, self.asked, self.scenario, self.fleet = folder, asked, scenario, fleet
-        self.start, self.budget_s, self.view, self.command = start, budget_s, view, command
-        self.ray = ray
-        self.processes = processes or len(os.sched_getaffinity(0))
-        self.objectives = read_slo(asked.slo)
-        self.trials: dict[Key, PointRun] = {}
-        self.asked_before = False
+    folder: Path
+    asked: SweepAsked
+    objectives: Objectives
+    scenario: Scenario
+    fleet: FleetSpec | None
+    start: float
+    budget_s: float | None
+    view: View | None
+    command: list[str] | None
+    processes: int
+    ray: str | None
+    trials: dict[Key, PointRun] = field(default_factory=dict)
+    asked_before: bool = False
 
     def run(self) -> Frontier:
         stopped = None
@@ -305,24 +316,19 @@ class _Sweep:
         if self.fleet is None:
             yield todo[0], self._live(todo[0], most_spend)
             return
-        calls = [
-            (self.fleet, self.scenario, self._seed(each.key), each.key[0], each.seconds, self._where(each))
-            for each in todo
-        ]
+        how = self.fleet, self.scenario, self.asked.slo, self.command
+        calls = [(self._where(each), each.key[0], each.seconds, self._seed(each.key), *how) for each in todo]
         if self.ray is not None:
             yield from self._elsewhere(self.ray, todo, calls)
             return
         if len(todo) == 1 or self.processes == 1:
             for each, call in zip(todo, calls, strict=True):
                 self._tell(each)
-                _simulate(*call, self.asked.slo, self.command)
+                _simulate(*call)
                 yield each, open_run(self._where(each))
             return
         with ProcessPoolExecutor(min(self.processes, len(todo)), get_context("spawn")) as pool:
-            waiting = {
-                pool.submit(_simulate, *call, self.asked.slo, self.command): each
-                for each, call in zip(todo, calls, strict=True)
-            }
+            waiting = {pool.submit(_simulate, *call): each for each, call in zip(todo, calls, strict=True)}
             try:
                 for done in as_completed(waiting):
                     done.result()
@@ -337,8 +343,7 @@ class _Sweep:
     ) -> Iterator[tuple[_Todo, Run]]:
         """Simulated on a cluster; the files of each run come back from wherever that was."""
         with connected(address) as cluster:
-            asked = [(*call, self.asked.slo, self.command) for call in calls]
-            for place, files in spread_over(cluster, _simulate_there, asked):
+            for place, files in spread_over(cluster, _simulate_there, calls):
                 where = self._where(todo[place])
                 draft = where.with_name(f"{where.name}{DRAFT}")
                 draft.mkdir()
@@ -362,7 +367,7 @@ class _Sweep:
             slo=self.asked.slo,
             limits=msgspec.structs.replace(self.scenario.limits, spend=most_spend),
         )
-        return run_scenario(given, self._where(each), _Backlog(each.seconds, self.view), self.command, self.ray)
+        return run_scenario(given, self._where(each), BacklogWatch(each.seconds, self.view), self.command, self.ray)
 
     def _tell(self, each: _Todo) -> None:
         if self.view is not None:
@@ -376,63 +381,27 @@ class _Sweep:
         return zlib.crc32(f"{self.asked.seed} {key[0]:.12g} {key[1]}".encode())
 
 
-class _Backlog:
-    """Watches a live run, and ends it when its backlog grows beyond chance."""
-
-    def __init__(self, seconds: float, view: View | None) -> None:
-        self.seconds, self.view = seconds, view
-        self.seen = [(0.0, 0, 0)]  # seconds, due, left
-        self.stays_s: list[float] = []
-        self.next_s = 2 * seconds / CHECKS
-
-    def __call__(self, now: Snapshot) -> str | None:
-        if self.view is not None:
-            self.view(now)
-        self.stays_s += [(row.ended_ns - row.due_ns) / 1e9 for row in now.finished if row.ended_ns is not None]
-        if now.seconds > 0:
-            self.seen.append((now.seconds, now.due, now.due - now.in_flight))
-        if not self.next_s <= now.seconds < self.seconds:
-            return None
-        self.next_s += self.seconds / CHECKS
-        times, due, left = np.array(self.seen).T
-        edges = np.linspace(0.0, now.seconds, GRID + 1)
-        came, gone = (np.rint(np.interp(edges, times, each)).astype(np.int64) for each in (due, left))
-        quick_s = float(np.quantile(self.stays_s, QUICK_SHARE)) if self.stays_s else np.inf
-        rate = backlog_growth(came, gone, now.seconds, quick_s)
-        return _ended(now.seconds, self.seconds, rate) if rate else None
-
-
-def _ended(after_s: float, of_s: float, rate: float) -> str:
-    return (
-        f"ended after {format_seconds(after_s)} of {format_seconds(of_s)}: overloaded, "
-        f"the backlog grows by {rate:.3g} requests per second"
-    )
-
-
-def _simulate_there(*call: Any) -> dict[str, bytes]:
+def _simulate_there(where: Path, *how: Any) -> dict[str, bytes]:
     """On another machine, which may share no disk with this one."""
-    *how, where, slo, command = call
-    made: Callable[..., None] = _simulate
     with TemporaryDirectory(prefix="openloop-") as scratch:
-        made(*how, Path(scratch) / where.name, slo, command)
-        return {each.name: each.read_bytes() for each in (Path(scratch) / where.name).iterdir()}
+        there = Path(scratch) / where.name
+        _simulate(there, *how)
+        return {each.name: each.read_bytes() for each in there.iterdir()}
 
 
 def _simulate(
-    fleet: FleetSpec,
-    scenario: Scenario,
-    seed: int,
+    where: Path,
     rate: float,
     seconds: float,
-    where: Path,
+    seed: int,
+    fleet: FleetSpec,
+    scenario: Scenario,
     slo: Any,
     command: list[str] | None,
 ) -> None:
     """One run into its folder, all at once; it ends early where a shorter one shows that the backlog grows."""
-    facts: dict[str, Any] = {} if scenario.prices is None else {"prices": scenario.prices}
-    objectives: Objectives = read_slo(slo)
-    facts |= {"slo": slo, "command": command}
-    warming = scenario.read_warming()
+    facts = {"slo": slo, "command": command} | ({} if scenario.prices is None else {"prices": scenario.prices})
+    objectives, warming = read_slo(slo), scenario.read_warming()
     for share in HORIZONS:
         if share < 1 and rate * share * seconds < LEAST_DUE:
             continue  # too few to tell, maybe none
@@ -442,8 +411,7 @@ def _simulate(
         run = simulate_warm(fleet, warming, *how, **facts) if warming else simulate_fleet(fleet, *how, **facts)
         grown = growth(flow_of(run), share * seconds) if share < 1 else 0.0
         if grown:
-            note = _ended(share * seconds, seconds, grown)
-            notes = (*run.manifest.notes, note)
+            notes = (*run.manifest.notes, ended_early(share * seconds, seconds, grown))
             run = replace(run, manifest=msgspec.structs.replace(run.manifest, cut_short="overload", notes=notes))
             break
     draft = where.with_name(f"{where.name}{DRAFT}{os.getpid()}")

@@ -1,23 +1,25 @@
 """Whether a run settled: how much of its start to leave out, and whether its backlog grew without end."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from openloop.arrays import Floats, Ints
+from openloop.load.conductor import Snapshot
 from openloop.records import MISSING, Run, ints
+from openloop.units import format_seconds
 
 BLOCKS = 20  # of a run, by schedule time
 GRID = 40  # moments at which a backlog is looked at
 STEPS = 10  # in which its growth is watched
+CHECKS = 8  # of a live backlog, in the time of a run; the first two parts are too early to tell
 LEAST_BLOCKS = 2
 SIGMAS = 2.6  # of the mean: one in a hundred by chance, if backlogs were aimless
 LEAST_SHARE = 0.01  # of arrivals that must be left over
 LEAST_DUE = 50
-QUICK_SHARE, FILLED_SHARE = (
-    0.1,
-    0.15,
-)  # of requests, which must have left within so much of the time: else it is filling
+QUICK_SHARE = 0.1  # of requests, which must have left
+FILLED_SHARE = 0.15  # within so much of the time: else it is filling
 
 
 @dataclass(frozen=True)
@@ -68,21 +70,53 @@ def growth(flow: Flow, now_s: float) -> float:
     edges = np.linspace(0.0, now_s, GRID + 1)
     due, left = np.searchsorted(flow.due_s, edges), np.searchsorted(np.sort(flow.left_s), edges)
     gone = flow.left_s <= now_s
-    stays = (flow.left_s - flow.due_s)[gone]
-    return backlog_growth(due, left, now_s, float(np.quantile(stays, QUICK_SHARE)) if len(stays) else np.inf)
+    return _backlog_growth(due, left, now_s, (flow.left_s - flow.due_s)[gone])
 
 
-def backlog_growth(due: Ints, left: Ints, now_s: float, quick_s: float) -> float:
+def _backlog_growth(due: Ints, left: Ints, now_s: float, stays_s: Floats) -> float:
     """The same from how many had come and left at GRID + 1 equally spaced moments.
 
     All but the first quarter is cut into steps. In a steady state what a step adds another takes away, so the mean of
     what they add is compared with how much it varies. A system that is still filling grows too: where not even the
-    quickest requests (`quick_s`, the stay of the quickest tenth) are quick against the time so far, nothing is said.
+    quickest tenth of the requests was quick against the time so far, nothing is said.
     """
     steps = (due - left)[GRID // 4 :: GRID * 3 // 4 // STEPS]
     added = np.diff(steps)
     came = int(due[-1] - due[GRID // 4])
+    quick_s = float(np.quantile(stays_s, QUICK_SHARE)) if len(stays_s) else np.inf
     filling = quick_s > FILLED_SHARE * now_s
     material = added.sum() >= max(LEAST_SHARE * came, 1) and due[-1] >= LEAST_DUE
     sure = added.mean() > SIGMAS * added.std(ddof=1) / np.sqrt(STEPS)
     return float(added.sum() / (0.75 * now_s)) if material and sure and not filling else 0.0
+
+
+class BacklogWatch:
+    """Watches a live run, and ends it when its backlog grows beyond chance."""
+
+    def __init__(self, seconds: float, view: Callable[[Snapshot], None] | None) -> None:
+        self.seconds, self.view = seconds, view
+        self.seen = [(0.0, 0, 0)]  # seconds, due, left
+        self.stays_s: list[float] = []
+        self.next_s = 2 * seconds / CHECKS
+
+    def __call__(self, now: Snapshot) -> str | None:
+        if self.view is not None:
+            self.view(now)
+        self.stays_s += [(row.ended_ns - row.due_ns) / 1e9 for row in now.finished if row.ended_ns is not None]
+        if now.seconds > 0:
+            self.seen.append((now.seconds, now.due, now.due - now.in_flight))
+        if not self.next_s <= now.seconds < self.seconds:
+            return None
+        self.next_s += self.seconds / CHECKS
+        times, due, left = np.array(self.seen).T
+        edges = np.linspace(0.0, now.seconds, GRID + 1)
+        came, gone = (np.rint(np.interp(edges, times, each)).astype(np.int64) for each in (due, left))
+        rate = _backlog_growth(came, gone, now.seconds, np.array(self.stays_s))
+        return ended_early(now.seconds, self.seconds, rate) if rate else None
+
+
+def ended_early(after_s: float, of_s: float, rate: float) -> str:
+    return (
+        f"ended after {format_seconds(after_s)} of {format_seconds(of_s)}: overloaded, "
+        f"the backlog grows by {rate:.3g} requests per second"
+    )

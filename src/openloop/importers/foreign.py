@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ import numpy as np
 
 from openloop.arrays import Ints
 from openloop.errors import RunError
-from openloop.records import Manifest, Run, checked, make_batch, make_lists
+from openloop.records import COLUMNS, Manifest, Run, checked, make_batch, make_lists
 from openloop.units import LONGEST_S, NS_PER_S, to_ns
 
 NO_SCHEDULE = (
@@ -102,7 +102,8 @@ def _columns(calls: Sequence[Call], origin: int) -> dict[str, Any]:
     def since(ns: int | None) -> int | None:
         return None if ns is None else ns - origin
 
-    columns: dict[str, Any] = {name: [getattr(call, name) for call in calls] for name in _COPIED}
+    same = [each.name for each in fields(Call) if each.name in COLUMNS]
+    columns: dict[str, Any] = {name: [getattr(call, name) for call in calls] for name in same}
     columns["request_id"] = _numbered(id(call) if call.request is None else call.request for call in calls)
     columns["session_id"] = _numbered(call.session for call in calls)
     columns["sent_ns"] = [since(call.sent_ns) for call in calls]
@@ -120,13 +121,6 @@ def _columns(calls: Sequence[Call], origin: int) -> dict[str, Any]:
         for call, (times, _) in zip(calls, kept, strict=True)
     ]
     return columns
-
-
-_COPIED = [
-    *("turn", "attempt", "kind", "workload_class", "tenant", "replica", "status", "http_status", "error"),
-    *("prompt_tokens", "cached_tokens", "output_tokens", "reasoning_tokens", "requested_tokens"),
-    *("finish_reason", "quality", "cost"),
-]
 
 
 def _events(call: Call) -> tuple[Sequence[int] | Ints, bool]:

@@ -283,8 +283,8 @@ class Conductor:
             self.texts.add(row)
         if self.opened_ns is None and outcome.cached_tokens is not None:
             self.hits.append((outcome.cached_tokens, outcome.prompt_tokens or 0))
-        if outcome.status == "ok" and row.event_ns:
-            self.begun.append(row.event_ns[0] - row.due_ns)
+        if outcome.status == "ok" and row.ended_ns is not None:
+            self.begun.append((row.event_ns[0] if row.event_ns else row.ended_ns) - row.due_ns)
         if finished[-1] or outcome.status == "cancelled":
             return
         if load.repair and self.texts and self.texts.waits_for(row):

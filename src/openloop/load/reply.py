@@ -65,10 +65,6 @@ class Reply:
             return self._marks[1]
         return self._marks[2 * self._blocks([first])[0] + 1]
 
-    @property
-    def last_ns(self) -> int:
-        return self._marks[-1]
-
     def events(self, *, every_word: bool = False) -> Events:
         """All of them; each a run of its own where every word is wanted."""
         if self._skimmed and not every_word:

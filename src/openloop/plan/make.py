@@ -1,7 +1,7 @@
 """A deployment from what one replica does and what is needed of all of them. Pure: numbers in, a plan out."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -12,7 +12,7 @@ from openloop.arrays import Floats
 from openloop.arrivals import read_arrivals
 from openloop.errors import RunError, SpecError
 from openloop.plan.formulas import all_up, cost_each, diluted, machines_for, rounded_up, some_up
-from openloop.plan.system import Interval, System
+from openloop.plan.system import Estimate, Interval, System
 from openloop.spec import convert, plain, read_json
 from openloop.terms import COUNT, FLAG, SHARE, Term, param, read_term
 
@@ -59,29 +59,6 @@ class Needs:
     day: str | None = None  # arrivals over 24 h, in place of demand and peak
     scale_delay_s: float = 300.0
     by: Literal["low", "middle"] = "low"  # end of the knee's interval that is trusted
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A value and, where it rests on measured data, its 95% interval."""
-
-    value: float
-    interval: Interval | None = None
-
-    @staticmethod
-    def spanning(values: Sequence[float], measured: bool, middle: float | None = None) -> "Estimate":
-        """Of what was computed at the low end, the middle and the high end of something measured."""
-        value = float(values[1] if middle is None else middle)
-        return Estimate(value, (float(min(*values, value)), float(max(*values, value))) if measured else None)
-
-    @property
-    def ends(self) -> tuple[float, float, float]:
-        """Low end, value, high end."""
-        low, high = self.interval or (self.value, self.value)
-        return low, self.value, high
-
-    def times(self, by: float) -> "Estimate":
-        return Estimate(self.value * by, self.interval and (self.interval[0] * by, self.interval[1] * by))
 
 
 @dataclass(frozen=True)
@@ -182,10 +159,10 @@ def make_plan(system: System, needs: Needs) -> CapacityPlan:
     _check(needs)
     if needs.price is None and system.price is not None:
         needs = replace(needs, price=system.price)
-    knees = Estimate(system.knee, system.knee_interval).ends
-    trusted = knees[0] if needs.by == "low" else knees[1]
+    knees = system.knees.ends
     sizes = [_size(each, needs) for each in knees]
-    size = sizes[0] if needs.by == "low" else sizes[1]
+    trusted = 0 if needs.by == "low" else 1
+    size = sizes[trusted]
     raw: list[int] = []
     if system.capacity is not None:
         raw = [_size(each, needs).replicas for each in Estimate(system.capacity, system.capacity_interval).ends]
@@ -229,7 +206,7 @@ def make_plan(system: System, needs: Needs) -> CapacityPlan:
         cost_per_million_tokens=money.per_million_tokens(replicas, attainment),
         hit_rate=cache.hit if cache else system.hit_rate,
         diluted_hit_rate=_diluted(cache, system, replicas),
-        day=None if rates is None else _day(rates, needs, trusted, replicas),
+        day=None if rates is None else _day(rates, needs, knees[trusted], replicas),
         gains=tuple(_gains(system, needs)),
         notes=(*system.notes, *_notes(system, needs, replicas)),
     )
@@ -316,8 +293,7 @@ def _diluted(cache: Cache | None, system: System, replicas: int) -> float | None
 
 
 def _attainment(system: System, needs: Needs, replicas: int) -> Estimate:
-    share, (low, high) = system.attainment_at(needs.demand / replicas)
-    return Estimate(share, (low, high) if low < high else None).times(needs.quality)
+    return system.attainment_at(needs.demand / replicas).times(needs.quality)
 
 
 class _Money:
@@ -385,47 +361,42 @@ def _day(rates: Floats, needs: Needs, knee: float, fixed: int) -> Day:
     )
 
 
-Lever = Callable[[System, Needs], tuple[System, Needs]]
-
-
-def _levers(system: System, needs: Needs) -> Iterator[tuple[str, float, float, Lever]]:
-    """What could be better by a tenth: its name, what it is, what it would be, and how that changes the plan."""
+def _levers(system: System, needs: Needs) -> Iterator[tuple[str, float, float, System, Needs]]:
+    """What could be better by a tenth: its name, what it is, what it would be, and what is planned by then."""
     more, less = 1 + GAIN, 1 - GAIN
     if system.source == "by Little's law" and system.latency_s and system.in_flight:
-        w, most = system.latency_s, system.in_flight
-        yield "latency (s)", w, w * less, lambda s, n: (_scaled(replace(s, latency_s=w * less), 1 / less), n)
-        held = most * more
-        yield "in flight per replica", most, held, lambda s, n: (_scaled(replace(s, in_flight=held), more), n)
+        quicker = replace(system, latency_s=system.latency_s * less)
+        yield "latency (s)", system.latency_s, system.latency_s * less, _scaled(quicker, 1 / less), needs
+        larger = replace(system, in_flight=system.in_flight * more)
+        yield "in flight per replica", system.in_flight, system.in_flight * more, _scaled(larger, more), needs
     else:
-        yield "knee (rate of a replica)", system.knee, system.knee * more, lambda s, n: (_scaled(s, more), n)
+        yield "knee (rate of a replica)", system.knee, system.knee * more, _scaled(system, more), needs
     if needs.price:
-        price = needs.price
-        yield PRICE, price, price * less, lambda s, n: (s, replace(n, price=price * less))
+        yield PRICE, needs.price, needs.price * less, system, replace(needs, price=needs.price * less)
     if needs.utilisation:
         used = min(needs.utilisation * more, 1.0)
-        yield "utilisation", needs.utilisation, used, lambda s, n: (s, replace(n, utilisation=used))
+        yield "utilisation", needs.utilisation, used, system, replace(needs, utilisation=used)
     if needs.peak > 1:
         flat = 1 + (needs.peak - 1) * less
-        yield "peak over average", needs.peak, flat, lambda s, n: (s, replace(n, peak=flat))
+        yield "peak over average", needs.peak, flat, system, replace(needs, peak=flat)
     if needs.headroom:
         room = needs.headroom * less
-        yield "headroom", needs.headroom, room, lambda s, n: (s, replace(n, headroom=room))
+        yield "headroom", needs.headroom, room, system, replace(needs, headroom=room)
     if needs.availability is not None and needs.machine_up < 1:
         up = 1 - (1 - needs.machine_up) * less
-        yield "a machine's time down", 1 - needs.machine_up, 1 - up, lambda s, n: (s, replace(n, machine_up=up))
+        yield "a machine's time down", 1 - needs.machine_up, 1 - up, system, replace(needs, machine_up=up)
     if needs.quality < 1:
         good = 1 - (1 - needs.quality) * less
-        yield "answers that fail quality", 1 - needs.quality, 1 - good, lambda s, n: (s, replace(n, quality=good))
+        yield "answers that fail quality", 1 - needs.quality, 1 - good, system, replace(needs, quality=good)
     cache = _cache(needs)
     if cache and cache.saves and cache.hit < 1:
         hit = replace(cache, hit=1 - (1 - cache.hit) * less)
-        faster = (1 - cache.saves * cache.hit) / (1 - cache.saves * hit.hit)
-        colder, warmer = 1 - cache.hit, 1 - hit.hit
-        yield "cache misses", colder, warmer, lambda s, n: (_scaled(s, faster), replace(n, cache=str(hit)))
+        faster = _scaled(system, (1 - cache.saves * cache.hit) / (1 - cache.saves * hit.hit))
+        yield "cache misses", 1 - cache.hit, 1 - hit.hit, faster, replace(needs, cache=str(hit))
 
 
 def _scaled(system: System, by: float) -> System:
-    knee = Estimate(system.knee, system.knee_interval).times(by)
+    knee = system.knees.times(by)
     capacity = Estimate(system.capacity or 0.0, system.capacity_interval).times(by)
     return replace(
         system,
@@ -441,9 +412,9 @@ def _gains(system: System, needs: Needs) -> Iterator[Gain]:
     """The most valuable first."""
     before = _cost(system, needs)
     found = []
-    for name, now, then, change in _levers(system, needs):
-        after = _cost(*change(system, needs))
-        place = 2 if before[2] is not None else 0
+    for name, now, then, better, asked in _levers(system, needs):
+        after = _cost(better, asked)
+        place = 2 if before[2] else 0
         worth, unrounded = (1 - float(after[i] or 0) / float(before[i] or 1) for i in (place, place + 1))
         found.append(Gain(name, now, then, after[0], after[2], worth, unrounded))
     yield from sorted(found, key=lambda gain: (-round(gain.worth, 6), -gain.unrounded))
@@ -451,7 +422,7 @@ def _gains(system: System, needs: Needs) -> Iterator[Gain]:
 
 def _cost(system: System, needs: Needs) -> tuple[int, float, float | None, float | None]:
     """Replicas and cost per million accepted, each also as if replicas could be bought in parts."""
-    low, middle, _ = Estimate(system.knee, system.knee_interval).ends
+    low, middle, _ = system.knees.ends
     size = _size(low if needs.by == "low" else middle, needs)
     money, attainment = _Money(system, needs), _attainment(system, needs, size.replicas)
     costs = [money.per_million(each, attainment) for each in (size.replicas, size.parts)]

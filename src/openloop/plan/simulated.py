@@ -75,20 +75,19 @@ def _work(fleet: FleetSpec) -> float:
 
 def widened(system: System, error: float) -> System:
     """A knee whose model is not known exactly."""
-    low, high = system.knee_interval or (system.knee, system.knee)
-    ends = [abs(end - system.knee) for end in (low, high)]
-    below, above = (math.hypot(each, error * system.knee) for each in ends)
+    low, knee, high = system.knees.ends
+    below, above = (math.hypot(end - knee, error * knee) for end in (low, high))
     note = f"the model's own times are known within {format_share(error)}, which is in the knee's interval"
     return replace(
         system,
-        knee_interval=(max(system.knee - below, 0.01 * system.knee), system.knee + above),
+        knee_interval=(max(knee - below, 0.01 * knee), knee + above),
         notes=(*system.notes, note),
     )
 
 
 def _lowered(system: System) -> System:
-    low, high = system.knee_interval or (system.knee, system.knee)
-    return replace(system, knee=system.knee * STEP, knee_interval=(low * STEP, high * STEP))
+    low, knee, high = (end * STEP for end in system.knees.ends)
+    return replace(system, knee=knee, knee_interval=(low, high))
 
 
 def _noted(plan: CapacityPlan, note: str) -> CapacityPlan:

@@ -8,16 +8,38 @@ from typing import Any
 import numpy as np
 
 from openloop.errors import SpecError
-from openloop.frontier import Frontier, Knee, Point
+from openloop.frontier import Frontier, Point
 from openloop.frontier.folder import read_asked
 from openloop.plan.formulas import little
 from openloop.records import open_run
+from openloop.score.quantiles import Z
 from openloop.sim.fleet import read_fleet
 from openloop.units import format_rate, format_share
 
 Interval = tuple[float, float]
 
-SPREAD = 1.96
+
+@dataclass(frozen=True)
+class Estimate:
+    """A value and, where it rests on measured data, its 95% interval."""
+
+    value: float
+    interval: Interval | None = None
+
+    @staticmethod
+    def spanning(values: Sequence[float], measured: bool, middle: float | None = None) -> "Estimate":
+        """Of what was computed at the low end, the middle and the high end of something measured."""
+        value = float(values[1] if middle is None else middle)
+        return Estimate(value, (float(min(*values, value)), float(max(*values, value))) if measured else None)
+
+    @property
+    def ends(self) -> tuple[float, float, float]:
+        """Low end, value, high end."""
+        low, high = self.interval or (self.value, self.value)
+        return low, self.value, high
+
+    def times(self, by: float) -> "Estimate":
+        return Estimate(self.value * by, self.interval and (self.interval[0] * by, self.interval[1] * by))
 
 
 @dataclass(frozen=True)
@@ -51,6 +73,10 @@ class System:
     loads: tuple[LoadPoint, ...] = ()
     notes: tuple[str, ...] = ()
 
+    @property
+    def knees(self) -> Estimate:
+        return Estimate(self.knee, self.knee_interval)
+
     def latency_at(self, rate: float) -> float | None:
         """Mean time in the system at a rate, between the rates that were measured."""
         known = [(load.rate, load.latency_s) for load in self.loads if load.latency_s is not None]
@@ -59,7 +85,7 @@ class System:
         rates, latencies = np.array(known).T
         return float(np.interp(rate, rates, latencies))
 
-    def attainment_at(self, rate: float) -> tuple[float, Interval]:
+    def attainment_at(self, rate: float) -> Estimate:
         """Attainment at a rate: as measured, or all, up to a knee that was typed."""
         known = [
             (load.rate, load.attainment, *load.attainment_interval)
@@ -67,13 +93,12 @@ class System:
             if load.attainment is not None and load.attainment_interval is not None
         ]
         if not known:
-            share = 1.0 if self.target is None else self.target
-            return share, (share, share)
+            return Estimate(1.0 if self.target is None else self.target)
         rates, *columns = np.array(known).T
         middle, low, high = (float(np.interp(rate, rates, column)) for column in columns)
         if self.target is not None and self.knee_interval and rate <= self.knee_interval[0]:
             low = max(low, min(self.target, middle))  # that is what left of the knee means
-        return middle, (low, high)
+        return Estimate(middle, (low, high) if low < high else None)
 
 
 def typed_system(
@@ -94,6 +119,10 @@ def typed_system(
         told = ", ".join(f"{each:g}" for each in knee)
         raise SpecError(f"the knee is {told}; give one rate above 0, or three: low end, knee and high end")
     low, middle, high = sorted(knee) if len(knee) == 3 else (0.0, knee[0], 0.0)
+    if (most := more.get("capacity")) is not None and most < middle:
+        raise SpecError(
+            f"a replica cannot do {middle:g}/s in time and {most:g}/s in all: --capacity is at least --knee"
+        )
     interval = (low, high) if len(knee) == 3 else None
     return System("knee as typed", middle, interval, in_flight=in_flight, latency_s=latency_s, **more)
 
@@ -107,11 +136,12 @@ def frontier_system(found: Frontier) -> System:
     manifest = open_run(str(found.points[0].scores[0].run)).manifest
     whole_fleet = fleet is not None and bool(fleet.groups)  # unlike replicas go together
     count = 1 if whole_fleet else manifest.replicas or 1
-    rate, interval, notes = _knee(found, found.knee)
+    rate, interval, notes = _knee(found)
     points = [point for point in found.points if point.usable and point.requests]
     near = min(points, key=lambda point: abs(point.rate - rate))
     best = max(points, key=lambda point: point.completed_in_window_rps)
-    margin = SPREAD / np.sqrt(max(best.completed_in_window_rps * best.seconds, 1.0))
+    most = best.completed_in_window_rps
+    margin = Z / np.sqrt(max(most * best.seconds, 1.0))
     hourly = manifest.prices.hourly if manifest.prices else 0.0
     tokens = near.output_token_goodput / near.goodput_rps if near.goodput_rps else 0.0
     if whole_fleet and fleet is not None:
@@ -124,11 +154,8 @@ def frontier_system(found: Frontier) -> System:
         knee_interval=(interval[0] / count, interval[1] / count),
         target=found.knee.target,
         slo=found.slo,
-        capacity=best.completed_in_window_rps / count,
-        capacity_interval=(
-            best.completed_in_window_rps * (1 - margin) / count,
-            best.completed_in_window_rps * (1 + margin) / count,
-        ),
+        capacity=most / count,
+        capacity_interval=(most * (1 - margin) / count, most * (1 + margin) / count),
         in_flight=None if fleet is None or fleet.groups else float(fleet.max_sequences),
         tokens=tokens or None,
         price=hourly / count if hourly else None,
@@ -140,7 +167,8 @@ def frontier_system(found: Frontier) -> System:
     )
 
 
-def _knee(found: Frontier, knee: Knee) -> tuple[float, Interval, tuple[str, ...]]:
+def _knee(found: Frontier) -> tuple[float, Interval, tuple[str, ...]]:
+    knee = found.knee
     if knee.rate is not None and knee.interval is not None:
         return knee.rate, knee.interval, ()
     if knee.above is not None and knee.above > 0:

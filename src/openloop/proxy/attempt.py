@@ -66,12 +66,9 @@ class Attempt:
             self._write(self.line, post)
 
     def _write(self, line: Line, post: Post) -> None:
-        headers, key = post.headers, self.replica and self.replica.key
-        if key:
-            kept = {name: value for name, value in headers.items() if name.lower() != "authorization"}
-            headers = {**kept, "Authorization": f"Bearer {key}"}
+        assert self.replica is not None
         try:
-            line.post(post.path, headers, post.body)
+            line.post(post.path, self.replica.signed(post.headers), post.body)
         except ValueError as error:
             self._fail(error)
 
@@ -139,7 +136,7 @@ class Attempt:
                 self._answered(now)
         else:
             self.whole = True
-            self.outcome = self._hearing.close(now)
+            self.outcome = self._hearing.close()
             self._end(now)
         return data
 

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import aiohttp
 import msgspec
 
-from openloop.proxy.ask import Ask
 from openloop.proxy.attempt import Post
 from openloop.proxy.fleet import Fleet, Named, Replica
+from openloop.proxy.hearing import Ask
 from openloop.routing import Blocks, read_events, token_names
 
 try:
@@ -62,12 +62,10 @@ class Caches:
         if ask.cache_salt:
             return Named(())
         who = asked[next(self._turn) % len(asked)]
-        key = {"Authorization": f"Bearer {who.replica.key}"} if who.replica.key else {}
-        timeout = aiohttp.ClientTimeout(total=PATIENCE_S)
+        headers, timeout = who.replica.signed(post.headers), aiohttp.ClientTimeout(total=PATIENCE_S)
         try:
-            async with session.post(
-                who.replica.base + "/tokenize", data=post.body, headers={**post.headers, **key}, timeout=timeout
-            ) as reply:
+            url = who.replica.base + "/tokenize"
+            async with session.post(url, data=post.body, headers=headers, timeout=timeout) as reply:
                 tokens = _DECODER.decode(await reply.read()).tokens if reply.status == 200 else []
                 return Named(token_names(tokens, who.blocks.size), who.blocks.size, len(tokens))
         except (aiohttp.ClientError, TimeoutError, OSError, *NONSENSE):

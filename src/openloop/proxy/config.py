@@ -12,7 +12,7 @@ from openloop.errors import SpecError
 from openloop.persistence import Hedge, Retry, read_hedge, read_retry
 from openloop.routing import Policy, read_routing
 from openloop.slo import SLO, Objectives, read_slo
-from openloop.spec import Strict, convert, read_yaml
+from openloop.spec import Strict, convert, read_yaml, saying_where
 from openloop.units import parse_seconds
 
 LARGEST_BODY = 16 << 20
@@ -103,10 +103,8 @@ def read_proxy(what: str | Path | dict[str, Any]) -> ProxySpec:
     """A proxy.yaml, or what stands in one; whatever is wrong in it is one sentence."""
     where = "the proxy" if isinstance(what, dict) else str(what)
     found = convert(what if isinstance(what, dict) else read_yaml(Path(what)), ProxySpec, where)
-    try:
+    with saying_where(where):
         _check(found)
-    except SpecError as error:
-        raise SpecError(f"{where}: {error}") from None
     return found
 
 

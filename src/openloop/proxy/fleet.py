@@ -13,8 +13,8 @@ import numpy as np
 from openloop.admission import Admission, Bucket, InFlight, Queue
 from openloop.errors import SpecError
 from openloop.persistence import Hedge
-from openloop.proxy.ask import Ask
 from openloop.proxy.config import ProxySpec, ReplicaSpec
+from openloop.proxy.hearing import Ask
 from openloop.routing import CHUNK_TOKENS, ENTRIES, Routed, Router, prefix_names
 
 FALLS = 2  # failures in a row after which a replica is left out
@@ -41,6 +41,13 @@ class Replica:
     @property
     def well(self) -> bool:
         return self.failures < FALLS
+
+    def signed(self, headers: Mapping[str, str]) -> Mapping[str, str]:
+        """With its own key, if it has one, in place of what the client shows."""
+        if not self.key:
+            return headers
+        kept = {name: value for name, value in headers.items() if name.lower() != "authorization"}
+        return {**kept, "Authorization": f"Bearer {self.key}"}
 
 
 class Named(NamedTuple):
@@ -163,7 +170,7 @@ class Fleet:
         timeout = aiohttp.ClientTimeout(total=max(every_s, 1.0))
 
         async def watch(replica: Replica) -> None:
-            headers = {"Authorization": f"Bearer {replica.key}"} if replica.key else None
+            headers = replica.signed({})
             while True:
                 try:
                     async with session.get(replica.base + path, timeout=timeout, headers=headers) as reply:

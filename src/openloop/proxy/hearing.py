@@ -1,14 +1,54 @@
-"""What passes through, overheard: when tokens came and how many. None of the words is kept."""
+"""What passes through, overheard: what is asked, and when tokens came and how many. None of the words is kept."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 
 from openloop.said import NO_SENSE, Outcome, Said, fail, hear, hear_all, listed, settle
 
+PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings")
+LETTERS_PER_TOKEN = 4  # a guess, to weigh requests by
 LONGEST = 4 << 20  # bytes of one event, or of a whole answer, that are read
 
-_DECODER = msgspec.json.Decoder(Said)
+
+class Ask(msgspec.Struct):
+    """The prompt stays as it came: equal beginnings are equal bytes. What makes no sense is the replica's to refuse."""
+
+    stream: Any = None
+    max_tokens: Any = None
+    max_completion_tokens: Any = None
+    messages: msgspec.Raw = msgspec.Raw(b"")
+    prompt: msgspec.Raw = msgspec.Raw(b"")
+    input: msgspec.Raw = msgspec.Raw(b"")
+    cache_salt: msgspec.Raw = msgspec.Raw(b"")  # nobody else's blocks are its own
+
+    @property
+    def text(self) -> bytes:
+        return bytes(self.messages or self.prompt or self.input)
+
+    @property
+    def prompt_tokens(self) -> int:
+        return max(len(self.text) // LETTERS_PER_TOKEN, 1)
+
+    @property
+    def most_tokens(self) -> int | None:
+        found = self.max_completion_tokens or self.max_tokens
+        return found if isinstance(found, int) and 0 < found < 2**31 else None
+
+
+_ASKS: "msgspec.json.Decoder[Ask]" = msgspec.json.Decoder(Ask)
+
+
+def read_ask(body: bytes) -> Ask | None:
+    """None: it is no JSON that makes sense."""
+    try:
+        return _ASKS.decode(body)
+    except NO_SENSE:
+        return None
+
+
+_SAID = msgspec.json.Decoder(Said)
 
 
 @dataclass(slots=True)
@@ -49,7 +89,7 @@ class Hearing:
             self._over = True
             return
         try:
-            said = _DECODER.decode(data)
+            said = _SAID.decode(data)
         except NO_SENSE:
             self._stop("an event is not JSON that makes sense")
             return
@@ -67,11 +107,11 @@ class Hearing:
         fail(self.found, why)
         self._tail, self._over = b"", True
 
-    def close(self, now_ns: int) -> Outcome:
+    def close(self) -> Outcome:
         """All has passed: what it says, as a whole."""
         found = self.found
         if not self.streamed:
-            self._whole(now_ns)
+            self._whole()
         elif found.status == "ok" and found.finish_reason is None:
             fail(found, "the stream ended without a finish reason")
         return self.settled()
@@ -84,14 +124,13 @@ class Hearing:
         self._tail, self._counts = b"", []
         return self.found
 
-    def _whole(self, now_ns: int) -> None:
+    def _whole(self) -> None:
         try:
-            said = Said() if self._over else _DECODER.decode(self._tail)
+            said = Said() if self._over else _SAID.decode(self._tail)
         except NO_SENSE:
             fail(self.found, "the answer is not JSON that makes sense")
             return
         if said.error is not None:
             fail(self.found, "the answer is an error")
-        elif hear_all(said, self.found):
-            self.found.event_ns = [now_ns]
-            self.found.event_tokens = [self.found.output_tokens] if self.found.output_tokens else None
+        else:
+            hear_all(said, self.found)

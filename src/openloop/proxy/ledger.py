@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from openloop.proxy.fleet import Named
 from openloop.proxy.meters import Judged, Meters
 from openloop.records import Now, RunWriter, TimedEvent, forget_now, make_batch, write_now
 from openloop.records.manifest import write_manifest
+from openloop.said import Outcome
 
 DECISIONS_FILE = "decisions.jsonl"
 EVERY_S = 0.5
@@ -26,20 +27,7 @@ MOST_EVENTS = 10_000  # in the manifest; a replica that flaps must not fill the 
 Accepted = tuple[Ints, Bools]
 Judge = Callable[[pa.RecordBatch], Accepted]  # places of the rows that answered, and whether they are accepted
 
-_TOLD = (
-    "status",
-    "http_status",
-    "error",
-    "finish_reason",
-    "event_ns",
-    "event_tokens",
-    "first_any_ns",
-    "prompt_tokens",
-    "cached_tokens",
-    "output_tokens",
-    "reasoning_tokens",
-    "merged_events",
-)
+_TOLD = [each.name for each in fields(Outcome) if each.name not in ("replica", "text")]
 _ANY = {"sent_ns": [0], "ended_ns": [3], "event_ns": [[1, 2, 3]]}
 
 
@@ -63,9 +51,8 @@ class Flight:
         def since(stamp: int | None) -> int | None:
             return None if stamp is None else stamp - start_ns
 
-        told = {name: getattr(attempt.outcome, name) for name in _TOLD}
         return {
-            **told,
+            **{name: getattr(attempt.outcome, name) for name in _TOLD},
             "request_id": self.number,
             "session_id": self.session,
             "workload_class": self.workload_class,

@@ -62,26 +62,16 @@ class Meters:
             ("class", sorted({"", *self._classes, *(key[1] for key in recent if key[0] == "class")})),
             ("replica", [each.name for each in replicas]),
         ):
-            told = [(name, recent[kind, name, "ended"]) for name in names]
             first = "" if kind == "class" else "replica_"
-            family(
-                f"{first}attainment",
-                "gauge",
-                "Attainment of requests that ended in the last minute.",
-                [({kind: name}, recent[kind, name, "accepted"] / ended) for name, ended in told if ended],
-            )
-            family(
-                f"{first}goodput_rps",
-                "gauge",
-                "Requests accepted per second over the last minute.",
-                [({kind: name}, recent[kind, name, "accepted"] / span) for name, _ in told],
-            )
-            family(
-                f"{first}goodput_tokens_per_second",
-                "gauge",
-                "Output tokens of accepted requests per second over the last minute.",
-                [({kind: name}, recent[kind, name, "tokens"] / span) for name, _ in told],
-            )
+            ended = [name for name in names if recent[kind, name, "ended"]]
+            shares = [({kind: name}, recent[kind, name, "accepted"] / recent[kind, name, "ended"]) for name in ended]
+            family(f"{first}attainment", "gauge", "Attainment of requests that ended in the last minute.", shares)
+            for what, counted, about in (
+                ("goodput_rps", "accepted", "Requests accepted"),
+                ("goodput_tokens_per_second", "tokens", "Output tokens of accepted requests"),
+            ):
+                rates = [({kind: name}, recent[kind, name, counted] / span) for name in names]
+                family(f"{first}{what}", "gauge", f"{about} per second over the last minute.", rates)
         gets = [({"replica": r.name}, float(is_open)) for r, is_open in zip(replicas, fleet.open, strict=True)]
         family("replica_open", "gauge", "Whether it gets requests.", gets)
         for name, fact, about in (

@@ -17,12 +17,12 @@ from aiohttp import web
 from openloop import __version__
 from openloop.clock import raise_file_limit
 from openloop.errors import OpenloopError
-from openloop.proxy.ask import PATHS, Ask, read_ask
 from openloop.proxy.attempt import Attempt, Post
 from openloop.proxy.caches import Caches
 from openloop.proxy.config import ProxySpec, read_proxy
 from openloop.proxy.door import Door, Refusal, said
 from openloop.proxy.fleet import Fleet
+from openloop.proxy.hearing import PATHS, Ask, read_ask
 from openloop.proxy.ledger import Flight, Judge, Ledger
 from openloop.proxy.line import KEPT_S, Lines
 from openloop.proxy.meters import Meters
@@ -167,7 +167,7 @@ class Proxy:
         if replica is None:
             return said(503, "no replica is open")
         timeout = aiohttp.ClientTimeout(total=CONNECT_S)
-        headers = self._headers(request) | ({"Authorization": f"Bearer {replica.key}"} if replica.key else {})
+        headers = replica.signed(self._headers(request))
         try:
             async with self._session.get(replica.base + request.path, headers=headers, timeout=timeout) as reply:
                 return web.Response(body=await reply.read(), status=reply.status, content_type=reply.content_type)

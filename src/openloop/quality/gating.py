@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from openloop.errors import SpecError
-from openloop.quality.case import Case, Grade, QualityGate, joint_grade
+from openloop.quality.case import QualityGate
 from openloop.quality.gates import read_quality_gate
 from openloop.quality.judge import Judge
 from openloop.spec import Strict, convert, read_yaml, saying_where
@@ -23,11 +23,6 @@ class Gating:
 
     def of(self, workload_class: str | None) -> tuple[QualityGate, ...]:
         return self.classes.get(workload_class, self.default) if workload_class is not None else self.default
-
-    def grade(self, case: Case) -> Grade | None:
-        """None where no gate applies."""
-        gates = self.of(case.workload_class)
-        return joint_grade(gate.check(case) for gate in gates) if gates else None
 
     @property
     def all(self) -> Iterator[QualityGate]:

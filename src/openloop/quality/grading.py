@@ -1,6 +1,5 @@
 """Grades for a run that is over: its texts through the gates, and into its table."""
 
-import contextlib
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -9,7 +8,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import msgspec
-import pyarrow as pa
 
 from openloop.errors import RunError
 from openloop.quality.case import Case, Grade
@@ -98,31 +96,20 @@ def _cases(run: Run) -> Iterator[tuple[Key, Case]]:
             key = (row["request_id"], row["attempt"])
             if row["status"] == "ok" and key in places:
                 place = places[key]
-                yield (
-                    key,
-                    Case(
-                        kept["text"][place] or "",
-                        kept["prompt"][place] or "",
-                        kept["reference"][place],
-                        kept["context"][place],
-                        row["finish_reason"],
-                        row["output_tokens"],
-                        row["workload_class"],
-                    ),
-                )
+                known = {name: kept[name][place] for name in ("reference", "context")}
+                told = {name: row[name] for name in ("finish_reason", "output_tokens", "workload_class")}
+                yield key, Case(kept["text"][place] or "", kept["prompt"][place] or "", **known, **told)
 
 
 def _graded(folder: Path) -> dict[Key, Grades]:
     """Grades that are there: of a grading that ended, and of one that was interrupted."""
-    found: dict[Key, Grades] = {}
-    tables = []
-    with contextlib.suppress(pa.ArrowException, OSError):
-        tables.append(GRADES.read(folder)[0])
-    if (folder / GRADES.spool).exists():
-        tables.append(GRADES.read_spool(folder)[0])
-    for table in tables:
-        for row in table.to_pylist() if table is not None else ():
-            found[row["request_id"], row["attempt"]] = row
+    table, _ = GRADES.read(folder)
+    ended = [] if table is None else table.to_pylist()
+    return {(row["request_id"], row["attempt"]): row for row in [*ended, *_spooled(folder)]}
+
+
+def _spooled(folder: Path) -> list[Grades]:
+    found: list[Grades] = GRADES.read_spool(folder)[0].to_pylist() if (folder / GRADES.spool).exists() else []
     return found
 
 
@@ -141,8 +128,7 @@ def _grade_all(
     if not todo:
         return found
     writer, pool = GRADES.writer(folder), Pool(gating, min(jobs, len(todo)))
-    spooled = GRADES.read_spool(folder)[0].to_pylist() if (folder / GRADES.spool).exists() else []
-    there = {(row["request_id"], row["attempt"]) for row in spooled if row["gate"] == mark}
+    there = {(row["request_id"], row["attempt"]) for row in _spooled(folder) if row["gate"] == mark}
     writer.resume()
     held = [row for key, row in known.items() if key not in there]  # what is written is to hold all of it
     flushed = time.monotonic()

@@ -109,7 +109,7 @@ class Pool:
         ours, theirs = Pipe()
         os.set_inheritable(theirs.fileno(), True)
         process = subprocess.Popen(
-            [sys.executable, "-m", "openloop.quality.worker", str(theirs.fileno())],
+            [sys.executable, "-c", f"from openloop.quality.pool import work; work({theirs.fileno()})"],
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,

@@ -1,7 +1,6 @@
 """The table every producer writes and every reader reads."""
 
 from openloop.records.manifest import MANIFEST_FILE, Manifest, Node, Prices, TimedEvent, Warmth, checked, read_prices
-from openloop.records.now import Now, forget_now, read_now, write_now
 from openloop.records.remote import copy_run, is_url, locate
 from openloop.records.run import PARTS, Run, open_run
 from openloop.records.schema import (
@@ -19,6 +18,7 @@ from openloop.records.schema import (
 )
 from openloop.records.server import MEASURES, SERVER, Measure, Reading
 from openloop.records.tables import SideWriter
+from openloop.records.tail import Now, forget_now, read_now, write_now
 from openloop.records.texts import GRADES, TEXTS, Labels
 from openloop.records.validate import LARGEST_EVENT, check_attempts, check_rows
 from openloop.records.writer import RunWriter, relabel

@@ -326,8 +326,6 @@ def _conform(table: pa.Table, columns: list[str], path: Path) -> pa.RecordBatch:
             continue
         column = table.column(name)
         array = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
-        if isinstance(array, pa.ChunkedArray):
-            array = pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], column.type)
         have = array.type.value_type if pa.types.is_dictionary(array.type) else array.type
         arrays.append(array if have == wanted else _cast(array, wanted, name, path))
     return pa.RecordBatch.from_arrays(arrays, names=columns)

@@ -1,7 +1,12 @@
-"""A run in progress, read on from where it was read to before."""
+"""A run in progress: where it is, and its rows, read on from where they were read to before.
 
+now.json says where it is, for those who watch it from another process. Gone when the run is over.
+"""
+
+import time
 from contextlib import suppress
 from pathlib import Path
+from typing import Final
 
 import msgspec
 import pyarrow as pa
@@ -10,14 +15,42 @@ import pyarrow.ipc
 
 from openloop.errors import RunError
 from openloop.records.manifest import read_manifest
-from openloop.records.now import Now, read_now
 from openloop.records.run import MemorySource, ParquetSource, Run
 from openloop.records.schema import SCHEMA
 from openloop.records.tables import Bounded
 from openloop.records.writer import SPOOL_FILE, TABLE_FILE
+from openloop.spec import Strict
 
+NOW_FILE: Final = "now.json"
 MOST_ROWS = 50_000  # held: the latest
 KEPT_LOOKS = 480
+
+
+class Now(Strict, frozen=True, kw_only=False):
+    seconds: float  # since the run began
+    due: int
+    in_flight: int
+    at: float = 0.0  # when this was written, by the wall clock
+
+
+def write_now(folder: Path, now: Now) -> None:
+    """A watcher sees the one before or this one. That it cannot be written is no reason to stop measuring."""
+    draft = folder / f"{NOW_FILE}.tmp"
+    with suppress(OSError):
+        draft.write_bytes(msgspec.json.encode(msgspec.structs.replace(now, at=time.time())))
+        draft.replace(folder / NOW_FILE)
+
+
+def read_now(folder: Path) -> Now | None:
+    try:
+        return msgspec.json.decode((folder / NOW_FILE).read_bytes(), type=Now)
+    except (OSError, msgspec.DecodeError):
+        return None
+
+
+def forget_now(folder: Path) -> None:
+    with suppress(OSError):
+        (folder / NOW_FILE).unlink(missing_ok=True)
 
 
 class Tail:

@@ -38,14 +38,15 @@ def check_rows(batch: pa.RecordBatch, first_row: int = 0) -> None:
         rows.refuse_negative(name, "it is zero or more")
     for part, whole in PARTS.items():
         rows.refuse_larger(part, whole)
-    _check_order(rows)
-    _check_status(rows, status)
+    _check_course(rows, status)
     for name in ("cost", "review_cost"):
         rows.refuse_no_money(name)
 
 
-def _check_order(rows: "_Rows") -> None:
+def _check_course(rows: "_Rows", status: Counts) -> None:
+    """Due, sent and over in this order, as far as its status says."""
     scheduled, sent, ended = rows.ints("scheduled_ns"), rows.ints("sent_ns"), rows.ints("ended_ns")
+    ok, dropped, censored = (status == STATUSES.index(name) for name in ("ok", "dropped", "censored"))
     rows.refuse(
         (sent != MISSING) & (sent < scheduled),
         lambda i: f"sent_ns {sent[i]} is before scheduled_ns {scheduled[i]}",
@@ -54,11 +55,6 @@ def _check_order(rows: "_Rows") -> None:
         (ended != MISSING) & (ended < np.maximum(scheduled, sent)),
         lambda i: f"ended_ns {ended[i]} is before it was {'sent' if sent[i] != MISSING else 'due'}",
     )
-
-
-def _check_status(rows: "_Rows", status: Counts) -> None:
-    sent, ended = rows.ints("sent_ns"), rows.ints("ended_ns")
-    ok, dropped, censored = (status == STATUSES.index(name) for name in ("ok", "dropped", "censored"))
     rows.refuse(ok & ((sent == MISSING) | (ended == MISSING)), lambda _: "status is ok without sent_ns and ended_ns")
     rows.refuse(dropped & (sent != MISSING), lambda _: "status is dropped, yet it has a sent_ns")
     rows.refuse(censored & (ended != MISSING), lambda _: "status is censored, yet it has an ended_ns")

@@ -11,11 +11,11 @@ from openloop.compare.change import METRICS
 from openloop.compare.decide import Comparison, compare
 from openloop.errors import RunError
 from openloop.records import Run
-from openloop.report.curve import TAILS, FrontierSubject, point_curve
-from openloop.report.figures import tail_curve
-from openloop.report.marks import Axis, Curve, Figure, Mark, Panel, Rule, Stretch, Unit, names_figure
+from openloop.report.curve import FrontierSubject, point_curve
+from openloop.report.figures import WAITS, tail_curve
+from openloop.report.marks import Axis, Curve, Figure, Mark, Panel, Rule, Stretch, Unit, interval_lines, names_figure
 from openloop.report.page import Cell, Columns, Number, Report, Section, Table, capital, field_of, span
-from openloop.report.run import RunSubject
+from openloop.report.run import LATENCIES, RunSubject
 
 Subject = RunSubject | FrontierSubject
 
@@ -58,11 +58,7 @@ class Compared:
     subjects: tuple[Subject, Subject]
     names: tuple[str, str]
     decision: Comparison
-
-    @property
-    def data(self) -> dict[str, Any]:
-        a, b = (each.score if isinstance(each, RunSubject) else each.frontier for each in self.subjects)
-        return {"a": a.to_dict(), "b": b.to_dict(), "comparison": self.decision.to_dict()}
+    data: dict[str, Any]
 
 
 def comparison_report(subjects: Sequence[Subject], names: tuple[str, str], sources: "Sequence[Run | Path]") -> Report:
@@ -71,8 +67,9 @@ def comparison_report(subjects: Sequence[Subject], names: tuple[str, str], sourc
     if type(a) is not type(b):
         raise RunError(f"{first} and {second} are a run and a frontier: compare two of one kind")
     decision = compare(sources[0], sources[1], a.objectives)
-    both = Compared((a, b), names, decision)
-    data = both.data
+    found = [each.score if isinstance(each, RunSubject) else each.frontier for each in (a, b)]
+    data = {"a": found[0].to_dict(), "b": found[1].to_dict(), "comparison": decision.to_dict()}
+    both = Compared((a, b), names, decision, data)
     valid = all(data[which].get("valid", True) for which in "ab")
     sentences = [f"A, the baseline, is {first}; B, the candidate, is {second}. Both are held against {decision.slo}."]
     for which, name in zip("ab", names, strict=True):
@@ -85,7 +82,7 @@ def comparison_report(subjects: Sequence[Subject], names: tuple[str, str], sourc
         verdict="good" if valid else "invalid",
         headline=capital(decision.sentence),
         sentences=sentences,
-        numbers=list(_headline_numbers(both, data)),
+        numbers=list(_headline_numbers(both)),
         sections=[section for make in COMPARISON_SECTIONS if (section := make(both))],
         data=data,
     )
@@ -95,15 +92,16 @@ def _columns(both: Compared) -> Columns:
     return RUN_NUMBERS if isinstance(both.subjects[0], RunSubject) else FRONTIER_NUMBERS
 
 
-def _headline_numbers(both: Compared, data: dict[str, Any]) -> Iterator[tuple[str, Number, str]]:
+def _headline_numbers(both: Compared) -> Iterator[tuple[str, Number, str]]:
     for field, (words, unit) in _columns(both).items():
         for which, name in zip("ab", both.names, strict=True) if field in INTERVALS else ():
-            interval = span(field_of(data[which], INTERVALS[field]), unit)
-            yield f"{words} of {name}", _number(data, which, field, unit), interval
+            interval = span(field_of(both.data[which], INTERVALS[field]), unit)
+            yield f"{words} of {name}", _number(both, which, field, unit), interval
 
 
-def _number(data: dict[str, Any], which: str, field: str, unit: Unit) -> Number:
-    return Number(field_of(data[which], field), unit, f"{which}.{field}", sound=data[which].get("valid", True))
+def _number(both: Compared, which: str, field: str, unit: Unit) -> Number:
+    data = both.data[which]
+    return Number(field_of(data, field), unit, f"{which}.{field}", sound=data.get("valid", True))
 
 
 def decided(both: Compared) -> Section | None:
@@ -112,29 +110,21 @@ def decided(both: Compared) -> Section | None:
     if not known:
         return None
     x = np.array([each.change for each in known.values()], float)
-    low, high = (np.array([each.interval[end] for each in known.values() if each.interval]) for end in (0, 1))
-    sure = np.array([each.winner is not None for each in known.values()], np.bool_)
-    spans = [
-        Curve("95% interval", np.array([low[i], high[i]]), np.full(2, float(i)), "grey") for i in range(len(known))
-    ]
+    intervals = [each.interval for each in known.values() if each.interval]
+    unsure = np.array([each.winner is None for each in known.values()], np.bool_)
     keys = [f"comparison.changes.{name}.change" for name in known]
-    dots = Curve("change, A to B", x, np.arange(len(known), dtype=float), "blue", "dots", few=~sure, keys=keys)
+    dots = Curve("change, A to B", x, np.arange(len(known), dtype=float), "blue", "dots", few=unsure, keys=keys)
     names = [METRICS[name].words for name in known]
     rows = [
-        (
-            names[i],
-            Number(float(x[i]), "share", keys[i]),
-            f"{low[i]:+.1%} to {high[i]:+.1%}",
-            each.winner or "not shown",
-        )
-        for i, each in enumerate(known.values())
+        (name, Number(each.change, "share", key), f"{low:+.1%} to {high:+.1%}", each.winner or "not shown")
+        for name, key, each, (low, high) in zip(names, keys, known.values(), intervals, strict=True)
     ]
     figure = names_figure(
         "changes",
         "Change, A to B",
         Axis("change, as a share of A", "share"),
         names,
-        [*spans, dots, Rule(0.0, "", "x", "ink")],
+        [*interval_lines(intervals), dots, Rule(0.0, "", "x", "ink")],
         "Hollow: the interval holds no change at all, so no difference is shown.",
     )
     lead = "Right of the line B has more of it, left of it less: more goodput is better, more latency or cost is worse."
@@ -144,10 +134,9 @@ def decided(both: Compared) -> Section | None:
 
 
 def numbers(both: Compared) -> Section | None:
-    data = both.data
     rows: list[list[Cell]] = []
     for field, (words, unit) in _columns(both).items():
-        a, b = (_number(data, which, field, unit) for which in "ab")
+        a, b = (_number(both, which, field, unit) for which in "ab")
         if a.value is not None or b.value is not None:
             change = f"{100 * (b.value / a.value - 1):+,.1f}%" if a.value and b.value is not None else "-"
             rows.append([words, a, b, change])
@@ -158,7 +147,7 @@ def numbers(both: Compared) -> Section | None:
 def curves(both: Compared) -> Section | None:
     a, b = both.subjects
     if isinstance(a, RunSubject) and isinstance(b, RunSubject):
-        panels = [panel for field in TAILS if (panel := _tail_panel(field, (a, b), both.names))]
+        panels = [panel for field in WAITS if (panel := _tail_panel(field, (a, b), both.names))]
         figure = Figure(
             "compare",
             "Latency by percentile",
@@ -181,7 +170,7 @@ def _tail_panel(field: str, subjects: Sequence[RunSubject], names: Sequence[str]
         for subject, name, color in zip(subjects, names, COLORS, strict=True)
     ]
     marks = [line for line in lines if len(line.x)]
-    return Panel(Axis(f"{TAILS[field][0]}, logarithmic", "seconds", "log"), marks, 170) if marks else None
+    return Panel(Axis(f"{LATENCIES[field]}, logarithmic", "seconds", "log"), marks, 170) if marks else None
 
 
 def _frontier_figure(subjects: Sequence[FrontierSubject], names: Sequence[str]) -> Figure:

@@ -13,7 +13,7 @@ from openloop.errors import SpecError
 from openloop.frontier import Frontier, Point, open_frontier
 from openloop.frontier.folder import read_asked
 from openloop.records import open_run
-from openloop.report.figures import gate_rules
+from openloop.report.figures import WAITS, gate_rules
 from openloop.report.marks import Axis, Curve, Figure, Mark, Panel, Rule, Stretch
 from openloop.report.page import (
     LEAST,
@@ -25,21 +25,17 @@ from openloop.report.page import (
     Table,
     below,
     capital,
+    number,
     numbers,
     span,
     written,
 )
-from openloop.report.run import RUN_SECTIONS, RunSubject, read_run_subject
-from openloop.slo import E2E, TPOT, TTFT, Objectives, read_slo
+from openloop.report.run import LATENCIES, RUN_SECTIONS, RunSubject, read_run_subject
+from openloop.slo import Objectives, read_slo
 from openloop.units import format_money, format_rate, format_seconds, format_share, to_ns
 
 ENOUGH = 100  # requests of a point, as of a run
 HOLLOW = f"Hollow points rest on fewer than {ENOUGH} requests, or on a client that was at fault."
-TAILS = {
-    "ttft_s": ("first token (TTFT)", TTFT),
-    "tpot_s": ("each further token (TPOT)", TPOT),
-    "e2e_s": ("whole answer (E2E)", E2E),
-}
 STEPS = {"p50": "grey", "p95": "blue", "p99": "red"}
 COLUMNS: Columns = {
     "rate": ("offered", "rate"),
@@ -147,19 +143,19 @@ def frontier_headline(frontier: Frontier) -> tuple[str, list[str]]:
 def _numbers(frontier: Frontier) -> Iterator[tuple[str, Number, str]]:
     knee, peak = frontier.knee, frontier.peak
     if knee.interval:
-        yield "knee", Number(knee.rate, "rate", "knee.rate"), span(knee.interval, "rate")
+        yield "knee", number(frontier, "knee.rate", "rate"), span(knee.interval, "rate")
     if peak:
         offered = f"at {format_rate(peak.rate)} offered"
-        yield "peak goodput", Number(peak.goodput_rps, "rate", "peak.goodput_rps"), offered
+        yield "peak goodput", number(frontier, "peak.goodput_rps", "rate"), offered
     if frontier.half_rate is not None:
-        yield "half is wasted from", Number(frontier.half_rate, "rate", "half_rate"), "goodput under half of throughput"
+        yield "half is wasted from", number(frontier, "half_rate", "rate"), "goodput under half of throughput"
     if frontier.headroom is not None:
-        yield "headroom", Number(frontier.headroom, "share", "headroom"), f"at {format_rate(frontier.current or 0)}"
+        yield "headroom", number(frontier, "headroom", "share"), f"at {format_rate(frontier.current or 0)}"
     costs = [(point.cost_per_accepted, i) for i, point in enumerate(frontier.points) if point.cost_per_accepted]
     if costs:
-        cost, i = min(costs)
-        cheapest = Number(cost, "money", f"points.{i}.cost_per_accepted")
-        yield "cheapest accepted", cheapest, f"at {format_rate(frontier.points[i].rate)}"
+        _, i = min(costs)
+        cost = number(frontier.points[i], "cost_per_accepted", "money", f"points.{i}.")
+        yield "cheapest accepted", cost, f"at {format_rate(frontier.points[i].rate)}"
 
 
 def point_curve(points: Sequence[Point], field: str, name: str, color: str, key: str | None = "", **how: Any) -> Curve:
@@ -246,7 +242,7 @@ def curve(subject: FrontierSubject) -> Section | None:
 def tails(subject: FrontierSubject) -> Section | None:
     points = subject.frontier.points
     panels: list[Panel] = []
-    for field, (label, kind) in TAILS.items():
+    for field, (_, _, kind) in WAITS.items():
         known = [(i, point.rate, found) for i, point in enumerate(points) if (found := getattr(point, field))]
         if not known:
             continue
@@ -258,7 +254,7 @@ def tails(subject: FrontierSubject) -> Section | None:
             y, keys = np.array([getattr(each, step) for each in found]), [f"points.{i}.{field}.{step}" for i in places]
             marks.append(Curve(step, np.array(rates), y, color, "line", low, high, few, keys))
         marks += gate_rules(subject.objectives.slos, kind)
-        panels.append(Panel(Axis(f"{label}, logarithmic", "seconds", "log"), marks, 150))
+        panels.append(Panel(Axis(f"{LATENCIES[field]}, logarithmic", "seconds", "log"), marks, 150))
     if not panels:
         return None
     figure = Figure(

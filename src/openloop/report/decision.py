@@ -3,9 +3,9 @@
 import numpy as np
 
 from openloop.decide import Decision, KnownOption
-from openloop.plan.make import Estimate
-from openloop.report.marks import Axis, Curve, Figure, names_figure
-from openloop.report.page import Cell, Columns, Number, Part, Report, Section, Table, below, span
+from openloop.plan.system import Estimate
+from openloop.report.marks import Axis, Curve, Figure, interval_lines, names_figure
+from openloop.report.page import Cell, Columns, Number, Part, Report, Section, Table, below, number, span
 from openloop.report.plan import PLAN_SECTIONS
 
 ROWS: Columns = {
@@ -46,8 +46,8 @@ def _numbers(found: Decision) -> list[tuple[str, Number, str]]:
         told.append(("months until it pays", Number(round(found.payback_months, 1), "number"), ""))
     for place, case in enumerate(found.cases):
         if cost := case.cost_per_accepted:
-            number = Number(cost.value, "money", f"cases.{place}.cost_per_accepted.value")
-            told.append((f"per accepted, {case.name}", number, span(cost.interval, "money")))
+            value = number(cost, "value", "money", f"cases.{place}.cost_per_accepted.")
+            told.append((f"per accepted, {case.name}", value, span(cost.interval, "money")))
     return told
 
 
@@ -58,7 +58,7 @@ def _options(found: Decision) -> Section:
         for place, case in enumerate(found.cases):
             value, key = getattr(case, field), f"cases.{place}.{field}"
             if isinstance(value, Estimate):
-                cells += [Number(value.value, unit, f"{key}.value"), span(value.interval, unit)]
+                cells += [number(value, "value", unit, f"{key}."), span(value.interval, unit)]
             else:
                 cells += [Number(value, unit, "" if value is None else key), ""]
         if any(isinstance(cell, Number) and cell.value is not None for cell in cells):
@@ -76,11 +76,7 @@ def _figure(cases: tuple[KnownOption, ...]) -> Figure | None:
     known = [case.cost_per_accepted for case in cases if case.cost_per_accepted]
     if len(cases) < 2 or len(known) < len(cases):
         return None
-    spans = [
-        Curve("95% interval", np.array(each.interval), np.full(2, float(place)), "grey")
-        for place, each in enumerate(known)
-        if each.interval
-    ]
+    spans = interval_lines([each.interval for each in known])
     places = np.arange(len(known), dtype=float)
     dots = Curve("cost per accepted", np.array([each.value for each in known]), places, "blue", "dots")
     return names_figure(

@@ -8,18 +8,7 @@ import pyarrow as pa
 
 from openloop.arrays import Floats, Ints
 from openloop.records import MEASURES, Run
-from openloop.report.marks import (
-    MOST_NAMES,
-    Axis,
-    Bars,
-    Curve,
-    Figure,
-    Mark,
-    Panel,
-    Rule,
-    Stretch,
-    names_figure,
-)
+from openloop.report.marks import MOST_NAMES, Axis, Bars, Curve, Figure, Mark, Panel, Rule, Stretch, names_figure
 from openloop.report.page import LEAST
 from openloop.score import Percentiles, Score
 from openloop.score.metrics import benefits
@@ -39,6 +28,19 @@ TOKENS = 600  # of one answer that are drawn before it is thinned
 GAPS = 200  # its longest, which are always drawn
 
 WAITS = {"ttft_s": ("TTFT", "blue", TTFT), "tpot_s": ("TPOT", "orange", TPOT), "e2e_s": ("E2E", "green", E2E)}
+
+TOKEN_RATES = {
+    "output_tokens_per_s": "output tokens",
+    "output_token_goodput": "of accepted answers",
+    "smooth_goodput": "smooth goodput",
+}
+
+
+def waits_of(scope: Scope) -> tuple[str, Floats, type[TTFT | E2E]]:
+    """How long users waited for the first token or, where nothing was streamed, for the answer; and the gate on it."""
+    if (scope.deliveries.delivered > 0).any():
+        return "TTFT", scope.answers.ttft_s, TTFT
+    return "E2E", scope.answers.e2e_s, E2E
 
 
 def gate_rules(slos: Iterable[SLO], kind: type[Any], color: str = "grey") -> list[Rule]:
@@ -146,15 +148,14 @@ def leaks_figure(score: Score) -> Figure:
 
 
 def smooth_figure(score: Score) -> Figure:
-    keys = ["output_tokens_per_s", "output_token_goodput", "smooth_goodput"]
-    values = np.array([getattr(score, key) for key in keys])
+    values = np.array([getattr(score, key) for key in TOKEN_RATES])
     interval = Curve("95% interval of smooth goodput", np.array(score.smooth_goodput_interval), np.full(2, 2.0), "grey")
     return names_figure(
         "smooth",
         "Tokens per second, counted three ways",
         Axis("tokens per second", "rate"),
-        ["output tokens", "of accepted answers", "smooth goodput"],
-        [Bars("tokens per second", np.zeros(3), values, "green", keys), interval],
+        list(TOKEN_RATES.values()),
+        [Bars("tokens per second", np.zeros(3), values, "green", list(TOKEN_RATES)), interval],
         f"{format_count(score.completed)} completed requests.",
     )
 
@@ -230,15 +231,14 @@ def _most_in_flight(scope: Scope, edges: Floats) -> Floats:
 
 def _latency_panel(scope: Scope, edges: Floats) -> Panel:
     ok, accepted = scope.deliveries.ok, scope.judgement.accepted
-    streamed = bool((scope.deliveries.delivered > 0).any())
-    values = np.where(ok, scope.answers.ttft_s if streamed else scope.answers.e2e_s, np.nan)
+    _, waits, gate = waits_of(scope)
+    values = np.where(ok, waits, np.nan)
     seconds = scope.due_ns / 1e9
     known = np.flatnonzero(~np.isnan(values))
     drawn = _thinned(seconds[known], values[known])
     places = known[drawn]
     good, bad = places[accepted[places]], places[~accepted[places]]
-    slot = np.searchsorted(edges / 1e9, seconds[known], side="right") - 1
-    groups = [values[known[slot == each]] for each in range(len(edges) - 1)]
+    groups = np.split(values[known], np.searchsorted(seconds[known], edges[1:-1] / 1e9))  # in order of due times
     medians = np.array([np.median(each) if len(each) else np.nan for each in groups])
     few = np.array([len(each) < FEW for each in groups], np.bool_)
     middle = (edges[:-1] + edges[1:]) / 2e9
@@ -248,11 +248,9 @@ def _latency_panel(scope: Scope, edges: Floats) -> Panel:
         Curve("median of each slot", middle, np.where(few, np.nan, medians), "ink"),
         Curve(f"median of fewer than {FEW}", middle[few], medians[few], "ink", "dots", few=few[few]),
     ]
-    rules = gate_rules(scope.run.slos, TTFT if streamed else E2E)
-    name = "first token after" if streamed else "answer after"
-    return Panel(
-        Axis(f"{name} (logarithmic)", "seconds", "log"), [*(each for each in marks if len(each.x)), *rules], 200
-    )
+    shown: list[Mark] = [*(each for each in marks if len(each.x)), *gate_rules(scope.run.slos, gate)]
+    name = "first token after" if gate is TTFT else "answer after"
+    return Panel(Axis(f"{name} (logarithmic)", "seconds", "log"), shown, 200)
 
 
 def _thinned(x: Floats, y: Floats) -> Ints:

@@ -128,7 +128,6 @@ class SweepView:
 
     def _draw(self) -> None:
         if self._live and self._found:
-            points = self._found.points
-            told = [Text(f"knee so far: {self._found.knee.sentence}")] if points else []
-            table = [frontier_table(points, BRIEF)] if points else []
-            self._live.update(Group(*table, *told, Text(self._next), Text(self._run.last)))
+            points, knee = self._found.points, Text(f"knee so far: {self._found.knee.sentence}")
+            so_far = (frontier_table(points, BRIEF), knee) if points else ()
+            self._live.update(Group(*so_far, Text(self._next), Text(self._run.last)))

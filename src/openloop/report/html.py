@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from openloop import __version__
-from openloop.report.marks import Bars, Curve, Figure
+from openloop.report.marks import Bars, Figure
 from openloop.report.page import Cell, Number, Report, Section, Table
 from openloop.report.scales import x_scale
 from openloop.report.svg import NARROW, WIDE, svg
@@ -133,7 +133,7 @@ def _figure(figure: Figure) -> Iterator[str]:
 
 def _legend(figure: Figure) -> Iterator[str]:
     """A button for each curve: what it is, and whether it is shown."""
-    marks = [mark for panel in figure.panels for mark in panel.marks if isinstance(mark, Curve | Bars)]
+    marks = [mark for panel in figure.panels for mark in panel.curves]
     names = list(dict.fromkeys(mark.name for mark in marks))
     if len(names) < 2:
         return
@@ -162,8 +162,7 @@ def _points(figure: Figure) -> dict[str, Any]:
                     "x": _rounded(mark.end if isinstance(mark, Bars) else mark.x),
                     "y": _rounded(mark.end - mark.start if isinstance(mark, Bars) else mark.y),
                 }
-                for mark in panel.marks
-                if isinstance(mark, Curve | Bars)
+                for mark in panel.curves
             ],
         }
         for panel in figure.panels

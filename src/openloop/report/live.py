@@ -77,7 +77,7 @@ class LiveView:
     def line(self, now: Snapshot) -> str:
         elapsed = min(max(now.seconds, 1e-9), self._seconds)
         failed = sum(count for status, count in now.statuses.items() if status != "ok")
-        done = sum(now.statuses.values())
+        done = now.due - now.in_flight  # requests, however often each was tried
         parts = [
             f"{max(now.seconds, 0):.0f} of {self._seconds:.0f} s",
             f"offered {format_rate(now.due / elapsed)}",

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+
 from openloop.arrays import Bools, Floats
 
 Unit = Literal["seconds", "rate", "share", "count", "money", "number"]
@@ -79,6 +81,11 @@ class Panel:
     marks: Sequence[Mark]
     height: int = 220
 
+    @property
+    def curves(self) -> "list[Curve | Bars]":
+        """What it shows of data: numbered through all panels, named in the legend, told at the pointer."""
+        return [mark for mark in self.marks if isinstance(mark, Curve | Bars)]
+
 
 @dataclass(frozen=True)
 class Figure:
@@ -89,6 +96,15 @@ class Figure:
     x: Axis
     panels: Sequence[Panel]
     note: str = ""
+
+
+def interval_lines(intervals: Sequence[tuple[float, float] | None]) -> list[Curve]:
+    """A line from end to end at each place of y that has an interval."""
+    return [
+        Curve("95% interval", np.array(each), np.full(2, float(place)), "grey")
+        for place, each in enumerate(intervals)
+        if each
+    ]
 
 
 def names_figure(key: str, title: str, x: Axis, names: Sequence[str], marks: Sequence[Mark], note: str = "") -> Figure:

@@ -9,11 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-TOOLS: Final = (
-    *("vllm", "sglang", "aiperf", "guidellm", "inference-perf", "genai-bench", "veeksha", "etalon", "llmperf"),
-    *("loadgen", "kneepoint", "otel", "k6", "vegeta", "locust", "wrk2"),
-)
-
 
 @dataclass(frozen=True)
 class Theirs:
@@ -165,4 +160,5 @@ TABLE: Final[Mapping[tuple[str, str, str], Mapping[str, Theirs]]] = {
         "otel": Theirs("gen_ai.usage.cache_read.input_tokens", "counted, per call"),
     },
 }
+TOOLS: Final = tuple(dict.fromkeys(tool for theirs in TABLE.values() for tool in theirs))
 METRICS: Final = tuple(Metric(*about, theirs) for about, theirs in TABLE.items())

@@ -2,12 +2,12 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, Literal
 
 import msgspec
 
-from openloop.report.marks import Bars, Curve, Figure, Mark, Unit
+from openloop.report.marks import Bars, Curve, Figure, Unit
 from openloop.units import format_count, format_money, format_rate, format_seconds, format_share
 
 LEAST = {"p50": 0, "p90": 10, "p95": 20, "p99": 100, "p99_9": 1000}  # values that it takes to have one beyond
@@ -85,16 +85,19 @@ def texts(thing: Any, columns: Columns) -> list[str]:
     ]
 
 
-def numbers(thing: Any, units: Mapping[str, Unit], key: str = "", weak: Sequence[str] = ()) -> list[Cell]:
-    """Fields of what the scorer made, with their place in its JSON below `key`.
+def number(thing: Any, path: str, unit: Unit, key: str = "", mark: str = "") -> Number:
+    """A field of what the scorer made, with its place in its JSON below `key`."""
+    return Number(field_of(thing, path), unit, f"{key}{path}", mark)
 
-    Percentiles of too few values are marked, and what is `weak`.
-    """
+
+def numbers(thing: Any, units: Mapping[str, Unit], key: str = "", weak: Sequence[str] = ()) -> list[Cell]:
+    """Several such fields. Percentiles of too few values are marked, and what is `weak`."""
     cells: list[Cell] = []
     for path, unit in units.items():
-        value, step = field_of(thing, path), path.rpartition(".")[2]
+        step = path.rpartition(".")[2]
         few = path in weak or (step in LEAST and (field_of(thing, f"{path[: -len(step)]}n") or 0) < LEAST[step])
-        cells.append("-" if value is None else Number(value, unit, f"{key}{path}", "*" if few else ""))
+        found = number(thing, path, unit, key, "*" if few else "")
+        cells.append("-" if found.value is None else found)
     return cells
 
 
@@ -141,21 +144,14 @@ class Report:
         return [part for section in self.sections for part in section.parts if isinstance(part, Figure)]
 
 
-def below(section: Section, key: str) -> Section:
-    """The same, with the keys of its numbers below another key of the JSON."""
-
-    def cell(each: Cell) -> Cell:
-        return replace(each, key=f"{key}.{each.key}") if isinstance(each, Number) and each.key else each
-
-    def mark(each: Mark) -> Mark:
-        return replace(each, keys=[f"{key}.{k}" for k in each.keys]) if isinstance(each, Curve | Bars) else each
-
-    def part(each: Part) -> Part:
-        if isinstance(each, Table):
-            return replace(each, rows=[[cell(inner) for inner in row] for row in each.rows])
-        if isinstance(each, Figure):
-            panels = [replace(panel, marks=[mark(inner) for inner in panel.marks]) for panel in each.panels]
-            return replace(each, panels=panels)
-        return each
-
-    return replace(section, parts=[part(each) for each in section.parts])
+def below(thing: Any, key: str) -> Any:
+    """The same section, part or number, with the keys of all numbers in it below another key of the JSON."""
+    if isinstance(thing, Number):
+        return replace(thing, key=f"{key}.{thing.key}") if thing.key else thing
+    if isinstance(thing, Curve | Bars):
+        return replace(thing, keys=[f"{key}.{each}" for each in thing.keys])
+    if isinstance(thing, list | tuple):
+        return [below(each, key) for each in thing]
+    if is_dataclass(thing) and not isinstance(thing, type):
+        return replace(thing, **{each.name: below(getattr(thing, each.name), key) for each in fields(thing)})
+    return thing

@@ -7,7 +7,6 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from openloop.report.chart import COLORS, STYLE
 from openloop.report.files import save_picture
@@ -37,11 +36,8 @@ def _draw_panel(axes: Axes, panel: Panel, x: AxisScale, y: AxisScale) -> None:
     axes.set(xlim=(0, 1), ylim=(0, 1))
     axes.set_axisbelow(True)
     for axis, scale, most in ((axes.xaxis, x, 10), (axes.yaxis, y, 6 if panel.height > 120 else 3)):
-        ticks = scale.ticks(most)
-        names = {float(scale(value)): tick(value, scale.axis) for value in ticks}
-        axis.set_major_locator(FixedLocator(list(names)))
-        axis.set_minor_locator(NullLocator())
-        axis.set_major_formatter(FuncFormatter(lambda place, _, names=names: _nearest(place, names)))
+        names = {float(scale(value)): tick(value, scale.axis) for value in scale.ticks(most)}
+        axis.set_ticks(list(names), list(names.values()))
     if panel.y.names:
         axes.grid(visible=False, axis="y")
     axes.set_title(panel.y.label, loc="left", fontsize=9, color=COLORS["grey"])
@@ -94,7 +90,3 @@ def _draw_curve(axes: Axes, mark: Curve, x: AxisScale, y: AxisScale) -> None:
 
 def _color(mark: Mark) -> str:
     return COLORS.get(mark.color, INK)
-
-
-def _nearest(place: float, names: dict[float, str]) -> str:
-    return names[min(names, key=lambda each: abs(each - place))] if names else ""

@@ -5,9 +5,10 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from openloop.plan.formulas import some_up
-from openloop.plan.make import HOURS, PRICE, Cache, CapacityPlan, Estimate
+from openloop.plan.make import HOURS, PRICE, Cache, CapacityPlan
+from openloop.plan.system import Estimate
 from openloop.report.marks import Axis, Bars, Curve, Figure, Mark, Panel, Rule, Unit, names_figure
-from openloop.report.page import Cell, Number, Part, Report, Section, Table, capital, numbers, span
+from openloop.report.page import Cell, Number, Part, Report, Section, Table, capital, number, numbers, span
 from openloop.terms import read_term
 from openloop.units import format_money, format_rate, format_seconds, format_share
 
@@ -41,8 +42,8 @@ def _replicas(plan: CapacityPlan, count: float) -> str:
 def _headline(plan: CapacityPlan) -> str:
     cost = plan.cost_per_hour
     told = f" for {format_money(cost.value)} an hour" if cost else ""
-    fewer = plan.raw is not None and plan.raw.value < plan.replicas
-    instead = f", not the {plan.raw.value:,.0f} of raw capacity" if plan.raw and fewer else ""
+    raw = plan.raw
+    instead = f", not the {raw.value:,.0f} of raw capacity" if raw and raw.value < plan.replicas else ""
     return f"Deploy {_replicas(plan, plan.replicas)}{told}{instead}"
 
 
@@ -97,13 +98,13 @@ def _estimate(
     """A number of the plan with its interval, if it is known."""
     found = getattr(plan, key)
     if found:
-        yield words, Number(found.value, unit, f"{key}.value"), span(found.interval, unit, otherwise)
+        yield words, number(plan, f"{key}.value", unit), span(found.interval, unit, otherwise)
 
 
 def _numbers(plan: CapacityPlan) -> Iterator[tuple[str, Number, str]]:
     found = plan.replicas_interval
     told = f"{span(found, 'count')} by the knee's interval" if found else "the knee is exact, as typed"
-    yield f"{plan.system.unit}s", Number(plan.replicas, "count", "replicas"), told
+    yield f"{plan.system.unit}s", number(plan, "replicas", "count"), told
     for key, words in COSTS.items():
         yield from _estimate(plan, words, key, "money")
     yield from _estimate(plan, "of the knee, at the peak", "utilisation", "share")
@@ -115,18 +116,17 @@ def _numbers(plan: CapacityPlan) -> Iterator[tuple[str, Number, str]]:
 def size(plan: CapacityPlan) -> Section | None:
     """From demand to a number of replicas, a step at a time."""
     needs = plan.needs
-    steps: list[tuple[str, float, str, str]] = [
-        ("carry the peak", plan.carry.value, "carry.value", span(plan.carry.interval, "count"))
-    ]
+    steps = [("carry the peak", "carry.value", span(plan.carry.interval, "count"))]
     if needs.headroom:
-        steps.append((f"with {format_share(needs.headroom)} headroom", plan.sized, "sized", "for bursts"))
+        steps.append((f"with {format_share(needs.headroom)} headroom", "sized", "for bursts"))
     if needs.failures:
-        steps.append((f"while {needs.failures} may be down", plan.for_failures, "for_failures", "with that headroom"))
+        steps.append((f"while {needs.failures} may be down", "for_failures", "with that headroom"))
     if plan.for_availability is not None and needs.availability is not None:
         told = f"machines up {format_share(needs.machine_up)}"
-        steps.append((f"up {_nines(needs.availability)} of the time", plan.for_availability, "for_availability", told))
-    steps.append(("deploy", plan.replicas, "replicas", "the most of these"))
-    ends = np.array([count for _, count, *_ in steps], float)
+        steps.append((f"up {_nines(needs.availability)} of the time", "for_availability", told))
+    steps.append(("deploy", "replicas", "the most of these"))
+    rows = [(name, number(plan, key, "count"), told) for name, key, told in steps]
+    ends = np.array([count.value for _, count, _ in rows], float)
     marks: list[Mark] = [Bars("needed", np.zeros(len(ends)), ends, "blue")]
     if plan.raw:
         marks.append(Rule(plan.raw.value, "raw capacity", "x", "red"))
@@ -138,10 +138,7 @@ def size(plan: CapacityPlan) -> Section | None:
         marks,
         "Each step asks for at least as many as the one above it.",
     )
-    rows = [(name, Number(count, "count", key), told) for name, count, key, told in steps]
-    if plan.raw:
-        told = span(plan.raw.interval, "count", "as typed")
-        rows.append(("by raw capacity", Number(plan.raw.value, "count", "raw.value"), told))
+    rows += _estimate(plan, "by raw capacity", "raw", "count", "as typed")
     knee = _rate(plan.system.knee, plan.system.knee_interval)
     lead = f"A {plan.system.unit} keeps its promise up to {knee}. Beyond that it is busy, but not useful."
     note = (
@@ -178,8 +175,8 @@ def gains(plan: CapacityPlan) -> Section | None:
         [gain.name, f"{gain.now:.4g}", f"{gain.then:.4g}", *numbers(gain, units, f"gains.{place}.")]
         for place, gain in enumerate(plan.gains)
     ]
-    if plan.cost_per_million is not None:
-        month = plan.needs.demand * plan.attainment.value * 3600 * HOURS / 1e6 * plan.cost_per_million.value
+    if plan.cost_per_hour and plan.cost_per_hour.value:
+        month = HOURS * plan.cost_per_hour.value
         header.append("a month")
         rows = [[*row, format_money(month * gain.worth)] for row, gain in zip(rows, plan.gains, strict=True)]
     lead = "One number at a time is made better by a tenth, and all of the plan is made again."
@@ -270,8 +267,8 @@ def law(plan: CapacityPlan) -> Section | None:
     latency = plan.in_flight / plan.peak_rate
     limit = plan.system.in_flight
     rows: list[list[Cell]] = [
-        ["in flight, all (L)", Number(plan.in_flight, "number", "in_flight")],
-        [f"in flight, each {plan.system.unit}", Number(plan.in_flight_each, "number", "in_flight_each")],
+        ["in flight, all (L)", number(plan, "in_flight", "number")],
+        [f"in flight, each {plan.system.unit}", number(plan, "in_flight_each", "number")],
         ["it holds", "-" if limit is None else f"{limit:,.4g}"],
     ]
     verdict = {True: "which fits.", False: "which does not fit.", None: "and what it holds is not known."}[plan.fits]

@@ -9,7 +9,7 @@ from openloop.arrays import Floats
 from openloop.report.marks import Curve, Figure, Panel, Rule, Stretch
 from openloop.report.page import Report, Table
 from openloop.report.scales import AxisScale, tick, x_scale, y_scale
-from openloop.report.terminal import Page
+from openloop.report.terminal import Page, printable
 
 HUES = {
     "orange": "yellow",
@@ -32,7 +32,7 @@ def show_report(report: Report) -> None:
     plain = not page.console.is_terminal
 
     def text(value: object) -> str:
-        return str(value).translate(PLAIN).encode("ascii", "replace").decode() if plain else str(value)
+        return _words(str(value), plain)
 
     page.line(text(f"{report.title} · {report.subtitle}"))
     page.line(text(report.word.upper()), style="bold green" if report.verdict == "good" else "bold red")
@@ -47,8 +47,14 @@ def show_report(report: Report) -> None:
             page.console.print(text_plot(figure, plain=plain))
     tables = [part for section in report.sections[:2] for part in section.parts if isinstance(part, Table)]
     for table in tables[:2]:
-        first, *rest = table.header
+        first, *rest = map(text, table.header)
         page.table(first, rest, [tuple(map(text, row)) for row in table.rows[:MOST_ROWS]])
+
+
+def _words(text: str, plain: bool) -> str:
+    """Text from a run as the terminal may have it; plain: ASCII only."""
+    shown = printable(text)
+    return shown.translate(PLAIN).encode("ascii", "replace").decode() if plain else shown
 
 
 def show_answer(lines: Iterable[str], figure: Figure | None) -> None:
@@ -80,13 +86,13 @@ def text_plot(figure: Figure, *, plain: bool, width: int = 68, height: int = 14)
     found.append(" " * (margin + 2) + f"{figure.x.label}   ")
     for place, mark in enumerate(curves):
         found.append(f"{SIGNS[place % len(SIGNS)] if plain else '━'} ", HUES.get(mark.color, ""))
-        found.append(f"{mark.name}   ")
-    found.append("".join(f"[=] {mark.name}" for mark in panel.marks if isinstance(mark, Stretch)))
+        found.append(f"{_words(mark.name, plain)}   ")
+    found.append("".join(f"[=] {_words(mark.name, plain)}" for mark in panel.marks if isinstance(mark, Stretch)))
     return found
 
 
 def _lines(panel: Panel) -> list[Curve]:
-    return [mark for mark in panel.marks if isinstance(mark, Curve) and mark.style in ("line", "dashed", "steps")]
+    return [mark for mark in panel.curves if isinstance(mark, Curve) and mark.style in ("line", "dashed", "steps")]
 
 
 Cells = list[list[tuple[str, str]]]

@@ -12,7 +12,7 @@ from openloop.plan import read_plan
 from openloop.records import open_run
 from openloop.report.compare_page import Subject, comparison_report, names_of
 from openloop.report.curve import frontier_report, read_frontier_subject
-from openloop.report.page import Cell, Columns, Number, Report, Section, Table, capital
+from openloop.report.page import Cell, Columns, Report, Section, Table, capital, number
 from openloop.report.plan import plan_report
 from openloop.report.run import RunSubject, read_run_subject, run_report
 from openloop.score.streams import Progress
@@ -70,10 +70,10 @@ def _states_section(found: Sequence[StateGap]) -> Section:
         each_gap: list[FigureGap] = [getattr(each, name) for each in found]
         if each_gap[0].a is None and all(gap.b is None for gap in each_gap):
             continue
-        rows.append([words, Number(each_gap[0].a, unit, f"gaps.0.{name}.a")])
+        rows.append([words, number(each_gap[0], "a", unit, f"gaps.0.{name}.")])
         for place, gap in enumerate(each_gap):
             change = "-" if gap.change is None else f"{gap.change:+.1%}"
-            rows[-1] += [Number(gap.b, unit, f"gaps.{place}.{name}.b"), change]
+            rows[-1] += [number(gap, "b", unit, f"gaps.{place}.{name}."), change]
     header = ["", found[0].a, *(part for gap in found for part in (gap.b, "gap"))]
     lead = "The same system and the same requests, with its caches in one state and in another."
     footnote = "Gaps are against the first. The cost is the lowest over points that are not overloaded."

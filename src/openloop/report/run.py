@@ -12,6 +12,8 @@ from openloop.audit import audit
 from openloop.errors import SpecError
 from openloop.records import Run
 from openloop.report.figures import (
+    TOKEN_RATES,
+    WAITS,
     distribution_figure,
     gates_figure,
     leaks_figure,
@@ -21,7 +23,7 @@ from openloop.report.figures import (
     token_figures,
 )
 from openloop.report.marks import MOST_NAMES, Unit
-from openloop.report.page import LEAST, Cell, Columns, Number, Report, Section, Table, numbers, span, written
+from openloop.report.page import LEAST, Cell, Columns, Number, Report, Section, Table, number, numbers, span, written
 from openloop.score import Score, Summary
 from openloop.score.judged import judge_run
 from openloop.score.scope import JudgedRun
@@ -31,14 +33,14 @@ from openloop.slo import Objectives
 from openloop.units import format_count, format_money, format_rate, format_seconds, format_share
 
 LATENCIES = {
-    "ttft_s": ("first token", "TTFT"),
-    "tpot_s": ("each further token", "TPOT"),
-    "itl_s": ("gaps between tokens", "ITL"),
-    "tbt_s": ("longest gap", "TBT"),
-    "jitter_s": ("longest minus shortest gap", "jitter"),
-    "e2e_s": ("whole answer", "E2E"),
-    "idle_s": ("reader had to wait", "user idle"),
-    "client_lag_s": ("client behind schedule", "client lag"),
+    "ttft_s": "first token (TTFT)",
+    "tpot_s": "each further token (TPOT)",
+    "itl_s": "gaps between tokens (ITL)",
+    "tbt_s": "longest gap (TBT)",
+    "jitter_s": "longest minus shortest gap (jitter)",
+    "e2e_s": "whole answer (E2E)",
+    "idle_s": "reader had to wait (user idle)",
+    "client_lag_s": "client behind schedule (client lag)",
 }
 STEPS: dict[str, Unit] = dict.fromkeys(LEAST, "seconds")
 ACCEPTED: dict[str, Unit] = {"requests": "count", "goodput_rps": "rate", "attainment": "share"}
@@ -134,18 +136,18 @@ def _stopped(score: Score) -> Iterator[str]:
 
 
 def _numbers(score: Score) -> Iterator[tuple[str, Number, str]]:
-    yield "goodput", Number(score.goodput_rps, "rate", "goodput_rps"), span(score.goodput_rps_interval, "rate")
-    yield "attainment", Number(score.attainment, "share", "attainment"), span(score.attainment_interval, "share")
-    yield "throughput", Number(score.throughput_rps, "rate", "throughput_rps"), "answered, accepted or not"
+    yield "goodput", number(score, "goodput_rps", "rate"), span(score.goodput_rps_interval, "rate")
+    yield "attainment", number(score, "attainment", "share"), span(score.attainment_interval, "share")
+    yield "throughput", number(score, "throughput_rps", "rate"), "answered, accepted or not"
     key, found = ("ttft_s", score.ttft_s) if score.ttft_s else ("e2e_s", score.e2e_s)
     if found:
         told = span(found.intervals["p99"], "seconds")
-        yield f"p99 {LATENCIES[key][1]}", Number(found.p99, "seconds", f"{key}.p99"), told
+        yield f"p99 {WAITS[key][0]}", number(score, f"{key}.p99", "seconds"), told
     if score.cost:
         per_request = f"{format_money(score.cost.per_request)} per request"
-        yield "cost per accepted", Number(score.cost_per_accepted, "money", "cost_per_accepted"), per_request
+        yield "cost per accepted", number(score, "cost_per_accepted", "money"), per_request
     elif score.output_tokens_per_s:
-        yield "smooth goodput", Number(score.smooth_goodput, "rate", "smooth_goodput"), "tokens, less for late ones"
+        yield "smooth goodput", number(score, "smooth_goodput", "rate"), "tokens, less for late ones"
 
 
 def distribution(subject: RunSubject) -> Section | None:
@@ -163,12 +165,8 @@ def distribution(subject: RunSubject) -> Section | None:
 
 def _latency_table(score: Score) -> Table:
     rows = [
-        [
-            f"{words} ({name})",
-            *numbers(found, {"n": "count", **STEPS}, f"{key}."),
-            span(found.intervals["p99"], "seconds"),
-        ]
-        for key, (words, name) in LATENCIES.items()
+        [words, *numbers(found, {"n": "count", **STEPS}, f"{key}."), span(found.intervals["p99"], "seconds")]
+        for key, words in LATENCIES.items()
         if (found := getattr(score, key)) and (key != "idle_s" or score.output_tokens_per_s)
     ]
     header = ("", "n", "p50", "p90", "p95", "p99", "p99.9", "p99, 95% interval")
@@ -236,15 +234,8 @@ def smooth(subject: RunSubject) -> Section | None:
     if not score.output_tokens_per_s:
         return None
     alpha = subject.judged.slos[0].smooth.alpha
-    rows = [
-        ("output tokens", Number(score.output_tokens_per_s, "rate", "output_tokens_per_s"), ""),
-        ("of accepted answers", Number(score.output_token_goodput, "rate", "output_token_goodput"), ""),
-        (
-            "smooth goodput",
-            Number(score.smooth_goodput, "rate", "smooth_goodput"),
-            span(score.smooth_goodput_interval, "rate"),
-        ),
-    ]
+    told = {"smooth_goodput": span(score.smooth_goodput_interval, "rate")}
+    rows = [(words, number(score, key, "rate"), told.get(key, "")) for key, words in TOKEN_RATES.items()]
     return Section(
         "smooth",
         "Smooth goodput beside goodput",

@@ -58,7 +58,7 @@ def svg(figure: Figure, width: int) -> str:
         height = panel.height if y.axis.scale != "names" else max(26.0 * len(y.axis.names), 40)
         box = _Box(left, top + LINE * (1.6 + len(set(rows.values()))), width - left - 14, height, x, y)
         inside.append("".join(_panel(panel, box, rows, number, width)))
-        number += sum(isinstance(mark, Curve | Bars) for mark in panel.marks)
+        number += len(panel.curves)
         top = box.bottom + 8
     inside.append("".join(_x_axis(figure.x, box)))
     total = top + LINE * 2.4
@@ -80,11 +80,9 @@ def _panel(panel: Panel, box: _Box, rows: dict[int, int], number: int, width: in
             case Rule():
                 y = float(box.at_y(mark.at))
                 yield f'<path class="rule {mark.color}" d="M{box.left:.1f} {y:.1f}H{box.right:.1f}"/>'
-    for mark in panel.marks:
-        if isinstance(mark, Curve | Bars):
-            drawn = "".join(_curve(mark, box) if isinstance(mark, Curve) else _bars(mark, box))
-            yield f'<g class="mark {mark.color}" data-mark="{number}">{drawn}</g>'
-            number += 1
+    for place, mark in enumerate(panel.curves, number):
+        drawn = "".join(_curve(mark, box) if isinstance(mark, Curve) else _bars(mark, box))
+        yield f'<g class="mark {mark.color}" data-mark="{place}">{drawn}</g>'
     yield from (_level_name(mark, box) for mark in panel.marks if isinstance(mark, Rule) and mark.along == "y")
     yield "</g>"
 

@@ -70,10 +70,7 @@ SLICE: Columns = {
     "rest_pass_rate": ("others pass", "share"),
     "needed": ("needed to see +2% fail", "count"),
 }
-SHOWN_COLUMNS = (
-    *("attempt", "kind", "status", "replica", "scheduled_ns", "sent_ns", "ended_ns"),
-    "output_tokens",
-)
+SHOWN_COLUMNS = ("attempt", "kind", "status", "replica", "scheduled_ns", "sent_ns", "ended_ns", "output_tokens")
 WIDTH = 10_000
 
 
@@ -86,7 +83,7 @@ class Page:
         self.valid = valid
 
     def line(self, text: str, style: str = "") -> None:
-        self.console.print(Text(_printable(text), style=style))
+        self.console.print(Text(printable(text), style=style))
 
     def verdict(self, valid: bool, reasons: Iterable[str]) -> None:
         if valid:
@@ -101,9 +98,9 @@ class Page:
             return
         grid = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
         for index, heading in enumerate((title, *header)):
-            grid.add_column(heading, justify="left" if words or index == 0 else "right", no_wrap=True)
+            grid.add_column(Text(printable(heading)), justify="left" if words or index == 0 else "right", no_wrap=True)
         for name, *cells in rows:
-            grid.add_row(Text(_printable(str(name))), *(self.number(_printable(str(cell))) for cell in cells))
+            grid.add_row(Text(printable(str(name))), *(self.number(printable(str(cell))) for cell in cells))
         self.console.print()
         self.console.print(grid)
 
@@ -118,7 +115,7 @@ class Page:
         return Text(text, style="strike") if self.console.is_terminal else Text(f"~~{text}~~")
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
     """Text from a run must not steer the terminal."""
     return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text)
 
@@ -201,10 +198,9 @@ def _cost_parts(cost: CostScore) -> str:
 
 
 def _show_latencies(page: Page, score: Score) -> None:
-    names = {name: getattr(score, field) for name, field in LATENCIES.items()}
+    found = {name: values for name, field in LATENCIES.items() if (values := getattr(score, field)) is not None}
     if not score.output_tokens_per_s:
-        names["user idle"] = None
-    found = {name: values for name, values in names.items() if values is not None}
+        found.pop("user idle", None)
     rows = []
     for name, values in found.items():
         low = numbers(values, {"n": "count", "p50": "seconds", "p90": "seconds", "p95": "seconds", "p99": "seconds"})

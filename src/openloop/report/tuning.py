@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from openloop.report.marks import Axis, Curve, Figure, Panel, Unit
-from openloop.report.page import Cell, Number, Report, Section, Table, capital, show, span
+from openloop.report.page import Cell, Number, Report, Section, Table, capital, number, show, span
 from openloop.tune import MAXIMIZED, Trial, Tuning
 from openloop.units import format_seconds, format_share
 
@@ -88,16 +88,16 @@ def _numbers(found: Tuning) -> list[tuple[str, Number, str]]:
     if best is None or found.best_interval is None:
         return []
     words, unit = UNITS[found.maximize]
-    lines = [(words, Number(found.best_value, unit, "best_value"), span(found.best_interval, unit))]
+    lines = [(words, number(found, "best_value", unit), span(found.best_interval, unit))]
     if found.maximize != "goodput":
         about = span(best.goodput_interval, "rate")
-        lines.append(("goodput", Number(best.goodput_rps, "rate", "best.goodput_rps"), about))
-    lines.append(("attainment", Number(best.attainment, "share", "best.attainment"), "of requests"))
+        lines.append(("goodput", number(found, "best.goodput_rps", "rate"), about))
+    lines.append(("attainment", number(found, "best.attainment", "share"), "of requests"))
     if best.cost_per_hour is not None:
-        lines.append(("cost per hour", Number(best.cost_per_hour, "money", "best.cost_per_hour"), ""))
+        lines.append(("cost per hour", number(found, "best.cost_per_hour", "money"), ""))
     if best.tail_s is not None:
         about = span(best.tail_interval, "seconds")
-        lines.append((TAILS[found.tail], Number(best.tail_s, "seconds", "best.tail_s"), about))
+        lines.append((TAILS[found.tail], number(found, "best.tail_s", "seconds"), about))
     return lines
 
 
@@ -132,7 +132,7 @@ def _front(found: Tuning) -> Section:
     rows: list[list[Cell]] = [
         [
             _told(trial.chosen),
-            Number(trial.goodput_rps, "rate", f"front.{place}.goodput_rps"),
+            number(trial, "goodput_rps", "rate", f"front.{place}."),
             span(trial.goodput_interval, "rate"),
             show(trial.cost_per_hour, "money"),
             show(trial.tail_s, "seconds"),
@@ -164,9 +164,9 @@ def _search(found: Tuning) -> Section:
     value = MAXIMIZED[found.maximize]
     values = np.array([value(trial) for trial in found.trials], float)
     words, unit = UNITS[found.maximize]
-    number = np.arange(1, len(values) + 1, dtype=float)
+    order = np.arange(1, len(values) + 1, dtype=float)
     best = np.maximum.accumulate(values) if len(values) else values
-    marks = [Curve("tried", number, values, "grey", "dots"), Curve("best so far", number, best, "blue", "steps")]
+    marks = [Curve("tried", order, values, "grey", "dots"), Curve("best so far", order, best, "blue", "steps")]
     figure = Figure(
         "search",
         "How the search went",

@@ -6,8 +6,7 @@ from typing import Any
 
 from numba.extending import register_jitable
 
-from openloop.routing.policy import Balanced, chance, or_fallback
-from openloop.routing.rows import NOBODY
+from openloop.routing.policy import NOBODY, Balanced, chance, or_fallback
 from openloop.terms import COUNT, NUMBER, SHARE, param
 
 

@@ -9,8 +9,7 @@ import numba
 import numpy as np
 
 from openloop.plugins import find_function
-from openloop.routing.policy import Policy, signature
-from openloop.routing.rows import NOBODY
+from openloop.routing.policy import NOBODY, Policy, signature
 from openloop.terms import TEXT, param
 
 

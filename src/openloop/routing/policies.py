@@ -7,8 +7,7 @@ from numba.extending import register_jitable
 
 from openloop.routing.others import Dynamo, LlmD, Sglang
 from openloop.routing.own import Own
-from openloop.routing.policy import FALLBACK, LIMIT, Balanced, Policy, chance, least, or_fallback
-from openloop.routing.rows import NOBODY
+from openloop.routing.policy import FALLBACK, LIMIT, NOBODY, Balanced, Policy, chance, least, or_fallback
 from openloop.terms import COUNT, NUMBER, SECONDS, SHARE, param, read_term
 
 LEAD = 8.0  # requests by which a favourite may be busier than others

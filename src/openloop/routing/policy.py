@@ -18,11 +18,33 @@ import numba
 import numpy as np
 from numba.extending import register_jitable
 
-from openloop.arrays import Floats
+from openloop.arrays import Floats, row_kind
 from openloop.errors import SpecError
-from openloop.routing.rows import ASK, NOBODY, SEED, VIEW
 from openloop.terms import Codec, Term, param
 from openloop.units import parse_count
+
+MEMORY = 64  # whole numbers that a policy may keep,
+SEED = 63  # of which this one is where chance comes from
+NOBODY = -1  # the place of no replica: the request is shed
+
+# What a policy sees, the same in front of real replicas and in a model of them.
+ASK = row_kind(
+    "number session "  # the session is -1 where there is none
+    "prompt output "  # tokens; of the answer as far as somebody knows
+    "prefix",  # what its first blocks are, -1 where nobody may share them
+    "deadline",  # when its first token is wanted, on the clock that `now` is of
+)
+VIEW = row_kind(
+    "open "  # whether it may be chosen
+    # As the replica says, `age` seconds ago:
+    "requests waiting "  # all that are there, and those of them that are not served yet
+    "prefill tokens used "  # tokens of prompts still to be read, of all requests, and in memory
+    "capacity memory "  # requests that it serves at a time, tokens that it has room for; 0: not known
+    # As the router knows at once:
+    "sent sent_prefill sent_tokens "  # requests, prefill and tokens, of what it sent there and is not over
+    "cached known home",  # tokens of this prompt that are there; tokens of all prompts; whether the session was there
+    "age pace gap",  # seconds to read a token of a prompt, and lately between two that left the queue; 0: not known
+)
 
 NEVER, FULL = math.inf, 0.0
 FALLBACKS = ("least", "stay", "shed")
@@ -132,8 +154,7 @@ def compiled(choose: Any, pointer: bool = False) -> Any:
     keeps it on disk and looks at its own file only; the name says what else it is made of."""
     if numba.config.DISABLE_JIT:  # type: ignore[attr-defined]
         return choose
-    sources = b"".join(Path(__file__).with_name(name).read_bytes() for name in ("policy.py", "rows.py"))
-    choose.__qualname__ = f"{choose.__name__}-{hashlib.sha256(sources).hexdigest()[:16]}"
+    choose.__qualname__ = f"{choose.__name__}-{hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:16]}"
     if not pointer:
         return numba.njit(cache=True, error_model="numpy")(choose)
     return numba.cfunc(signature(), cache=True)(choose)

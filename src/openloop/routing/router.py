@@ -12,11 +12,11 @@ import msgspec
 import numba
 import numpy as np
 
+from openloop.arrays import records
 from openloop.errors import OpenloopError
 from openloop.routing import index as prefixes
 from openloop.routing.policies import read_routing
-from openloop.routing.policy import Policy
-from openloop.routing.rows import ASK, MEMORY, NOBODY, SEED, VIEW, rows
+from openloop.routing.policy import ASK, MEMORY, NOBODY, SEED, VIEW, Policy
 
 CHUNK = 256  # characters of a prompt behind one name
 CHUNK_TOKENS = 64
@@ -94,12 +94,12 @@ class Router:
         entries: int = prefixes.ENTRIES,
     ) -> None:
         self.policy = read_routing(policy) if isinstance(policy, str) else policy
-        self.views = rows(VIEW, replicas).view(_KIND)
+        self.views = records(VIEW, replicas).view(_KIND)
         self.views["open"], self.views["capacity"] = 1, capacity
         self._columns = {name: self.views[name] for name in VIEW.names or ()}
         self.index, self.held = prefixes.make_index(replicas, entries)
         self.index = self.index.view(_KIND)
-        self._ask, self._memory, self._knobs = rows(ASK, 1).view(_KIND), start_memory(seed), self.policy.knobs()
+        self._ask, self._memory, self._knobs = records(ASK, 1).view(_KIND), start_memory(seed), self.policy.knobs()
         self._choose = self.policy.caller()
         self._sent: dict[int, _Sent] = {}
         self._number = -1
@@ -276,7 +276,7 @@ def replay(log: str | Path, policy: Policy | str | None = None, *, python: bool 
     chosen = read_routing(head["decisions_of"]) if policy is None else policy
     chosen = read_routing(chosen) if isinstance(chosen, str) else chosen
     choose, knobs = chosen.choose if python else chosen.caller(), chosen.knobs()
-    ask, views, memory = rows(ASK, 1), rows(VIEW, head["replicas"]), start_memory(head["seed"])
+    ask, views, memory = records(ASK, 1), records(VIEW, head["replicas"]), start_memory(head["seed"])
     count, elsewhere = 0, []
     for line in lines:
         try:

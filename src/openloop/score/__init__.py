@@ -8,12 +8,12 @@ import sys
 from types import ModuleType
 from typing import Any
 
-from openloop.score.judge import GateScore, JointFailure
 from openloop.score.leaks import Leak
 from openloop.score.metrics import LittleScore, RetryScore, SessionScore, Straggler, TurnScore, UnitScore
 from openloop.score.money import Blend, CostScore, blended, capacity_needed
 from openloop.score.quality import QualityScore, SliceScore, needed_to_see
 from openloop.score.quantiles import Ladder, Percentiles
+from openloop.score.scope import GateScore, JointFailure
 from openloop.score.scorer import GROUPS, Disruption, Score, Summary, TimeWindow, blends, check, score
 from openloop.score.server import ServerScore
 from openloop.score.verdict import Verdict

@@ -1,5 +1,7 @@
 """A run read, grouped into requests, and judged by both clocks."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import pyarrow as pa
 
@@ -8,10 +10,9 @@ from openloop.errors import RunError
 from openloop.records import MISSING, Manifest, Prices, Run
 from openloop.score import kernel
 from openloop.score.attempts import OK, Attempts, read_attempts
-from openloop.score.judge import judge
 from openloop.score.quantiles import BLOCKS, block_bounds
 from openloop.score.requests import Answers, Deliveries, Requests, Spending, group_attempts, pace_ns
-from openloop.score.scope import JudgedRun
+from openloop.score.scope import JudgedRun, Judgement
 from openloop.score.streams import Progress, StreamPlan, Streams, read_again, read_streams
 from openloop.slo import SLO, TTFT, CustomDeadlines, LinearDeadlines, Objectives
 from openloop.units import to_ns
@@ -65,6 +66,20 @@ def judge_run(
         window_ns=window_ns,
         stopped_ns=last if run.manifest.stopped_ns is None else run.manifest.stopped_ns,
     )
+
+
+def judge(answers: Answers, objective: Counts, slos: Sequence[SLO]) -> Judgement:
+    """Hold each request against the gates of its own SLO, `slos[objective]`."""
+    ok = answers.deliveries.ok
+    missed = {gate.name: np.zeros(len(ok), np.bool_) for slo in slos for gate in slo.gates}
+    for index, slo in enumerate(slos):
+        mine = ok & (objective == index)
+        for gate in slo.gates:
+            missed[gate.name] |= mine & ~gate.met(answers)
+    accepted = ok.copy()
+    for column in missed.values():
+        accepted &= ~column
+    return Judgement(ok, accepted, missed)
 
 
 def judge_batch(batch: pa.RecordBatch, objectives: Objectives) -> tuple[Ints, Bools]:

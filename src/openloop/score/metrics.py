@@ -262,9 +262,7 @@ def stragglers(scope: Scope) -> list[Straggler]:
     replica = scope.deliveries.of_attempt(scope.run.attempts.replica)
     names = scope.run.attempts.words["replica"]
     found: list[Straggler] = []
-    for metric in ("ttft_s", "tpot_s", "e2e_s"):
-        if len(names) < 3:
-            break
+    for metric in ("ttft_s", "tpot_s", "e2e_s") if len(names) >= 3 else ():
         values = np.where(scope.deliveries.ok, getattr(scope.answers, metric), np.nan)
         by_replica = {name: values[(replica == code) & ~np.isnan(values)] for code, name in enumerate(names)}
         p95 = {name: float(np.quantile(mine, 0.95)) for name, mine in by_replica.items() if len(mine) >= 20}

@@ -32,6 +32,11 @@ T = (
 )
 
 
+def student_t(count: int) -> float:
+    """For the mean of so many."""
+    return T[min(count - 2, len(T) - 1)]
+
+
 @dataclass(frozen=True)
 class Ladder:
     p50: float
@@ -79,10 +84,7 @@ class Sample:
         self.n = len(self._sorted)
         self.mean = float(self._sorted.mean()) if self.n else np.nan
 
-    def quantile(self, share: float) -> float:
-        return interpolated(self._sorted, share, self.n)
-
-    def quantile_with_failures(self, share: float, failures: int) -> float:
+    def quantile(self, share: float, failures: int = 0) -> float:
         return interpolated(self._sorted, share, self.n + failures)
 
     def below(self, value: float) -> tuple[Ints, Ints]:
@@ -123,7 +125,7 @@ def percentiles(sample: Ranked) -> Percentiles | None:
 
 
 def ladder(sample: Sample, failures: int = 0) -> Ladder:
-    steps = {name: sample.quantile_with_failures(share, failures) for name, share in LADDER.items()}
+    steps = {name: sample.quantile(share, failures) for name, share in LADDER.items()}
     return Ladder(**steps, mean=sample.mean if not failures else np.inf)
 
 
@@ -162,7 +164,7 @@ def _share_margin(counts: Ints, totals: Ints) -> float:
         return 0.0
     total = totals.sum()
     excess = counts[used] - counts.sum() / total * totals[used]
-    return float(_t(blocks) * np.sqrt(blocks / (blocks - 1) * np.sum(excess**2)) / total)
+    return float(student_t(blocks) * np.sqrt(blocks / (blocks - 1) * np.sum(excess**2)) / total)
 
 
 def share_interval(hits: Bools, bounds: Ints, limit: float = 1.0) -> tuple[float, float]:
@@ -194,13 +196,9 @@ def rate_interval(amounts: Floats | Bools, bounds: Ints, seconds: float) -> tupl
     return float(rate - half), float(rate + half)
 
 
-def _t(blocks: int) -> float:
-    return T[min(blocks - 2, len(T) - 1)]
-
-
 def _rate_margin(sums: NDArray[np.float64 | np.int64], seconds: float) -> float:
     rates = sums / (seconds / len(sums))
-    return float(_t(len(rates)) * rates.std(ddof=1) / np.sqrt(len(rates)))
+    return float(student_t(len(rates)) * rates.std(ddof=1) / np.sqrt(len(rates)))
 
 
 def _sorted(values: Floats) -> Floats:

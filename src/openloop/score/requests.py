@@ -49,8 +49,7 @@ class Requests:
 
     def at(self, where: Where) -> "Requests":
         columns = (self.due_ns, self.sent_ns, self.over_ns, self.retries)
-        due_ns, sent_ns, over_ns, retries = (column[where] for column in columns)
-        return Requests(_pick(self.rows, where), due_ns, sent_ns, over_ns, retries)
+        return Requests(_pick(self.rows, where), *(column[where] for column in columns))
 
 
 def _pick(rows: slice | Ints, where: Where) -> slice | Ints:

@@ -8,11 +8,71 @@ import numpy as np
 from openloop.arrays import Bools, Counts, Floats, Ints
 from openloop.records import MISSING, Prices
 from openloop.score.attempts import Attempts
-from openloop.score.judge import Judgement
 from openloop.score.quantiles import Sample, block_bounds
-from openloop.score.requests import Answers, Deliveries
+from openloop.score.requests import Answers, Deliveries, Where
 from openloop.score.streams import Streams
 from openloop.slo import SLO
+
+
+@dataclass(frozen=True)
+class GateScore:
+    """One gate by itself: `failed` counts completed requests that missed it, `failed_alone` those that missed no other.
+
+    `attainment` and `goodput_rps` are what they would be with this gate only. For `success`, an unsuccessful request
+    has failed that alone: the other gates judge completed ones.
+    """
+
+    failed: int
+    failed_alone: int
+    attainment: float
+    goodput_rps: float
+
+
+@dataclass(frozen=True)
+class JointFailure:
+    gates: tuple[str, ...]
+    requests: int
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """By request: completed, accepted, and by gate which of the completed ones missed it."""
+
+    ok: Bools
+    accepted: Bools
+    missed: dict[str, Bools]
+
+    def gate_scores(self, seconds: float) -> dict[str, GateScore]:
+        due = len(self.ok)
+        count = sum(self.missed.values(), np.zeros(due, np.int8))
+
+        def by_itself(failed: Bools, alone: int) -> GateScore:
+            passed = int(np.sum(self.ok & ~failed))
+            return GateScore(int(failed.sum()), alone, passed / due if due else np.nan, passed / seconds)
+
+        failed = int(np.sum(~self.ok))
+        scores = {"success": GateScore(failed, failed, 1 - failed / due if due else np.nan, (due - failed) / seconds)}
+        return scores | {
+            name: by_itself(missed, int(np.sum(missed & (count == 1)))) for name, missed in self.missed.items()
+        }
+
+    def joint_failures(self) -> list[JointFailure]:
+        """Every combination of gates that completed requests missed together, most frequent first."""
+        stopped = self.ok & ~self.accepted
+        code = np.zeros(int(stopped.sum()), np.int64)
+        for bit, missed in enumerate(self.missed.values()):
+            code |= missed[stopped].astype(np.int64) << bit
+        codes, counts = np.unique(code, return_counts=True)
+        names = list(self.missed)
+        found = [
+            JointFailure(tuple(name for bit, name in enumerate(names) if code >> bit & 1), int(count))
+            for code, count in zip(codes.tolist(), counts, strict=True)
+        ]
+        return sorted(found, key=lambda joint: -joint.requests)
+
+    def at(self, where: Where) -> "Judgement":
+        missed = {name: column[where] for name, column in self.missed.items()}
+        return Judgement(self.ok[where], self.accepted[where], missed)
 
 
 @dataclass(frozen=True)
@@ -68,8 +128,8 @@ class Scope:
     def places(self) -> Ints:
         return np.arange(self.where.start, self.where.stop) if isinstance(self.where, slice) else self.where
 
-    def part(self, mask: Bools) -> "Scope":
-        return Scope(self.run, self.places[mask], self.window_ns, self.without_ns)
+    def part(self, those: Bools | Ints) -> "Scope":
+        return Scope(self.run, self.places[those], self.window_ns, self.without_ns)
 
     @property
     def n(self) -> int:

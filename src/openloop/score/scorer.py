@@ -16,13 +16,12 @@ from openloop.errors import SpecError
 from openloop.importers import open_any
 from openloop.records import STATUSES, Prices, Run, TimedEvent
 from openloop.score import metrics
-from openloop.score.judge import GateScore, JointFailure
 from openloop.score.judged import judge_run
 from openloop.score.leaks import Leak, leaks, work
 from openloop.score.money import Blend, CostScore, blended, cost_score
 from openloop.score.quality import QualityScore, quality_score
 from openloop.score.quantiles import Ladder, Percentiles, Sample, ladder, percentiles, rate_interval, share_interval
-from openloop.score.scope import JudgedRun, Scope
+from openloop.score.scope import GateScore, JointFailure, JudgedRun, Scope
 from openloop.score.server import ServerScore, server_score
 from openloop.score.streams import Progress
 from openloop.score.verdict import Verdict, verdict
@@ -340,7 +339,7 @@ def _groups(scope: Scope, column: str) -> dict[str, Summary]:
     found, total = {}, work(scope)
     for members in np.split(order, cuts):
         value = int(values[members[0]]) if len(members) else -1
-        part = Scope(scope.run, scope.places[members], scope.window_ns, scope.without_ns)
+        part = scope.part(members)
         # What is reserved is borne by those whom it worked for; which replica was idle for whom, nobody can say.
         share = None if column == "replica" or not total else work(part) / total
         found[none if value < 0 else names[value] if names else str(value)] = _summary(part, share)

@@ -299,9 +299,9 @@ def _notes(run: Run, scope: Scope) -> Iterator[str]:
     incomplete = sessions(scope).incomplete if "turn" in scope.run.attempts.present else 0
     if incomplete:
         yield f"{incomplete:,} sessions lack a turn between others: they are not accepted"
-    known_for = scope.run.attempt_cost is not None and np.mean(~np.isnan(deliveries.spending.cost))
-    if known_for is not False and known_for < 1 and not scope.run.per_hour:
-        yield f"cost is known for {format_share(float(known_for))} of requests: cost per accepted is a lower bound"
+    by_use = scope.run.attempt_cost is not None and not scope.run.per_hour
+    if by_use and (known_for := float(np.mean(~np.isnan(deliveries.spending.cost)))) < 1:
+        yield f"cost is known for {format_share(known_for)} of requests: cost per accepted is a lower bound"
     merged = int(np.maximum(deliveries.of_attempt(scope.run.attempts.merged_events), 0).sum())
     timed = int(deliveries.delivered.sum())
     if timed and merged > MERGED_SHARE * timed:

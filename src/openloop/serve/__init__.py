@@ -1,6 +1,6 @@
 """The built-in OpenAI-compatible endpoint, which keeps the truth about what it did."""
 
-from openloop.serve.behaviour import Behaviour
+from openloop.serve.answers import Behaviour
 from openloop.serve.endpoint import Endpoint
 from openloop.serve.engine import ENGINES, Engine, EngineSpec, Slots, read_engine
 

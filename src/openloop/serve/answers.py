@@ -1,9 +1,12 @@
-"""What the built-in endpoint says, in the OpenAI dialect: bytes made beforehand wherever they can be."""
+"""What the built-in endpoint says, in the OpenAI dialect: bytes made beforehand wherever they can be. And how it
+misbehaves, on command."""
 
 from http import HTTPStatus
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
+
+from openloop.spec import Strict
 
 SENTENCE = "the quick brown fox jumps over a lazy dog and runs far away from it"
 WORDS = tuple(SENTENCE.split())
@@ -52,10 +55,10 @@ def chunk(data: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(data), data)
 
 
-def respond(status: int, body: bytes, kind: str = "application/json", more: str = "") -> bytes:
+def respond(status: int, body: bytes, kind: str = "application/json") -> bytes:
     """A whole response."""
     first = f"HTTP/1.1 {status} {HTTPStatus(status).phrase}"
-    return f"{first}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n{more}\r\n".encode() + body
+    return f"{first}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
 
 
 class Voice:
@@ -77,11 +80,11 @@ class Voice:
         }
         self.last = {chat: self._event(chat, {} if chat else "", "length") for chat in (True, False)}
 
-    def usage(self, chat: bool, prompt_tokens: int, output_tokens: int, cached_tokens: int = 0) -> bytes:
+    def usage(self, chat: bool, prompt_tokens: int, output_tokens: int, cached_tokens: int) -> bytes:
         counted = self._counted(prompt_tokens, output_tokens, cached_tokens)
         return chunk(b"data: " + self._body(chat, [], counted) + b"\n\n")
 
-    def whole(self, chat: bool, prompt_tokens: int, output_tokens: int, cached_tokens: int = 0) -> bytes:
+    def whole(self, chat: bool, prompt_tokens: int, output_tokens: int, cached_tokens: int) -> bytes:
         """The answer to a request that does not stream."""
         text = " ".join(WORDS[i % len(WORDS)] for i in range(output_tokens))
         said = {"message": {"role": "assistant", "content": text}} if chat else {"text": text}
@@ -94,9 +97,9 @@ class Voice:
         listed = [{"id": self.model, "object": "model", "owned_by": "openloop"}]
         return respond(200, msgspec.json.encode({"object": "list", "data": listed}))
 
-    def refuse(self, status: int, sentence: str, more: str = "") -> bytes:
+    def refuse(self, status: int, sentence: str) -> bytes:
         error = {"message": sentence, "type": "invalid_request_error", "code": status}
-        return respond(status, msgspec.json.encode({"error": error}), more=more)
+        return respond(status, msgspec.json.encode({"error": error}))
 
     def _event(self, chat: bool, said: Any, finish: str | None) -> bytes:
         choice = {"index": 0, "delta" if chat else "text": said, "finish_reason": finish}
@@ -112,3 +115,36 @@ class Voice:
         total = prompt_tokens + output_tokens
         found = {"prompt_tokens": prompt_tokens, "completion_tokens": output_tokens, "total_tokens": total}
         return found | ({"prompt_tokens_details": {"cached_tokens": cached_tokens}} if cached_tokens else {})
+
+
+Fault = Literal[
+    "error", "unauthorized", "overloaded", "refuse", "hang", "cut", "reset", "drip", "garbage", "whole", "late"
+]
+
+Seconds = Annotated[float, msgspec.Meta(ge=0, le=86400)]
+Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
+
+
+class Behaviour(Strict, frozen=True):
+    """A share of requests meets a fault; all of them meet stalls.
+
+    error: status 500. unauthorized: 401. overloaded: 503. refuse: the connection is closed without a word. hang: no
+    answer, ever. cut: the stream ends half way, without a finish reason. reset: the connection is reset half way. drip:
+    one byte a second. garbage: events that are no JSON. whole: a plain answer to a streaming request. late: an error in
+    the middle of the stream.
+    """
+
+    fault: Fault | None = None
+    share: Share = 1.0
+    stall_s: Seconds = 0.0  # everything that is sent stands still so long
+    every_s: Seconds = 10.0  # at the start of each stretch of this length
+    slowness: Annotated[float, msgspec.Meta(gt=0, le=1000)] = 1.0  # everything takes this many times as long
+    early_role: bool = False  # the event that names the role comes with the request, long before a token
+
+    def stalled_until(self, now_ns: int, since_ns: int) -> int:
+        """When what is to be sent now may be sent."""
+        if not self.stall_s:
+            return now_ns
+        every, stall = int(self.every_s * 1e9), int(self.stall_s * 1e9)
+        into = (now_ns - since_ns) % every
+        return now_ns - into + stall if into < stall else now_ns

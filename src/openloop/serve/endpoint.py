@@ -16,8 +16,7 @@ import msgspec
 
 from openloop.clock import READ, WRITE, Poller, Receiver, raise_file_limit
 from openloop.errors import SpecError
-from openloop.serve.answers import Ask, Voice, chunk, read_ask, respond
-from openloop.serve.behaviour import Behaviour
+from openloop.serve.answers import Ask, Behaviour, Voice, chunk, read_ask, respond
 from openloop.serve.engine import Engine, EngineSpec
 
 LARGEST_REQUEST = 64 << 20
@@ -136,9 +135,7 @@ class Endpoint:
         return min(moments, default=None)
 
     def _accept(self) -> None:
-        with contextlib.suppress(
-            OSError
-        ):  # nobody is waiting, or there are no more files: those who wait go on waiting
+        with contextlib.suppress(OSError):  # nobody waits, or there are no more files and those who wait go on waiting
             while True:
                 sock, _ = self._listener.accept()
                 sock.setblocking(False)

@@ -11,11 +11,14 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from openloop.arrays import records
 from openloop.errors import SpecError
 from openloop.serve.answers import WORDS
 from openloop.sim import loop
+from openloop.sim.engine import fitting
 from openloop.sim.fleet import FleetSpec, assemble, read_fleet
-from openloop.sim.tables import DECODING, FREE, GONE, OK, REQUEST, RUNNING, SHED, records
+from openloop.sim.replica import lasting
+from openloop.sim.tables import DECODING, FREE, GONE, OK, REQUEST, RUNNING, SHED
 from openloop.units import NS_PER_S
 
 ROWS = 256  # requests at a time, to begin with
@@ -40,9 +43,7 @@ class FleetEngine:
         self._slowness = 1.0
         self._page = fleet.kinds()[0].block
         self._room = min(each.memory_blocks * each.block for each in fleet.kinds())
-        requests = records(REQUEST, ROWS)
-        requests.due = np.nan
-        requests.follower = requests.session = -1
+        requests = _unasked(ROWS)
         hashes = np.zeros(ROWS * NAMES, np.int64) if fleet.prefix_cache else None
         self._sim = assemble(fleet, requests, hashes, np.inf, seed, live=True)
         self._free = list(range(ROWS))
@@ -116,7 +117,7 @@ class FleetEngine:
             moments.append(float(m.next))
             if m.phase == DECODING:
                 done = self._steps_done(m, now)
-                moments.append(float(m.start + _lasting(m, done + 1)))
+                moments.append(float(m.start + lasting(m.pace, m.slope, done + 1)))
         return None if not moments else self._began_ns + int(min(moments) * NS_PER_S) + 1
 
     def advance(self, now_ns: int) -> list[int]:
@@ -132,16 +133,13 @@ class FleetEngine:
         return due
 
     def failed(self) -> list[tuple[int, bool]]:
-        """Who gets no answer, and whether because there is no room for it now."""
         found, self._failed = self._failed, []
         return found
 
     def cached(self, key: int) -> int:
-        """Tokens of its prompt that were known; after its last token."""
         return self._cached.pop(key, 0)
 
     def figures(self) -> dict[str, float]:
-        """What an engine says of itself, by vLLM's names."""
         reps = self._sim.replicas
         up = reps[reps.up == 1]
         used = 1.0 - (up.free + up.unused) / up.blocks
@@ -203,7 +201,7 @@ class FleetEngine:
         done = int(m.steps)
         if m.next > now and m.pace > 0:
             done = min(done, int((now - m.start) / m.pace) + 1)
-            while done > 0 and m.start + _lasting(m, done) > now:
+            while done > 0 and m.start + lasting(m.pace, m.slope, done) > now:
                 done -= 1
         return done
 
@@ -220,19 +218,17 @@ class FleetEngine:
     def _widen(self) -> None:
         """Twice as many requests at a time."""
         old, sim = len(self._key), self._sim
-        wider = records(REQUEST, 2 * old)
-        wider[:old] = sim.requests
-        wider.due[old:] = np.nan
-        wider.follower[old:] = wider.session[old:] = -1
-        sim.requests = wider
+        sim.requests = fitting(sim.requests, 2 * old)
+        sim.requests[old:] = _unasked(old)
         if sim.hashes is not None:
-            sim.hashes = np.concatenate([sim.hashes, np.zeros(old * NAMES, np.int64)])
-            sim.spots = np.concatenate([sim.spots, np.zeros(old * NAMES, np.int32)])
+            sim.hashes, sim.spots = (fitting(each, 2 * old * NAMES) for each in (sim.hashes, sim.spots))
         self._key = np.concatenate([self._key, np.full(old, -1)])
-        self._given = np.concatenate([self._given, np.zeros(old, np.int64)])
+        self._given = fitting(self._given, 2 * old)
         self._free += range(old, 2 * old)
 
 
-def _lasting(m: Any, steps: int) -> float:
-    found: float = steps * m.pace + m.slope * (steps * (steps - 1) / 2)
+def _unasked(count: int) -> Any:
+    """Rows for requests that are still to come."""
+    found = records(REQUEST, count)
+    found.due, found.follower, found.session = np.nan, -1, -1
     return found

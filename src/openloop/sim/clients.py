@@ -5,9 +5,10 @@ from typing import Any, Literal
 import numpy as np
 
 from openloop.admission import Admission, Bucket, Deadline, InFlight, Queue
+from openloop.arrays import records
 from openloop.errors import SpecError
 from openloop.persistence import Hedge, Repair, Retry, read_hedge, read_repair, read_retry
-from openloop.sim.tables import BUCKET, CLIENT, IN_FLIGHT, LIKELY_LATE, QUEUE, SCALER, records
+from openloop.sim.tables import BUCKET, CLIENT, IN_FLIGHT, LIKELY_LATE, QUEUE, SCALER
 from openloop.spec import Strict
 from openloop.units import parse_number, parse_seconds, parse_share
 
@@ -25,6 +26,11 @@ class Client(Strict, frozen=True):
     def asks_only(self) -> bool:
         """Whether nobody leaves, tries again or sends a copy: the loop then needs to know nothing of them."""
         return self.timeout is self.patience is self.retry is self.hedge is None
+
+    def persistence(self) -> str | None:
+        """In a word, for the manifest."""
+        repair = self.repairs()
+        return "; ".join(filter(None, (self.retry, self.hedge, str(repair) if repair else None))) or None
 
     def repairs(self) -> Repair | None:
         return None if self.repair is None else read_repair(str(self.repair))

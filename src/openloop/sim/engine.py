@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from openloop.arrays import Bools, Floats, Ints
+from openloop.arrays import Bools, Floats, Ints, records
 from openloop.errors import SpecError
 from openloop.native.build import native
 from openloop.routing import ASK, VIEW, Policy, make_index, start_memory
@@ -32,7 +32,6 @@ from openloop.sim.tables import (
     SEAT,
     SEGMENT,
     WORLD,
-    records,
 )
 
 BLOCK_ROWS = 16_384  # attempts that leave together
@@ -75,16 +74,16 @@ class SimEngine:
         self,
         requests: Any,
         replicas: Any,
-        hashes: Ints | None = None,
-        routing: Policy | None = None,
+        hashes: Ints | None,
+        routing: Policy | None,
         *,
-        client: Any = None,
-        scaler: Any = None,
-        events: Any = None,
-        seed: int = 0,
-        view_every: float = 0.0,
-        cache_events: bool = True,
-        follows: bool = False,
+        client: Any,
+        scaler: Any,
+        events: Any,
+        seed: int,
+        view_every: float,
+        cache_events: bool,
+        follows: bool,
     ) -> None:
         """`view_every`: how often routing sees the replicas, 0: always. `cache_events`: they say what is in their
         caches, to routing policies that listen. `follows`: requests that are fed later may follow others."""
@@ -133,17 +132,10 @@ class SimEngine:
                 self.put_off(events[number].time, loop.HAPPEN, number)
         self.keep_looking()
 
-    def put_off(self, time: float, kind: Any, number: int, serial: int = 0) -> None:
-        """A sorted list is a heap, too."""
-        w = self.world[0]
-        if w.waits + 1 >= len(self.later):
-            self.later = _doubled(self.later)
-        row = self.later[w.waits]
-        w.order += 1
-        row.time, row.kind, row.number, row.serial, row.order = time, kind, number, serial, w.order
-        w.waits += 1
-        rows = self.later[: w.waits]
-        rows[:] = rows[np.lexsort((rows.order, rows.time))]
+    def put_off(self, time: float, kind: int, number: int, serial: int = 0) -> None:
+        if self.world[0].waits + 1 >= len(self.later):
+            self.later = fitting(self.later, 2 * len(self.later))
+        loop.push(self, time, kind, number, serial)
 
     def keep_looking(self) -> None:
         """A scaler that saw nobody there, and no more to come, looks again when more may come."""
@@ -179,10 +171,10 @@ class SimEngine:
         self.places[row] = _Place(len(requests), name, 0 if hashes is None else len(hashes))
         requests.follower += np.where(requests.follower >= 0, row, 0)
         requests.names += name
-        self.requests = _fitting(self.requests, row + len(requests))
+        self.requests = fitting(self.requests, row + len(requests))
         self.requests[row : row + len(requests)] = requests
         if hashes is not None:
-            self.hashes, self.spots = (_fitting(each, name + len(hashes)) for each in (self.hashes, self.spots))
+            self.hashes, self.spots = (fitting(each, name + len(hashes)) for each in (self.hashes, self.spots))
             self.hashes[name : name + len(hashes)] = hashes
         w = self.world[0]
         w.arrived, w.scheduled = row, row + int(np.count_nonzero(~np.isnan(requests.due)))
@@ -210,16 +202,17 @@ class SimEngine:
         """What is still full."""
         w = self.world[0]
         room = w.live + loop.SPARE_ROWS
-        if w.ended + room > len(self.ended):
-            self.ended = _doubled(self.ended)
-        if w.segments + room > len(self.segments):
-            self.segments = _doubled(self.segments)
-        if w.runs + room > len(self.runs):
-            self.runs = _doubled(self.runs)
-        if self.later is not None and w.waits + 3 * room > len(self.later):
-            self.later = _doubled(self.later)
-        if 2 * w.taken + loop.SPARE_ROWS > len(self.attempts):
-            self.attempts = _doubled(self.attempts)
+        needed = {
+            "ended": w.ended + room,
+            "segments": w.segments + room,
+            "runs": w.runs + room,
+            "later": w.waits + 3 * room,
+            "attempts": 2 * w.taken + loop.SPARE_ROWS,
+        }
+        for name, rows in needed.items():
+            table = getattr(self, name)
+            if table is not None and rows > len(table):
+                setattr(self, name, fitting(table, 2 * len(table)))
 
     def flush(self) -> ServedAttempts:
         """What is over and whose steps are all on record."""
@@ -239,22 +232,19 @@ class SimEngine:
     def stop(self, until: float) -> ServedAttempts:
         """The rest, with what is under way."""
         w = self.world[0]
+        self.runs = fitting(self.runs, w.runs + 2 * len(self.replicas))
         for m in self.replicas[self.replicas.phase == DECODING]:
             done = int(m.steps)
             while done > 0 and m.start + done * m.pace + m.slope * (done * (done - 1) / 2) > until:
                 done -= 1
             if done > 0:
-                row = self.runs[w.runs]
-                row.replica, row.step, row.start, row.pace, row.slope = m.number, m.step, m.start, m.pace, m.slope
-                w.runs += 1
+                loop.write_run(self, m, m.step, m.start, m.pace, m.slope)
                 self.replicas.step[m.number] += done
         alive = self.attempts[(self.attempts.where != FREE) & (self.attempts.where != GONE)].copy()
         running = alive.where == RUNNING
         alive.ran[running] = self.replicas.step[alive.replica[running]] - alive.begin[running]
         for m in self.replicas[self.replicas.preponed == DONE]:
-            row = self.runs[w.runs]
-            row.replica, row.step, row.start, row.pace = m.number, m.kept_step, m.kept_start, m.kept_pace
-            w.runs += 1
+            loop.write_run(self, m, m.kept_step, m.kept_start, m.kept_pace, 0.0)
         rows = np.concatenate([self.ended[: w.ended], alive]).view(np.recarray)
         rows.ran = np.where(rows.open == 1, np.minimum(rows.ran, self.replicas.step[rows.replica] - rows.step), 0)
         w.ended = 0
@@ -287,14 +277,8 @@ class SimEngine:
         pieces = records(SEGMENT, int(mine.sum()) + len(last))
         pieces[: int(mine.sum())] = parts[mine]
         tail = pieces[int(mine.sum()) :]
-        for name, source in (
-            ("serial", "serial"),
-            ("replica", "replica"),
-            ("step", "step"),
-            ("steps", "ran"),
-            ("first", "first"),
-        ):
-            tail[name] = last[source]
+        for name in SEGMENT.names or ():
+            tail[name] = last["ran" if name == "steps" else name]
         if mine.any():
             pieces = pieces[np.argsort(pieces.serial, kind="stable")]
             kept = parts[~mine].copy()
@@ -369,19 +353,13 @@ def _gap(taken: list[tuple[int, int]], size: int) -> int:
     return at
 
 
-def _fitting(old: Any, size: int) -> Any:
+def fitting(old: Any, size: int) -> Any:
     """With room for so many; what is there stays."""
     if size <= len(old):
         return old
     new = np.zeros(size, old.dtype)
     new[: len(old)] = old
     return new.view(np.recarray) if old.dtype.names else new
-
-
-def _doubled(old: Any) -> Any:
-    new = records(old.dtype, 2 * len(old))
-    new[: len(old)] = old
-    return new
 
 
 @native

@@ -1,6 +1,6 @@
 """What happens to a fleet at a given time: a frozen dataclass each, with the rows that the loop knows."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,15 +28,6 @@ PLACE = Codec(_whole, str)
 class Event(Term):
     at: float = param(SECONDS)
 
-    @property
-    def replica_named(self) -> int | None:
-        return None
-
-    @property
-    def added(self) -> int:
-        """Replicas that are there only later."""
-        return 0
-
     def rows(self, fleet: int, horizon_s: float) -> Iterator[EventRow]:
         """For a fleet of so many when this event begins."""
         raise NotImplementedError
@@ -45,10 +36,6 @@ class Event(Term):
 @dataclass(frozen=True)
 class _OfReplica(Event):
     replica: int = param(PLACE, 0)
-
-    @property
-    def replica_named(self) -> int | None:
-        return self.replica
 
 
 @dataclass(frozen=True)
@@ -110,10 +97,6 @@ class Add(Event):
     name = "add"
     count: int = param(COUNT, 1, most=4096)
 
-    @property
-    def added(self) -> int:
-        return self.count
-
     def rows(self, fleet: int, horizon_s: float) -> Iterator[EventRow]:
         for replica in range(fleet, fleet + self.count):
             yield self.at, START, replica, 1.0
@@ -143,15 +126,20 @@ _KINDS: tuple[type[Event], ...] = (Slow, Crash, Deploy, Add, Remove, Rotate)
 EVENTS = {kind.name: kind for kind in _KINDS}
 
 
+def count_added(events: Sequence[Event]) -> int:
+    """Replicas that are there only later."""
+    return sum(event.count for event in events if isinstance(event, Add))
+
+
 def plan_rows(events: tuple[Event, ...], fleet: int, horizon_s: float) -> list[EventRow]:
     """All of them in time; an event that cannot be is refused."""
     found: list[EventRow] = []
     for event in sorted(events, key=lambda each: each.at):
         if not event.at < horizon_s:
             raise SpecError(f"{event} is after the end of the run, {horizon_s:g} s; run longer, or let it come earlier")
-        if event.replica_named is not None and not event.replica_named < fleet:
-            raise SpecError(f"{event}: there is no replica {event.replica_named}; they are 0 to {fleet - 1}")
+        if isinstance(event, _OfReplica) and not event.replica < fleet:
+            raise SpecError(f"{event}: there is no replica {event.replica}; they are 0 to {fleet - 1}")
         found += event.rows(fleet, horizon_s)
-        fleet += event.added
+        fleet += count_added([event])
     order = np.argsort([row[0] for row in found], kind="stable")
     return [found[place] for place in order]

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from openloop.native.build import native
+from openloop.persistence import SPARE
 from openloop.routing import find_home, forget, learn, learn_home, look
 from openloop.sim.memory import forget_all, hits_of, leave, name_blocks
 from openloop.sim.replica import (
@@ -78,11 +79,10 @@ FULL, REACHED, ENDED = range(3)  # why the loop returned
 SPARE_ROWS = 8
 FOLLOW, AGAIN, COPY, GIVE_UP, LOSE_PATIENCE, ARRIVE, HAPPEN, LOOK = range(8)  # what was put off
 QUEUES, TAIL, GOODPUT = range(3)  # what a scaler looks at
-BUDGET_SPARE = 10  # what a budget allows in any case, for a share of little is nothing
 SHORTEST_S, BINS_PER_OCTAVE = 1e-4, 16  # of the histogram of times to first token
 
 
-def _push(t: Any, time: float, kind: int, number: int, serial: int) -> None:
+def push(t: Any, time: float, kind: int, number: int, serial: int) -> None:
     """A binary heap by time, and by who was first."""
     w = t.world[0]
     place = w.waits
@@ -98,6 +98,10 @@ def _push(t: Any, time: float, kind: int, number: int, serial: int) -> None:
     row.time, row.order, row.kind, row.number, row.serial = time, w.order, kind, number, serial
 
 
+def _sooner(one: Any, other: Any) -> bool:
+    return bool(one.time < other.time or (one.time == other.time and one.order < other.order))
+
+
 def _pop(t: Any) -> None:
     """Take the first off; the caller has read it."""
     w = t.world[0]
@@ -109,12 +113,9 @@ def _pop(t: Any) -> None:
     place = 0
     while 2 * place + 1 < size:
         below = 2 * place + 1
-        if below + 1 < size and (
-            t.later[below + 1].time < t.later[below].time
-            or (t.later[below + 1].time == t.later[below].time and t.later[below + 1].order < t.later[below].order)
-        ):
+        if below + 1 < size and _sooner(t.later[below + 1], t.later[below]):
             below += 1
-        if last.time < t.later[below].time or (last.time == t.later[below].time and last.order < t.later[below].order):
+        if _sooner(last, t.later[below]):
             break
         t.later[place] = t.later[below]
         place = below
@@ -156,12 +157,6 @@ def _new_attempt(t: Any, request: int, kind: int, now: float) -> int:
     return i
 
 
-def _free(t: Any, s: Any) -> None:
-    w = t.world[0]
-    s.where = FREE
-    w.taken -= 1
-
-
 def _end(t: Any, s: Any, status: int, now: float) -> None:
     """The client has its answer, or none; what it does then."""
     w = t.world[0]
@@ -174,7 +169,7 @@ def _end(t: Any, s: Any, status: int, now: float) -> None:
     if status == OK:
         q.done = 1
         if t.later is not None and q.follower >= 0:
-            _push(t, now + t.requests[q.follower].think, FOLLOW, q.follower, 0)
+            push(t, now + t.requests[q.follower].think, FOLLOW, q.follower, 0)
     if t.client is not None:
         if q.live == 1 and s.kind != HEDGE:
             q.first = q.second
@@ -187,19 +182,26 @@ def _end(t: Any, s: Any, status: int, now: float) -> None:
             (status == ERROR and c.on_error) or (status == TIMEOUT and c.on_timeout) or (status == SHED and c.on_shed)
         )
         if wanted and q.done == 0 and q.live == 0 and waves <= c.tries:
-            if w.retries < c.budget * w.requests + BUDGET_SPARE:
+            if w.retries < c.budget * w.requests + SPARE:
                 w.retries += 1
                 longest = min(c.pause * c.factor ** (waves - 1), c.cap)
                 pause = longest * (1 - c.jitter * _chance(w.seed, s.request, q.tries))
-                _push(t, now + pause, AGAIN, s.request, 0)
+                push(t, now + pause, AGAIN, s.request, 0)
+
+
+def _finish(t: Any, s: Any, status: int, now: float) -> None:
+    """No replica has it any more. Its client hears of that, unless it has left."""
+    if s.where != GONE:
+        _end(t, s, status, now)
+    s.where = FREE
+    t.world[0].taken -= 1
 
 
 def _withdraw(t: Any, s: Any, status: int, now: float) -> None:
     """The client leaves; the replica notices at the end of its step."""
     where = s.where
     if where == MOVING:
-        _end(t, s, status, now)
-        _free(t, s)
+        _finish(t, s, status, now)
         return
     m = t.replicas[s.replica]
     if where == WAITING:
@@ -361,22 +363,21 @@ def _send(t: Any, request: int, kind: int, now: float) -> None:
     if t.client is not None:
         c = t.client[0]
         if c.timeout < NEVER:
-            _push(t, now + c.timeout, GIVE_UP, i, s.serial)
+            push(t, now + c.timeout, GIVE_UP, i, s.serial)
         if kind == FIRST_TRY:
             w.requests += 1
             if c.patience < NEVER:
-                _push(t, now + c.patience, LOSE_PATIENCE, request, 0)
+                push(t, now + c.patience, LOSE_PATIENCE, request, 0)
             if w.hedge_after < NEVER:
-                _push(t, now + w.hedge_after, COPY, request, 0)
+                push(t, now + w.hedge_after, COPY, request, 0)
     if r < 0 or _refuses(t, t.replicas[r], s, now):
         s.replica = r if r >= 0 else -1
-        _end(t, s, ERROR if r == -2 else SHED, now)
-        _free(t, s)
+        _finish(t, s, ERROR if r == -2 else SHED, now)
     else:
         _enqueue(t, t.replicas[r], i, now)
 
 
-def _write_run(t: Any, m: Any, step: int, start: float, pace: float, slope: float) -> None:
+def write_run(t: Any, m: Any, step: int, start: float, pace: float, slope: float) -> None:
     w = t.world[0]
     row = t.runs[w.runs]
     row.replica, row.step, row.start, row.pace, row.slope = m.number, step, start, pace, slope
@@ -399,7 +400,7 @@ def _end_steps(t: Any, m: Any, now: float) -> None:
         m.preponed = DONE
         m.kept_step, m.kept_start, m.kept_pace = m.step, m.start, m.pace
     else:
-        _write_run(t, m, m.step, m.start, m.pace, m.slope)
+        write_run(t, m, m.step, m.start, m.pace, m.slope)
     grow(t, m, m.steps)
     n = 0
     while n < m.running and m.soonest <= m.step:
@@ -409,11 +410,8 @@ def _end_steps(t: Any, m: Any, now: float) -> None:
             continue
         s = t.attempts[seat.attempt]
         part(t, m, s, n)
-        if s.where != GONE:
-            _end(t, s, OK, now)
-        else:
-            m.leaving -= 1
-        _free(t, s)
+        m.leaving -= s.where == GONE
+        _finish(t, s, OK, now)
 
 
 def _end_prefill(t: Any, m: Any, now: float) -> None:
@@ -421,7 +419,7 @@ def _end_prefill(t: Any, m: Any, now: float) -> None:
     if m.preponed == DONE:  # the tokens made ahead are spread over the time that the prefill took
         first = m.kept_start + m.kept_pace
         delay = (now - first) / (m.step - m.kept_step)
-        _write_run(t, m, m.kept_step, first - delay, delay, 0.0)
+        write_run(t, m, m.kept_step, first - delay, delay, 0.0)
     m.preponed = NOT_YET
     kept = 0
     for n in range(m.filling):
@@ -448,12 +446,11 @@ def _end_prefill(t: Any, m: Any, now: float) -> None:
             continue
         leave(t, m, s, s.need // m.page, reserved(m, s, s.need))
         if s.made >= s.output:
-            _end(t, s, OK, now)
-            _free(t, s)
+            _finish(t, s, OK, now)
         elif t.later is not None:
             _close(t, s)
             s.where, s.away = MOVING, MOVED
-            _push(t, now + m.transfer + m.transfer_token * s.need, ARRIVE, i, s.serial)
+            push(t, now + m.transfer + m.transfer_token * s.need, ARRIVE, i, s.serial)
     m.filling = kept
 
 
@@ -462,29 +459,21 @@ def _crash(t: Any, m: Any, now: float) -> None:
     if m.phase != IDLE:
         m.busy += now - m.start
     if m.preponed == DONE:
-        _write_run(t, m, m.kept_step, m.kept_start, m.kept_pace, 0.0)
+        write_run(t, m, m.kept_step, m.kept_start, m.kept_pace, 0.0)
     if m.phase == DECODING:
         done = steps_by(m.pace, m.slope, now - m.start, m.steps)
         done -= lasting(m.pace, m.slope, done) > now - m.start
         if done > 0:
-            _write_run(t, m, m.step, m.start, m.pace, m.slope)
+            write_run(t, m, m.step, m.start, m.pace, m.slope)
             m.step += done
     for n in range(m.running):
         s = t.attempts[t.seats[m.number, n].attempt]
         s.ran = m.step - s.begin
-        if s.where != GONE:
-            _end(t, s, ERROR, now)
-        _free(t, s)
+        _finish(t, s, ERROR, now)
     for n in range(m.filling):
-        s = t.attempts[t.seats[m.number, n].filling]
-        if s.where != GONE:
-            _end(t, s, ERROR, now)
-        _free(t, s)
+        _finish(t, t.attempts[t.seats[m.number, n].filling], ERROR, now)
     while m.root >= 0:
-        s = t.attempts[take(t, m)]
-        if s.where != GONE:
-            _end(t, s, ERROR, now)
-        _free(t, s)
+        _finish(t, t.attempts[take(t, m)], ERROR, now)
     for n in range(t.residue.shape[1]):
         t.residue[m.number, n] = 0
     m.running = m.filling = m.slots = m.leaving = m.waiting = m.backlog = 0
@@ -513,7 +502,7 @@ def _happen(t: Any, number: int, now: float) -> None:
     w = t.world[0]
     e = t.events[number]
     if now + e.every < e.until:
-        _push(t, now + e.every, HAPPEN, number, 0)
+        push(t, now + e.every, HAPPEN, number, 0)
     m = t.replicas[e.replica]
     if (e.kind == CRASH and m.up != 1) or (e.kind == START and m.up == 0 and m.crashed == 0 and e.value == 0):
         return  # it had been taken away, and what is not there does not come back
@@ -568,7 +557,7 @@ def _look(t: Any, now: float) -> None:
         m = t.replicas[down]
         m.up_since = m.up_since if m.crashed else now
         m.up, m.slow = 2, 1.0
-        _push(t, now + c.delay, HAPPEN, len(t.events) - len(t.replicas) + down, 0)
+        push(t, now + c.delay, HAPPEN, len(t.events) - len(t.replicas) + down, 0)
         _note(t, SCALE_OUT, down, now, 0.0)
     elif not more and ready > c.least and requests < c.idle * ready and coming == 0:
         m = t.replicas[last]
@@ -577,7 +566,7 @@ def _look(t: Any, now: float) -> None:
         if m.phase == IDLE:
             _stop(m, now)
     if w.live > 0 or w.waits > 0 or w.arrived < w.scheduled:
-        _push(t, now + c.every, LOOK, 0, 0)
+        push(t, now + c.every, LOOK, 0, 0)
 
 
 def _put_off(t: Any, now: float) -> None:
@@ -601,8 +590,7 @@ def _put_off(t: Any, now: float) -> None:
                     if best < 0 or m.waiting + m.running < t.replicas[best].waiting + t.replicas[best].running:
                         best = r
             if best < 0:
-                _end(t, s, ERROR, now)
-                _free(t, s)
+                _finish(t, s, ERROR, now)
             else:
                 _enqueue(t, t.replicas[best], number, now)
     elif t.client is not None:
@@ -614,12 +602,7 @@ def _put_off(t: Any, now: float) -> None:
             q = t.requests[number]
             s = t.attempts[q.first]
             waiting = q.live > 0 and q.done == 0 and s.answered != s.answered
-            if (
-                waiting
-                and kind == COPY
-                and q.live == 1
-                and w.hedges < t.client[0].hedge_budget * w.requests + BUDGET_SPARE
-            ):
+            if waiting and kind == COPY and q.live == 1 and w.hedges < t.client[0].hedge_budget * w.requests + SPARE:
                 w.hedges += 1
                 _send(t, number, HEDGE, now)
             elif waiting and kind == LOSE_PATIENCE:
@@ -676,7 +659,7 @@ def advance(t: Any, until: float) -> int:
                 if m.leaving > 0:
                     purge(t, m)
                 if m.preponed == DONE and m.filling == 0:  # who was to be prefilled has left
-                    _write_run(t, m, m.kept_step, m.kept_start, m.kept_pace, 0.0)
+                    write_run(t, m, m.kept_step, m.kept_start, m.kept_pace, 0.0)
                     m.preponed = NOT_YET
             plan_step(t, m, now)
             w.taken -= m.freed
@@ -684,8 +667,7 @@ def advance(t: Any, until: float) -> int:
             while m.refused >= 0:
                 s = t.attempts[m.refused]
                 m.refused = s.left
-                _end(t, s, SHED, now)
-                _free(t, s)
+                _finish(t, s, SHED, now)
             if m.draining == 2 and m.phase == IDLE:
                 _stop(m, now)
         elif due == now:

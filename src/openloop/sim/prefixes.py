@@ -12,7 +12,7 @@ from openloop.native.build import native
 from openloop.workload import Demand
 
 
-def block_names(demand: Demand, size: int, salt: Ints | None = None) -> tuple[Ints, Ints, Ints, Ints]:
+def block_names(demand: Demand, size: int, salt: Ints | None) -> tuple[Ints, Ints, Ints, Ints]:
     """Names end to end; and for each request where its names begin, how many there are, and how many are its prompt's.
 
     `salt` keeps the caches of tenants apart.
@@ -20,15 +20,14 @@ def block_names(demand: Demand, size: int, salt: Ints | None = None) -> tuple[In
     pieces = demand.pieces
     count = len(demand)
     answers = np.full(count, -1) if demand.answer is None else np.asarray(demand.answer, np.int64)
-    owned = np.where(demand.answer is None, 0, demand.output_tokens) if count else np.empty(0, np.int64)
+    owned = np.zeros(count, np.int64) if demand.answer is None else np.asarray(demand.output_tokens, np.int64)
     most = (demand.prompt_tokens + owned) // size
     starts = np.concatenate([[0], np.cumsum(most)])
     names = np.empty(int(starts[-1]), np.int64)
     named, of_prompt = np.zeros(count, np.int64), np.zeros(count, np.int64)
     salted = np.zeros(count, np.int64) if salt is None else np.asarray(salt, np.int64)
     _name(
-        pieces.starts, pieces.identity, pieces.tokens, answers, np.asarray(owned, np.int64), salted, starts, size,
-        names, named, of_prompt,
+        pieces.starts, pieces.identity, pieces.tokens, answers, owned, salted, starts, size, names, named, of_prompt
     )  # fmt: skip
     return names, starts[:-1], named, of_prompt
 

@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from openloop.arrays import Bools, Floats
+from openloop.arrays import Bools, Floats, Ints
 from openloop.records import Run, ints
 from openloop.seeds import stream
 from openloop.terms import NUMBER, SHARE, Term, param, read_term
@@ -28,8 +28,12 @@ class QualityModel(Term):
     numeric: float = param(SHARE, 0.05)
     factor: float = param(NUMBER, 1.0)
 
-    def chance(self, tail: Bools) -> Floats:
-        return np.where(tail, max(self.fail, min(self.tail * self.factor, 1.0)), self.fail)
+    def draw(self, late: Bools, rng: np.random.Generator) -> tuple[Ints, Floats]:
+        """Of each request the slices that it belongs to (1: numeric, 2: rare, 3: both), and the chance that its answer
+        fails; `late`: it is a late turn."""
+        rare, numeric = (rng.random(len(late)) < share for share in (self.rare, self.numeric))
+        in_tail = max(self.fail, min(self.tail * self.factor, 1.0))
+        return numeric + 2 * rare, np.where(rare | numeric | late, in_tail, self.fail)
 
 
 def read_quality(text: str) -> QualityModel:
@@ -47,12 +51,10 @@ def label(run: Run, model: QualityModel, seed: int = 0) -> Run:
 
 def labelled(batch: pa.RecordBatch, model: QualityModel, rng: np.random.Generator) -> pa.RecordBatch:
     """The same rows with labels."""
-    count = batch.num_rows
-    rare, numeric = (rng.random(count) < share for share in (model.rare, model.numeric))
-    late = ints(batch, "turn") >= LATE_TURN
-    good = rng.random(count) >= model.chance(rare | numeric | late)
+    slices, chance = model.draw(ints(batch, "turn") >= LATE_TURN, rng)
+    good = rng.random(batch.num_rows) >= chance
     ok = np.array(batch.column("status").to_pylist()) == "ok"
-    names = np.array(["", *SLICES])[numeric + 2 * rare]
+    names = np.array(["", *SLICES])[slices]
     columns = {
         "quality": pa.array(good, mask=~ok),
         "quality_score": pa.array(good.astype(np.float64), mask=~ok),

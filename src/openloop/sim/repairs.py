@@ -4,8 +4,7 @@ Whether an answer fails is a matter of chance, so it can be drawn before anythin
 the answer that it repairs is there, as the next turn of a conversation is, and the loop serves it like any other.
 """
 
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -13,7 +12,7 @@ from openloop.arrays import Bools, Ints
 from openloop.persistence import Repair
 from openloop.sim.quality import LATE_TURN, QualityModel
 from openloop.workload import Demand
-from openloop.workload.demand import ASSISTANT, USER, Pieces
+from openloop.workload.demand import ASSISTANT, USER, Pieces, one_after_the_other
 
 CORRECTION_TOKENS = 20
 FRESH = 1 << 60  # identities that no workload has
@@ -28,7 +27,7 @@ class Repaired:
     origin: Ints
     wave: Ints
     good: Bools
-    slices: Ints  # 1: numeric, 2: rare, 3: both
+    slices: Ints  # as QualityModel draws them
 
     @property
     def requests(self) -> int:
@@ -40,10 +39,8 @@ def with_repairs(
 ) -> Repaired:
     """`part` tells the parts of one workload apart."""
     count = len(demand)
-    rare, numeric = (rng.random(count) < share for share in (model.rare, model.numeric))
     late = np.zeros(count, np.bool_) if demand.turn is None else demand.turn >= LATE_TURN
-    chance = model.chance(rare | numeric | late)
-    slices = (numeric + 2 * rare).astype(np.int64)
+    slices, chance = model.draw(late, rng)
     origin, wave, good = np.arange(count), np.zeros(count, np.int64), rng.random(count) >= chance
     newest = np.arange(count)  # the last attempt at each
     failed = np.flatnonzero(~good)
@@ -89,32 +86,27 @@ def _named(demand: Demand, those: Ints, first: int) -> Demand:
 
 def _asked_again(demand: Demand, those: Ints, first: int) -> Demand:
     """The demand, and behind it each of those with its answer and a correction."""
+    assert demand.after is not None
     assert demand.answer is not None
-    said = first + np.arange(len(those))
+    count = len(those)
+    said = first + np.arange(count)
     answer = demand.answer.copy()
     answer[those] = said  # what the next turn repeats is the answer that is better
-    demand = replace(demand, answer=answer)
-    before = demand.pieces.take(those)
+    again = demand.take(those)
+    before = again.pieces
     places = np.repeat(before.starts[1:], 2)
     added = {
-        "identity": np.stack([said, np.full(len(those), -1)], axis=1),
-        "tokens": np.stack([demand.output_tokens[those], np.full(len(those), CORRECTION_TOKENS)], axis=1),
-        "role": np.tile(np.array([ASSISTANT, USER], np.int8), (len(those), 1)),
+        "identity": np.stack([said, np.full(count, -1)], axis=1),
+        "tokens": np.stack([again.output_tokens, np.full(count, CORRECTION_TOKENS)], axis=1),
+        "role": np.tile(np.array([ASSISTANT, USER], np.int8), (count, 1)),
     }
     longer = {name: np.insert(getattr(before, name), places, values.ravel()) for name, values in added.items()}
-    pieces = Pieces(before.starts + 2 * np.arange(len(those) + 1), **longer)
-    columns: dict[str, Any] = {
-        each.name: np.concatenate([getattr(demand, each.name), getattr(demand, each.name)[those]])
-        for each in fields(demand)
-        if isinstance(getattr(demand, each.name), np.ndarray)
-    }
-    columns["due_s"][len(demand) :] = np.nan
-    columns["think_s"][len(demand) :] = 0.0
-    columns["after"][len(demand) :] = those
-    columns["answer"][len(demand) :] = -1
-    old = demand.pieces
-    joined = Pieces(
-        np.concatenate([old.starts, old.starts[-1] + pieces.starts[1:]]),
-        *(np.concatenate([getattr(old, name), getattr(pieces, name)]) for name in ("identity", "tokens", "role")),
+    again = replace(
+        again,
+        due_s=np.full(count, np.nan),
+        pieces=Pieces(before.starts + 2 * np.arange(count + 1), **longer),
+        think_s=np.zeros(count),
+        answer=np.full(count, -1),
     )
-    return replace(demand, pieces=joined, **columns)
+    whole = one_after_the_other(replace(demand, answer=answer), again)
+    return replace(whole, after=np.append(demand.after, those))

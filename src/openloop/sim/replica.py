@@ -63,15 +63,18 @@ def cut(m: Any, now: float) -> None:
         m.next = m.start + lasting(m.pace, m.slope, m.steps)
 
 
+def _before(one: Any, other: Any) -> bool:
+    """By key, and of equal keys who came first."""
+    return bool(one.key < other.key or (one.key == other.key and one.serial < other.serial))
+
+
 def _meld(t: Any, one: int, other: int) -> int:
-    """Two skew heaps as one; the least key on top, and of equal keys who came first."""
+    """Two skew heaps as one."""
     if one < 0:
         return other
     if other < 0:
         return one
-    if t.attempts[other].key < t.attempts[one].key or (
-        t.attempts[other].key == t.attempts[one].key and t.attempts[other].serial < t.attempts[one].serial
-    ):
+    if _before(t.attempts[other], t.attempts[one]):
         one, other = other, one
     root = one
     while True:
@@ -80,9 +83,7 @@ def _meld(t: Any, one: int, other: int) -> int:
         if rest < 0:
             t.attempts[one].left = other
             return root
-        if t.attempts[other].key < t.attempts[rest].key or (
-            t.attempts[other].key == t.attempts[rest].key and t.attempts[other].serial < t.attempts[rest].serial
-        ):
+        if _before(t.attempts[other], t.attempts[rest]):
             t.attempts[one].left = other
             one, other = other, rest
         else:
@@ -333,8 +334,7 @@ def _make_room(t: Any, m: Any) -> None:
     """Who came last goes back to those who wait; its tokens are computed again, or brought back."""
     last = 0
     for n in range(1, m.running):
-        s, rival = t.attempts[t.seats[m.number, n].attempt], t.attempts[t.seats[m.number, last].attempt]
-        if s.key > rival.key or (s.key == rival.key and s.serial > rival.serial):
+        if _before(t.attempts[t.seats[m.number, last].attempt], t.attempts[t.seats[m.number, n].attempt]):
             last = n
     i = t.seats[m.number, last].attempt
     s = t.attempts[i]

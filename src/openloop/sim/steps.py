@@ -137,15 +137,6 @@ class Preset:
     derivation: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class _Factors:
-    """What a real engine reaches of a data sheet."""
-
-    reading: float  # share of the bandwidth, when weights are read
-    computing: float  # share of the operations, in a prefill
-    sequence: float  # seconds per sequence and step, besides its context
-
-
 def preset(model: str, gpu: str, tp: int = 1) -> Preset:
     """By measured steps where there are some, or else by data sheets and what measured ones reach of them."""
     if model not in MODELS:
@@ -194,23 +185,23 @@ def _from_steps(shape: Model, device: Gpu, tp: int, seen: Measured) -> tuple[Ste
 
 
 def _from_sheets(shape: Model, device: Gpu, tp: int) -> tuple[StepTime, list[str]]:
-    reached = _factors()
-    floor = shape.weight_bytes / tp / (device.bandwidth * reached.reading)
-    token = 2 * shape.parameters / tp / (device.flops * reached.computing)
+    reading, computing, sequence = _reached()
+    floor = shape.weight_bytes / tp / (device.bandwidth * reading)
+    token = 2 * shape.parameters / tp / (device.flops * computing)
     context = shape.kv_bytes / tp / (device.bandwidth * _READING)
     attention = shape.pair_flops / tp / (device.flops * _COMPUTING)
-    found = StepTime(floor, token, context, attention, reached.sequence)
+    found = StepTime(floor, token, context, attention, sequence)
     return found, [
         f"no measured steps of {shape.name} on {tp} x {device.name}: from data sheets, by what the measured ones reach "
         "of theirs (medians); such a figure may be off by a quarter",
-        f"floor = {shape.weight_bytes / tp / 1e9:.2f} GB / ({reached.reading:.0%} of {device.bandwidth / 1e12:g} TB/s)"
+        f"floor = {shape.weight_bytes / tp / 1e9:.2f} GB / ({reading:.0%} of {device.bandwidth / 1e12:g} TB/s)"
         f" = {1e3 * floor:.2f} ms",
-        f"token = {2 * shape.parameters / tp:.3g} operations / ({reached.computing:.0%} of"
+        f"token = {2 * shape.parameters / tp:.3g} operations / ({computing:.0%} of"
         f" {device.flops / 1e12:g} TFLOP/s) = {1e6 * token:.2f} us",
         f"context = {shape.kv_bytes / tp:,.0f} bytes / ({_READING:.0%} of the bandwidth) ="
         f" {1e9 * context:.2f} ns per token",
         f"attention = {shape.pair_flops / tp:.3g} operations / ({_COMPUTING:.0%}) = {1e9 * attention:.4f} ns per pair",
-        f"sequence = {1e6 * reached.sequence:.1f} us, the median of the measured ones",
+        f"sequence = {1e6 * sequence:.1f} us, the median of the measured ones",
     ]
 
 
@@ -218,8 +209,9 @@ _READING = 0.8  # of the bandwidth, when keys and values are read: kernels for i
 _COMPUTING = 0.5  # of the operations, in attention
 
 
-def _factors() -> _Factors:
-    """Medians over what was measured."""
+def _reached() -> tuple[float, float, float]:
+    """What real engines reach of a data sheet, as medians over what was measured: the share of the bandwidth when
+    weights are read, and of the operations in a prefill; and seconds per sequence and step, besides its context."""
     reading, computing, sequence = [], [], []
     for (model, gpu, tp), seen in MEASURED.items():
         shape, device = MODELS[model], GPUS[gpu]
@@ -227,7 +219,7 @@ def _factors() -> _Factors:
         reading.append(shape.weight_bytes / tp / device.bandwidth / step.floor)
         computing.append(2 * shape.parameters / tp / device.flops / step.token)
         sequence.append(step.sequence)
-    return _Factors(median(reading), median(computing), median(sequence))
+    return median(reading), median(computing), median(sequence)
 
 
 def explain(found: Preset) -> Iterator[str]:

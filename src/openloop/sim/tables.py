@@ -1,20 +1,9 @@
 """The tables that the compiled loop works on: few and wide, because each array that is handed to a compiled function
 costs time; rows are records, because a field of a row is one address."""
 
-from typing import Any
-
 import numpy as np
 
-
-def _row(whole: str, real: str = "") -> np.dtype[Any]:
-    return np.dtype(
-        [*((name, np.int64) for name in whole.split()), *((name, np.float64) for name in real.split())], align=True
-    )
-
-
-def records(kind: np.dtype[Any], *shape: int) -> Any:
-    return np.zeros(shape, kind).view(np.recarray)
-
+from openloop.arrays import row_kind
 
 # How a batch is put together; in which order requests are taken into it; what a replica is there for.
 STATIC, PREFILL_FIRST, CHUNKED, PREPONE = range(4)
@@ -34,7 +23,7 @@ FIRST_TRY, RETRY, HEDGE = range(3)
 # What happens to a fleet at a given time, by plan or by a rule.
 SLOW, CRASH, START, DRAIN, ROTATE, SCALE_OUT, SCALE_IN = range(7)
 
-REQUEST = _row(
+REQUEST = row_kind(
     "prompt output follower "  # tokens; the request that comes after its answer, or -1
     "names named named_prompt "  # where the hashes of its blocks begin, how many there are, how many of the prompt
     "session tenant tries copies live done "
@@ -42,7 +31,7 @@ REQUEST = _row(
     "due think within",  # due NaN: `think` after the answer to the one before; within: its first token is wanted
 )
 
-ATTEMPT = _row(
+ATTEMPT = row_kind(
     "serial request kind attempt replica status where "
     "prompt output names named named_prompt salt "
     "left right "  # in the heap of those that wait
@@ -58,7 +47,7 @@ ATTEMPT = _row(
     "first",  # of the last stretch: when the token that a prefill made came; NaN: there is none
 )
 
-REPLICA = _row(
+REPLICA = row_kind(
     "number batching order sheds sequences tokens page padding blocks watermark ahead longest drafts role limited "
     "limit root waiting backlog running filling slots free step soonest phase steps preponed leaving freed refused "
     "first last unused spares salt up draining crashed "  # first and last in line; draining 2: then it is gone
@@ -71,26 +60,26 @@ REPLICA = _row(
     "admitted gap",  # when somebody was last taken from a queue, and how long that takes on average
 )
 
-SEAT = _row("attempt end filling")  # who decodes and when it is done; and, beside it, who is prefilled
+SEAT = row_kind("attempt end filling")  # who decodes and when it is done; and, beside it, who is prefilled
 BLOCK = np.dtype(  # of memory, with a name: small, because they are many
     [("name", np.int64), ("stamp", np.int64), ("chain", np.int32), ("users", np.int32), ("spare", np.int32)], align=True
 )
-LINE = _row("block stamp")  # of those that nobody uses, in the order in which they will be forgotten
-LATER = _row("order kind number serial", "time")
-RUN = _row("replica step", "start pace slope")  # from this step on, step j lasts pace + slope * j
-SEGMENT = _row("serial replica step steps", "first")  # tokens of an attempt that moved or had to make room
-EVENT = _row("kind replica", "time value every until")  # again every so often, until then
-LOG = _row("kind replica", "time value")
-WORLD = _row(
+LINE = row_kind("block stamp")  # of those that nobody uses, in the order in which they will be forgotten
+LATER = row_kind("order kind number serial", "time")
+RUN = row_kind("replica step", "start pace slope")  # from this step on, step j lasts pace + slope * j
+SEGMENT = row_kind("serial replica step steps", "first")  # tokens of an attempt that moved or had to make room
+EVENT = row_kind("kind replica", "time value every until")  # again every so often, until then
+LOG = row_kind("kind replica", "time value")
+WORLD = row_kind(
     "arrived scheduled waits order runs segments ended events live taken spare serial seed requests retries hedges "
     "answered answers slow ends good "  # the last four since a scaler looked
     "exact stride",  # for routing: whether caches say what they have; blocks behind one name in its index
     "now bucket bucket_time hedge_after "
     "viewed view_every",  # when routing saw the replicas last, and how often it does; 0: always
 )
-CLIENT = _row(
+CLIENT = row_kind(
     "tries on_error on_timeout on_shed",
     "timeout patience pause factor cap jitter budget hedge_after hedge_percentile hedge_budget "
     "bucket_rate bucket_burst tail",
 )
-SCALER = _row("signal least most", "target every delay share idle")
+SCALER = row_kind("signal least most", "target every delay share idle")

@@ -21,7 +21,7 @@ from openloop.sim.fleet import present_keys, read_fleet, simulate_fleet
 from openloop.slo import E2E, TPOT, TTFT, Objectives, read_slo
 from openloop.spec import plain, read_json, suggest
 from openloop.tune.search import first_places, next_places
-from openloop.tune.space import Space
+from openloop.tune.space import Place, Space
 
 ASKED, TRIALS, BEST_FLEET = "tune.json", "trials.jsonl", "best.yaml"
 ROUND = 4  # tried at a time, whatever the number of cores: the same seed finds the same
@@ -29,8 +29,6 @@ FIRST_SHARE, LAST_SHARE = 0.35, 0.4  # of the trials: spread out before any is c
 WARM_UP = 0.2  # of the time
 CONFIRM, FRESH = 3, 2  # best ones, each simulated with so many fresh seeds
 TARGET = 0.99
-
-Place = tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -130,10 +128,8 @@ def tune(
         scenario.seed,
     )
     store = _Store(None if out is None else Path(out), asked)
-    search = _Search(space, scenario, objectives, maximize, attain, budget, store, watch)
     with _pool(processes or len(os.sched_getaffinity(0))) as simulate:
-        search.simulate = simulate
-        return search.run()
+        return _Search(space, scenario, objectives, maximize, attain, budget, store, watch, simulate).run()
 
 
 def _default_trials(size: int) -> int:
@@ -149,25 +145,20 @@ Call = tuple[dict[str, Any], Scenario, Sequence[int]]
 Simulate = Callable[[list[Call]], Iterator[tuple[int, Any]]]
 
 
+@dataclass(frozen=True)
 class _Search:
+    space: Space
+    scenario: Scenario
+    objectives: Objectives
+    maximize: str
+    attain: float
+    budget: int
+    store: "_Store"
+    watch: Watch | None
     simulate: Simulate
 
-    def __init__(
-        self,
-        space: Space,
-        scenario: Scenario,
-        objectives: Objectives,
-        maximize: str,
-        attain: float,
-        budget: int,
-        store: "_Store",
-        watch: Watch | None,
-    ) -> None:
-        self.space, self.scenario, self.objectives = space, scenario, objectives
-        self.maximize, self.attain, self.budget = maximize, attain, budget
-        self.store, self.watch = store, watch
-        self.tail = _tail_of(objectives)
-        self.value = MAXIMIZED[maximize]
+    def value(self, trial: Trial) -> float:
+        return MAXIMIZED[self.maximize](trial)
 
     def run(self) -> Tuning:
         stopped = "done"
@@ -217,7 +208,7 @@ class _Search:
         calls: list[Call] = [(self.space.fleet(place), self.scenario, seeds) for place in todo]
         for number, result in self.simulate(calls):
             place = todo[number]
-            trial = trial_of(place, self.space.chosen(place), fresh, result, self.tail)
+            trial = trial_of(place, self.space.chosen(place), fresh, result, _tail_of(self.objectives))
             self.store.keep(trial)
             if self.watch:
                 self.watch(min(done + number + 1, self.budget), self.budget, trial)
@@ -237,13 +228,13 @@ class _Search:
         return Tuning(
             maximize=self.maximize,
             slo=str(self.objectives),
-            tail=self.tail,
+            tail=_tail_of(self.objectives),
             rate=str(self.scenario.arrivals),
             seconds=self.scenario.horizon_s,
             size=self.space.size,
             trials=tuple(searched),
             simulations=runs,
-            front=tuple(_front([each for each in searched if each.refused is None])),
+            front=tuple(_front([each for each in searched if self._meets(each)])),
             best=best,
             best_value=value,
             best_interval=interval,

@@ -16,8 +16,8 @@ import numpy as np
 
 from openloop.arrays import Floats
 from openloop.seeds import stream
+from openloop.tune.space import Place
 
-Place = tuple[int, ...]
 Worth = tuple[float, ...]  # what a place brings; what comes later in it decides between equals
 
 ALL = 20_000  # places that are weighed; of more, so many drawn ones and the neighbours of the best

@@ -70,11 +70,10 @@ def read_space(fleet: str | Path | dict[str, Any], space: str | Path | dict[str,
         if str(name).split(".")[0] not in known:
             raise SpecError(f"{where}: a fleet has no key {name!r} to search{suggest(str(name), known)}")
         values[str(name)] = _values(where, str(name), given)
-    found = Space(base, values)
-    for place, (name, each) in enumerate(values.items()):
-        for number in range(len(each)):
-            _try(found, place, number, f"{where}: {name}: {each[number]!r}")
-    return found
+    for name, each in values.items():
+        for value in each:
+            _try(base, name, value, f"{where}: {name}: {value!r}")
+    return Space(base, values)
 
 
 def _values(where: str, name: str, given: Any) -> tuple[Any, ...]:
@@ -104,11 +103,10 @@ def _range(where: str, name: str, given: dict[str, Any]) -> list[Any]:
     return found
 
 
-def _try(space: Space, place: int, number: int, where: str) -> None:
+def _try(base: dict[str, Any], name: str, value: Any, where: str) -> None:
     """One value, on its own: an error that it causes names it."""
-    raw = copy.deepcopy(space.base)
-    name = list(space.values)[place]
-    _put(raw, name.split("."), list(space.values.values())[place][number], name)
+    raw = copy.deepcopy(base)
+    _put(raw, name.split("."), value, name)
     try:
         msgspec.convert(raw, FleetSpec)  # others may be needed with it: only its own form is checked
     except msgspec.ValidationError as error:

@@ -5,16 +5,16 @@ from typing import Any
 
 import numpy as np
 
-from openloop.arrays import Bools, Floats
+from openloop.arrays import Floats
 from openloop.records import MISSING, Now
 from openloop.records.tail import MOST_ROWS, Tail
-from openloop.report.figures import gate_rules
+from openloop.report.figures import gate_rules, waits_of
 from openloop.report.marks import Axis, Curve, Figure, Panel
-from openloop.report.page import Number, Report, Section
+from openloop.report.page import Number, Report, Section, number
 from openloop.score.judged import judge_run
 from openloop.score.scope import Scope
 from openloop.score.scorer import objectives_of
-from openloop.slo import E2E, SLO, TTFT, Objectives, parse_slo
+from openloop.slo import SLO, Objectives, parse_slo
 from openloop.units import format_seconds
 
 RECENT_S = 10.0
@@ -35,14 +35,13 @@ def live_report(tail: Tail, slo: str | None = None) -> Report:
     ended = np.where(scope.left_ns != MISSING, scope.left_ns, scope.due_ns) / 1e9
     until = now.seconds if now else float(ended.max())
     data = {"rows": tail.rows, "slo": str(objectives), "seconds": until, **_lately(scope, ended, until, now)}
-    what = "TTFT" if _streamed(scope) else "E2E"
     flights = [(look.seconds, look.in_flight) for look in tail.looks]
     judged = f" Of {tail.rows:,} attempts the latest {MOST_ROWS:,} are judged." if tail.rows > MOST_ROWS else ""
     section = Section(
         "live",
         "As it goes",
         "The last two minutes, second by second.",
-        [_figure(scope, ended, until, flights, what)],
+        [_figure(scope, ended, until, flights)],
         "Counted when requests end, so that what is in flight is not yet in goodput; the score at the end "
         f"counts everything that was due. In flight is known since this page was opened.{judged}",
     )
@@ -53,7 +52,7 @@ def live_report(tail: Tail, slo: str | None = None) -> Report:
         "live",
         f"{format_seconds(until)}{total}, {tail.rows:,} attempts ended",
         [f"Held against {objectives}." if str(objectives) else "There is no SLO: whatever is answered counts."],
-        list(_numbers(data, what)),
+        list(_numbers(data, waits_of(scope)[0])),
         [section],
         data,
     )
@@ -63,6 +62,7 @@ def _lately(scope: Scope, ended: Floats, until: float, now: Now | None) -> dict[
     """What ended in the last seconds."""
     recent, seconds = ended > until - RECENT_S, min(RECENT_S, max(until, 1e-9))
     accepted, completed = scope.judgement.accepted[recent], recent & scope.deliveries.ok
+    waits = waits_of(scope)[1][completed]
     return {
         "due": now.due if now else None,
         "in_flight": now.in_flight if now else None,
@@ -70,44 +70,36 @@ def _lately(scope: Scope, ended: Floats, until: float, now: Now | None) -> dict[
         "ended_rps": float(recent.sum()) / seconds,
         "goodput_rps": float(accepted.sum()) / seconds,
         "attainment": float(accepted.mean()) if recent.any() else None,
-        "p50_s": _quantile(scope, completed, 0.5),
-        "p99_s": _quantile(scope, completed, 0.99),
+        "p50_s": _quantile(waits, 0.5),
+        "p99_s": _quantile(waits, 0.99),
         "recent": int(recent.sum()),
     }
 
 
 def _numbers(data: dict[str, Any], what: str) -> Iterator[tuple[str, Number, str]]:
     lately, few = f"over the last {RECENT_S:g} s", "" if data["recent"] >= ENOUGH else "*"
-    yield "goodput", Number(data["goodput_rps"], "rate", "goodput_rps"), lately
-    yield "ended", Number(data["ended_rps"], "rate", "ended_rps"), lately
-    yield "offered", Number(data["offered_rps"], "rate", "offered_rps"), "since it began"
-    yield "in flight", Number(data["in_flight"], "count", "in_flight"), "now"
-    yield "attainment", Number(data["attainment"], "share", "attainment"), f"of {data['recent']:,} that ended lately"
-    yield f"p50 {what}", Number(data["p50_s"], "seconds", "p50_s"), lately
-    yield f"p99 {what}", Number(data["p99_s"], "seconds", "p99_s", few), lately
+    yield "goodput", number(data, "goodput_rps", "rate"), lately
+    yield "ended", number(data, "ended_rps", "rate"), lately
+    yield "offered", number(data, "offered_rps", "rate"), "since it began"
+    yield "in flight", number(data, "in_flight", "count"), "now"
+    yield "attainment", number(data, "attainment", "share"), f"of {data['recent']:,} that ended lately"
+    yield f"p50 {what}", number(data, "p50_s", "seconds"), lately
+    yield f"p99 {what}", number(data, "p99_s", "seconds", mark=few), lately
 
 
-def _streamed(scope: Scope) -> bool:
-    return bool((scope.deliveries.delivered > 0).any())
+def _quantile(waits: Floats, share: float) -> float | None:
+    known = waits[~np.isnan(waits)]
+    return float(np.quantile(known, share)) if len(known) else None
 
 
-def _waits(scope: Scope) -> Floats:
-    return scope.answers.ttft_s if _streamed(scope) else scope.answers.e2e_s
-
-
-def _quantile(scope: Scope, which: Bools, share: float) -> float | None:
-    values = _waits(scope)[which]
-    values = values[~np.isnan(values)]
-    return float(np.quantile(values, share)) if len(values) else None
-
-
-def _figure(scope: Scope, ended: Floats, until: float, flights: list[tuple[float, int]], what: str) -> Figure:
+def _figure(scope: Scope, ended: Floats, until: float, flights: list[tuple[float, int]]) -> Figure:
     first = max(int(until) - SHOWN_S, 0)
     edges = np.arange(first, max(int(until) - 1, first + 1) + 1, dtype=float)  # what ended just now is not written yet
     slot = np.searchsorted(edges, ended, side="right") - 1
-    waits, ok, slots = _waits(scope), scope.deliveries.ok & ~np.isnan(_waits(scope)), len(edges) - 1
-    all_, good = (np.histogram(ended[which], edges)[0].astype(float) for which in (ok | True, scope.judgement.accepted))
-    each = [waits[ok & (slot == place)] for place in range(slots)]
+    what, waits, gate = waits_of(scope)
+    ok = scope.deliveries.ok & ~np.isnan(waits)
+    all_, good = (np.histogram(times, edges)[0].astype(float) for times in (ended, ended[scope.judgement.accepted]))
+    each = [waits[ok & (slot == place)] for place in range(len(edges) - 1)]
     p50, p99 = (np.array([np.quantile(x, q) if len(x) else np.nan for x in each]) for q in (0.5, 0.99))
     shown = [(at, count) for at, count in flights if at >= first]
     panels = [
@@ -124,7 +116,7 @@ def _figure(scope: Scope, ended: Floats, until: float, flights: list[tuple[float
             [
                 Curve("p50", edges[:-1], p50, "blue"),
                 Curve("p99", edges[:-1], p99, "red", few=np.array([len(x) < ENOUGH for x in each], np.bool_)),
-                *gate_rules(scope.run.slos, TTFT if what == "TTFT" else E2E),
+                *gate_rules(scope.run.slos, gate),
             ],
             140,
         ),

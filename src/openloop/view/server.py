@@ -1,8 +1,9 @@
-"""The page's server: the standard library's, on loopback unless somebody says otherwise and brings a token."""
+"""The page and its server: the standard library's, on loopback unless somebody says otherwise and brings a token."""
 
 import hmac
 import ipaddress
 import json
+import math
 import secrets
 import socket
 import time
@@ -17,13 +18,25 @@ from urllib.parse import parse_qs, quote, unquote, urlsplit
 from openloop.errors import OpenloopError, SpecError
 from openloop.report.html import TOP, asset, body, document
 from openloop.report.page import Report
+from openloop.slo import Objectives, SLOGate
 from openloop.spec import plain
-from openloop.view.pages import controls, list_page
+from openloop.units import format_seconds
 from openloop.view.shelf import Shelf
 
 COOKIE = "openloop-token"
 LONGEST = 2000  # letters of a question
 PATIENCE_S = 30.0
+COLUMNS = {
+    "name": "name",
+    "verdict": "verdict",
+    "offered": "offered (frontier: knee)",
+    "goodput": "goodput (frontier: peak)",
+    "attainment": "attainment",
+    "p99": "p99",
+    "requests": "requests",
+    "model": "model",
+    "started": "started",
+}
 
 
 class ViewServer(ThreadingHTTPServer):
@@ -140,22 +153,64 @@ def _asked(query: dict[str, str]) -> dict[str, Any]:
     return {"slo": query.get("slo") or None, "request": request, "point": point}
 
 
+def _list(_: Shelf, __: dict[str, str]) -> str:
+    """What is there; the page asks for it itself."""
+    heads = "".join(
+        f"<th{'' if key in ('name', 'verdict', 'model', 'started') else ' class=n'}>"
+        f'<button type="button" data-sort="{key}">{escape(words)}</button></th>'
+        for key, words in COLUMNS.items()
+    )
+    return _page(
+        "openloop",
+        f'{TOP}<main><h1 id="folder">Runs and frontiers</h1><form class="controls" id="filter">'
+        '<label>Show those with <input id="words" type="search" placeholder="name, model, verdict"></label>'
+        '<label><input id="valid" type="checkbox"> valid ones only</label>'
+        '<button type="button" id="compare" disabled>Compare two</button></form>'
+        f'<div class="table" tabindex="0" role="region" aria-label="Runs and frontiers"><table id="list"><thead><tr>'
+        f'<th><span class="hide">choose</span></th>{heads}</tr></thead><tbody></tbody></table></div>'
+        '<p class="note" id="state" role="status">Reading the folder</p></main><div id="tip" hidden></div>',
+    )
+
+
+def _page(title: str, inside: str) -> str:
+    return document(title, inside, [asset("page.js"), asset("view.js", "view")], connect=True)
+
+
 def _show(shelf: Shelf, query: dict[str, str]) -> str:
     """A report with controls; its body is replaced as they are moved, or as the run goes on."""
     entry = shelf.find(query.get("what", ""))
     asked = _asked(query)
     report = shelf.report(entry, **asked)
-    return _page(entry.name, controls(entry.name, report, shelf.objectives(entry, asked["slo"])), report)
+    above = _controls(entry.name, report, report.data.get("slo") or "", shelf.objectives(entry, asked["slo"]))
+    return _page(f"{entry.name} - openloop", above + body(report))
 
 
 def _compare(shelf: Shelf, query: dict[str, str]) -> str:
     report = _comparison(shelf, query)
-    return _page(report.title, controls("", report, None, comparison=True), report)
+    above = _controls("", report, report.data["a"]["slo"], None)
+    return _page(f"{report.title} - openloop", above + body(report))
 
 
-def _page(title: str, above: str, report: Report) -> str:
-    scripts = [asset("page.js"), asset("view.js", "view")]
-    return document(f"{title} - openloop", above + body(report), scripts, connect=True)
+def _controls(name: str, report: Report, slo: str, objectives: Objectives | None) -> str:
+    """A text and a slider for each gate of time; moving one asks the server to score again."""
+    gates = objectives.default.gates if objectives and objectives.default and not objectives.classes else ()
+    sliders = "".join(_slider(gate) for gate in gates if getattr(gate, "within_s", 0.0) > 0)
+    live = ' data-live="1"' if report.verdict == "live" else ""
+    return (
+        f'{TOP}<form class="controls" id="slo" data-what="{escape(name)}"{live}><a href="/">All runs</a>'
+        f'<label>SLO <input id="gates" size="38" value="{escape(slo)}" spellcheck="false" autocomplete="off"></label>'
+        f'{sliders}<button type="submit">Score</button><span class="note" id="state" role="status"></span></form>'
+    )
+
+
+def _slider(gate: SLOGate) -> str:
+    seconds = float(getattr(gate, "within_s", 1.0))
+    middle = math.log10(seconds)
+    return (
+        f'<label class="slider">{escape(gate.name)} <input type="range" data-gate="{escape(gate.name)}" '
+        f'min="{middle - 1:.3f}" max="{middle + 1:.3f}" step="0.01" value="{middle:.3f}">'
+        f"<output>{escape(format_seconds(seconds))}</output></label>"
+    )
 
 
 def _comparison(shelf: Shelf, query: dict[str, str]) -> Report:
@@ -184,7 +239,7 @@ def _report(shelf: Shelf, query: dict[str, str]) -> Any:
 
 
 ROUTES: dict[str, Callable[[Shelf, dict[str, str]], Any]] = {
-    "/": lambda _, __: list_page(),
+    "/": _list,
     "/show": _show,
     "/compare": _compare,
     "/api/list": lambda shelf, _: {"folder": shelf.root.name, "entries": shelf.cards()},

@@ -145,12 +145,11 @@ class Shelf:
         with self._lock:
             if entry.kind == "frontier":
                 frontier = self.frontier(entry, None).frontier
-                peak = frontier.peak.goodput_rps if frontier.peak else None
                 return {
                     "verdict": "good" if any(point.usable for point in frontier.points) else "invalid",
                     "headline": frontier_headline(frontier)[0],
                     "offered": frontier.knee.rate,
-                    "goodput": peak,
+                    "goodput": frontier.peak.goodput_rps if frontier.peak else None,
                     "slo": frontier.slo,
                 }
             manifest = read_manifest(entry.path)

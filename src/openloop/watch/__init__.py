@@ -1,8 +1,7 @@
 """Goodput of what goes on: the last minute, who straggles, what burns its budget, and what disruptions cost."""
 
 from openloop.watch.burn import RULES, Alarm, Alert, BurnRule, burn_rate, parse_rules
-from openloop.watch.counts import SecondCounts
-from openloop.watch.frame import DisruptionLoss, Frame, PassedShare
+from openloop.watch.frame import DisruptionLoss, Frame, PassedShare, SecondCounts
 from openloop.watch.watcher import Settings, open_feed, watch
 
 __all__ = [

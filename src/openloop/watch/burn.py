@@ -1,7 +1,7 @@
 """Burn rates: how fast failures use up what is allowed, over a long and a short window at once."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from openloop.errors import SpecError
 from openloop.units import format_seconds, parse_number, parse_seconds, write_seconds
@@ -115,10 +115,8 @@ class Alarm:
         for signal, counted in signals.items():
             for rule in self.rules:
                 judged, passed = counted(rule.short_s)
-                long, short = (
-                    burn_rate(*counted(rule.long_s), self.attain),
-                    burn_rate(judged, passed, self.attain),
-                )
+                long = burn_rate(*counted(rule.long_s), self.attain)
+                short = burn_rate(judged, passed, self.attain)
                 enough = judged >= FEWEST and long is not None and short is not None
                 firing = enough and min(long or 0.0, short or 0.0) >= rule.factor * (1 - 1e-9)
                 self.burns.append(Burn(signal, rule, long, short, firing))
@@ -127,5 +125,4 @@ class Alarm:
                     self.on[key] = Alert(signal, str(rule), at_s, long or 0.0, self.attain)
                     yield self.on[key]
                 elif not firing and key in self.on:
-                    began = self.on.pop(key)
-                    yield Alert(began.signal, began.rule, began.since_s, began.burn, began.attain, at_s)
+                    yield replace(self.on.pop(key), until_s=at_s)

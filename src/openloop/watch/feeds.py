@@ -25,8 +25,7 @@ from openloop.score.money import reviews
 from openloop.score.scope import JudgedRun, Scope
 from openloop.slo import Objectives, SLOGate
 from openloop.units import NS_PER_S
-from openloop.watch.counts import SecondCounts
-from openloop.watch.frame import GOODPUT, ReplicaTails, RollingTail, TimedMark, columns
+from openloop.watch.frame import GOODPUT, ReplicaTails, RollingTail, SecondCounts, TimedMark, columns
 
 AT_ONCE = 20_000  # rows that are judged together while catching up
 SETTLE_S = 1.0  # what ended just now is not written yet
@@ -107,7 +106,8 @@ class _Records(Feed):
             return np.asarray(np.bincount(place, weights=np.asarray(values, np.float64)[mine]), np.float64)
 
         judgement = scope.judgement
-        unknown = {gate.name for slo in scope.run.slos for gate in slo.gates if not _told(scope, gate)}
+        gates = (gate for slo in scope.run.slos for gate in slo.gates)
+        unknown = dict.fromkeys(gate.name for gate in gates if not _told(scope, gate))  # in their order
         accepted = judgement.ok & ~np.any(
             [missed for name, missed in judgement.missed.items() if name not in unknown] or [~judgement.ok], axis=0
         )
@@ -264,7 +264,7 @@ class SpanFeed(_Records):
         if kept:
             run = run_of(self._calls, self._origin_ns)
             self.limits = run.manifest.notes
-            self.take(run, self._covered_ns if self._covered_ns >= 0 else -1)
+            self.take(run, self._covered_ns)
         self._calls = [call for call in self._calls if (call.ended_ns or 0) >= old]
 
     def _new_calls(self) -> Sequence[Call]:

@@ -8,8 +8,7 @@ from rich.text import Text
 
 from openloop.units import format_count, format_money, format_rate, format_seconds, format_share
 from openloop.watch.burn import Alert
-from openloop.watch.counts import SecondCounts
-from openloop.watch.frame import GOODPUT, Frame, RollingTail, share
+from openloop.watch.frame import GOODPUT, Frame, RollingTail, SecondCounts, share
 
 BARS = " ▁▂▃▄▅▆▇█"
 POINTS = 30

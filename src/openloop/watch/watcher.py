@@ -15,9 +15,8 @@ from openloop.records.tail import Tail
 from openloop.score.scorer import objectives_of
 from openloop.slo import Objectives, read_slo
 from openloop.watch.burn import RULES, Alarm, Alert, BurnRule
-from openloop.watch.counts import SecondCounts
 from openloop.watch.feeds import Feed, FinishedFeed, RunFeed, SpanFeed
-from openloop.watch.frame import GOODPUT, Frame, disruptions, share
+from openloop.watch.frame import GOODPUT, Frame, SecondCounts, disruptions, share
 from openloop.watch.pages import PageFeed
 
 WINDOW_S = 60.0

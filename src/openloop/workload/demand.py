@@ -4,13 +4,13 @@ A prompt is a row of pieces. Pieces of the same identity and length are the same
 know already can be counted before anything is sent.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
 
-from openloop.arrays import Codes, Floats, Ints
+from openloop.arrays import Bools, Codes, Floats, Ints
 from openloop.distributions import Distribution
 
 USER, ASSISTANT, SYSTEM = 0, 1, 2
@@ -39,13 +39,23 @@ class Pieces:
         places = np.repeat(self.starts[order] - starts[:-1], lengths) + np.arange(starts[-1])
         return Pieces(starts, self.identity[places], self.tokens[places], self.role[places])
 
+    def only(self, these: Bools) -> "Pieces":
+        """Prompts without the other pieces."""
+        starts = np.concatenate([[0], np.cumsum(these)])[self.starts]
+        return Pieces(starts, self.identity[these], self.tokens[these], self.role[these])
 
-def one_piece(tokens: Ints, first: int = 0) -> Pieces:
+
+def laid_out(lengths: Ints) -> tuple[Ints, Ints, Ints]:
+    """Rows of these lengths end to end: where each starts, and the last ends; the row of each item; its place there."""
+    starts = np.concatenate([[0], np.cumsum(lengths)])
+    owner = np.repeat(np.arange(len(lengths)), lengths)
+    return starts, owner, np.arange(starts[-1]) - np.repeat(starts[:-1], lengths)
+
+
+def one_piece(tokens: Ints) -> Pieces:
     """Prompts that nobody has seen before."""
     count = len(tokens)
-    return Pieces(
-        np.arange(count + 1), -1 - first - np.arange(count), np.asarray(tokens, np.int64), np.zeros(count, np.int8)
-    )
+    return Pieces(np.arange(count + 1), -1 - np.arange(count), np.asarray(tokens, np.int64), np.zeros(count, np.int8))
 
 
 def token_counts(lengths: Distribution, count: int, rng: np.random.Generator, least: int = 1) -> Ints:
@@ -72,7 +82,7 @@ class Demand:
     tenants: Sequence[str] = ()
     corpus: Sequence[tuple[tuple[str, str], ...]] = ()  # messages, where they are given and not made
     known: Sequence[tuple[str | None, str | None]] = ()  # of each of the corpus: the right answer, and its context
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.due_s)
@@ -104,6 +114,13 @@ class Demand:
             changed["after"] = places[self.after[order]]
         return replace(self, pieces=self.pieces.take(order), **changed)
 
+    def renamed(self, name: Callable[[Ints, Ints], Ints]) -> "Demand":
+        """With other identities: `name` is given some that there are, and whose each is."""
+        pieces, answer = self.pieces, self.answer
+        if answer is not None:
+            answer = np.where(answer < 0, -1, name(answer, np.arange(len(self))))
+        return replace(self, pieces=replace(pieces, identity=name(pieces.identity, pieces.owner)), answer=answer)
+
 
 def one_after_the_other(first: Demand, second: Demand) -> Demand:
     """Two demands with the same columns as one, in which the same identities are the same texts."""
@@ -125,32 +142,32 @@ def _none(count: int) -> Ints:
 def merged_demand(parts: Sequence[Demand], classes: Sequence[str]) -> Demand:
     """The requests of several demands, each a class of its own, in the order in which they are due."""
     sizes = [len(part) for part in parts]
-    firsts = np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(int)
-    corpora = np.concatenate([[0], np.cumsum([len(part.corpus) for part in parts])[:-1]]).astype(int)
-    tenants = np.concatenate([[0], np.cumsum([len(part.tenants) for part in parts])[:-1]]).astype(int)
+    sessions = [0 if part.session is None else int(part.session.max(initial=-1)) + 1 for part in parts]
 
-    def column(name: str, shifts: Sequence[int] | Ints) -> Ints | None:
+    def column(name: str, counts: Sequence[int]) -> Ints | None:
+        """Of all parts, each after so many as those before it have."""
         found = [getattr(part, name) for part in parts]
         if all(each is None for each in found):
             return None
         filled = [_none(size) if each is None else each for each, size in zip(found, sizes, strict=True)]
+        shifts = np.cumsum([0, *counts])[:-1]
         return np.concatenate([np.where(each < 0, each, each + by) for each, by in zip(filled, shifts, strict=True)])
 
-    sessions = np.cumsum([0, *[1 + (-1 if p.session is None or not len(p) else int(p.session.max())) for p in parts]])
-    think = [np.full(len(p), np.nan) if p.think_s is None else p.think_s for p in parts]
+    alike = [0] * len(parts)
+    think = [np.full(len(part), np.nan) if part.think_s is None else part.think_s for part in parts]
     parts = [_apart(part, number, len(parts)) for number, part in enumerate(parts)]
     return Demand(
         np.concatenate([part.due_s for part in parts]),
         _pieces_together([part.pieces for part in parts]),
         np.concatenate([part.output_tokens for part in parts]),
-        column("after", firsts),
+        column("after", sizes),
         np.concatenate(think),
-        column("answer", np.zeros(len(parts), int)),
-        column("session", sessions[:-1]),
-        column("turn", [0] * len(parts)),
+        column("answer", alike),
+        column("session", sessions),
+        column("turn", alike),
         np.repeat(np.arange(len(parts)), sizes),
-        column("tenant", tenants),
-        column("texts", corpora),
+        column("tenant", [len(part.tenants) for part in parts]),
+        column("texts", [len(part.corpus) for part in parts]),
         classes,
         [name for part in parts for name in part.tenants],
         [messages for part in parts for messages in part.corpus],
@@ -161,12 +178,7 @@ def merged_demand(parts: Sequence[Demand], classes: Sequence[str]) -> Demand:
 
 def _apart(part: Demand, number: int, count: int) -> Demand:
     """With identities that no other part has."""
-
-    def moved(identity: Ints) -> Ints:
-        return np.where(identity < 0, (identity + 1) * count - 1 - number, identity * count + number)
-
-    answer = None if part.answer is None else np.where(part.answer < 0, -1, moved(part.answer))
-    return replace(part, pieces=replace(part.pieces, identity=moved(part.pieces.identity)), answer=answer)
+    return part.renamed(lambda name, _: np.where(name < 0, (name + 1) * count - 1 - number, name * count + number))
 
 
 def _pieces_together(parts: Sequence[Pieces]) -> Pieces:

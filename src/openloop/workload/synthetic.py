@@ -1,6 +1,6 @@
 """Requests of given lengths: alone, with prefixes that many share, or as conversations that grow."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -8,7 +8,7 @@ from openloop.arrays import Floats, Ints
 from openloop.distributions import LENGTHS, TIMES, Distribution, Fixed
 from openloop.errors import SpecError
 from openloop.terms import COUNT, NUMBER, SHARE, Term, param
-from openloop.workload.demand import ASSISTANT, SYSTEM, USER, Demand, Pieces, one_piece, token_counts
+from openloop.workload.demand import ASSISTANT, SYSTEM, USER, Demand, Pieces, laid_out, one_piece, token_counts
 
 MOST_PIECES = 100_000_000
 
@@ -79,10 +79,7 @@ class Sessions(Term):
         """More of a demand: what was said there is not said here, but for the system prompts."""
         found = self.demand(starts_s, 0.0, rng)
         apart = int(rng.integers(1, 1 << 40)) << 21
-        said = found.pieces.identity
-        pieces = replace(found.pieces, identity=np.where(said >= self.systems, said + apart, said))
-        answer = found.answer if found.answer is None else np.where(found.answer < 0, -1, found.answer + apart)
-        return replace(found, pieces=pieces, answer=answer)
+        return found.renamed(lambda said, _: np.where(said >= self.systems, said + apart, said))
 
     def demand(self, starts_s: Floats | None, horizon_s: float, rng: np.random.Generator) -> Demand:
         assert starts_s is not None
@@ -90,9 +87,7 @@ class Sessions(Term):
         count = int(turns.sum())
         if turns @ (turns + 1) > MOST_PIECES:
             raise SpecError(f"sessions: {count:,} turns that repeat all before them are too much; have fewer of them")
-        session = np.repeat(np.arange(len(turns)), turns)
-        firsts = np.concatenate([[0], np.cumsum(turns)[:-1]])
-        turn = np.arange(count) - np.repeat(firsts, turns)
+        firsts, session, turn = laid_out(turns)
         asked, answered = token_counts(self.prompt, count, rng), token_counts(self.output, count, rng)
         think = self.think.draw(count, rng)
         due = np.where(turn == 0, starts_s[session], np.nan)
@@ -115,9 +110,8 @@ def _conversations(
     """Of each turn: its system prompt, one of `systems`, then questions and answers up to its own question."""
     extra = int(system > 0)
     lengths = extra + 2 * turn + 1
-    starts = np.concatenate([[0], np.cumsum(lengths)])
-    owner = np.repeat(np.arange(len(turn)), lengths)
-    place = np.arange(starts[-1]) - starts[owner] - extra  # -1: the system prompt
+    starts, owner, place = laid_out(lengths)
+    place -= extra  # -1: the system prompt
     source = first[owner] + np.maximum(place, 0) // 2
     answer = place % 2 == 1
     tokens = np.where(place < 0, system, np.where(answer, answered[source], asked[source]))

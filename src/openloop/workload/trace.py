@@ -21,7 +21,7 @@ from openloop.arrays import Floats, Ints
 from openloop.errors import SpecError
 from openloop.spec import read_text
 from openloop.terms import COUNT, NUMBER, PATH, SECONDS, Term, param
-from openloop.workload.demand import Demand, Pieces
+from openloop.workload.demand import Demand, Pieces, laid_out
 
 MOST_TOKENS = (1 << 31) - 1
 
@@ -82,10 +82,13 @@ def _times(found: list[_Request]) -> Floats:
 
 def _fresh(demand: Demand, laps: Ints) -> Demand:
     """What comes again after the last is as new as it was at first; sessions are not kept, for their times are not."""
-    pieces = demand.pieces
-    by = (int(np.abs(pieces.identity).max()) + 1) * laps[pieces.owner]
-    identity = np.where(pieces.identity < 0, pieces.identity - by, pieces.identity + by)
-    return replace(demand, pieces=replace(pieces, identity=identity), session=None, turn=None)
+    count = int(np.abs(demand.pieces.identity).max()) + 1
+
+    def moved(identity: Ints, owner: Ints) -> Ints:
+        by = count * laps[owner]
+        return np.where(identity < 0, identity - by, identity + by)
+
+    return replace(demand.renamed(moved), session=None, turn=None)
 
 
 def _demand(found: list[_Request], block: int | None) -> Demand:
@@ -120,10 +123,8 @@ def _blocks(found: list[_Request], block: int) -> Pieces:
     named = ([known.setdefault(block, len(known)) for block in each.blocks] for each in found)
     flat = [blocks or [-1 - number] for number, blocks in enumerate(named)]
     lengths = np.array([len(each) for each in flat])
-    starts = np.concatenate([[0], np.cumsum(lengths)])
-    owner = np.repeat(np.arange(len(prompts)), lengths)
+    starts, owner, place = laid_out(lengths)
     identity = np.array([identity for each in flat for identity in each])
-    place = np.arange(starts[-1]) - starts[owner]
     last = place == lengths[owner] - 1
     left = np.maximum(prompts[owner] - block * place, 1)
     return Pieces(starts, identity, np.where(last, left, block), np.zeros(len(owner), np.int8))

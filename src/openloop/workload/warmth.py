@@ -17,7 +17,7 @@ from openloop.errors import SpecError
 from openloop.records import TimedEvent, Warmth
 from openloop.terms import SECONDS, Term, param, read_term
 from openloop.units import to_ns
-from openloop.workload.demand import Demand, one_after_the_other
+from openloop.workload.demand import Demand, laid_out, one_after_the_other
 from openloop.workload.describe import MULTIPLIER, chains
 
 MOST_PRIMES = 2000
@@ -124,8 +124,9 @@ def split_states(text: str) -> list[str]:
 
 def priming(demand: Demand) -> Demand:
     """One request for each start that prompts of different users have in common, one token to answer."""
-    pieces = demand.pieces
-    hashes, owner = chains(demand), demand.pieces.owner
+    pieces, hashes = demand.pieces, chains(demand)
+    lengths = np.diff(pieces.starts)
+    _, owner, level = laid_out(lengths)
     users = np.arange(len(demand)) + (1 << 40)
     if demand.session is not None:
         users = np.where(demand.session >= 0, demand.session, users)
@@ -134,35 +135,20 @@ def priming(demand: Demand) -> Demand:
     _, once = np.unique(both, return_index=True)  # by each user
     common, counts = np.unique(hashes[once], return_counts=True)
     shared = (pieces.identity >= 0) & np.isin(hashes, common[counts > 1])
-    level = np.arange(len(owner)) - pieces.starts[owner]
-    alone = np.full(len(demand), np.iinfo(np.int64).max)
-    np.minimum.at(alone, owner[~shared], level[~shared])
-    cut = np.minimum(alone, np.diff(pieces.starts))
+    cut = lengths.copy()  # pieces up to the first that is not shared
+    np.minimum.at(cut, owner[~shared], level[~shared])
     some = np.flatnonzero(cut > 0)
     ends = hashes[pieces.starts[some] + cut[some] - 1]
     _, firsts, often = np.unique(ends, return_index=True, return_counts=True)
     chosen = some[firsts[np.argsort(-often, kind="stable")[:MOST_PRIMES]]]
-    found = demand.take(chosen)
-    keep = (
-        np.arange(len(found.pieces.identity)) - found.pieces.starts[found.pieces.owner]
-        < cut[chosen][found.pieces.owner]
-    )
-    kept = replace(
-        found.pieces,
-        starts=np.concatenate([[0], np.cumsum(cut[chosen])]),
-        identity=found.pieces.identity[keep],
-        tokens=found.pieces.tokens[keep],
-        role=found.pieces.role[keep],
-    )
-    nobody = None if demand.session is None else np.full(len(chosen), -1)
+    none = np.full(len(chosen), -1)
     return replace(
-        found,
+        replace(demand, pieces=pieces.only(level < cut[owner])).take(chosen),
         due_s=np.zeros(len(chosen)),
-        pieces=kept,
         output_tokens=np.ones(len(chosen), np.int64),
-        after=None if demand.after is None else np.full(len(chosen), -1),
-        answer=None if demand.answer is None else np.full(len(chosen), -1),
-        session=nobody,
+        after=None if demand.after is None else none,
+        answer=None if demand.answer is None else none,
+        session=None if demand.session is None else none,
     )
 
 
@@ -176,12 +162,10 @@ def salted(demand: Demand, salts: Ints) -> Demand:
     """The same requests, of which only those with the same salt have a start in common."""
     most = int(salts.max(initial=0)) + 1
 
-    def moved(identity: Ints, salt: Ints) -> Ints:
-        return np.where(identity < 0, identity, identity * most + salt)
+    def moved(identity: Ints, owner: Ints) -> Ints:
+        return np.where(identity < 0, identity, identity * most + salts[owner])
 
-    pieces = demand.pieces
-    answer = None if demand.answer is None else np.where(demand.answer < 0, -1, moved(demand.answer, salts))
-    return replace(demand, pieces=replace(pieces, identity=moved(pieces.identity, salts[pieces.owner])), answer=answer)
+    return demand.renamed(moved)
 
 
 def steady(hits: Sequence[tuple[float, float]], least: int = 60) -> bool:

@@ -123,8 +123,8 @@ class JsonTarget(HttpTarget):
         return None
 
     @abstractmethod
-    def hear_all(self, said: Any, found: Outcome) -> bool:
-        """Read an answer that came at once; whether it has words."""
+    def hear_all(self, said: Any, found: Outcome) -> None:
+        """Read an answer that came at once: when its tokens were made is not known."""
 
     def read_reply(self, reply: Reply, found: Outcome) -> None:
         kind = reply.headers.get("content-type", "").lower()
@@ -161,9 +161,8 @@ class JsonTarget(HttpTarget):
             return
         if said.error is not None:
             fail(found, message(reply.body))
-        elif self.hear_all(said, found):
-            found.event_ns = [reply.last_ns]
-            found.event_tokens = [found.output_tokens] if found.output_tokens else None
+        else:
+            self.hear_all(said, found)
 
 
 def _decode_all(decoder: "msgspec.json.Decoder[T]", data: Sequence[bytes]) -> tuple[list[T], bytes | None]:

@@ -20,7 +20,7 @@ class _Answer(msgspec.Struct):
 
 
 class Embeddings(JsonTarget):
-    """OpenAI embeddings: the vector is one delivery, and no tokens."""
+    """OpenAI embeddings: a vector at the end, and no tokens."""
 
     path = "/v1/embeddings"
     streams = False
@@ -29,9 +29,8 @@ class Embeddings(JsonTarget):
     def body(self, ask: Ask) -> dict[str, Any]:
         return {"input": ask.text}
 
-    def hear_all(self, said: _Answer, found: Outcome) -> bool:
+    def hear_all(self, said: _Answer, found: Outcome) -> None:
         if said.usage is not None:
             found.prompt_tokens = said.usage.prompt_tokens
         if not said.data:
             fail(found, "the answer holds no embedding")
-        return bool(said.data)

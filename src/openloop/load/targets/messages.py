@@ -97,15 +97,13 @@ class Messages(JsonTarget):
             found.text = "".join(texts)
         return spoken
 
-    def hear_all(self, said: _Message, found: Outcome) -> bool:
+    def hear_all(self, said: _Message, found: Outcome) -> None:
         found.finish_reason = said.stop_reason
         if said.usage is not None:
             _count(said.usage, found)
             found.output_tokens = said.usage.output_tokens
-        content = said.content or []
         if self.keep_text:
-            found.text = "".join([each.text or "" for each in content])
-        return any(each.text or each.thinking or each.input is not None for each in content)
+            found.text = "".join([each.text or "" for each in said.content or []])
 
 
 def _count(usage: _Usage, found: Outcome) -> None:

@@ -59,10 +59,10 @@ class _OpenAI(JsonTarget):
             return None
         return [after - before for before, after in pairwise([0, *known])]
 
-    def hear_all(self, said: Said, found: Outcome) -> bool:
+    def hear_all(self, said: Said, found: Outcome) -> None:
         if self.keep_text:
             found.text = "".join(map(_text, said.choices or []))
-        return hear_all(said, found)
+        hear_all(said, found)
 
 
 class Chat(_OpenAI):

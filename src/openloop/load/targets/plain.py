@@ -41,7 +41,6 @@ class Plain(HttpTarget):
         return re.split(rf"\$\{{({'|'.join(PLACES)})\}}", self.template), self.template.lstrip()[:1] in ("{", "[")
 
     def read_reply(self, reply: Reply, found: Outcome) -> None:
-        found.event_ns = [reply.last_ns]
         if self.keep_text:
             found.text = reply.body.decode("utf-8", "replace")
 

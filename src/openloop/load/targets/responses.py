@@ -84,14 +84,13 @@ class Responses(JsonTarget):
             found.text = "".join(map(str, texts))
         return spoken
 
-    def hear_all(self, said: _Response, found: Outcome) -> bool:
+    def hear_all(self, said: _Response, found: Outcome) -> None:
         _finish(said, found)
         if self.keep_text:
             parts = [part for item in said.output or () for part in item.content or ()]
             found.text = "".join([part.text or "" for part in parts if part.type == "output_text"])
         if said.status in ("failed", "cancelled"):
             fail(found, f"the status of the answer is {said.status}")
-        return bool(said.output) and found.status == "ok"
 
 
 def _finish(said: _Response, found: Outcome) -> None:
