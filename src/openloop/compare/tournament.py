@@ -120,7 +120,10 @@ def tournament(
 def _same_requests(one: Demand, other: Demand) -> bool:
     """Whether another seed asks nothing else: a trace brings its own arrivals and lengths."""
     first, second = (
-        (np.nan_to_num(each.due_s), each.think_s, each.output_tokens, each.pieces.tokens, each.pieces.identity)
+        (
+            *(np.nan_to_num(times) for times in (each.due_s, 0.0 if each.think_s is None else each.think_s)),
+            *(each.output_tokens, each.pieces.tokens, each.pieces.identity),
+        )
         for each in (one, other)
     )
     return all(np.array_equal(*pair) for pair in zip(first, second, strict=True))
