@@ -221,6 +221,8 @@ def test_prefill_and_decode_apart() -> None:
     assert first.tbt_s.p99 < 0.5 * second.tbt_s.p99
     rows = found.head(1000)
     assert {row["replica"] for row in rows} == {"2", "3"}
+    assert any("those that prefill as idle" in note for note in found.manifest.notes)
+    assert not together.manifest.notes
     slow = run(10.0, **apart, transfer={"bandwidth": 1e9, "latency": "5ms"})
     row, other = rows[0], next(r for r in slow.head(10_000) if r["request_id"] == rows[0]["request_id"])
     bytes_of = 131072 * row["prompt_tokens"]
