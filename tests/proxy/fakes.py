@@ -149,3 +149,11 @@ async def until(true: Callable[[], bool]) -> None:
     async with asyncio.timeout(20):
         while not true():
             await asyncio.sleep(0.01)
+
+
+async def closed(writer: asyncio.StreamWriter) -> None:
+    """Close a connection before the loop is over: one that is left open is told of in whatever test comes next."""
+    writer.close()
+    with contextlib.suppress(ConnectionError):
+        async with asyncio.timeout(20):
+            await writer.wait_closed()

@@ -13,7 +13,7 @@ import pytest
 
 from openloop.errors import SpecError
 from openloop.proxy import Proxy, door, read_proxy
-from tests.proxy.fakes import DONE, World, last, three_tokens, token, until, world
+from tests.proxy.fakes import DONE, World, closed, last, three_tokens, token, until, world
 
 WHOLE = token("one") + token("two") + token("three") + last(3) + DONE
 
@@ -28,7 +28,7 @@ async def raw(w: World, *pieces: bytes, wait_s: float = 0.0) -> bytes:
             await asyncio.sleep(wait_s)
     async with asyncio.timeout(20):
         found = await reader.read()
-    writer.close()
+    await closed(writer)
     return found
 
 
@@ -190,7 +190,7 @@ def test_a_malformed_stream_never_reaches_another_client(how: dict[str, str], tm
                 await reader.readuntil(b"\r\n\r\n")
                 writer.write(data)
                 await writer.drain()
-            writer.close()
+            await closed(writer)
 
         return answer
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from yarl import URL
 
 from openloop.proxy.line import BROKEN, Line
-from tests.proxy.fakes import CHAT, DONE, Fake, last, token, until, world
+from tests.proxy.fakes import CHAT, DONE, Fake, closed, last, token, until, world
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
 BODY = b"one, two, three, four"
@@ -164,7 +164,7 @@ def test_a_client_that_does_not_read_holds_up_its_replica_and_then_gets_everythi
                 await asyncio.sleep(0.3)
             assert stood > -1900  # what is under way is in buffers of sockets and of ours
             got = await reader.read(-1)
-            writer.close()
+            await closed(writer)
             _, _, stream = got.partition(b"\r\n\r\n")
             assert stream == b"".join(token(f"{n} " + "x" * 10_000) for n in range(2000)) + last(2000) + DONE
             (row,) = [row for batch in (await w.run()).batches() for row in batch.to_pylist()]
@@ -204,7 +204,7 @@ def test_connections_are_used_again_unless_they_spoke_unasked(tmp_path: Path) ->
             assert b"stray" not in (await w.ask())[1]
             assert len(writers) == 2
         for each in writers:
-            each.close()
+            await closed(each)
         server.close()
 
     asyncio.run(main())

@@ -9,7 +9,10 @@ from collections import Counter
 import pytest
 
 from openloop.load.conductor import Snapshot
+from openloop.load.rows import Row
 from openloop.report.live import LiveView
+from openloop.said import Outcome
+from openloop.slo import read_slo
 
 
 def test_who_does_not_read_does_not_hold_up_the_load(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -39,3 +42,11 @@ def test_who_does_not_read_does_not_hold_up_the_load(monkeypatch: pytest.MonkeyP
 def test_a_request_that_was_tried_again_is_done_once() -> None:
     line = LiveView(10.0, None, quiet=True).line(Snapshot(2.0, 20, 4, Counter(ok=30)))
     assert "offered 10.0/s, done 8.00/s, in flight 4" in line
+
+
+def test_a_first_token_that_is_not_known_is_not_in_time() -> None:
+    for gate, in_time in (("ttft<=9s", "0.00/s"), ("e2e<=9s", "2.00/s")):
+        view = LiveView(1.0, read_slo(gate), quiet=True)
+        rows = [Row(number, 0, Outcome(), sent_ns=1, ended_ns=5) for number in range(2)]
+        view(Snapshot(1.0, 2, 0, Counter(ok=2), rows))
+        assert f"within latency {in_time}" in view.last

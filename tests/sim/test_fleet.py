@@ -231,6 +231,7 @@ def test_a_cache_knows_what_was_said_before() -> None:
     ("change", "sentence"),
     [
         ({"batching": "chunky"}, "did you mean 'chunked'"),
+        ({"order": "goodput:late=x"}, "late is .x.; those who would be late"),
         ({"order": "last"}, "unknown order 'last'; known are first"),
         ({"model": "8b", "gpu": "h900", "step": None}, "unknown GPU 'h900'"),
         ({"model": "70b", "gpu": "l40s", "step": None}, "does not fit on 1 x L40S"),

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
+from openloop.errors import SpecError
 from openloop.sim import tables
 from openloop.terms import COUNT, Codec, Term, param
 
@@ -67,6 +68,8 @@ class DeadlineOrder(Term):
 
 
 def _read_late(text: str) -> bool:
+    if text not in ("defer", "shed"):
+        raise SpecError(f"late is {text!r}; those who would be late are served last (defer) or refused (shed)")
     return text == "shed"
 
 
