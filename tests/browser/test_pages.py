@@ -23,7 +23,7 @@ from openloop.report.run import read_run_subject, run_report
 from openloop.score import score
 from openloop.view import ViewServer
 from tests.reports import SLO, fleet_run, hostile_run, look_up, write_frontier
-from tests.runs import batch, row, steady_run
+from tests.runs import batch, row, steady_run, write_run
 
 FLAGS = [
     "--no-sandbox",
@@ -361,6 +361,26 @@ def test_an_slo_that_cannot_be_read_is_explained_in_the_page(view: ViewServer, b
     until(page, "document.getElementById('state').textContent.includes('unknown gate')")
     assert page.locator(".badge").inner_text() == "Valid"
     page.close()
+
+
+def test_a_run_without_an_slo_is_scored_once_it_is_given_one(tmp_path: Path, open_page: Open) -> None:
+    steady_run().save(tmp_path / "imported")
+    with ViewServer(tmp_path) as server:
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        rows = [row(i, i / 20, (0.9 if i == 7 else 0.1, 0.95)) for i in range(3000)]
+        write_run(tmp_path / "nines", rows, slo="ttft<=500ms")
+        page = open_page(server.url)
+        until(page, "document.querySelectorAll('#list tbody .state:not(:empty)').length === 2")
+        assert page.locator("#list tbody .state").all_inner_texts() == ["no SLO", "valid"]
+        assert page.locator("#list tbody td:nth-child(6)").all_inner_texts() == ["-", "99.97%"]
+        page.click("#list tbody a")
+        page.fill("#gates", "ttft<=150ms")
+        until(page, "document.querySelector('.badge')?.textContent === 'Valid'")
+        wanted = score(tmp_path / "imported", "ttft<=150ms")
+        assert float(page.locator(".numbers [data-key=attainment]").get_attribute("value") or "") == wanted.attainment
+        page.reload()
+        assert page.locator("[data-gate=ttft]").count() == 1
+        server.shutdown()
 
 
 def test_a_run_in_progress_updates_itself_and_becomes_a_report(tmp_path: Path, open_page: Open) -> None:

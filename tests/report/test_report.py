@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from openloop.cli import cli
 from openloop.compare.decide import compare
 from openloop.errors import RunError, SpecError
-from openloop.records import Manifest, Run
+from openloop.records import Manifest, Run, TimedEvent
 from openloop.report.curve import frontier_report, read_frontier_subject
 from openloop.report.figures import DRAWN, LARGEST, tail_places, token_times
 from openloop.report.html import page
@@ -82,6 +82,32 @@ def test_every_number_of_a_frontier_is_the_scorers(sweep: Path) -> None:
     assert keys[:3] == ["frontier", "tails", "cost"]
     assert "timeline" in keys
     assert "tokens-worst" in keys
+
+
+def test_words_about_a_run_are_true_of_it(fleet: Report) -> None:
+    def note(report: Report) -> str:
+        return next(figure.note for figure in report.figures if figure.key == "timeline")
+
+    few = run_report(read_run_subject(fleet_run(300, names=("r0", "r1"))))
+    assert few.data["completed"] < 300
+    assert f"Dots are all {few.data['completed']:,} completed requests." in note(few)
+    assert f"Of {fleet.data['completed']:,} completed requests, the slowest" in note(fleet)
+    for count, named, told in (
+        (13, 13, ""),
+        (30, 20, "Of 30 events the first 20 are named."),
+        (300, 20, "first 200 are marked"),
+    ):
+        events = tuple(TimedEvent(at_ns=10**9 * i // 30, kind=f"event {i}") for i in range(count))
+        busy = run_report(read_run_subject(fleet_run(300, events=events)))
+        figure = next(figure for figure in busy.figures if figure.key == "timeline")
+        assert sum(mark.name.startswith("event") for mark in figure.panels[0].marks) == named
+        assert told in figure.note
+        assert ("events" in figure.note) == bool(told)
+    assert "stands out was not judged: that takes 3 replicas" in page(few)
+    assert "r2 stands out" in page(fleet)
+    rows = [row(i, i / 20, (0.1, 0.2), replica=f"r{i % 3}") for i in range(200)]
+    alike = Run.of(Manifest(source="test", slo="ttft<=1s"), [batch(rows)])
+    assert "No replica stands out." in page(run_report(read_run_subject(alike)))
 
 
 def test_another_slo_is_another_frontier(sweep: Path) -> None:

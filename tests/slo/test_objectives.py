@@ -1,3 +1,4 @@
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from openloop.slo import (
     Read,
     Retries,
     Smooth,
+    parse_objectives,
     parse_slo,
     read_slo,
     reading_from_first,
@@ -175,6 +177,23 @@ def test_yaml_gives_an_slo_per_class_with_a_default(tmp_path: Path) -> None:
     assert nightly.smooth.deadlines == reading_from_first(10.0)
     assert nightly.smooth.penalty == ExponentialPenalty(3.0)
     assert read_slo(path) == objectives
+
+
+def test_objectives_by_class_read_back_as_they_are_written() -> None:
+    for mapping in (
+        {"default": "ttft<=1s, tpot<=40ms", "classes": {"chat": "ttft<=300ms", "llama:8b": "e2e<=10s, quality"}},
+        {"classes": {"chat": "ttft<=300ms"}},
+        {"default": "ttft<=1s, tpot<=40ms"},
+    ):
+        objectives = read_slo(mapping)
+        assert parse_objectives(str(objectives)) == objectives
+    for text, sentence in (
+        ("ttft<=1s; chat: ttft<=2s", "'ttft<=1s' names no class of its own"),
+        ("chat: ttft<=1s; chat: ttft<=2s", "'chat: ttft<=2s' names no class of its own"),
+        ("chat: tftt<=1s", "class 'chat': SLO term 1, 'tftt<=1s'"),
+    ):
+        with pytest.raises(SpecError, match=re.escape(sentence)):
+            parse_objectives(text)
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from html import escape
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -89,6 +90,19 @@ def test_a_frontier_is_scored_again_too(server: ViewServer) -> None:
         for slo in ("tpot<=35ms", "tpot<=80ms")
     ]
     assert told[0] < told[1]
+
+
+def test_an_slo_by_class_is_changed_as_it_is_shown(tmp_path: Path) -> None:
+    slo = {"default": "ttft<=1s", "classes": {"chat": "ttft<=400ms, tpot<=40ms"}}
+    fleet_run(300, slo=slo).save(tmp_path / "run")
+    with serving(tmp_path) as server:
+        text = "default: ttft<=1s; chat: ttft<=400ms, tpot<=40ms"
+        assert f'value="{escape(text)}"' in ask(server, "/show?what=run")[2]
+        changed = text.replace("400ms", "150ms")
+        told = json.loads(ask(server, f"/api/score?what=run&slo={quote(changed)}")[2])["score"]
+    wanted = score(tmp_path / "run", slo | {"classes": {"chat": "ttft<=150ms, tpot<=40ms"}})
+    assert told["attainment"] == wanted.attainment
+    assert told["slo"] == changed
 
 
 def test_a_page_has_a_slider_for_each_gate_of_time(server: ViewServer) -> None:
@@ -244,7 +258,6 @@ def test_a_run_that_changes_is_read_again(tmp_path: Path) -> None:
 
 
 def test_damaged_things_are_in_the_list_with_what_is_wrong(tmp_path: Path) -> None:
-    steady_run(200).save(tmp_path / "no-slo")
     steady_run(200, slo="ttft<=1s").save(tmp_path / "damaged")
     (tmp_path / "damaged" / "requests.parquet").write_bytes(b"PAR1 and no more")
     (tmp_path / "empty").mkdir()
@@ -255,8 +268,27 @@ def test_damaged_things_are_in_the_list_with_what_is_wrong(tmp_path: Path) -> No
         cards = shelf.cards()
     told = {card["name"]: card["headline"] for card in cards}
     assert "damaged or cut short" in told["damaged"]
-    assert "no goodput without an SLO" in told["no-slo"]
     assert "frontier.json" in told["empty"]
+
+
+def test_a_run_without_an_slo_waits_for_one(tmp_path: Path) -> None:
+    for name, slo in (("imported", None), ("other", "ttft<=300ms")):
+        steady_run(slo=slo, model="a model").save(tmp_path / name)
+    with serving(tmp_path) as server:
+        cards = server.shelf.cards()
+        while any(card.get("pending") for card in cards):
+            cards = server.shelf.cards()
+        assert [card["verdict"] for card in cards] == ["unscored", "good"]
+        assert cards[0]["model"] == "a model"
+        for path in ("/show?what=imported", "/compare?a=imported&b=other"):
+            status, _, text = ask(server, path)
+            assert status == 200
+            assert "imported has no SLO of its own: give one, such as ttft&lt;=500ms" in text
+            assert 'id="gates" size="38" value=""' in text
+        status, _, text = ask(server, "/api/score?what=imported")
+        assert (status, "has no SLO of its own" in text) == (400, True)
+        assert ask(server, f"/show?what=imported&slo={quote('ttft<=300ms')}")[2].count("data-gate=") == 1
+        assert "change, A to B" in ask(server, "/compare?a=other&b=imported")[2]
 
 
 def test_bad_input_is_a_sentence(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -99,7 +100,10 @@ def test_rules_that_are_none(text: str, said: str) -> None:
 
 
 def test_rules_that_cannot_fire_are_left_out_or_refused() -> None:
-    assert [rule.factor for rule in Alarm(RULES, 0.9).rules] == [6, 1]
+    frames, _ = replay(chatbot(1), attain=0.9)
+    assert {burn.rule.factor for burn in frames[-1].burns} == {6, 1}
+    why = "with 90% to attain nothing burns faster than 10 times, so rule 14.4:1h/5m never fires"
+    assert [note.partition(";")[0] for note in frames[-1].notes] == [why]
     assert Alarm(parse_rules("100:1h/5m"), 0.99).rules  # all fail
     with pytest.raises(SpecError, match="nothing burns faster than 2 times"):
         Alarm(parse_rules("14.4:1h/5m"), 0.5)
@@ -205,6 +209,18 @@ def test_a_straggler_is_flagged_and_tails_are_by_replica() -> None:
     assert not worst["r2"]
 
 
+def test_all_figures_of_a_frame_are_of_the_same_seconds() -> None:
+    frames, _ = replay(chatbot(1), every_s=1.7, window_s=4.5)
+    for frame in frames:
+        assert sum(each.ended for each in frame.replicas) == frame.ended
+        assert sum(each.ended * each.attainment for each in frame.replicas) == pytest.approx(
+            frame.goodput_rps * frame.window_s
+        )
+        assert frame.at_s == int(frame.at_s)
+    assert frames[5].window_s == 5
+    assert frames[5].throughput_rps == pytest.approx(20, rel=0.05)
+
+
 def test_a_run_followed_as_it_is_written_counts_what_a_replay_counts(tmp_path: Path) -> None:
     rng = np.random.default_rng(5)
     rows = []
@@ -304,7 +320,7 @@ def test_a_file_of_spans_may_be_empty_torn_or_begun_anew(tmp_path: Path, call: C
     path.touch()
     feed = open_feed(path, "ttft<=500ms", None, Settings())
     feed.read()
-    assert feed.clock() == 0.0
+    assert 0.0 <= feed.clock() < 60
     path.write_text(spans([(0.0, 0.2, 1.0)]) + '{"resourceSpans": [{"scopeSpans": [{"spans": [{"name": "chat"}]}]}]}\n')
     feed.read()
     path.rename(tmp_path / "spans.1")
@@ -317,6 +333,34 @@ def test_a_file_of_spans_may_be_empty_torn_or_begun_anew(tmp_path: Path, call: C
     frame = json.loads(call("watch", path, "--slo", "ttft<=500ms", "--once", "--window", "1h", "--json").out)
     assert (frame["ended"], frame["attainment"], frame["at_s"]) == (37, 1.0, 21)
     assert frame["notes"] == ["2 lines or spans could not be used"]
+
+
+def test_spans_count_from_when_they_could_be_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    clock = SimpleNamespace(time=lambda: 1_760_000_000 + now[0], monotonic=lambda: 50 + now[0])
+    monkeypatch.setattr("openloop.watch.feeds.time", clock)
+    settings = Settings(every_s=3.0, rules=(BurnRule(10, 60, 10),))
+    for seen_s in (0.0, 20.0):  # nothing is there at first, or what ended in 20 s, the first of which began long ago
+        path, now[0] = tmp_path / f"{seen_s}.jsonl", seen_s
+        calls = [(end - 0.3 - 30 * (end < 1), 0.1, end) for end in (0.05 + n / 10 for n in range(400))]
+        path.touch()
+
+        def write(seconds: float, path: Path = path, calls: list[tuple[float, float, float]] = calls) -> None:
+            now[0] += seconds
+            path.write_text(spans([call for call in calls if call[2] <= now[0]]))
+
+        write(0.0)
+        moments = watch(open_feed(path, "e2e<=200ms", None, settings), settings, wait=write)
+        told = [next(moments) for _ in range(5)]
+        for i, (frame, _) in enumerate(told):
+            at_s = max(seen_s + 3 * i - 1, 0)  # what ended just now may not be written yet
+            assert frame.at_s == pytest.approx(frame.window_s, abs=1e-6)
+            assert at_s - 1 <= frame.at_s <= at_s
+            assert frame.throughput_rps == pytest.approx(10.0 if at_s else 0.0, rel=0.06)
+            assert frame.at is None or frame.at.startswith("2025-10-09T08:53:")
+        alerts = [alert for _, changed in told for alert in changed]
+        assert {round(alert.since_s) for alert in alerts} <= ({1, 2} if seen_s == 0 else {18, 19})
+        assert alerts
 
 
 def test_a_clock_that_is_set_does_not_move_what_is_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

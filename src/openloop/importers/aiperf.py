@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from openloop.importers.foreign import CHUNKS, Call, Lines, load_json, make_run, milliseconds, slo_of, wall_clock
+from openloop.importers.foreign import CHUNKS, Call, JsonLines, load_json, make_run, milliseconds, slo_of, wall_clock
 from openloop.records import Run
 from openloop.units import NS_PER_S
 
@@ -20,7 +20,7 @@ def looks_like(head: str) -> bool:
 
 
 def read(path: Path) -> Iterator[Run]:
-    rows = Lines(path)
+    rows = JsonLines(path)
     found = [row for row in rows if row["metadata"].get("benchmark_phase", "profiling") == "profiling"]
     calls = [_call(row["metadata"], row.get("metrics") or {}, row.get("error")) for row in found]
     start = min((call.sent_ns or 0 for call in calls), default=0)

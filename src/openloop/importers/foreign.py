@@ -189,7 +189,7 @@ def load_json(path: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8"))
 
 
-class Lines:
+class JsonLines:
     """The values of a file with one JSON value per line. A last line that was cut short is left out, and noted."""
 
     def __init__(self, path: Path) -> None:

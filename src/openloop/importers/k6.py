@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from openloop.importers.foreign import NO_SCHEDULE, Call, Lines, make_run, milliseconds, times, wall_clock
+from openloop.importers.foreign import NO_SCHEDULE, Call, JsonLines, make_run, milliseconds, times, wall_clock
 from openloop.importers.vegeta import iso_ns
 from openloop.records import Run
 
@@ -16,7 +16,7 @@ def looks_like(head: str) -> bool:
 def read(path: Path) -> Iterator[Run]:
     calls: list[Call] = []
     dropped: list[int] = []
-    rows = Lines(path)
+    rows = JsonLines(path)
     for row in rows:
         if row["type"] == "Point" and row["metric"] == "http_req_duration":
             calls.append(_call(row["data"]))

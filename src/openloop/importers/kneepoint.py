@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from openloop.importers.foreign import Call, Lines, load_json, make_run, milliseconds, wall_clock
+from openloop.importers.foreign import Call, JsonLines, load_json, make_run, milliseconds, wall_clock
 from openloop.records import Prices, Run
 from openloop.units import to_ns
 
@@ -14,7 +14,7 @@ def looks_like(head: str) -> bool:
 
 
 def read(path: Path) -> Iterator[Run]:
-    told = Lines(path)
+    told = JsonLines(path)
     rows = list(told)
     monotonic = all(row.get("started_monotonic_s") is not None for row in rows)
     calls = [_call(row, "started_monotonic_s" if monotonic else "started_at") for row in rows]

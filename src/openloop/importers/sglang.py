@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from openloop.errors import RunError
-from openloop.importers.foreign import CHUNKS, NOT_TOLD, Call, Lines, event_times, make_run
+from openloop.importers.foreign import CHUNKS, NOT_TOLD, Call, JsonLines, event_times, make_run
 from openloop.records import Run
 
 
@@ -14,7 +14,7 @@ def looks_like(head: str) -> bool:
 
 
 def read(path: Path) -> Iterator[Run]:
-    for found in Lines(path):
+    for found in JsonLines(path):
         if "ttfts" not in found:
             raise RunError("it has totals and no requests: run bench_serving with --output-details")
         bounds, info = found.get("goodput_slos_ms") or {}, found.get("server_info")

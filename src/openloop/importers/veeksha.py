@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from openloop.importers.foreign import CHUNKS, NO_SCHEDULE, SUCCESSES, Call, Lines, event_times, make_run
+from openloop.importers.foreign import CHUNKS, NO_SCHEDULE, SUCCESSES, Call, JsonLines, event_times, make_run
 from openloop.records import Run
 from openloop.units import to_ns
 
@@ -14,7 +14,7 @@ def looks_like(head: str) -> bool:
 
 
 def read(path: Path) -> Iterator[Run]:
-    rows = Lines(path)
+    rows = JsonLines(path)
     calls = [_call(row) for row in rows]
     yield make_run("veeksha", calls, notes=[NO_SCHEDULE, CHUNKS, SUCCESSES, *rows.notes])
 

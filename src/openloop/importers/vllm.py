@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from openloop.errors import RunError
-from openloop.importers.foreign import CHUNKS, NO_SCHEDULE, NOT_TOLD, Call, Lines, event_times, make_run
+from openloop.importers.foreign import CHUNKS, NO_SCHEDULE, NOT_TOLD, Call, JsonLines, event_times, make_run
 from openloop.records import Run
 from openloop.units import to_ns
 
@@ -16,7 +16,7 @@ def looks_like(head: str) -> bool:
 
 
 def read(path: Path) -> Iterator[Run]:
-    for found in Lines(path):
+    for found in JsonLines(path):
         yield _run(found)
 
 

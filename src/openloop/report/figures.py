@@ -23,7 +23,7 @@ LARGEST = 60
 SLOTS, IN_SLOT = 120, 40  # over time: at most so many, of about so many requests or more
 DOT_SLOTS = 300  # of dots over time: the slowest, the fastest and the middle one of each
 FEW = 20  # in a slot
-MOST_EVENTS, NAMED_EVENTS = 200, 10  # of a run that are marked, and of which the names are written
+MOST_EVENTS, NAMED_EVENTS = 200, 20  # of a run that are marked, and of which the names are written
 TOKENS = 600  # of one answer that are drawn before it is thinned
 GAPS = 200  # its longest, which are always drawn
 
@@ -200,23 +200,32 @@ def timeline_figure(run: Run, judged: JudgedRun) -> Figure:
     most = _most_in_flight(everyone, edges)
     asked = Curve("arrivals", edges / 1e9, np.append(arrivals, arrivals[-1]), "blue", "steps")
     in_flight = Curve("in flight", edges / 1e9, np.append(most, most[-1]), "purple", "steps")
+    latency, answered = _latency_panel(everyone, edges)
     panels = [
         Panel(Axis("requests due per second", "rate", low=0.0), [*events, asked], 90),
         Panel(Axis("in flight, most in each slot", "count", low=0.0), [in_flight], 90),
-        _latency_panel(everyone, edges),
+        latency,
         *_server_panels(run.server(), start, end),
     ]
-    dots = f"All {everyone.n:,} requests that completed are dots."
-    if everyone.n > 3 * DOT_SLOTS:
+    known = "" if answered == everyone.deliveries.ok.sum() else " of which it is known"
+    dots = f"Dots are all {answered:,} completed requests{known}."
+    if answered > 3 * DOT_SLOTS:
         most_of = f"the slowest, the fastest and the middle one of each of {DOT_SLOTS} slots"
-        dots = f"Of {everyone.n:,} requests, {most_of} are dots."
+        dots = f"Of {answered:,} completed requests{known}, {most_of} are dots."
     return Figure(
         "timeline",
         "The run over time",
         Axis("time since the run began", "seconds", low=start / 1e9, high=end / 1e9),
         panels,
-        f"Slots of {format_seconds(width_s)}. {dots}",
+        f"Slots of {format_seconds(width_s)}. {dots}{_left_out(len(run.manifest.events))}",
     )
+
+
+def _left_out(events: int) -> str:
+    if events <= NAMED_EVENTS:
+        return ""
+    marked = f"{MOST_EVENTS} are marked and the first " if events > MOST_EVENTS else ""
+    return f" Of {events:,} events the first {marked}{NAMED_EVENTS} are named."
 
 
 def _most_in_flight(scope: Scope, edges: Floats) -> Floats:
@@ -229,7 +238,8 @@ def _most_in_flight(scope: Scope, edges: Floats) -> Floats:
     return most
 
 
-def _latency_panel(scope: Scope, edges: Floats) -> Panel:
+def _latency_panel(scope: Scope, edges: Floats) -> tuple[Panel, int]:
+    """How long users waited, and of how many requests this is known."""
     ok, accepted = scope.deliveries.ok, scope.judgement.accepted
     _, waits, gate = waits_of(scope)
     values = np.where(ok, waits, np.nan)
@@ -250,7 +260,7 @@ def _latency_panel(scope: Scope, edges: Floats) -> Panel:
     ]
     shown: list[Mark] = [*(each for each in marks if len(each.x)), *gate_rules(scope.run.slos, gate)]
     name = "first token after" if gate is TTFT else "answer after"
-    return Panel(Axis(f"{name} (logarithmic)", "seconds", "log"), shown, 200)
+    return Panel(Axis(f"{name} (logarithmic)", "seconds", "log"), shown, 200), len(known)
 
 
 def _thinned(x: Floats, y: Floats) -> Ints:

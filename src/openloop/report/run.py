@@ -26,6 +26,7 @@ from openloop.report.marks import MOST_NAMES, Unit
 from openloop.report.page import LEAST, Cell, Columns, Number, Report, Section, Table, number, numbers, span, written
 from openloop.score import Score, Summary
 from openloop.score.judged import judge_run
+from openloop.score.metrics import LEAST_EACH, LEAST_REPLICAS
 from openloop.score.scope import JudgedRun
 from openloop.score.scorer import objectives_of, score_judged
 from openloop.score.streams import Progress
@@ -259,6 +260,10 @@ def replicas(subject: RunSubject) -> Section | None:
         f"fleet's is {format_seconds(each.fleet_p95_s)}."
         for name, each in slow.items()
     ]
+    groups = subject.score.by["replica"]
+    if sum(part.completed >= LEAST_EACH for part in groups.values()) < LEAST_REPLICAS:
+        takes = f"that takes {LEAST_REPLICAS} replicas with {LEAST_EACH} completed requests each"
+        found = [f"Whether one stands out was not judged: {takes}."]
     return Section(
         "replicas",
         "Replica by replica",
@@ -266,7 +271,7 @@ def replicas(subject: RunSubject) -> Section | None:
         [
             *(found or ["No replica stands out."]),
             replicas_figure(subject.score),
-            _groups("replica", subject.score.by["replica"]),
+            _groups("replica", groups),
         ],
         "A straggler's p95 is at least 1.5 times the median replica's and further from it than 3.5 robust standard "
         f"deviations. The {MOST_NAMES} with the longest p99 are drawn.",

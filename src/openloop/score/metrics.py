@@ -13,6 +13,7 @@ from openloop.score.scope import Scope
 from openloop.slo import SLO
 
 MOST_TURNS = 100
+LEAST_REPLICAS, LEAST_EACH = 3, 20  # and completed requests of each, to tell whether one stands out
 
 
 @dataclass(frozen=True)
@@ -262,11 +263,11 @@ def stragglers(scope: Scope) -> list[Straggler]:
     replica = scope.deliveries.of_attempt(scope.run.attempts.replica)
     names = scope.run.attempts.words["replica"]
     found: list[Straggler] = []
-    for metric in ("ttft_s", "tpot_s", "e2e_s") if len(names) >= 3 else ():
+    for metric in ("ttft_s", "tpot_s", "e2e_s") if len(names) >= LEAST_REPLICAS else ():
         values = np.where(scope.deliveries.ok, getattr(scope.answers, metric), np.nan)
         by_replica = {name: values[(replica == code) & ~np.isnan(values)] for code, name in enumerate(names)}
-        p95 = {name: float(np.quantile(mine, 0.95)) for name, mine in by_replica.items() if len(mine) >= 20}
-        if len(p95) < 3:
+        p95 = {name: float(np.quantile(mine, 0.95)) for name, mine in by_replica.items() if len(mine) >= LEAST_EACH}
+        if len(p95) < LEAST_REPLICAS:
             continue
         middle = float(np.median(list(p95.values())))
         spread = 1.4826 * float(np.median([abs(value - middle) for value in p95.values()]))

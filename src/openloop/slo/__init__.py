@@ -27,7 +27,7 @@ from openloop.slo.gates import (
     SLOGate,
     TokenDeadlines,
 )
-from openloop.slo.objectives import PRESETS, SLO, Objectives, ObjectiveUnit, parse_slo, read_slo
+from openloop.slo.objectives import PRESETS, SLO, Objectives, ObjectiveUnit, parse_objectives, parse_slo, read_slo
 from openloop.slo.smooth import PENALTIES, ExponentialPenalty, LinearPenalty, Penalty, Smooth, StepPenalty
 
 __all__ = [
@@ -61,6 +61,7 @@ __all__ = [
     "TokenDeadlines",
     "end_to_end",
     "lateness",
+    "parse_objectives",
     "parse_slo",
     "read_slo",
     "reading",

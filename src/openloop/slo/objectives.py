@@ -84,6 +84,20 @@ def parse_slo(text: str) -> SLO:
     return replace(base, gates=tuple({**kept, **gates}.values()))
 
 
+def parse_objectives(text: str) -> Objectives:
+    """Gates for everybody, or as objectives by class are written: `default: ttft<=1s; chat: ttft<=300ms`."""
+    if ":" not in text:
+        return Objectives(parse_slo(text))
+    found: dict[str, SLO] = {}
+    for part in text.split(";"):
+        name, colon, gates = (each.strip() for each in part.rpartition(":"))  # a class may be named a:b
+        if not (colon and name) or name in found:
+            raise SpecError(f"{part.strip()!r} names no class of its own; write default: ttft<=1s; chat: ttft<=300ms")
+        with saying_where(f"class {name!r}"):
+            found[name] = parse_slo(gates)
+    return Objectives(found.pop("default", None), found)
+
+
 _TERM = re.compile(r"([A-Za-z_][\w.]*)\s*(<=|>=|≤|≥|[<>=]=?)?\s*(.*)", re.DOTALL)
 
 

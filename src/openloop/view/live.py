@@ -14,7 +14,7 @@ from openloop.report.page import Number, Report, Section, number
 from openloop.score.judged import judge_run
 from openloop.score.scope import Scope
 from openloop.score.scorer import objectives_of
-from openloop.slo import SLO, Objectives, parse_slo
+from openloop.slo import SLO, Objectives, parse_objectives
 from openloop.units import format_seconds
 
 RECENT_S = 10.0
@@ -30,7 +30,7 @@ def live_report(tail: Tail, slo: str | None = None) -> Report:
     if not tail.rows:
         waits = "Nothing has ended yet."
         return Report(name, about, "live", "The run has just begun", [waits], [], [], {"rows": 0})
-    objectives = Objectives(parse_slo(slo)) if slo else objectives_of(tail.run) if facts.slo else Objectives(SLO(()))
+    objectives = parse_objectives(slo) if slo else objectives_of(tail.run) if facts.slo else Objectives(SLO(()))
     scope = judge_run(tail.run, objectives).everyone
     ended = np.where(scope.left_ns != MISSING, scope.left_ns, scope.due_ns) / 1e9
     until = now.seconds if now else float(ended.max())

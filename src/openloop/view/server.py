@@ -21,7 +21,7 @@ from openloop.report.page import Report
 from openloop.slo import Objectives, SLOGate
 from openloop.spec import plain
 from openloop.units import format_seconds
-from openloop.view.shelf import Shelf
+from openloop.view.shelf import NoSLOError, Shelf
 
 COOKIE = "openloop-token"
 LONGEST = 2000  # letters of a question
@@ -180,24 +180,36 @@ def _show(shelf: Shelf, query: dict[str, str]) -> str:
     """A report with controls; its body is replaced as they are moved, or as the run goes on."""
     entry = shelf.find(query.get("what", ""))
     asked = _asked(query)
-    report = shelf.report(entry, **asked)
-    above = _controls(entry.name, report, report.data.get("slo") or "", shelf.objectives(entry, asked["slo"]))
+    try:
+        report = shelf.report(entry, **asked)
+    except NoSLOError as error:
+        return _ask_slo(entry.name, error)
+    objectives, live = shelf.objectives(entry, asked["slo"]), report.verdict == "live"
+    above = _controls(entry.name, report.data.get("slo") or "", objectives, live=live)
     return _page(f"{entry.name} - openloop", above + body(report))
 
 
 def _compare(shelf: Shelf, query: dict[str, str]) -> str:
-    report = _comparison(shelf, query)
-    above = _controls("", report, report.data["a"]["slo"], None)
-    return _page(f"{report.title} - openloop", above + body(report))
+    try:
+        report = _comparison(shelf, query)
+    except NoSLOError as error:
+        return _ask_slo("Two compared", error)
+    return _page(f"{report.title} - openloop", _controls("", report.data["a"]["slo"]) + body(report))
 
 
-def _controls(name: str, report: Report, slo: str, objectives: Objectives | None) -> str:
+def _ask_slo(title: str, why: NoSLOError) -> str:
+    """Controls over nothing yet."""
+    inside = f'<main><section class="verdict"><h1>{escape(title)}</h1><p>{escape(str(why))}</p></section></main>'
+    return _page(f"{title} - openloop", f'{_controls("", "")}{inside}<div id="tip" hidden></div>')
+
+
+def _controls(name: str, slo: str, objectives: Objectives | None = None, *, live: bool = False) -> str:
     """A text and a slider for each gate of time; moving one asks the server to score again."""
     gates = objectives.default.gates if objectives and objectives.default and not objectives.classes else ()
     sliders = "".join(_slider(gate) for gate in gates if getattr(gate, "within_s", 0.0) > 0)
-    live = ' data-live="1"' if report.verdict == "live" else ""
+    going_on = ' data-live="1"' if live else ""
     return (
-        f'{TOP}<form class="controls" id="slo" data-what="{escape(name)}"{live}><a href="/">All runs</a>'
+        f'{TOP}<form class="controls" id="slo" data-what="{escape(name)}"{going_on}><a href="/">All runs</a>'
         f'<label>SLO <input id="gates" size="38" value="{escape(slo)}" spellcheck="false" autocomplete="off"></label>'
         f'{sliders}<button type="submit">Score</button><span class="note" id="state" role="status"></span></form>'
     )

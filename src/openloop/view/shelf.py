@@ -11,10 +11,10 @@ from typing import Any, Literal, TypeVar
 
 import pyarrow as pa
 
-from openloop.errors import OpenloopError, RunError
+from openloop.errors import OpenloopError, RunError, SpecError
 from openloop.frontier.folder import FRONTIER_FILE, make_frontier, read_asked, trials_in
 from openloop.frontier.point import read_trial
-from openloop.records import Run, open_run, read_now
+from openloop.records import Manifest, Run, open_run, read_now
 from openloop.records.manifest import MANIFEST_FILE, read_manifest
 from openloop.records.run import MemorySource
 from openloop.records.tail import Tail
@@ -23,7 +23,7 @@ from openloop.report.compare_page import Subject, comparison_report
 from openloop.report.curve import FrontierSubject, frontier_headline, frontier_report, frontier_subject
 from openloop.report.page import Report
 from openloop.report.run import RunSubject, read_run_subject, run_headline, run_report
-from openloop.slo import Objectives, parse_slo, read_slo
+from openloop.slo import Objectives, parse_objectives, read_slo
 from openloop.view.live import live_report
 
 DEEPEST = 6
@@ -34,6 +34,10 @@ ALIVE_S = 10.0  # a run that nobody wrote to for so long is not going on
 
 EntryKind = Literal["run", "frontier"]
 S = TypeVar("S", RunSubject, FrontierSubject)
+
+
+class NoSLOError(SpecError):
+    """A run that has none of its own is held against nothing until a visitor gives one."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +95,11 @@ def _inside(folder: Path, root: Path) -> bool:
 
 def _objectives(slo: str | dict[str, Any] | Objectives) -> Objectives:
     """Text is gates, of a visitor's as of what stands in a folder: it names no file."""
-    return Objectives(parse_slo(slo)) if isinstance(slo, str) else read_slo(slo)
+    return parse_objectives(slo) if isinstance(slo, str) else read_slo(slo)
+
+
+def _facts(manifest: Manifest) -> dict[str, Any]:
+    return {"model": manifest.model or manifest.engine or manifest.source, "started": manifest.started_at}
 
 
 class Shelf:
@@ -138,6 +146,9 @@ class Shelf:
                 stamp = entry.stamp
                 try:
                     self._cards[entry.name] = stamp, self._summary(entry)
+                except NoSLOError:
+                    told = {"verdict": "unscored", "headline": "no SLO of its own: open it and give one"}
+                    self._cards[entry.name] = stamp, told | _facts(read_manifest(entry.path))
                 except (OpenloopError, OSError, MemoryError) as error:
                     self._cards[entry.name] = stamp, {"verdict": "invalid", "headline": str(error)}
 
@@ -152,14 +163,12 @@ class Shelf:
                     "goodput": frontier.peak.goodput_rps if frontier.peak else None,
                     "slo": frontier.slo,
                 }
-            manifest = read_manifest(entry.path)
             score = self.subject(entry, None).score
         p99 = score.ttft_s or score.e2e_s
         return {
             "verdict": "good" if score.valid else "invalid",
             "headline": score.reasons[0] if score.reasons else run_headline(score)[0],
-            "model": manifest.model or manifest.engine or manifest.source,
-            "started": manifest.started_at,
+            **_facts(read_manifest(entry.path)),
             "offered": score.offered_rps,
             "goodput": score.goodput_rps,
             "attainment": score.attainment,
@@ -175,7 +184,10 @@ class Shelf:
             stamp = entry.stamp
             same = [each for when, each in self._kept.values() if when == stamp and isinstance(each, RunSubject)]
             before = next((each.judged for each in reversed(same) if each.run.path == entry.path), None)
-            return read_run_subject(self._open(entry, stamp), slo and _objectives(slo), request, before=before)
+            run = self._open(entry, stamp)
+            if not slo and run.manifest.slo is None:
+                raise NoSLOError(f"{entry.name} has no SLO of its own: give one, such as ttft<=500ms, tpot<=40ms")
+            return read_run_subject(run, slo and _objectives(slo), request, before=before)
 
         return self._keep(entry, (slo and str(slo), request), read)
 

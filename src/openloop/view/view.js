@@ -21,12 +21,13 @@
     const chosen = new Set();
     let found = [], key = "name", up = true;
     const three = (value) => value.toLocaleString("en-US", { maximumSignificantDigits: 3 });
+    const share = (percent) => percent.toFixed((percent > 0 && percent < 1) || (percent > 99 && percent < 100) ? 2 : 1) + "%";
     const shown = {
-      offered: (v) => three(v) + "/s", goodput: (v) => three(v) + "/s", attainment: (v) => three(100 * v) + "%",
+      offered: (v) => three(v) + "/s", goodput: (v) => three(v) + "/s", attainment: (v) => share(100 * v),
       p99: (v) => v < 1 ? three(1000 * v) + " ms" : three(v) + " s", requests: (v) => v.toLocaleString("en-US"),
       started: (v) => v.slice(0, 16).replace("T", " "),
     };
-    const verdicts = { good: "valid", invalid: "not valid", live: "in progress" };
+    const verdicts = { good: "valid", invalid: "not valid", live: "in progress", unscored: "no SLO" };
     const draw = () => {
       const wanted = words.value.toLowerCase().split(/\s+/).filter(Boolean);
       const rows = found.filter((each) => {

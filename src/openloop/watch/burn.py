@@ -100,11 +100,14 @@ class Alarm:
         if not 0 < attain < 1:
             raise SpecError(f"to attain {attain:.6g} leaves no budget to burn; give --attain below 100%, as 99%")
         self.rules = tuple(rule for rule in rules if rule.factor * (1 - attain) <= 1 + 1e-9)
+        self.notes = tuple(
+            f"with {100 * attain:g}% to attain nothing burns faster than {1 / (1 - attain):.3g} times, "
+            f"so rule {rule} never fires; give a lower factor, or more to attain"
+            for rule in rules
+            if rule not in self.rules
+        )
         if not self.rules:
-            raise SpecError(
-                f"with {100 * attain:g}% to attain nothing burns faster than {1 / (1 - attain):.3g} times, "
-                f"so rule {rules[0] if rules else 'none'} never fires; give a lower factor, or more to attain"
-            )
+            raise SpecError(self.notes[0] if self.notes else "there is no burn rule; give one, such as 14.4:1h/5m")
         self.attain = attain
         self.burns: list[Burn] = []
         self.on: dict[tuple[str, str], Alert] = {}

@@ -29,7 +29,7 @@ from openloop.watch.frame import GOODPUT, ReplicaTails, RollingTail, SecondCount
 
 AT_ONCE = 20_000  # rows that are judged together while catching up
 SETTLE_S = 1.0  # what ended just now is not written yet
-OPEN_SPAN_S = 3600.0  # a span is written when it ends: this long ago the first may have begun
+OPEN_SPAN_S = 3600.0  # a span is written when it ends: so long before watching it may have begun
 UNUSED = "lines or spans could not be used"
 METRICS = {"ttft": "ttft_s", "tpot": "tpot_s", "e2e": "e2e_s"}
 
@@ -67,6 +67,8 @@ class Feed:
 class _Records(Feed):
     """Judged requests by when they left; what was judged before is replaced as far back as all rows are still held."""
 
+    lead_s = 0.0  # how much earlier the times of rows begin than the seconds that are watched
+
     def __init__(self, source: str, objectives: Objectives, prices: Prices | None, keep_s: int = 1 << 40) -> None:
         super().__init__(source, objectives, keep_s)
         self.objectives, self.prices = objectives, prices
@@ -78,7 +80,7 @@ class _Records(Feed):
     def hear(self, manifest: Manifest) -> None:
         self.marks = [TimedMark(event.at_ns / 1e9, event.kind, event.detail) for event in manifest.events]
         with suppress(ValueError):
-            self.started_s = datetime.fromisoformat(manifest.started_at or "").timestamp()
+            self.started_s = datetime.fromisoformat(manifest.started_at or "").timestamp() + self.lead_s
 
     def take(self, run: Run, covered_ns: int = -1) -> None:
         self.hear(run.manifest)
@@ -87,8 +89,8 @@ class _Records(Feed):
         judged = judge_run(run, self.objectives, prices=self.prices)
         scope = judged.everyone
         counted = scope.deliveries.of_attempt(judged.attempts.status) != CENSORED
-        self._due_s = scope.due_ns / 1e9
-        left_s = np.where(counted, scope.left_ns / 1e9, np.inf)
+        self._due_s = scope.due_ns / 1e9 - self.lead_s
+        left_s = np.where(counted, scope.left_ns / 1e9 - self.lead_s, np.inf)
         self._order = np.argsort(left_s, kind="stable")
         self._left_s = left_s[self._order]
         self.judged, self.per_hour, self.priced = judged, judged.per_hour, judged.priced
@@ -133,7 +135,8 @@ class _Records(Feed):
             return {}, []
         a, b = np.searchsorted(self._left_s, (start_s, end_s))
         places = np.sort(self._order[a:b])
-        scope = Scope(self.judged, places, (int(start_s * 1e9), max(int(end_s * 1e9), int(start_s * 1e9) + 1)))
+        start_ns, end_ns = (int((at + self.lead_s) * 1e9) for at in (start_s, end_s))
+        scope = Scope(self.judged, places, (start_ns, max(end_ns, start_ns + 1)))
         codes = scope.deliveries.of_attempt(self.judged.attempts.replica)
         far = stragglers(scope)
         replicas = []
@@ -198,8 +201,10 @@ class RunFeed(_Records):
         self.hear(self.tail.manifest)
         self._look: Now | None = None  # the last, and by this machine's steady clock, when it was
         self._looked_s = 0.0
+        self._read_s = time.monotonic()
 
     def read(self) -> None:
+        self._read_s = time.monotonic()
         while new := self.tail.read_on(AT_ONCE):
             self.take(self.tail.run, self.tail.covered_ns)
             if new < AT_ONCE:
@@ -208,7 +213,7 @@ class RunFeed(_Records):
         self.over = self.tail.over
 
     def clock(self) -> float:
-        """Wall clocks are compared once for each look of the writer: one that is set does not move it."""
+        """When it was read. Wall clocks are compared once for each look of the writer: a set one does not move it."""
         latest, now = self.tail.latest_ns / 1e9, self.tail.looks[-1] if self.tail.looks else None
         if self.over:
             return super().clock()
@@ -216,7 +221,7 @@ class RunFeed(_Records):
             return max(latest, time.time() - self.started_s if self.started_s else 0.0) - SETTLE_S
         if now != self._look:
             self._look, self._looked_s = now, time.monotonic() - max(time.time() - now.at, 0.0)
-        return max(now.seconds + time.monotonic() - self._looked_s, latest) - SETTLE_S
+        return max(now.seconds + self._read_s - self._looked_s, latest) - SETTLE_S
 
     def traffic(self, start_s: float, end_s: float) -> tuple[float | None, int | None]:
         looks = [look for look in self.tail.looks if start_s <= look.seconds <= end_s + 2 * SETTLE_S]
@@ -237,13 +242,16 @@ class SpanFeed(_Records):
         self.path, self._held_s, self.over = path, 1e9 if over else held_s, over
         self._file = -1  # which one that path was
         self._read = self._refused = 0
+        self.lead_s = 0.0 if over else OPEN_SPAN_S
         self._clock_s = time.time() - time.monotonic()  # a clock that is set later does not move this one
+        self._began_s = self._looked_s = time.monotonic()
         self._calls: list[Call] = []
         self._asked = False  # somebody tells as a client: then those who answer are not counted as well
         self._origin_ns: int | None = None
         self._covered_ns = -1
 
     def read(self) -> None:
+        self._looked_s = time.monotonic()
         new = self._new_calls()
         if new:
             self._keep(new)
@@ -252,9 +260,13 @@ class SpanFeed(_Records):
             self.notes = (*others, f"{self._refused:,} {UNUSED}")
 
     def _keep(self, new: Sequence[Call]) -> None:
-        if self._origin_ns is None:
-            self._origin_ns = min(call.sent_ns or 0 for call in new) - int(0 if self.over else OPEN_SPAN_S * 1e9)
-        kept = [call for call in new if (call.sent_ns or 0) >= self._origin_ns]
+        if self._origin_ns is None and self.over:
+            self._origin_ns = min(call.sent_ns or 0 for call in new)
+        elif self._origin_ns is None:  # what is there already was seen from the first that ended
+            began_ns = int((self._clock_s + self._began_s) * 1e9)
+            self._origin_ns = min(began_ns, *(call.ended_ns or 0 for call in new))
+        start_ns = self._origin_ns - int(self.lead_s * 1e9)
+        kept = [call for call in new if (call.sent_ns or 0) >= start_ns and (call.ended_ns or 0) >= self._origin_ns]
         self._refused += len(new) - len(kept)
         self._calls += kept
         latest = max((call.ended_ns or 0 for call in self._calls), default=0)
@@ -262,7 +274,7 @@ class SpanFeed(_Records):
         gone = [call.ended_ns or 0 for call in self._calls if (call.ended_ns or 0) < old]
         self._covered_ns = max([self._covered_ns, *(ended - self._origin_ns for ended in gone)])
         if kept:
-            run = run_of(self._calls, self._origin_ns)
+            run = run_of(self._calls, start_ns)
             self.limits = run.manifest.notes
             self.take(run, self._covered_ns)
         self._calls = [call for call in self._calls if (call.ended_ns or 0) >= old]
@@ -291,11 +303,12 @@ class SpanFeed(_Records):
         return [call for client, call in found if client or not self._asked]
 
     def clock(self) -> float:
-        if self._origin_ns is None:
-            return 0.0
+        """When it was read: what came while that was judged is not known yet."""
         if self.over:
             return super().clock()
-        now = self._clock_s + time.monotonic()
+        if self._origin_ns is None:
+            return max(self._looked_s - self._began_s - SETTLE_S, 0.0)
+        now = self._clock_s + self._looked_s
         return max(now - self._origin_ns / 1e9, float(self.ledger.end)) - SETTLE_S
 
     def traffic(self, *_: float) -> tuple[float | None, int | None]:

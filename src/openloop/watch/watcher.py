@@ -86,10 +86,11 @@ def watch(
     while True:
         if replaying:
             at = min(at, end)
-        changed = looked.look(at)
+        whole_s = float(int(at))  # counts are of whole seconds, so all the rest is, too
+        changed = looked.look(whole_s)
         last = at >= end if replaying else feed.over
         if last or changed or speed != math.inf:
-            yield looked.frame(at), changed
+            yield looked.frame(whole_s), changed
         if last:
             return
         if replaying:
@@ -126,7 +127,7 @@ class _Looked:
     def frame(self, at_s: float) -> Frame:
         feed, ledger, settings = self.feed, self.feed.ledger, self.settings
         whole = isinstance(feed, PageFeed) and feed.over  # all that a page has counted
-        start = 0.0 if whole else max(at_s - settings.window_s, ledger.first)
+        start = 0.0 if whole else float(max(int(at_s - settings.window_s), ledger.first))
         span = max(at_s - start, 1e-9)
         joint = share(ledger, GOODPUT, start, at_s)
         tails, replicas = feed.tails(start, at_s)
@@ -162,7 +163,7 @@ class _Looked:
                 disruptions(ledger, at_s, stretches, feed.per_hour, feed.priced), key=lambda each: each.start_s
             ),
             limits=feed.limits,
-            notes=(*feed.notes, *_silence(ledger, at_s, following=not feed.over)),
+            notes=(*feed.notes, *self.alarm.notes, *_silence(ledger, at_s, following=not feed.over)),
         )
 
 
