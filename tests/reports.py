@@ -76,11 +76,16 @@ def hostile_run() -> Run:
     )
 
 
-def write_frontier(folder: Path, rates: tuple[float, ...] = (2, 5, 7, 9, 12), seconds: float = 150.0) -> Path:
-    """A sweep over a modelled replica, as openloop sweep leaves it."""
-    slo = "ttft<=1s, tpot<=40ms"
+def write_frontier(
+    folder: Path,
+    rates: tuple[float, ...] = (2, 5, 7, 9, 12),
+    seconds: float = 150.0,
+    model: str = MODEL,
+    slo: str = "ttft<=1s, tpot<=40ms",
+) -> Path:
+    """A sweep over a modelled system, as openloop sweep leaves it."""
     for rate in rates:
-        run = simulate(MODEL, f"poisson:rate={rate}", seconds, int(rate), slo=slo, prices=Prices(per_hour=3.0))
+        run = simulate(model, f"poisson:rate={rate}", seconds, int(rate), slo=slo, prices=Prices(per_hour=3.0))
         run.save(folder / "points" / f"{rate:g}-1")
     asked = SweepAsked(
         source="sim",

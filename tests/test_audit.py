@@ -9,6 +9,8 @@ import openloop as ol
 from openloop.audit import CLAIMS, FACTS, MORE, audit
 from openloop.errors import RunError, SpecError
 from openloop.records import TimedEvent
+from openloop.sim import simulate
+from tests.reports import MODEL, SLO, write_frontier
 from tests.runs import row, run_of, steady_run
 
 KNOWN: dict[str, Any] = {
@@ -84,6 +86,20 @@ def test_a_folder_of_runs_is_a_sweep_and_knows_what_all_of_them_know(tmp_path: P
     assert supported(found)["this engine is faster than that engine"] is not bool(found.reasons)
     steady_run(seed=9).save(tmp_path / "sweep" / "other")
     assert "hardware" in audit(tmp_path / "sweep").missing
+
+
+def test_probes_and_overload_of_a_sweep_are_no_missing_evidence(tmp_path: Path) -> None:
+    folder = write_frontier(tmp_path / "frontier")
+    simulate(MODEL, "poisson:rate=1", 15.0, 1, slo=SLO).save(folder / "points" / "1-1")
+    simulate(MODEL, "poisson:rate=60", 150.0, 1, slo=SLO).save(folder / "points" / "60-1")
+    scores = [score for point in ol.open_frontier(folder).points for score in point.scores]
+    assert not scores[0].valid
+    assert not scores[-1].valid
+    found = audit(folder)
+    assert (found.kind, found.runs, found.reasons) == ("sweep", 7, ())
+    told = {fact.name: fact.found for fact in found.facts}
+    assert told["interval"] == ol.open_frontier(folder).knee.sentence
+    assert not {"sweep", "tail"} & {each for claim in found.claims for each in claim.lacks}
 
 
 def test_what_somebody_else_states_can_be_audited(tmp_path: Path) -> None:

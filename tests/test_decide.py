@@ -36,6 +36,15 @@ def test_the_cheaper_accepted_result_wins_against_throughput() -> None:
     assert check_numbers(decision_report(found)) > 8
 
 
+def test_who_is_sure_saves_something_also_at_the_low_end() -> None:
+    """Errors of shares lean to one side. Draws of both shares (Jeffreys) give 98.9%, and 11,700 to 191,900."""
+    cheap = {"attainment": "58% of 100", "cost_per_request": 0.011}
+    found = decide(choice(cheap, {"attainment": "90% of 100", "cost_per_request": 0.014}, demand="10/s"))
+    assert found.sure == pytest.approx(0.989, abs=0.002)
+    assert found.saves is not None
+    assert found.saves.interval == pytest.approx((11_700, 191_900), abs=1500)
+
+
 def test_few_requests_show_no_difference() -> None:
     few = [{**each, "attainment": each["attainment"].replace("10000", "100")} for each in (ROUTE_A, ROUTE_B)]  # type: ignore[attr-defined]
     found = decide(choice(*few, demand="10/s"))

@@ -3,20 +3,25 @@
 The claims are those that "Goodput or it didn't happen" warns of, each with what it takes.
 """
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
 
 from openloop.errors import RunError, SpecError
+from openloop.frontier import open_frontier
+from openloop.frontier.folder import FRONTIER_FILE, read_asked
 from openloop.records import Run, open_run
 from openloop.score import Score, check
 from openloop.score import score as score_run
 from openloop.slo import Completion
 from openloop.spec import read_json, read_yaml, suggest
-from openloop.units import format_seconds, format_share
+from openloop.units import NS_PER_S, format_seconds, format_share
 
 ENOUGH = 100  # requests, to have one beyond p99
+WHOLE = 0.99  # of the time that was asked for: what is shorter was a probe
 RATES = 5  # comfortable, moderate, busy, stressed, overloaded
 
 # Without these no number is evidence; what each is for.
@@ -108,6 +113,8 @@ def audit(what: "str | Path | Run", slo: Any = None) -> Audit:
         path = path.parent
     if path.is_file():
         return _of_file(path)
+    if (path / FRONTIER_FILE).exists():
+        return _of_frontier(path, slo)
     if path.is_dir() and not (path / "run.json").exists():
         inner = sorted(each.parent for each in path.rglob("run.json"))
         if not inner:
@@ -116,7 +123,30 @@ def audit(what: "str | Path | Run", slo: Any = None) -> Audit:
     return _of_runs(str(path), "run", [open_run(path)], slo)
 
 
-def _of_runs(subject: str, kind: Literal["run", "sweep"], runs: list[Run], slo: Any) -> Audit:
+def _of_frontier(path: Path, slo: Any) -> Audit:
+    """By the runs that are as long as was asked, up to the knee: probes and what lies beyond only show on which side it
+    is. What is to be compared is the knee."""
+    found, seconds = open_frontier(path, slo), read_asked(path).seconds
+    top = found.knee.interval[1] if found.knee.interval else math.inf
+    counted = [point for point in found.points if not point.overloaded and point.rate <= top] or found.points
+    runs = [open_run(str(score.run)) for point in counted for score in point.scores]
+    if not runs:
+        raise RunError(f"{path} has no finished run: there is nothing to audit")
+    whole = [run for run in runs if run.manifest.window_ns and run.manifest.window_ns[1] >= WHOLE * seconds * NS_PER_S]
+    known: dict[str, str | None] = {"sweep": f"{len(found.points)} rates" if len(found.points) >= RATES else None}
+    if found.knee.interval:
+        known["interval"] = found.knee.sentence
+    audited = _of_runs(str(path), "sweep", whole or runs, slo, known)
+    return replace(audited, runs=sum(point.repeats for point in found.points))
+
+
+def _of_runs(
+    subject: str,
+    kind: Literal["run", "sweep"],
+    runs: list[Run],
+    slo: Any,
+    together: Mapping[str, str | None] = MappingProxyType({}),  # what is known of all of them at once
+) -> Audit:
     told, reasons = [], []
     for run in runs:
         score = None if slo is None and run.manifest.slo is None else score_run(run, slo)
@@ -128,7 +158,7 @@ def _of_runs(subject: str, kind: Literal["run", "sweep"], runs: list[Run], slo: 
         known["eviction"] = "a disrupted run is among them"
     rates = {round(each.manifest.offered_rps, 6) for each in runs if each.manifest.offered_rps}
     known["sweep"] = f"{len(rates)} rates" if len(rates) >= RATES else None
-    return _audit(subject, kind, len(runs), tuple(reasons), known)
+    return _audit(subject, kind, len(runs), tuple(reasons), {**known, **together})
 
 
 def _of_file(path: Path) -> Audit:

@@ -403,22 +403,26 @@ def _choice(asked: _Question, a: KnownOption, b: KnownOption, gaps: tuple[Unmeas
 
 
 def _chance(a: Estimate, b: Estimate, *, less: bool) -> float:
-    """That b is better than a, if errors are normal on a logarithmic scale; exact numbers are simply compared."""
+    """That b is better than a, if errors are normal on a logarithmic scale; exact numbers are simply compared.
+
+    Errors are those on the sides that face each other: the others do not bring the two any closer.
+    """
     gap = (1 if less else -1) * math.log(max(a.value, 1e-300) / max(b.value, 1e-300))
-    halves = [max((_log(end, each.value) for end in each.interval or ()), default=0.0) for each in (a, b)]
-    error = math.hypot(*halves) / Z
+    higher, lower = (a, b) if a.value > b.value else (b, a)
+    error = math.hypot(_log(higher.ends[0], higher.value), _log(lower.ends[2], lower.value)) / Z
     return 0.5 * (1 + math.erf(gap / error / math.sqrt(2))) if error > 0 else float(np.heaviside(gap, 0.5))
 
 
 def _saved(worse: KnownOption, better: KnownOption) -> Estimate | None:
-    """A month."""
+    """A month: least where the worse one is cheap and the better one dear, most the other way round."""
     if worse.monthly is None or better.monthly is None:
         return None
-    value = worse.monthly.value - better.monthly.value
-    if worse.monthly.interval is None and better.monthly.interval is None:
+    pay, paid = worse.monthly, better.monthly
+    value = pay.value - paid.value
+    if pay.interval is None and paid.interval is None:
         return Estimate(value)
-    half = math.hypot(*(max(abs(end - each.value) for end in each.ends) for each in (worse.monthly, better.monthly)))
-    return Estimate(value, (value - half, value + half))
+    below, above = (math.hypot(pay.ends[end] - pay.value, paid.ends[2 - end] - paid.value) for end in (0, 2))
+    return Estimate(value, (value - below, value + above))
 
 
 def _tokens_in_time(of: Point | Score) -> float:

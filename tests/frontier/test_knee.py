@@ -87,6 +87,29 @@ def test_far_apart_points_leave_the_gap_open() -> None:
     assert found.interval[1] > 80.0
 
 
+# Rate, attainment and its interval, slack and its error: hours of a fleet held to TTFT and TPOT. TPOT is near its bound
+# for long, then TTFT takes over, and no straight line fits.
+BENT = (
+    (45.0, 0.9989, (0.9984, 0.9992), (1.129, 0.003)),
+    (48.0, 0.9975, (0.9966, 0.9982), (1.061, 0.008)),
+    (51.0, 0.9947, (0.9927, 0.9962), (1.019, 0.003)),
+    (54.0, 0.9892, (0.9844, 0.9925), (0.989, 0.019)),
+    (57.0, 0.9652, (0.9560, 0.9720), (0.779, 0.042)),
+    (60.0, 0.8716, (0.8500, 0.8900), (0.367, 0.057)),
+)
+
+
+@pytest.mark.parametrize("first", [0, 1, 2])
+def test_a_knee_between_rates_that_surely_meet_and_miss_the_target_is_named(points: list[Point], first: int) -> None:
+    bent = [
+        dataclasses.replace(points[0], rate=rate, attainment=share, attainment_interval=ends, slack=(slack,))
+        for rate, share, ends, slack in BENT[first:]
+    ]
+    found = find_knee(bent, 0.99)
+    assert found.interval is not None
+    assert 50.5 <= found.interval[0] <= 53.5 <= found.interval[1] <= 57.0
+
+
 def test_repeats_of_a_rate_are_put_together() -> None:
     one, three = point(40.0), point(40.0, repeats=3)
     assert three.repeats == 3
@@ -134,6 +157,16 @@ def test_the_search_comes_to_the_knee_from_below_and_from_above(start: float) ->
     found = find_knee(points, TARGET)
     assert found.rate == pytest.approx(KNEE, rel=0.2)
     assert {each.name for each in points} >= {"comfortable", "moderate", "busy", "stressed"}
+
+
+def test_of_the_rates_with_a_name_the_one_that_is_aimed_at_is_measured_for_longer(points: list[Point]) -> None:
+    found = find_knee(points, TARGET)
+    short = {10.0, 20.0}  # probes, and both comfortable: half of the knee is 20/s
+    named = [
+        dataclasses.replace(each, name=_named(each, found.rate), seconds=6.0 if each.rate in short else 200.0)
+        for each in points
+    ]
+    assert next_run(named, found, 200.0, 0.2) == NextRun(20.0, 200.0, "comfortable")
 
 
 def test_the_search_gives_up_where_nothing_breaks_or_too_little_is_asked() -> None:

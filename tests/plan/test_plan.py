@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from openloop.errors import SpecError
-from openloop.frontier import open_frontier
+from openloop.frontier import Knee, open_frontier
 from openloop.load.scenario import read_scenario
 from openloop.plan import CapacityPlan, Needs, frontier_system, make_plan, read_plan, typed_system
 from openloop.plan.formulas import some_up
@@ -145,6 +145,17 @@ def test_an_slo_that_was_never_met_says_what_would_be_possible(sweep: Path) -> N
         SpecError, match=r"was never met.*at 2\.00/s only .* no number of replicas.*times [\d.]+ as long"
     ):
         frontier_system(open_frontier(sweep, "ttft<=1s, tpot<=19ms"))
+
+
+def test_a_knee_that_is_not_known_is_not_called_an_slo_that_was_never_met(sweep: Path) -> None:
+    found = open_frontier(sweep)
+    unknown = Knee(
+        0.9, None, None, None, 3.0, "below 3.00/s: attainment is not shown to reach 90.0%; sweep lower rates"
+    )
+    with pytest.raises(
+        SpecError, match=r"has no knee: below 3.00/s: .* not shown .*; sweep lower rates, or for longer$"
+    ):
+        frontier_system(replace(found, knee=unknown))
 
 
 def test_a_knee_beyond_the_sweep_is_planned_by_what_is_shown(sweep: Path) -> None:

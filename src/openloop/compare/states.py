@@ -63,11 +63,10 @@ def gaps(states: Mapping[str, Path], slo: Any = None) -> list[StateGap]:
 
 
 def _figures(found: Frontier) -> dict[str, float | None]:
-    costs = [p.cost_per_accepted for p in found.points if p.cost_per_accepted is not None and not p.overloaded]
     return {
         "knee": found.knee.rate,
         "goodput": found.peak.goodput_rps if found.peak else None,
-        "cost_per_accepted": min(costs, default=None),
+        "cost_per_accepted": found.cheapest.cost_per_accepted if found.cheapest else None,
     }
 
 

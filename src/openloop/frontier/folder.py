@@ -1,7 +1,7 @@
 """The folder of a frontier, read and scored: points over offered load, and what they show together."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
@@ -17,6 +17,7 @@ from openloop.spec import Strict, convert, plain, read_json
 
 FRONTIER_FILE: Final = "frontier.json"
 POINTS: Final = "points"
+CLOSE_BY: Final = 0.03  # of a rate: what is measured there is taken for the same, to say which is the best
 
 TargetShare = Annotated[float, msgspec.Meta(gt=0, lt=1)]
 
@@ -49,7 +50,8 @@ class Frontier:
     slo: str
     points: tuple[Point, ...]
     knee: Knee
-    peak: Point | None  # where goodput is highest
+    peak: Point | None  # where goodput is highest, with what was measured close to it
+    cheapest: Point | None  # where an accepted result costs least, in the same way
     half_rate: float | None  # the first rate at which goodput is below half of throughput, of those measured
     current: float | None
     headroom: float | None  # at the current rate, as a share of it
@@ -63,7 +65,9 @@ class Frontier:
         """For JSON, without the scores of single runs."""
         found = {each.name: getattr(self, each.name) for each in fields(self)}
         found["points"] = [_without_scores(point) for point in self.points]
-        found["peak"] = None if self.peak is None else {"rate": self.peak.rate, "goodput_rps": self.peak.goodput_rps}
+        for place, name in (("peak", "goodput_rps"), ("cheapest", "cost_per_accepted")):
+            point = found[place]
+            found[place] = point and {"rate": point.rate, name: getattr(point, name)}
         result: dict[str, Any] = plain(found)
         return result
 
@@ -122,13 +126,16 @@ def make_frontier(
     knee = find_knee(points, asked.target)
     named = tuple(replace(point, name=_name(point, knee)) for point in points)
     room = None if asked.current is None else knee.headroom(asked.current)
+    steady = [point for point in named if not point.overloaded]
+    priced = [point for point in steady if point.cost_per_accepted is not None]
     return Frontier(
         path=path,
         source=asked.source,
         slo=slo,
         points=named,
         knee=knee,
-        peak=max(named, key=lambda point: (not point.overloaded, point.goodput_rps), default=None),
+        peak=_best(steady or named, trials, _goodput),
+        cheapest=_best(priced, trials, lambda points: -sum(each.cost or 0.0 for each in points) / _accepted(points)),
         half_rate=next((point.rate for point in named if 2 * point.goodput_rps < point.completed_in_window_rps), None),
         current=asked.current,
         headroom=room and room[0],
@@ -138,6 +145,28 @@ def make_frontier(
         stopped=asked.stopped,
         notes=(*asked.notes, *_notes(named)),
     )
+
+
+def _best(
+    points: Sequence[Point], trials: Mapping[tuple[float, int], PointRun], worth: Callable[[Sequence[Point]], float]
+) -> Point | None:
+    """The point that is best together with those close to it, as one: of many short runs, the best by itself is the
+    luckiest."""
+    near = {point.rate: [each for each in points if abs(each.rate / point.rate - 1) <= CLOSE_BY] for point in points}
+    if not near:
+        return None
+    rate = max(near, key=lambda rate: worth(near[rate]))
+    rates = [each.rate for each in near[rate]]
+    found = make_point(rate, [trials[key] for key in sorted(trials) if key[0] in rates])
+    return replace(found, name=next(each.name for each in points if each.rate == rate))
+
+
+def _goodput(points: Sequence[Point]) -> float:
+    return _accepted(points) / sum(each.seconds for each in points)
+
+
+def _accepted(points: Sequence[Point]) -> float:
+    return sum(each.goodput_rps * each.seconds for each in points) or 1e-9
 
 
 # Up to which share of the knee a point is called so.

@@ -9,8 +9,9 @@ So each pair of a knee and a slope says how likely the runs are, given the error
 all pairs by that (with knees and slopes alike on a logarithmic scale beforehand) leaves a distribution of the knee, and
 the interval holds 95% of it. Where points are far apart any steep slope will do, and the interval is as wide as the gap
 between them. Errors are made to rise with the rate, as they do in a queue: if each run kept its own, a lucky one would
-seem surer than an unlucky one, and the knee would come out too high. Runs whose backlog grew say only that the knee is
-below them.
+seem surer than an unlucky one, and the knee would come out too high. Runs whose backlog grew, or whose attainment is
+surely below the target, say that the knee is below them; those that surely meet it, that it is above: this holds
+however slack bends, as it does where one gate takes over from another.
 """
 
 from collections.abc import Sequence
@@ -31,7 +32,7 @@ REACH, NEAR = 3.0, (0.1, 0.3)  # times half the interval, and from where to wher
 ROUNDS = 4
 LEAST_ERROR = 0.01  # of a slack
 MOST_OFF = 4.0  # errors that a run may be away: further, and it is wrong some other way
-FALSE_ALARM = 0.002  # of a backlog that seems to grow
+FALSE_ALARM = 0.002  # of a backlog that seems to grow, and of an attainment that seems to be surely on one side
 CAUTION = 1.5  # times: errors of short runs are seen too small; chosen by how often intervals hold the truth
 OPTIMISM = 0.4  # errors: rare latencies are rarely seen in a short run, which makes it look better than it is
 MODEL = 0.01  # of the knee: the least that is left open, for no straight line is true
@@ -64,6 +65,8 @@ def find_knee(points: Sequence[Point], target: float) -> Knee:
         return Knee(target, None, None, None, None, f"no knee: {why}")
     first, last = used[0].rate, used[-1].rate
     low, middle, high = _Runs(used, target).interval()
+    if _meets(used[0], target) and middle >= first:
+        low = max(low, first)
     aim = format_share(target)
     if high > last:
         above = min(low, last)
@@ -81,7 +84,8 @@ class _Runs:
 
     def __init__(self, points: Sequence[Point], target: float) -> None:
         self.ends = points[0].rate, points[-1].rate
-        self.grown = np.array([point.rate for point in points if point.overloaded or _misses(point, target)])
+        self.grown = [point.rate for point in points if point.overloaded or _misses(point, target)]
+        self.fine = [point.rate for point in points if _meets(point, target)]
         steady = [(point.rate, *each) for point in points if not point.overloaded for each in point.slack]
         self.rate, self.slack, error = np.array(steady, float).reshape(-1, 3).T
         self.error = np.exp(_rising(np.log(np.maximum(error, LEAST_ERROR))))
@@ -112,6 +116,8 @@ class _Runs:
         found = np.zeros((len(SLOPES), len(knees)))
         for rate in self.grown:
             found += np.where(knees <= rate, 0.0, np.log(FALSE_ALARM))
+        for rate in self.fine:
+            found += np.where(knees >= rate, 0.0, np.log(FALSE_ALARM))
         for rate, slack, each, close in zip(self.rate, self.slack, error, near, strict=True):
             if close:
                 expected = np.clip(1 - SLOPES[:, None] * (rate / knees - 1), 0.0, MOST)
@@ -132,6 +138,11 @@ class _Runs:
 def _misses(point: Point, target: float) -> bool:
     """Whether attainment is below the target by twice its margin: surely beyond the knee."""
     return point.attainment + 2 * (point.attainment_interval[1] - point.attainment) < target
+
+
+def _meets(point: Point, target: float) -> bool:
+    """The same above the target: surely below the knee."""
+    return not point.overloaded and point.attainment - 2 * (point.attainment - point.attainment_interval[0]) > target
 
 
 def _rising(values: Floats) -> Floats:

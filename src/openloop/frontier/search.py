@@ -62,7 +62,8 @@ def next_run(
     for name, share in AIMS.items():
         known = [point for point in points if point.name == name]
         if not any(point.repeats >= repeat and (point.overloaded or point.seconds >= seconds / 2) for point in known):
-            return NextRun(known[0].rate if known else _rounded(share * knee.rate), seconds, name)
+            aim = _rounded(share * knee.rate)
+            return NextRun(min([each.rate for each in known] or [aim], key=lambda rate: abs(rate - aim)), seconds, name)
     return NextRun(None, 0, "done")
 
 

@@ -91,27 +91,34 @@ def _backlog_growth(due: Ints, left: Ints, now_s: float, stays_s: Floats) -> flo
 
 
 class BacklogWatch:
-    """Watches a live run, and ends it when its backlog grows beyond chance."""
+    """Watches a live run, and ends it when its backlog grows beyond chance.
+
+    Where this machine is busy, answers are read long after they came: so who had left when is known only up to the end
+    of the last answer that was read, and the backlog is looked at up to there.
+    """
 
     def __init__(self, seconds: float, view: Callable[[Snapshot], None] | None) -> None:
         self.seconds, self.view = seconds, view
-        self.seen = [(0.0, 0, 0)]  # seconds, due, left
+        self.due = [(0.0, 0)]  # by when, how many
+        self.left = [(0.0, 0)]
         self.stays_s: list[float] = []
         self.next_s = 2 * seconds / CHECKS
 
     def __call__(self, now: Snapshot) -> str | None:
         if self.view is not None:
             self.view(now)
-        self.stays_s += [(row.ended_ns - row.due_ns) / 1e9 for row in now.finished if row.ended_ns is not None]
+        ended = [(row.due_ns, row.ended_ns) for row in now.finished if row.ended_ns is not None]
+        self.stays_s += [(end - due) / 1e9 for due, end in ended]
+        known_s = max([self.left[-1][0], *(end / 1e9 for _, end in ended)])
         if now.seconds > 0:
-            self.seen.append((now.seconds, now.due, now.due - now.in_flight))
-        if not self.next_s <= now.seconds < self.seconds:
+            self.due.append((now.seconds, now.due))
+            self.left.append((known_s, now.due - now.in_flight))
+        if not self.next_s <= known_s or now.seconds >= self.seconds:
             return None
         self.next_s += self.seconds / CHECKS
-        times, due, left = np.array(self.seen).T
-        edges = np.linspace(0.0, now.seconds, GRID + 1)
-        came, gone = (np.rint(np.interp(edges, times, each)).astype(np.int64) for each in (due, left))
-        rate = _backlog_growth(came, gone, now.seconds, np.array(self.stays_s))
+        edges = np.linspace(0.0, known_s, GRID + 1)
+        came, gone = (np.rint(np.interp(edges, *np.array(each).T)).astype(np.int64) for each in (self.due, self.left))
+        rate = _backlog_growth(came, gone, known_s, np.array(self.stays_s))
         return ended_early(now.seconds, self.seconds, rate) if rate else None
 
 

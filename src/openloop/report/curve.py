@@ -151,11 +151,9 @@ def _numbers(frontier: Frontier) -> Iterator[tuple[str, Number, str]]:
         yield "half is wasted from", number(frontier, "half_rate", "rate"), "goodput under half of throughput"
     if frontier.headroom is not None:
         yield "headroom", number(frontier, "headroom", "share"), f"at {format_rate(frontier.current or 0)}"
-    costs = [(point.cost_per_accepted, i) for i, point in enumerate(frontier.points) if point.cost_per_accepted]
-    if costs:
-        _, i = min(costs)
-        cost = number(frontier.points[i], "cost_per_accepted", "money", f"points.{i}.")
-        yield "cheapest accepted", cost, f"at {format_rate(frontier.points[i].rate)}"
+    if frontier.cheapest:
+        cost = number(frontier, "cheapest.cost_per_accepted", "money")
+        yield "cheapest accepted", cost, f"at {format_rate(frontier.cheapest.rate)}"
 
 
 def point_curve(points: Sequence[Point], field: str, name: str, color: str, key: str | None = "", **how: Any) -> Curve:

@@ -84,10 +84,9 @@ def _lines(found: Frontier) -> list[str]:
         lines.append(f"headroom at {found.current:g}/s: {found.headroom:+.0%} [{low:+.0%}, {high:+.0%}]")
     elif found.current is not None and found.knee.above is not None:
         lines.append(f"headroom at {found.current:g}/s: at least {found.knee.above / found.current - 1:+.0%}")
-    costs = [point for point in found.points if point.cost_per_accepted is not None and not point.overloaded]
-    if costs:
-        best = min(costs, key=lambda point: point.cost_per_accepted or 0.0)
-        lines.append(f"cheapest: {format_money(best.cost_per_accepted or 0.0)} per accepted, offered {best.rate:g}/s")
+    if found.cheapest is not None:
+        cost, rate = found.cheapest.cost_per_accepted or 0.0, found.cheapest.rate
+        lines.append(f"cheapest: {format_money(cost)} per accepted, offered {rate:g}/s")
     runs = sum(point.repeats for point in found.points)
     lines.append(f"{runs} runs, {format_seconds(found.took_s)} in all; {found.stopped or 'not finished'}")
     return lines + [f"note: {note}" for note in found.notes]
