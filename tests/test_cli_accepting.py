@@ -4,7 +4,10 @@ import json
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from openloop.audit import Audit, Fact
+from openloop.cli import cli
 from openloop.records import TEXTS, TimedEvent
 from tests.runs import row, write_run
 from tests.test_cli import call
@@ -37,9 +40,26 @@ def test_a_run_is_graded_scored_priced_and_audited(run: Path, tmp_path: Path) ->
     assert [blend["every_s"] for blend in cost["blends"]] == [3600.0, 86400.0]
     assert "per accepted result" in call("cost", run, "--prices", prices).stdout
     assert "nothing is known of what it cost" in call("cost", run).stdout
+    assert "lower bound" not in call("cost", run, "--prices", prices).stdout
     found = json.loads(call("audit", run, "--json").stdout)
     assert {fact["name"]: fact["found"] for fact in found["facts"]}["quality_gate"] == "json"
     assert "8 of 12 facts are missing" in call("audit", run, "--strict", code=1).stdout
+
+
+def test_a_strict_audit_does_not_pass_what_is_not_valid(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    everything = Audit("run", "run", 1, ("the run was not closed",), [Fact("slo", "ttft<=1s", "")], [])
+    monkeypatch.setattr("openloop.audit.audit", lambda *_: everything)
+    assert CliRunner().invoke(cli, ["audit", str(run)]).exit_code == 0
+    assert CliRunner().invoke(cli, ["audit", str(run), "--strict"]).exit_code == 1
+
+
+def test_a_cost_that_is_not_known_in_full_says_so(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", [row(i, due=i / 10, tokens=[0.1]) for i in range(200)], slo="ttft<=1s")
+    prices = tmp_path / "prices.yaml"
+    prices.write_text("per_request: 0.01\nper_million_input_tokens: 1\n")
+    text = call("cost", run, "--prices", prices).stdout
+    assert "200 accepted results for 2.00" in text
+    assert "cost is known in full for 0.0% of requests" in text
 
 
 def test_the_articles_deployments_need_no_run() -> None:

@@ -28,6 +28,15 @@ def test_invalid(goodput_gate):
 def test_invalid_allowed(goodput_gate):
     goodput_gate("bad", "ttft<=1s", allow_invalid=True)
 
+def test_not_a_share(goodput_gate):
+    goodput_gate("good", "ttft<=1s", require=99)
+
+def test_no_share(goodput_gate):
+    goodput_gate("good", "ttft<=1s", require=None)
+
+def test_a_rate_in_words(goodput_gate):
+    goodput_gate("good", "ttft<=1s", goodput="15/s")
+
 def test_nothing_there(goodput_gate):
     goodput_gate("absent", "ttft<=1s")
 """
@@ -41,8 +50,8 @@ def test_the_gate_opens_for_enough_and_says_what_stopped_the_others(
     steady_run().save(pytester.path / "good")
     steady_run(offered_rps=50.0).save(pytester.path / "bad")
     pytester.makepyfile(TESTS)
-    result = pytester.runpytest_subprocess("-p", "openloop.pytest_plugin", "--junitxml=junit.xml")
-    result.assert_outcomes(passed=2, failed=5)
+    result = pytester.runpytest_subprocess("-p", "openloop.pytest_plugin", "--junitxml=junit.xml", "-W", "error")
+    result.assert_outcomes(passed=3, failed=7)
     result.stdout.fnmatch_lines(
         [
             "99.0% must be accepted, *% were",
@@ -50,9 +59,12 @@ def test_the_gate_opens_for_enough_and_says_what_stopped_the_others(
             "99.90% must be accepted, 99.75% were",
             "goodput must be 1,000/s, it is 20.5/s",
             "the run is not valid: *where the manifest promises 50",
+            "*'99' is not a share between 0% and 100%; write it as 99% or 0.99",
+            "*'None' is not a *",
             "*absent does not exist",
             "*= goodput =*",
             "test_enough: 100.0% of 400 requests accepted, 20.5/s (ttft<=1s)",
+            "test_invalid: 100.0% of 400 requests accepted, 20.5/s (ttft<=1s), NOT VALID",
         ]
     )
     assert 'name="openloop.attainment" value="1.0"' in (pytester.path / "junit.xml").read_text()

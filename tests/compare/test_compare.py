@@ -18,6 +18,7 @@ from openloop.score.judged import judge_run
 from openloop.sim import simulate
 from openloop.slo import read_slo
 from tests.frontier.test_sweep import ASKED, FLEET
+from tests.runs import row, run_of, write_run
 
 SLO = "e2e<=150ms"
 
@@ -114,8 +115,23 @@ def test_every_difference_in_the_manifests_is_named() -> None:
     ):
         assert what in told
     assert not ol.compare(queue(seed=1), queue(seed=2)).warnings
+    a, b = (queue(engine_flags=f'{{"listen": "{"a" * 99}", "routing": "{routing}"}}') for routing in ("x", "y"))
+    assert ol.compare(a, b).warnings == ("they differ in engine flags: routing x and routing y",)
     short = ol.compare(queue(seconds=2.0), queue(seconds=2.0, seed=1))
     assert any("B is not valid: only" in each for each in short.warnings)
+
+
+def test_a_cost_that_is_a_lower_bound_is_said() -> None:
+    prices = Prices(per_million_input_tokens=1.0, per_million_output_tokens=1.0)
+    rows = [row(i, due=i / 10, tokens=[0.1], prompt_tokens=9) for i in range(400)]
+    told, untold = (
+        run_of([{**each, **more} for each in rows], slo=SLO, prices=prices) for more in ({}, {"prompt_tokens": None})
+    )
+    warnings = ol.compare(told, untold).warnings
+    assert [each for each in warnings if "lower bound" in each] == [
+        each for each in warnings if each.startswith("B: cost")
+    ]
+    assert any("cost is known in full for 0.0% of requests" in each for each in warnings)
 
 
 @pytest.mark.parametrize(
@@ -139,6 +155,18 @@ def test_a_collapse_fails_its_gate() -> None:
         ol.compare(better, worse, fail_if=["tpot_p99 > 1%"])
     assert found.winner == "A"
     assert ol.compare(worse, worse).sentence == "neither has any goodput: nothing to choose between"
+
+
+def test_a_gate_that_cannot_be_judged_does_not_pass() -> None:
+    """All that completes of B does so in its first moments: there is no telling how sure its p99 is."""
+    rows = [row(i, due=i / 10, tokens=[0.1 if i < 8 else 9.0], status="ok" if i < 8 else "error") for i in range(400)]
+    outage = run_of(rows, slo=SLO, window_ns=(0, 40 * 10**9))
+    assert ol.compare(queue(), outage).changes["e2e_p99"].at_least is None
+    with pytest.raises(SpecError, match="e2e_p99 > 10% cannot be judged, for too few requests"):
+        ol.compare(queue(), outage, fail_if=["e2e_p99 > 10%"])
+    with pytest.raises(SpecError, match="; failed is goodput < -5%"):
+        ol.compare(queue(), outage, fail_if=["goodput < -5%", "e2e_p99 > 10%"])
+    assert ol.compare(queue(), outage, fail_if=["goodput < -5%"]).failed == ("goodput < -5%",)
 
 
 @pytest.mark.parametrize("text", ["goodput", "goodput <= -5%", "goodput < 5", "speed < -5%", ""])
@@ -189,6 +217,7 @@ def test_what_cannot_be_concluded_from_a_frontier_is_said(sweeps: tuple[Path, Pa
     told = ol.compare(sweeps[0], str(drowned.path))
     assert any("overloaded at every rate" in each for each in told.warnings)
     assert any("no rate in common" in each for each in told.warnings)
+    assert ol.compare(*sweeps).valid
     ol.sweep(tmp_path / "none", ASKED, FLEET, rates=[10.0], budget_s=1.0, target=0.95)
     with pytest.raises(RunError, match="has no finished run"):
         ol.compare(sweeps[0], tmp_path / "none")
@@ -206,14 +235,36 @@ def test_the_command_gates_and_writes_what_builds_read(sweeps: tuple[Path, Path]
     command += ["--fail-if", "goodput < -90%", "--junit", str(tmp_path / "x.xml"), "--md", str(tmp_path / "x.md")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1, done.stderr
-    assert "FAILED: e2e_p99 > 10%" in done.stdout
+    change = ol.compare(b, a).changes["e2e_p99"]
+    assert change.at_least is not None
+    bound = f"{100 * change.at_least:+,.0f}%" if change.at_least >= 1 else f"{100 * change.at_least:+.3g}%"
+    assert f"FAILED: e2e_p99 > 10%: the change is at least {bound} (95%, one-sided)" in done.stdout
     suite = ElementTree.parse(tmp_path / "x.xml").getroot()
     assert (suite.get("tests"), suite.get("failures")) == ("2", "1")
     assert [case.get("name") for case in suite if case.find("failure") is not None] == ["e2e_p99 > 10%"]
     assert "| E2E p99 |" in (tmp_path / "x.md").read_text()
+    better = [*command[:4], str(a), str(b), "--fail-if", "goodput < -90%"]
+    assert subprocess.run(better, capture_output=True, check=False).returncode == 0
     wrong = subprocess.run([*command[:6], "--fail-if", "x"], capture_output=True, text=True, check=False)
     assert wrong.returncode == 2
     assert wrong.stderr.startswith("openloop: 'x' is no gate")
+
+
+def test_a_run_that_is_not_valid_makes_no_comparison(sweeps: tuple[Path, Path], tmp_path: Path) -> None:
+    good = sweeps[0] / "points" / "30-1"
+    short = write_run(tmp_path / "short", [row(i, due=i / 10, tokens=[0.1]) for i in range(20)])
+    files = ["--junit", str(tmp_path / "x.xml"), "--md", str(tmp_path / "x.md"), "--fail-if", "goodput < -99%"]
+    command = [sys.executable, "-m", "openloop", "compare", str(good), str(short), "--slo", "e2e<=1s", *files]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stderr
+    assert done.stdout.startswith("NOT VALID: ")
+    assert "short is not valid: only 20 requests" in done.stdout
+    assert "~~10.0/s~~" in done.stdout
+    assert (tmp_path / "x.md").read_text().startswith("**NOT VALID: ")
+    suite = ElementTree.parse(tmp_path / "x.xml").getroot()
+    failing = [case.get("name") for case in suite if case.find("failure") is not None]
+    assert (suite.get("tests"), suite.get("failures"), failing) == ("2", "1", ["comparison"])
+    assert ol.compare(good, good).valid
 
 
 def test_a_tail_differs_by_chance_no_more_often_than_it_is_said() -> None:

@@ -9,10 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from openloop.audit import audit
+from openloop.calibrate.trace import open_runs
+from openloop.compare import compare
 from openloop.errors import OpenloopError, RunError
 from openloop.importers import IMPORTERS, open_any, read_foreign
 from openloop.importers.registry import HEAD
 from openloop.records import Run, ints
+from openloop.report.read import read_comparison, read_report
 from openloop.score import check, score
 
 FILES = Path(__file__).parent / "files"
@@ -371,3 +375,19 @@ def test_the_percentile_table_is_the_log_but_for_rounding_up() -> None:
     assert table.e2e_s is not None
     assert log.e2e_s.p50 <= table.e2e_s.p50 * 1.001
     assert log.e2e_s.p99 == pytest.approx(table.e2e_s.p99, rel=0.1)
+
+
+@pytest.mark.parametrize("name", ["vllm.json", "vegeta.json", "otel.json", "kneepoint.jsonl"])
+def test_a_file_is_used_where_a_run_can_be(name: str) -> None:
+    path = FILES / name
+    slo = "e2e<=30s"
+    told = read_report(path, slo).data
+    assert told["requests"] == score(path, slo).requests
+    found = compare(path, path, slo)
+    assert (found.a, found.b) == (str(path), str(path))
+    assert found.changes["goodput"].change == 0.0
+    assert read_comparison(path, path, slo).data["a"] == told
+    checked = audit(path, slo)
+    assert checked.kind == "run"
+    assert {fact.name: fact.found for fact in checked.facts}["slo"] == slo
+    assert open_runs([path])[0].num_rows == open_any(path).num_rows

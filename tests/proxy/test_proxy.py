@@ -69,6 +69,8 @@ def test_a_stream_passes_as_it_comes_and_is_a_row(tmp_path: Path) -> None:
     assert row["scheduled_ns"] <= row["sent_ns"] <= row["event_ns"][0] < row["event_ns"][1] <= row["ended_ns"]
     assert row["session_id"] is not None
     assert run.manifest.source == "proxy"
+    assert '"run":null' in (run.manifest.engine_flags or "")
+    assert str(tmp_path) not in (run.manifest.engine_flags or "")
     kept = b"".join(path.read_bytes() for path in (tmp_path / "run").iterdir())
     assert b"secret" not in kept
     assert b"hush" not in kept

@@ -113,6 +113,26 @@ def test_what_is_reserved_is_borne_by_classes_for_whom_it_worked() -> None:
     assert sum(by_class.values()) == pytest.approx(found.cost.total)
 
 
+@pytest.mark.parametrize("per_hour", [0.0, 360.0])
+def test_what_does_not_tell_its_input_is_charged_for_the_rest(per_hour: float) -> None:
+    """A request costs 1, an input token 1 and an output token 10: 1 + 5 + 10, at least 1 + 10, and 1 for nothing."""
+    rows = [
+        row(0, tokens=[0.1], prompt_tokens=5),
+        row(1, due=1.0, tokens=[0.1]),
+        row(2, due=2.0, status="shed", ended=0.1),
+        row(3, due=3.0, status="dropped", sent=None),
+    ]
+    prices = ol.Prices(per_hour=per_hour, per_request=1.0, per_million_input_tokens=1e6, per_million_output_tokens=1e7)
+    found = score(run_of(rows, window_ns=(0, 4 * 10**9), prices=prices), "ttft<=1s")
+    assert found.cost is not None
+    assert found.cost.serving == pytest.approx(16 + 11 + 1)
+    assert found.cost.known_for == 0.5
+    assert any("cost is known in full for 50.0% of requests" in note for note in found.notes)
+    cheaper = score(run_of(rows, prices=ol.Prices(per_request=1.0)), "ttft<=1s").cost
+    assert cheaper is not None
+    assert (cheaper.serving, cheaper.known_for) == (3.0, 1.0)
+
+
 def test_prices_may_be_given_instead_of_the_manifests() -> None:
     rows = [row(i, due=float(i), tokens=[0.1]) for i in range(10)]
     run = run_of(rows, prices=ol.Prices(per_request=1.0))

@@ -11,7 +11,8 @@ import pyarrow as pa
 from openloop.arrays import Bools, Floats, Ints
 from openloop.arrivals import read_arrivals
 from openloop.errors import OpenloopError, RunError
-from openloop.records import MISSING, Run, ints, open_run
+from openloop.importers import open_any
+from openloop.records import MISSING, Run, ints
 from openloop.units import NS_PER_S
 from openloop.workload import Workload, read_source
 
@@ -113,7 +114,7 @@ def open_runs(paths: Sequence[str | Path | Run]) -> list[Run]:
         inside = [path] if alone else sorted(each.parent for each in folder.rglob("run.json"))
         if not inside:
             raise RunError(f"{path} holds no run: give runs, or a frontier")
-        found += map(open_run, inside)
+        found += map(open_any, inside)
     return found
 
 

@@ -104,13 +104,13 @@ def cost(
 @cli.command()
 @click.argument("what", type=PATH)
 @SLO
-@click.option("--strict", is_flag=True, help="Exit with 1 if anything is missing.")
+@click.option("--strict", is_flag=True, help="Exit with 1 if anything is missing or a run is not valid.")
 @JSON
 def audit(what: Path, slo: str | None, strict: bool, as_json: bool) -> None:
     """What is missing before a number of WHAT is evidence, and which claims these data could support.
 
-    WHAT is a run, a frontier or another folder of runs, or a YAML or JSON file that states what is known of somebody's
-    benchmark, under the keys of a manifest.
+    WHAT is a run, a frontier or another folder of runs, the result file of another tool, or a YAML or JSON file that
+    states what is known of somebody's benchmark, under the keys of a manifest.
 
     \b
     Examples:
@@ -123,5 +123,5 @@ def audit(what: Path, slo: str | None, strict: bool, as_json: bool) -> None:
 
     found = audit_it(what, slo)
     tell(found, as_json, show_audit)
-    if strict and found.missing:
+    if strict and (found.missing or found.reasons):
         sys.exit(1)

@@ -159,7 +159,8 @@ def compare(
 
     The baseline is A and the candidate B; changes are from A to B. Where both had the same schedule they are paired,
     block by block of time. --fail-if exits with 1 when a change is beyond its limit with 95% confidence: where the
-    true change is just at the limit, that happens one time in twenty.
+    true change is just at the limit, that happens one time in twenty. If one of the two is not valid, it also exits
+    with 1.
 
     \b
     Metrics: goodput, attainment, throughput, tokens, ttft_p50, ttft_p95, ttft_p99, tpot_p99, e2e_p99, cost
@@ -180,5 +181,5 @@ def compare(
     if md:
         md.write_text(as_markdown(found), encoding="utf-8")
     tell(found, as_json, show_comparison)
-    if found.failed:
+    if found.failed or not found.valid:
         sys.exit(1)

@@ -121,8 +121,8 @@ def report(
 ) -> None:
     """Show WHAT, a run, a frontier or a plan.json, to people: the verdict in plain words first, then the figures.
 
-    Without -o it is told on the terminal. The HTML file needs no network and nothing beside it; a run that is not valid
-    has its numbers struck out, and the exit code is 1.
+    A run may be the result file of another tool, too. Without -o it is told on the terminal. The HTML file needs no
+    network and nothing beside it; a run that is not valid has its numbers struck out, and the exit code is 1.
 
     \b
     Examples:

@@ -14,8 +14,10 @@ from openloop.errors import RunError, SpecError
 from openloop.frontier import Frontier, open_frontier
 from openloop.frontier.folder import FRONTIER_FILE, read_asked, trials_in
 from openloop.frontier.steady import flow_of, settled_from
+from openloop.importers import open_any
 from openloop.records import Manifest, Run, open_run
 from openloop.score.judged import judge_run
+from openloop.score.money import lower_bound
 from openloop.score.scope import Scope
 from openloop.score.verdict import verdict
 from openloop.slo import Objectives, read_slo
@@ -46,10 +48,11 @@ class RegressionGate:
     def __str__(self) -> str:
         return f"{self.metric} {'<' if self.below else '>'} {100 * self.limit:g}%"
 
-    def fails(self, change: Change) -> bool:
-        """Beyond the limit with 95% confidence: at the limit itself, one time in twenty."""
+    def fails(self, change: Change) -> bool | None:
+        """Beyond the limit with 95% confidence: at the limit itself, one time in twenty. None: nobody can say."""
         if change.at_most is None or change.at_least is None:
-            return not self.below and change.a < change.b == np.inf
+            endless = np.inf in (change.a, change.b) and change.a != change.b  # a cost of nothing accepted
+            return (change.b < change.a) == self.below if endless else None
         return change.at_most < self.limit if self.below else change.at_least > self.limit
 
 
@@ -64,10 +67,14 @@ def read_regression_gate(text: str) -> RegressionGate:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Of A, the baseline, and B, the candidate. `sentence` is the verdict; `winner` is A, B or None."""
+    """Of A, the baseline, and B, the candidate. `sentence` is the verdict; `winner` is A, B or None.
+
+    It is `valid` if both runs are, or both frontiers have a point that is.
+    """
 
     a: str
     b: str
+    valid: bool
     kind: str  # runs or frontiers
     slo: str
     paired: bool
@@ -102,17 +109,25 @@ def compare(
         names = [str(each.path or "the run") if isinstance(each, Run) else str(each) for each in (a, b)]
         other = b if kinds[0] else a
         if not isinstance(other, Run):
-            open_run(other)  # says so, if it is no run either
+            open_any(other)  # says so, if it is no run either
         told = "a run and a frontier: compare two of a kind, or a run inside of the frontier"
         raise RunError(f"{names[0]} and {names[1]} are {told}")
     else:
-        first, second = (each if isinstance(each, Run) else open_run(each) for each in (a, b))
-        found = _runs(first, second, slo)
+        first, second = (each if isinstance(each, Run) else open_any(each) for each in (a, b))
+        names = [str((each.path if isinstance(each, Run) else each) or place) for place, each in (("A", a), ("B", b))]
+        found = _runs(first, second, names, slo)
     for gate in gates:
         if gate.metric not in found.changes:
             told = ", ".join(found.changes) or "nothing"
             raise SpecError(f"{gate} cannot be judged, for {gate.metric} is not known of both; known is {told}")
-    return replace(found, failed=tuple(str(gate) for gate in gates if gate.fails(found.changes[gate.metric])))
+    fails = {str(gate): gate.fails(found.changes[gate.metric]) for gate in gates}
+    failed = tuple(gate for gate, wrong in fails.items() if wrong)
+    unknown = [gate for gate, wrong in fails.items() if wrong is None]
+    if unknown:
+        others = f"; failed is {', '.join(failed)}" if failed else ""
+        why = "too few requests, or all in one stretch of the run, show it; measure longer, or gate goodput"
+        raise SpecError(f"{', '.join(unknown)} cannot be judged, for {why}{others}")
+    return replace(found, failed=failed)
 
 
 def _one_slo(slos: Sequence[Any], slo: Any, names: Sequence[str]) -> Objectives:
@@ -137,8 +152,7 @@ def _scope(run: Run, objectives: Objectives, *, warm: bool) -> Scope:
     return judge_run(run, objectives).whole
 
 
-def _runs(a: Run, b: Run, slo: Any) -> Comparison:
-    names = [str(each.path or place) for each, place in ((a, "A"), (b, "B"))]
+def _runs(a: Run, b: Run, names: Sequence[str], slo: Any) -> Comparison:
     objectives = _one_slo([a.manifest.slo, b.manifest.slo], slo, names)
     first, second = (_scope(each, objectives, warm=False) for each in (a, b))
     for scope, name in ((first, names[0]), (second, names[1])):
@@ -146,13 +160,20 @@ def _runs(a: Run, b: Run, slo: Any) -> Comparison:
             raise RunError(f"{name} has nothing due in its window: there is nothing to compare")
     found = changes(first, second)
     warnings = [*_differences(a.manifest, b.manifest), *_lengths_of_time(first, second)]
-    for run, scope, name in ((a, first, names[0]), (b, second, names[1])):
-        warnings += [f"{name} is not valid: {reason}" for reason in verdict(run, scope).reasons]
+    reasons = [
+        f"{name} is not valid: {reason}"
+        for run, scope, name in ((a, first, names[0]), (b, second, names[1]))
+        for reason in verdict(run, scope).reasons
+    ]
+    for scope, name in ((first, names[0]), (second, names[1])):
+        caveat = lower_bound(float(np.mean(scope.deliveries.spending.known)))
+        warnings += [f"{name}: {caveat}"] if caveat else []
     minutes = _more_minutes(found["goodput"], min(first.seconds, second.seconds))
     winner, by_throughput, sentence = _verdict(found, minutes)
     return Comparison(
         a=names[0],
         b=names[1],
+        valid=not reasons,
         kind="runs",
         slo=str(objectives),
         paired=same_schedule(first, second),
@@ -161,7 +182,7 @@ def _runs(a: Run, b: Run, slo: Any) -> Comparison:
         sentence=sentence,
         changes=found,
         more_minutes=minutes,
-        warnings=tuple(warnings),
+        warnings=(*reasons, *warnings),
     )
 
 
@@ -173,10 +194,18 @@ def _lengths_of_time(a: Scope, b: Scope) -> Iterator[str]:
 def _differences(a: Manifest, b: Manifest) -> Iterator[str]:
     for names, what in ((SAME_WORK, "not the same workload: "), (SAME_SYSTEM, "they differ in ")):
         for name in names:
-            first, second = (msgspec.to_builtins(getattr(each, name)) for each in (a, b))
+            first, second = (_keys(msgspec.to_builtins(getattr(each, name))) for each in (a, b))
             close = name == "offered_rps" and first and second and abs(first / second - 1) < 0.01
             if first != second and not close:
                 yield f"{what}{name.replace('_', ' ')}: {_told(first, second)} and {_told(second, first)}"
+
+
+def _keys(value: Any) -> Any:
+    """A table that is written as text, such as the flags of a fleet or a proxy, as a table."""
+    try:
+        return msgspec.json.decode(value) if isinstance(value, str) and value.startswith("{") else value
+    except msgspec.DecodeError:
+        return value
 
 
 def _told(value: Any, other: Any) -> str:
@@ -260,6 +289,7 @@ def _frontiers(a: Path, b: Path, slo: Any) -> Comparison:
     return Comparison(
         a=str(a),
         b=str(b),
+        valid=all(any(point.usable for point in each.points) for each in (first, second)),
         kind="frontiers",
         slo=str(objectives),
         paired=paired,

@@ -340,13 +340,14 @@ def _label(text: str | None) -> str | None:
 
 def _manifest(spec: ProxySpec) -> Manifest:
     policies = [str(each) for each in (spec.retries(), spec.hedges()) if each]
+    flags = msgspec.structs.replace(spec, run=None)  # where it is kept is no fact of what was measured
     return Manifest(
         source="proxy",
         started_at=datetime.now(UTC).isoformat(),
         target=", ".join(each.url for each in spec.members()),
         engine="openloop proxy",
         engine_version=__version__,
-        engine_flags=msgspec.json.encode(spec).decode(),  # it names variables, and holds no secret
+        engine_flags=msgspec.json.encode(flags).decode(),  # it names variables, and holds no secret
         model=spec.model,
         hardware=spec.hardware,
         replicas=len(spec.replicas),

@@ -9,6 +9,7 @@ from openloop.quality.grading import Grading
 from openloop.report.page import Columns, texts
 from openloop.report.terminal import Page, show_quality
 from openloop.score import CostScore, Score, blended, blends, score
+from openloop.score.money import lower_bound
 from openloop.slo import SLO
 from openloop.units import format_count, format_money, format_seconds, format_share
 
@@ -102,6 +103,8 @@ def _show_run_cost(page: Page, found: dict[str, Any]) -> None:
         page.line(f"{found['run']}: nothing is known of what it cost; give --prices, a YAML file")
         return
     page.line(f"{found['run']}: {format_count(found['accepted'])} accepted results for {format_money(cost.total)}")
+    if told := lower_bound(cost.known_for):
+        page.line(f"note: {told}")
     page.table("cost", ("",), zip((words for words, _ in COST.values()), texts(cost, COST), strict=True))
     page.things("class", found["classes"].items(), CLASS)
     page.table(

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from xml.etree import ElementTree
 
-from openloop.compare import Change, Comparison
+from openloop.compare import Change, Comparison, read_regression_gate
 from openloop.compare.change import METRICS
 from openloop.compare.tournament import SeedMean, Standing
 from openloop.report.marks import Unit
@@ -21,7 +21,7 @@ STANDING = (
 
 
 def show_comparison(found: Comparison) -> None:
-    page = Page(valid=True)
+    page = Page(found.valid)
     for line in _lines(found):
         page.line(line)
     page.table("", HEADER, _rows(found.changes))
@@ -50,7 +50,7 @@ def _percent(share: float) -> str:
 
 def _lines(found: Comparison) -> Iterator[str]:
     """All but the table."""
-    yield found.sentence
+    yield found.sentence if found.valid else f"NOT VALID: {found.sentence}"
     if found.winner_by_throughput and found.winner and found.winner_by_throughput != found.winner:
         yield f"winner by throughput: {found.winner_by_throughput}; winner by goodput: {found.winner}"
     if found.knees:
@@ -58,27 +58,38 @@ def _lines(found: Comparison) -> Iterator[str]:
         yield f"knee of B: {found.knees[1]}"
     yield f"SLO {found.slo}; {'the same schedule, paired' if found.paired else 'schedules of their own'}"
     for gate in found.failed:
-        yield f"FAILED: {gate}"
+        yield f"FAILED: {gate}: {_bound(found, gate)}"
     for warning in found.warnings:
         yield f"warning: {warning}"
 
 
+def _bound(found: Comparison, text: str) -> str:
+    """What a gate went by, which is not an end of the interval that is shown: that has two sides."""
+    gate = read_regression_gate(text)
+    change = found.changes[gate.metric]
+    bound = change.at_most if gate.below else change.at_least
+    if bound is None:
+        return "one of them accepts nothing"
+    return f"the change is at {'most' if gate.below else 'least'} {_percent(bound)} (95%, one-sided)"
+
+
 def as_markdown(found: Comparison) -> str:
-    lines = [f"**{found.sentence}**", "", f"A: `{found.a}`, B: `{found.b}`", ""]
+    headline, *others = _lines(found)
+    lines = [f"**{headline}**", "", f"A: `{found.a}`, B: `{found.b}`", ""]
     lines += [f"| metric | {' | '.join(HEADER)} |", "|---|---|---|---|---|---|"]
     lines += [f"| {' | '.join(row)} |" for row in _rows(found.changes)]
-    return "\n".join([*lines, "", *(f"- {line}" for line in list(_lines(found))[1:]), ""])
+    return "\n".join([*lines, "", *(f"- {line}" for line in others), ""])
 
 
 def as_junit(found: Comparison, gates: tuple[str, ...]) -> str:
-    """A case per gate; without gates, one that always passes and carries the verdict."""
-    suite = ElementTree.Element(
-        "testsuite", name="openloop compare", tests=str(max(len(gates), 1)), failures=str(len(found.failed))
-    )
-    for gate in gates or ("comparison",):
+    """A case per gate; without gates, or if it is not valid, one that carries the verdict."""
+    failed = found.failed if found.valid else ("comparison", *found.failed)
+    cases = gates if gates and found.valid else ("comparison", *gates)
+    suite = ElementTree.Element("testsuite", name="openloop compare", tests=str(len(cases)), failures=str(len(failed)))
+    for gate in cases:
         case = ElementTree.SubElement(suite, "testcase", classname="openloop.compare", name=gate)
-        if gate in found.failed:
-            ElementTree.SubElement(case, "failure", message=f"{gate}: {found.sentence}")
+        if gate in failed:
+            ElementTree.SubElement(case, "failure", message=f"{gate}: {next(_lines(found))}")
         ElementTree.SubElement(case, "system-out").text = "\n".join(_lines(found))
     return '<?xml version="1.0" encoding="utf-8"?>\n' + ElementTree.tostring(suite, encoding="unicode") + "\n"
 

@@ -70,7 +70,6 @@ def comparison_report(subjects: Sequence[Subject], names: tuple[str, str], sourc
     found = [each.score if isinstance(each, RunSubject) else each.frontier for each in (a, b)]
     data = {"a": found[0].to_dict(), "b": found[1].to_dict(), "comparison": decision.to_dict()}
     both = Compared((a, b), names, decision, data)
-    valid = all(data[which].get("valid", True) for which in "ab")
     sentences = [f"A, the baseline, is {first}; B, the candidate, is {second}. Both are held against {decision.slo}."]
     for which, name in zip("ab", names, strict=True):
         sentences += [f"{name} is not valid: {reason}." for reason in data[which].get("reasons", ())[:1]]
@@ -79,7 +78,7 @@ def comparison_report(subjects: Sequence[Subject], names: tuple[str, str], sourc
     return Report(
         title=f"{first} and {second}",
         subtitle="compared",
-        verdict="good" if valid else "invalid",
+        verdict="good" if decision.valid else "invalid",
         headline=capital(decision.sentence),
         sentences=sentences,
         numbers=list(_headline_numbers(both)),

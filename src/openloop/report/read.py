@@ -4,12 +4,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from openloop.audit import of_a_tool
 from openloop.compare.states import FigureGap, StateGap, gaps
 from openloop.errors import RunError
 from openloop.frontier.folder import FRONTIER_FILE
 from openloop.frontier.states import STATES_FILE, states_in
+from openloop.importers import open_any
 from openloop.plan import read_plan
-from openloop.records import open_run
 from openloop.report.compare_page import Subject, comparison_report, names_of
 from openloop.report.curve import frontier_report, read_frontier_subject
 from openloop.report.page import Cell, Columns, Report, Section, Table, capital, number
@@ -32,7 +33,7 @@ def read_report(
         if request is not None or point is not None:
             raise RunError(f"{path} holds sweeps of several states: give the folder of one for --request and --point")
         return _states_report(path, slo)
-    if path.suffix == ".json" and path.is_file() and path.name != "run.json":
+    if path.suffix == ".json" and path.is_file() and path.name != "run.json" and not of_a_tool(path):
         if slo is not None or request is not None or point is not None:
             raise RunError(f"{path} is a plan, and has no requests: leave out --slo, --request and --point")
         return plan_report(read_plan(path))
@@ -98,4 +99,4 @@ def _read(
         return read_frontier_subject(path, slo, point, request)
     if point is not None:
         raise RunError(f"{path} is no frontier, so it has no point at {point:g}/s")
-    return read_run_subject(open_run(path), slo, request, progress)
+    return read_run_subject(open_any(path), slo, request, progress)

@@ -60,7 +60,7 @@ def judge_run(
         judgement=judge(answers, objective, slos),
         judgement_from_sent=judge(from_sent, objective, slos),
         streams=streams,
-        attempt_cost=cost,
+        attempt_cost=cost[0] if cost else None,
         per_hour=per_hour,
         prices=prices,
         window_ns=window_ns,
@@ -100,42 +100,42 @@ def _assign(attempts: Attempts, requests: Requests, objectives: Objectives) -> t
     return place[np.searchsorted(present, codes)], tuple(slos)
 
 
-def _attempt_costs(attempts: Attempts, tokens: Ints, prices: Prices | None) -> Floats | None:
-    """What each attempt cost: as its row says, or else by the prices of requests and tokens. NaN: not known.
+def _attempt_costs(attempts: Attempts, tokens: Ints, prices: Prices | None) -> tuple[Floats, Bools] | None:
+    """What each attempt cost: as its row says, or else by the prices of requests and tokens; and whether that is all.
 
-    What was never sent costs nothing.
+    What was never sent costs nothing. Where nobody tells how long a prompt was, the rest is charged.
     """
+    sent = attempts.sent_ns != MISSING
     if "cost" in attempts.present:
-        cost = attempts.cost
-    elif prices is None or not prices.by_use:
+        return np.nan_to_num(attempts.cost), ~sent | ~np.isnan(attempts.cost)
+    if prices is None or not prices.by_use:
         return None
-    else:
-        prompt, cached = attempts.prompt_tokens.astype(np.float64), np.maximum(attempts.cached_tokens, 0)
-        if prices.per_million_input_tokens:
-            prompt[attempts.prompt_tokens < 0] = np.nan
-        cached_price = prices.per_million_cached_tokens
-        cost = prices.per_request + 1e-6 * (
-            (prompt - cached) * prices.per_million_input_tokens
-            + cached * (prices.per_million_input_tokens if cached_price is None else cached_price)
-            + tokens * prices.per_million_output_tokens
-        )
-    return np.where(attempts.sent_ns == MISSING, np.nan_to_num(cost), cost)
+    cached = np.maximum(attempts.cached_tokens, 0)
+    prompt = np.maximum(attempts.prompt_tokens, cached)
+    cached_price = prices.per_million_cached_tokens
+    cost = prices.per_request + 1e-6 * (
+        (prompt - cached) * prices.per_million_input_tokens
+        + cached * (prices.per_million_input_tokens if cached_price is None else cached_price)
+        + tokens * prices.per_million_output_tokens
+    )
+    return np.where(sent, cost, 0.0), ~sent | (attempts.prompt_tokens >= 0) | (not prices.per_million_input_tokens)
 
 
 def _spending(
-    tokens: Ints, cost: Floats | None, per_hour: float, requests: Requests, request_of: slice | Ints
+    tokens: Ints, cost: tuple[Floats, Bools] | None, per_hour: float, requests: Requests, request_of: slice | Ints
 ) -> Spending:
-    def by_request(values: Floats | Ints) -> Floats:
+    def by_request(values: Floats | Ints | Bools) -> Floats:
         if isinstance(request_of, slice):
             return np.asarray(values, np.float64)
         return np.asarray(np.bincount(request_of, weights=values, minlength=len(requests)), np.float64)
 
     if cost is None:
         nothing, unknown = (np.broadcast_to(np.float64(value), len(requests)) for value in (0.0, np.nan))
-        return Spending(tokens, by_request(tokens).astype(np.int64), nothing, unknown)
+        return Spending(tokens, by_request(tokens).astype(np.int64), nothing, np.isnan(unknown), unknown)
+    spent, known = by_request(cost[0]), by_request(~cost[1]) == 0
     # By the hour nobody can say what a single request cost.
-    in_full = np.full(len(requests), np.nan) if per_hour else by_request(cost)
-    return Spending(tokens, by_request(tokens).astype(np.int64), by_request(np.nan_to_num(cost)), in_full)
+    in_full = np.where(known & (not per_hour), spent, np.nan)
+    return Spending(tokens, by_request(tokens).astype(np.int64), spent, known, in_full)
 
 
 def _window(run: Run, attempts: Attempts, requests: Requests) -> tuple[int, int]:

@@ -80,7 +80,7 @@ def _money(scope: Scope, fates: Codes, output: Ints, mine: Ints, known: dict[str
     judging, people = reviews(scope)
     on_output = judging.copy()
     if scope.run.attempt_cost is not None:
-        spent = np.nan_to_num(scope.run.attempt_cost[scope.of_attempts])
+        spent = scope.run.attempt_cost[scope.of_attempts]
         per_token = spent / np.maximum(mine, 1)
         found |= {name: float(per_token @ each) for name, each in known.items()}
         on_output += np.where(mine > 0, per_token * output, spent)  # what made no tokens went to what became of it

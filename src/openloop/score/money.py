@@ -8,7 +8,7 @@ from openloop.arrays import Floats, Ints
 from openloop.errors import SpecError
 from openloop.score.quantiles import ratio
 from openloop.score.scope import Scope
-from openloop.units import check_number
+from openloop.units import check_number, format_share
 
 DAY_S = 86400.0
 
@@ -53,8 +53,18 @@ def cost_score(scope: Scope, hourly_share: float | None = 1.0) -> CostScore | No
         per_accepted=ratio(total, int(accepted.sum())),
         per_million_output_tokens=ratio(total, spending.tokens.sum() / 1e6),
         per_million_accepted_output_tokens=ratio(total, scope.deliveries.tokens[accepted].sum() / 1e6),
-        known_for=1.0 if run.per_hour or run.attempt_cost is None else float(np.mean(~np.isnan(spending.cost))),
+        known_for=float(np.mean(spending.known)),
     )
+
+
+def lower_bound(known_for: float) -> str | None:
+    """Said where what some requests cost is not known in full."""
+    if known_for == 1:
+        return None
+    told = (
+        f"cost is known in full for {format_share(known_for)} of requests (rows of others lack input tokens or a cost)"
+    )
+    return f"{told}: cost per accepted is a lower bound"
 
 
 def reviews(scope: Scope) -> tuple[Floats, Floats]:

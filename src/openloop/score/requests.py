@@ -24,11 +24,13 @@ class Spending:
 
     tokens_by_attempt: Ints  # generated: as reported, or else as delivered
     tokens: Ints
-    spent: Floats  # money, as far as it is known
-    cost: Floats  # the same; NaN where it is not known in full
+    spent: Floats  # money, by request and token, as far as it is known
+    known: Bools  # whether that is all of it
+    cost: Floats  # of this request alone; NaN where it is not known in full
 
     def at(self, where: Where) -> "Spending":
-        return Spending(self.tokens_by_attempt, self.tokens[where], self.spent[where], self.cost[where])
+        tokens, spent, known, cost = self.tokens[where], self.spent[where], self.known[where], self.cost[where]
+        return Spending(self.tokens_by_attempt, tokens, spent, known, cost)
 
 
 @dataclass(frozen=True)

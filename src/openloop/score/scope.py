@@ -89,7 +89,7 @@ class JudgedRun:
     judgement: Judgement
     judgement_from_sent: Judgement
     streams: Streams
-    attempt_cost: Floats | None  # by attempt, NaN: not known; None: nothing is known of any
+    attempt_cost: Floats | None  # by attempt, as far as it is known; None: nothing is known of any
     per_hour: float  # what was reserved costs, on top
     prices: Prices | None
     window_ns: tuple[int, int]

@@ -13,6 +13,7 @@ from openloop.arrays import Bools, Floats, Ints
 from openloop.records import Manifest, Run
 from openloop.score.attempts import CENSORED, DROPPED
 from openloop.score.metrics import sessions
+from openloop.score.money import lower_bound
 from openloop.score.scope import Scope
 from openloop.slo import E2E, TPOT, TTFT, Completion, Cost, LinearDeadlines, Quality, Retries, SLOGate
 from openloop.units import format_seconds, format_share
@@ -299,9 +300,8 @@ def _notes(run: Run, scope: Scope) -> Iterator[str]:
     incomplete = sessions(scope).incomplete if "turn" in scope.run.attempts.present else 0
     if incomplete:
         yield f"{incomplete:,} sessions lack a turn between others: they are not accepted"
-    by_use = scope.run.attempt_cost is not None and not scope.run.per_hour
-    if by_use and (known_for := float(np.mean(~np.isnan(deliveries.spending.cost)))) < 1:
-        yield f"cost is known for {format_share(known_for)} of requests: cost per accepted is a lower bound"
+    if scope.n and (caveat := lower_bound(float(np.mean(deliveries.spending.known)))):
+        yield caveat
     merged = int(np.maximum(deliveries.of_attempt(scope.run.attempts.merged_events), 0).sum())
     timed = int(deliveries.delivered.sum())
     if timed and merged > MERGED_SHARE * timed:
