@@ -234,6 +234,16 @@ def test_changes_as_people_write_them() -> None:
         assert read_change(text).keys == drafts
 
 
+def test_a_number_of_replicas_is_no_change_of_a_fleet_with_groups(true: FleetSpec) -> None:
+    groups = [{"replicas": 1, "role": "prefill"}, {"replicas": 2, "role": "decode"}]
+    apart = changed(true, {"groups": groups})
+    assert apart.size == 3
+    for keys in ({"replicas": 1}, {"replicas": 4, "groups": groups}):
+        with pytest.raises(SpecError, match=f"replicas: {keys['replicas']} changes nothing where a fleet has groups"):
+            changed(apart, keys)
+    assert changed(apart, {"replicas": 4, "groups": []}).size == 4
+
+
 def test_each_replica_has_its_own_steps_and_the_model_has_all_of_them(found: Calibration) -> None:
     slow = {"step": {**STEP, "fixed": "10ms"}}
     run = measure(read_fleet({**TRUE, "groups": [{"replicas": 1}, {"replicas": 1, **slow}]}), 10.0, 1)

@@ -74,6 +74,16 @@ def test_a_run_with_a_marked_deployment_is_blended_by_what_it_measured() -> None
     assert blends(score(run_of(rows), "ttft<=500ms"), [100.0]) == []
 
 
+def test_more_requests_after_an_event_do_not_make_results_cheaper() -> None:
+    """Two replicas by the hour; twenty a second in place of ten, of which a tenth fails, cost a ninth more each."""
+    due = [*(i / 10 for i in range(500)), *(50 + i / 20 for i in range(200)), *(60 + i / 10 for i in range(400))]
+    rows = [row(i, due=at, tokens=[0.9 if 50 <= at < 60 and not i % 10 else 0.1]) for i, at in enumerate(due)]
+    event = TimedEvent(at_ns=50 * 10**9, kind="deploy")
+    run = run_of(rows, window_ns=(0, 10**11), events=(event,), prices=ol.Prices(per_hour=36.0))
+    (blend,) = blends(score(run, "ttft<=500ms", disruption_s=10.0), [100.0])
+    assert blend.cost_per_accepted == pytest.approx(1.0 / 990)
+
+
 def test_a_disruption_in_which_nothing_is_accepted_still_costs() -> None:
     rows = [row(i, due=i / 10, tokens=[0.9 if 500 <= i < 600 else 0.1], cost=1.0) for i in range(1000)]
     event = TimedEvent(at_ns=50 * 10**9, kind="deploy")

@@ -459,6 +459,24 @@ def test_events_open_disruption_windows_and_the_rest_is_steady() -> None:
     assert found.steady.goodput_rps == pytest.approx(10.0)
 
 
+def test_who_is_in_flight_at_an_event_and_lost_belongs_to_it() -> None:
+    """It is what a crash costs first. Who was in flight and accepted, or lost long before, does not."""
+    rows = [row(i, due=i / 10, tokens=[0.1, 0.6], cost=1.0) for i in range(100)]
+    for i in (10, 47, 49):  # the first is over before the crash
+        rows[i] = row(i, due=i / 10, status="error", ended=5.0 - i / 10 if i > 40 else 0.2, cost=1.0)
+    rows[46] = row(46, due=4.6, tokens=[0.1, 0.5], cost=1.0)
+    crash = TimedEvent(at_ns=5 * 10**9, kind="crash")
+    run = run_of(rows, window_ns=(0, 10**10), events=(crash, TimedEvent(at_ns=6 * 10**9, kind="start")))
+    found = score(run, "ttft<=500ms", disruption_s=2.0)
+    first, second = found.disruptions
+    assert (first.start_s, first.end_s, first.summary.requests, first.summary.accepted) == (4.7, 7.0, 23, 21)
+    assert (second.start_s, second.summary.requests) == (6.0, 20)
+    assert found.steady is not None
+    assert (found.steady.requests, found.steady.accepted) == (100 - 33, 100 - 33 - 1)
+    assert found.steady.window_s == pytest.approx(10 - 3.3)
+    assert score(run, "ttft<=500ms", disruption_s=0.2).disruptions[0].start_s == 4.9
+
+
 def test_cached_share_of_prompts() -> None:
     rows = [row(0, tokens=[0.1], prompt_tokens=100, cached_tokens=75), row(1, tokens=[0.1], prompt_tokens=100)]
     assert score(run_of(rows), "ttft<=1s").cache_hit_rate == 0.75

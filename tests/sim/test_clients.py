@@ -221,6 +221,8 @@ def test_prefill_and_decode_apart() -> None:
     assert first.tbt_s.p99 < 0.5 * second.tbt_s.p99
     rows = found.head(1000)
     assert {row["replica"] for row in rows} == {"2", "3"}
+    assert any("those that prefill as idle" in note for note in found.manifest.notes)
+    assert not together.manifest.notes
     slow = run(10.0, **apart, transfer={"bandwidth": 1e9, "latency": "5ms"})
     row, other = rows[0], next(r for r in slow.head(10_000) if r["request_id"] == rows[0]["request_id"])
     bytes_of = 131072 * row["prompt_tokens"]
@@ -350,9 +352,21 @@ def test_a_replica_that_was_sent_away_comes_back_cold_and_only_if_it_is_called()
     started = events[3][1]
     later = sorted((row["sent_ns"], row["cached_tokens"]) for row in found.head(100_000) if row["replica"] == "1")
     assert next(known for sent, known in later if sent >= started * 1e9) == 0
-    away = events[2][1] - events[0][1] + 200 - events[4][1] + 1  # replica 0 was away for a second
+    away = events[2][1] - events[0][1] + 200 - events[4][1]  # replica 0 was deployed anew, and reserved meanwhile
     assert found.manifest.prices is not None
-    assert found.manifest.prices.per_hour == pytest.approx(2 - away / 200, abs=0.02)
+    assert found.manifest.prices.per_hour == pytest.approx(2 - away / 200, abs=0.004)
+
+
+def test_what_crashes_or_is_deployed_is_paid_for_all_the_time() -> None:
+    """Also where a scaler orders it again while it is down."""
+    scale = {"on": "queue", "target": 0.5, "idle": 0, "most": 2, "every": "5s", "delay": "5s"}
+    down = {"events": ["crash:at=20s,replica=0,restart=60s"]}
+    deploy = {"events": ["deploy:at=20s,every=10s,grace=1s,restart=5s"]}
+    for case in (down, deploy, {"events": ["crash:at=20s,replica=0,restart=10m"]}, down | {"scale": scale}):
+        found = steps_of(30.0, 100.0, replicas=2, max_sequences=2, price_per_hour=1.0, **case)
+        assert ("scale-out" in [event.kind for event in found.manifest.events]) == ("scale" in case)
+        assert found.manifest.prices is not None
+        assert found.manifest.prices.per_hour == pytest.approx(2.0)
 
 
 def test_what_happens_after_the_window_is_not_paid_for() -> None:

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from openloop.arrivals import Poisson
 from openloop.cli import cli
-from openloop.compare.tournament import SeedMean, read_policies, tournament
+from openloop.compare.tournament import SeedMean, Standing, read_policies, tournament
 from openloop.errors import SpecError
+from openloop.report.compare import show_standings
 from openloop.routing import ROUTING, Router, read_routing
 from openloop.sim import loop, tables
 from openloop.sim.fleet import FleetSpec, engine_of, read_fleet, simulate_fleet
@@ -186,6 +187,28 @@ def test_a_tournament_ranks_by_goodput_on_the_same_requests() -> None:
         assert each.cost_per_accepted
         assert each.cost_per_accepted.mean == pytest.approx(8.0 / 3600 / each.goodput_rps.mean, rel=0.05)
         assert each.goodput_rps.low <= each.goodput_rps.mean <= each.goodput_rps.high
+
+
+def test_seeds_that_ask_the_same_say_nothing_of_chance(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A trace brings its own arrivals and lengths; with arrivals of its own it does not."""
+    line = '{{"timestamp": {}, "input_length": {}, "output_length": 20, "hash_ids": []}}\n'
+    (tmp_path / "t.jsonl").write_text("".join(line.format(60 * n, 200 + 3000 * (n % 2)) for n in range(200)))
+    trace = Workload.of(read_source(f"trace:{tmp_path}/t.jsonl"))
+    two = read_fleet({"step": STEP, "memory_tokens": 80_000, "replicas": 2, "client": PATIENT})
+
+    def ranked(arrivals: Poisson | None) -> list[Standing]:
+        names = ["round-robin", "least-requests"]
+        return tournament(two, names, trace, arrivals, 12.0, read_slo("ttft<=100ms"), seeds=range(2), processes=1)
+
+    same = ranked(None)
+    assert same[1].behind_rps.mean < 0
+    assert same[1].tied
+    assert np.isnan([same[0].goodput_rps.low, same[0].goodput_rps.high]).all()
+    assert not np.isnan(ranked(Poisson(16.0))[0].goodput_rps.low)
+    show_standings(same, 2, "ttft<=100ms")
+    told = capsys.readouterr().out
+    assert "all seeds asked the same" in told
+    assert "beyond chance" not in told
 
 
 def test_an_interval_over_seeds_is_students() -> None:

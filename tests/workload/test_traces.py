@@ -9,6 +9,7 @@ import pytest
 
 from openloop.arrivals import Constant
 from openloop.errors import SpecError
+from openloop.load.scenario import read_scenario
 from openloop.workload import Demand, Prompts, Words, Workload, describe, known_tokens, read_source
 
 MOONCAKE = [
@@ -91,6 +92,26 @@ def test_a_trace_is_cut_and_sped_up(tmp_path: Path) -> None:
     found = read(f"trace:{path},start=10s,stop=50s,speed=4")
     assert np.allclose(found.due_s, np.arange(40) / 4)
     assert len(read(f"trace:{path},speed=4", seconds=5.0)) == 20
+
+
+def test_a_run_ends_with_its_recording(tmp_path: Path) -> None:
+    """Or rates and costs would be of an empty window. With arrivals of its own, or in a closed loop, it goes on."""
+    path = lines(tmp_path / "t.jsonl", [MOONCAKE[0] | {"timestamp": 1000 * s} for s in range(100)])
+
+    def seconds(spec: str, **flags: Any) -> float:
+        return read_scenario(None, {"workload": spec, "for": "1h", **flags}, live=False).horizon_s
+
+    assert seconds(f"trace:{path}") == 100.0
+    assert seconds(f"trace:{path},start=20s,stop=50s,speed=4") == 7.5
+    assert seconds(f"trace:{path},stop=1h") == 100.0
+    assert seconds(f"trace:{path}", **{"for": "30s"}) == 30.0
+    assert seconds(f"trace:{path}", rate=2.0) == seconds(f"trace:{path}", closed=3) == 3600.0
+    assert seconds(f"trace:{lines(tmp_path / 'one.jsonl', MOONCAKE[:1])}") == 3600.0
+    assert seconds(f"servegen:{servegen(tmp_path)},start=300s") == 900.0
+    assert read(f"trace:{path}").notes == (f"{path} ends after 99 s",)
+    assert read(f"trace:{path}", 30.0).notes == ()
+    with pytest.raises(SpecError, match="it is 99 s long"):
+        read(f"trace:{path},start=200s", seconds(f"trace:{path},start=200s"))
 
 
 def test_lengths_of_a_trace_can_come_at_other_times(tmp_path: Path) -> None:

@@ -52,6 +52,11 @@ def changed(fleet: FleetSpec, keys: Mapping[str, Any]) -> FleetSpec:
             f"{idle[0]} changes nothing where the fleet has times of its steps; say how many times as fast it is, as"
             " 'speed: 1.5'"
         )
+    if "replicas" in keys and keys.get("groups", fleet.groups):
+        raise SpecError(
+            f"replicas: {keys['replicas']} changes nothing where a fleet has groups, which say how many replicas they"
+            " have; change these, as --change 'groups: [{replicas: 3, role: prefill}, {replicas: 1, role: decode}]'"
+        )
     plain = msgspec.to_builtins(fleet)
     return read_fleet({**{key: value for key, value in plain.items() if value is not None}, **keys})
 

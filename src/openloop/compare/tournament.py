@@ -26,7 +26,7 @@ from openloop.score.quantiles import student_t
 from openloop.sim.fleet import FleetSpec, simulate_fleet
 from openloop.sim.warmth import simulate_warm
 from openloop.slo import Objectives
-from openloop.workload import Warming, Workload
+from openloop.workload import Demand, Warming, Workload
 
 ALONE_S = 3.0
 _SCORED = ("goodput_rps", "attainment", "cost_per_accepted", "hit_rate", "ttft_mean_s", "ttft_p99_s", "shed")
@@ -34,17 +34,19 @@ _SCORED = ("goodput_rps", "attainment", "cost_per_accepted", "hit_rate", "ttft_m
 
 @dataclass(frozen=True)
 class SeedMean:
-    """A mean over seeds, and its 95% interval."""
+    """A mean over seeds, and its 95% interval: NaN where all seeds ask the same, and nothing tells of chance."""
 
     mean: float
     low: float
     high: float
 
     @staticmethod
-    def of(values: Floats) -> "SeedMean | None":
+    def of(values: Floats, same: bool = False) -> "SeedMean | None":
         if np.isnan(values).any():
             return None
         mean, count = float(values.mean()), len(values)
+        if same:
+            return SeedMean(mean, math.nan, math.nan)
         half = student_t(count) * float(values.std(ddof=1)) / math.sqrt(count)
         return SeedMean(mean, mean - half, mean + half)
 
@@ -111,7 +113,20 @@ def tournament(
         found.append(scored)
         if tell is not None:
             tell(len(found), len(calls))
-    return _ranked(policies, np.array(found, float).reshape(len(policies), len(seeds), len(_SCORED)))
+    same = _same_requests(*(next(workload.parts(arrivals, seconds, seed)) for seed in seeds[:2]))
+    return _ranked(policies, np.array(found, float).reshape(len(policies), len(seeds), len(_SCORED)), same)
+
+
+def _same_requests(one: Demand, other: Demand) -> bool:
+    """Whether another seed asks nothing else: a trace brings its own arrivals and lengths."""
+    first, second = (
+        (
+            *(np.nan_to_num(times) for times in (each.due_s, 0.0 if each.think_s is None else each.think_s)),
+            *(each.output_tokens, each.pieces.tokens, each.pieces.identity),
+        )
+        for each in (one, other)
+    )
+    return all(np.array_equal(*pair) for pair in zip(first, second, strict=True))
 
 
 def _each(calls: Sequence[Any], processes: int) -> Iterable[tuple[float, ...]]:
@@ -153,15 +168,15 @@ def _play(
     )
 
 
-def _ranked(policies: Sequence[str], scored: Floats) -> list[Standing]:
-    """`scored` is by policy, seed and figure."""
+def _ranked(policies: Sequence[str], scored: Floats, same: bool) -> list[Standing]:
+    """`scored` is by policy, seed and figure; `same`: all seeds asked the same."""
     goodput, cost = scored[:, :, 0], scored[:, :, 2].mean(axis=1)
     order = np.argsort(-goodput.mean(axis=1), kind="stable")
     by_cost = np.argsort(cost, kind="stable").tolist()
     standings = []
     for rank, place in enumerate(order.tolist(), 1):
-        behind = SeedMean.of(goodput[place] - goodput[order[0]])
-        each = {name: SeedMean.of(scored[place, :, n]) for n, name in enumerate(_SCORED)}
+        behind = SeedMean.of(goodput[place] - goodput[order[0]], same)
+        each = {name: SeedMean.of(scored[place, :, n], same) for n, name in enumerate(_SCORED)}
         assert behind is not None
         standings.append(
             Standing(
@@ -169,7 +184,7 @@ def _ranked(policies: Sequence[str], scored: Floats) -> list[Standing]:
                 rank=rank,
                 rank_by_cost=None if np.isnan(cost[place]) else 1 + by_cost.index(place),
                 behind_rps=behind,
-                tied=behind.high >= 0,
+                tied=not behind.high < 0,
                 **each,  # type: ignore[arg-type]
             )
         )

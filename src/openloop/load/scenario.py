@@ -31,7 +31,7 @@ from openloop.records import Prices, Run, TimedEvent, Warmth, read_prices
 from openloop.slo import Objectives, read_slo
 from openloop.spec import Strict, convert, read_text, read_yaml, saying_where, suggest
 from openloop.terms import NUMBER
-from openloop.units import parse_seconds, parse_share, to_ns
+from openloop.units import parse_seconds, parse_share, to_ns, write_seconds
 from openloop.workload import Ask, Scale, Synthetic, Warming, Words, Workload, read_source, read_warming, word_tokens
 from openloop.workload.mix import Class
 from openloop.workload.warmth import Cold
@@ -187,8 +187,19 @@ def read_scenario(path: Path | None, flags: Mapping[str, Any] | None = None, *, 
     found = convert(raw, Scenario, str(path) if path else "the flags")
     if live and not found.target.url:
         raise SpecError("say whom to ask: --target http://localhost:8000, or target: {url: ...} in the file")
+    found = _as_long_as_recorded(found)
     _check(found)
     return found
+
+
+def _as_long_as_recorded(scenario: Scenario) -> Scenario:
+    """A window beyond the end of a recording would be empty, and rates and costs over it are of nothing."""
+    if scenario.arrivals is not None or scenario.closed is not None:
+        return scenario
+    lasts_s = scenario.read_workload().lasts_s()
+    if not 0 < lasts_s < scenario.horizon_s:
+        return scenario
+    return msgspec.structs.replace(scenario, seconds=write_seconds(lasts_s))
 
 
 def _spelt_out(raw: Mapping[str, Any], flags: dict[str, Any]) -> dict[str, Any]:

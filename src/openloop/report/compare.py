@@ -1,5 +1,6 @@
 """Comparisons and tournaments for people, and for machines of builds: text, Markdown and JUnit."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from xml.etree import ElementTree
 
@@ -100,6 +101,8 @@ def show_standings(found: Sequence[Standing], seeds: int, slo: str) -> None:
     page.table("by goodput", STANDING, map(_standing, found))
     tied = [each.policy for each in found[1:] if each.tied]
     told = f"; {', '.join(tied)} may be as good: the difference may be chance" if tied else ", beyond chance"
+    if math.isnan(found[0].goodput_rps.low):
+        told = "; all seeds asked the same, so there are no intervals, and nothing tells whether that is chance"
     page.line("")
     page.line(f"{found[0].policy} gets the most accepted{told}")
     by_cost = sorted((each for each in found if each.rank_by_cost), key=lambda each: each.rank_by_cost or 0)
@@ -108,10 +111,11 @@ def show_standings(found: Sequence[Standing], seeds: int, slo: str) -> None:
 
 
 def _standing(each: Standing) -> tuple[str, ...]:
+    known = not math.isnan(each.goodput_rps.low)
     return (
         f"{each.rank}. {each.policy}",
         format_rate(each.goodput_rps.mean),
-        span((max(each.goodput_rps.low, 0.0), each.goodput_rps.high), "rate"),
+        span((max(each.goodput_rps.low, 0.0), each.goodput_rps.high) if known else None, "rate", "-"),
         "" if each.rank == 1 else f"{format_rate(0.0 - each.behind_rps.mean)}{' (tied)' if each.tied else ''}",
         format_share(each.attainment.mean),
         _mean(each.cost_per_accepted, "money"),

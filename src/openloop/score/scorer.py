@@ -75,7 +75,7 @@ class TimeWindow:
 
 @dataclass(frozen=True)
 class Disruption(TimeWindow):
-    """The stretch after a timed event of the run."""
+    """The stretch after a timed event of the run, and before it from when the first was due that it hit in flight."""
 
     kind: str
     detail: str | None
@@ -154,18 +154,24 @@ def objectives_of(run: Run, slo: "str | Path | Mapping[str, Any] | SLO | Objecti
 
 
 def blends(score: Score, every_s: Sequence[float]) -> list[Blend]:
-    """Cost per accepted result if what disturbed this run did so every so often; none where nothing did."""
+    """Cost per accepted result if what disturbed this run did so every so often; none where nothing did.
+
+    As many are taken to be due meanwhile as else, for more or fewer are no doing of the disruption.
+    """
     rough = [each.summary for each in score.disruptions if each.summary.cost is not None]
     calm = score.steady
     if not rough or calm is None or calm.cost is None or not calm.goodput_rps:
         return []
-    accepted = sum(each.accepted for each in rough)
-    cost = sum(each.cost.total for each in rough if each.cost)
-    goodput = accepted / sum(each.window_s for each in rough)
+    seconds, due = sum(each.window_s for each in rough), sum(each.requests for each in rough)
+    scale = calm.offered_rps * seconds / due if due else 1.0
+    accepted = scale * sum(each.accepted for each in rough)
+    hourly = sum(each.cost.hourly for each in rough if each.cost)
+    cost = hourly + scale * (sum(each.cost.total for each in rough if each.cost) - hourly)
+    goodput = accepted / seconds
     length = max(each.window_s for each in rough)
     if not accepted:  # all that is spent then goes to those accepted before and after
         rate = calm.cost.total / calm.window_s
-        extra = cost / sum(each.window_s for each in rough) * length
+        extra = cost / seconds * length
         return [_all_lost(calm.cost.per_accepted, rate, extra, length, every) for every in every_s]
     ratio = goodput / calm.goodput_rps
     return [blended(calm.cost.per_accepted, cost / accepted, length, every, goodput_ratio=ratio) for every in every_s]
@@ -355,18 +361,28 @@ def _windows(scope: Scope, window_s: float) -> list[TimeWindow]:
 def _disruptions(
     scope: Scope, events: Sequence[TimedEvent], disruption_s: float
 ) -> tuple[list[Disruption], Summary | None]:
-    """The stretches after timed events, and all the rest of the window together."""
+    """The stretches around timed events, and all the rest of the window together."""
     start, end = scope.window_ns
     found: list[Disruption] = []
     disturbed: list[tuple[int, int]] = []
     for event in sorted(events, key=lambda event: event.at_ns):
-        a, b = max(event.at_ns, start), min(event.at_ns + to_ns(disruption_s), end)
-        if a < b:
+        at, b = max(event.at_ns, start), min(event.at_ns + to_ns(disruption_s), end)
+        if at < b:
+            a = _first_lost(scope, at, to_ns(disruption_s))
             summary = _summary(scope.run.between(a, b))
             found.append(Disruption(a / 1e9, b / 1e9, summary, event.kind, event.detail))
-            before = disturbed.pop() if disturbed and disturbed[-1][1] >= a else (a, b)
-            disturbed.append((before[0], max(before[1], b)))
+            while disturbed and disturbed[-1][1] >= a:
+                before = disturbed.pop()
+                a, b = min(before[0], a), max(before[1], b)
+            disturbed.append((a, b))
     if not found or sum(b - a for a, b in disturbed) >= end - start:
         return found, None
     calm = np.all([(scope.due_ns < a) | (scope.due_ns >= b) for a, b in disturbed], axis=0)
     return found, _summary(Scope(scope.run, scope.places[calm], scope.window_ns, tuple(disturbed)))
+
+
+def _first_lost(scope: Scope, at_ns: int, most_ns: int) -> int:
+    """When the first of those was due that were in flight at an event and not accepted, for they are its victims."""
+    near = slice(*np.searchsorted(scope.due_ns, (at_ns - most_ns, at_ns)))
+    lost = (scope.left_ns[near] >= at_ns) & ~scope.judgement.accepted[near]
+    return int(scope.due_ns[near][lost].min(initial=at_ns))

@@ -194,7 +194,8 @@ class SimEngine:
     def up_s(self, until: float) -> Floats:
         """How long each replica was paid for."""
         reps = self.replicas
-        found: Floats = reps.paid + np.where(reps.up > 0, np.maximum(until - reps.up_since, 0.0), 0.0)
+        reserved = (reps.up > 0) | (reps.crashed > 0)
+        found: Floats = reps.paid + np.where(reserved, np.maximum(until - reps.up_since, 0.0), 0.0)
         return found
 
     def grow(self) -> None:

@@ -95,7 +95,7 @@ def simulate_fleet(
             "seed": seed,
             "quantization": None if fleet.quantization is None else fleet.quantization.name,
             "quality_gate": None if fleet.quality is None else str(fleet.read_quality()),
-            "notes": tuple(filter(None, [read_routing(fleet.routing).note])),
+            "notes": (*_notes(fleet), *demand.notes),
             "retry_policy": None if fleet.client is None else fleet.client.persistence(),
             **facts,
         }
@@ -120,6 +120,14 @@ def simulate_fleet(
         return Run.of(checked(msgspec.structs.replace(manifest, finished=True, **last)), batches)
     writer.finish(**last)
     return open_run(writer.folder)
+
+
+def _notes(fleet: FleetSpec) -> Iterator[str]:
+    told = read_routing(fleet.routing).note
+    if told:
+        yield told
+    if any(each.role != "both" for each in fleet.kinds()):
+        yield "a row names the replica that decoded it: utilisation counts those that prefill as idle"
 
 
 def _asked(fleet: FleetSpec, parts: Iterator[Demand], seed: int) -> Iterator[tuple[Demand, Repaired | None]]:

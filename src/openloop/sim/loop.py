@@ -485,7 +485,8 @@ def _crash(t: Any, m: Any, now: float) -> None:
 
 
 def _stop(m: Any, now: float) -> None:
-    m.paid += now - m.up_since if m.up else 0.0
+    """It serves nobody any more. What crashed comes back, so it stays reserved, and is paid for."""
+    m.paid += now - m.up_since if m.up and not m.crashed else 0.0
     m.up = m.draining = 0
 
 
@@ -517,7 +518,7 @@ def _happen(t: Any, number: int, now: float) -> None:
         _crash(t, m, now)
     elif e.kind == START:
         if m.up != 1:
-            m.up_since = now if m.up == 0 else m.up_since
+            m.up_since = now if m.up == 0 and not m.crashed else m.up_since
             m.up, m.draining, m.crashed = 1, 0, 0
             forget_all(t, m)
             if t.held is not None:
@@ -554,7 +555,8 @@ def _look(t: Any, now: float) -> None:
     w.answers = w.slow = w.ends = w.good = 0
     if more and down >= 0 and ready + coming < c.most and coming == 0:
         m = t.replicas[down]
-        m.up, m.up_since, m.slow = 2, now, 1.0
+        m.up_since = m.up_since if m.crashed else now
+        m.up, m.slow = 2, 1.0
         push(t, now + c.delay, HAPPEN, len(t.events) - len(t.replicas) + down, 0)
         _note(t, SCALE_OUT, down, now, 0.0)
     elif not more and ready > c.least and requests < c.idle * ready and coming == 0:

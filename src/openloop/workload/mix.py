@@ -1,5 +1,6 @@
 """The whole of what is asked: one source, or several classes of requests, each with a share of the users."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -68,6 +69,11 @@ class Workload:
     def timed(self) -> bool:
         """Whether all of it knows when it is due."""
         return all(each.source.timed for each in self.classes)
+
+    def lasts_s(self) -> float:
+        """How long there is something to ask at times of its own: a recording has an end."""
+        sources = [each.source for each in self.classes]
+        return max(each.lasts_s() if isinstance(each, Trace | ServeGen) else math.inf for each in sources)
 
     def demand(self, arrivals: Arrivals | None, horizon_s: float, seed: int) -> Demand:
         """All requests of a run, in the order in which they are due; the same for the same seed.

@@ -43,7 +43,7 @@ class _Window:
 @dataclass(frozen=True)
 class ServeGen(Term):
     """The clients of a folder from `start` of their recording on; `rate` scales all of them alike, so that together
-    they have this rate on average over the time that is asked for."""
+    they have this rate on average over the time that is asked for. A run ends with the recording."""
 
     name = "servegen"
     path: str = param(PATH)
@@ -73,6 +73,11 @@ class ServeGen(Term):
         client = np.repeat(np.arange(len(parts)), [len(times) for _, times, _, _ in parts])
         prompts, outputs = (np.concatenate([part[place] for part in parts]) for place in (2, 3))
         return Demand(due, one_piece(prompts), outputs, tenant=client, tenants=[name for name, *_ in parts]).in_order()
+
+    def lasts_s(self) -> float:
+        """Until the last of its windows ends."""
+        windows = [each for path in _clients(Path(self.path)) for each in _windows(path, self.start, math.inf)]
+        return max((each.end_s for each in windows), default=math.inf) - self.start
 
 
 def _number(path: Path) -> int:

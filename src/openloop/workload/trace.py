@@ -38,9 +38,9 @@ class _Request(NamedTuple):
 
 @dataclass(frozen=True)
 class Trace(Term):
-    """A recording, from `start` to `stop` of it, `speed` times as fast. With arrivals of their own requests keep only
-    their lengths and blocks, and when they run out they come again as new ones. `block` is the number of tokens in a
-    block, where it is not the format's."""
+    """A recording, from `start` to `stop` of it, `speed` times as fast; a run ends with it. With arrivals of their own
+    requests keep only their lengths and blocks, and when they run out they come again as new ones. `block` is the
+    number of tokens in a block, where it is not the format's."""
 
     name = "trace"
     path: str = param(PATH)
@@ -52,19 +52,32 @@ class Trace(Term):
 
     def demand(self, starts_s: Floats | None, horizon_s: float, rng: np.random.Generator) -> Demand:
         found, empty = _read(Path(self.path))
-        times = np.array([each.time_s for each in found]) - found[0].time_s
+        times = _times(found)
         kept = np.flatnonzero((times >= self.start) & (times < (np.inf if self.stop is None else self.stop)))
         due = (times[kept] - self.start) / self.speed
         if starts_s is None:
             kept, due = kept[due < horizon_s], due[due < horizon_s]
         if not len(kept):
             raise SpecError(f"{self.path} has nothing in the part that was asked for: it is {times[-1]:.6g} s long")
-        notes = (f"{empty:,} records of {self.path} have no tokens and were left out",) if empty else ()
-        recorded = replace(_demand([found[place] for place in kept], self.block), due_s=due, notes=notes)
+        notes = [f"{empty:,} records of {self.path} have no tokens and were left out"] if empty else []
+        if starts_s is None and kept[-1] == len(times) - 1:
+            notes.append(f"{self.path} ends after {due[-1]:.6g} s")
+        recorded = replace(_demand([found[place] for place in kept], self.block), due_s=due, notes=tuple(notes))
         if starts_s is None:
             return recorded
         laps, place = np.divmod(np.arange(len(starts_s)), len(recorded))
         return replace(_fresh(recorded.take(place), laps), due_s=starts_s)
+
+    def lasts_s(self) -> float:
+        """To `stop`, or until a mean gap after the last request."""
+        times = _times(_read(Path(self.path))[0])
+        end = times[-1] * len(times) / (len(times) - 1) if times[-1] > 0 else math.inf
+        return float(min(end, math.inf if self.stop is None else self.stop) - self.start) / self.speed
+
+
+def _times(found: list[_Request]) -> Floats:
+    """From the first one on."""
+    return np.array([each.time_s for each in found]) - found[0].time_s
 
 
 def _fresh(demand: Demand, laps: Ints) -> Demand:
