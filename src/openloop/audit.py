@@ -13,8 +13,7 @@ from typing import Any, Literal
 from openloop.errors import RunError, SpecError
 from openloop.frontier import open_frontier
 from openloop.frontier.folder import FRONTIER_FILE, read_asked
-from openloop.importers import IMPORTERS, open_any
-from openloop.importers.registry import HEAD
+from openloop.importers import open_any, tool_of
 from openloop.records import Run, open_run
 from openloop.score import Score, check
 from openloop.score import score as score_run
@@ -113,7 +112,7 @@ def audit(what: "str | Path | Run", slo: Any = None) -> Audit:
     path = Path(what)
     if path.name == "run.json":
         path = path.parent
-    if path.is_file() and not of_a_tool(path):
+    if path.is_file() and tool_of(path) is None:
         return _of_file(path)
     if (path / FRONTIER_FILE).exists():
         return _of_frontier(path, slo)
@@ -123,13 +122,6 @@ def audit(what: "str | Path | Run", slo: Any = None) -> Audit:
             raise RunError(f"{path} is no run and holds none: give a run, a folder of runs, or a file of facts")
         return _of_runs(str(path), "sweep", [open_run(each) for each in inner], slo)
     return _of_runs(str(path), "run", [open_any(path)], slo)
-
-
-def of_a_tool(path: Path) -> bool:
-    """Whether a file is known as one of another tool."""
-    with path.open("rb") as file:
-        head = file.read(HEAD).decode("utf-8", "replace").removeprefix("\ufeff")
-    return any(importer.looks_like(head) for importer in IMPORTERS.values())
 
 
 def _of_frontier(path: Path, slo: Any) -> Audit:

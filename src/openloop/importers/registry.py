@@ -31,7 +31,7 @@ def open_any(path: str | Path, *, tool: str | None = None, part: int | None = No
 
 def read_foreign(path: Path, tool: str | None = None, part: int | None = None) -> Run:
     """The run in a file of another tool, known by its content unless it is said; the `part`th, if there are several."""
-    name = tool or _sniff(path)
+    name = tool or _known(path)
     if name not in IMPORTERS:
         raise RunError(f"there is no importer for {name!r}{suggest(name, IMPORTERS)}")
     try:
@@ -51,13 +51,18 @@ def read_foreign(path: Path, tool: str | None = None, part: int | None = None) -
     return found[-1]
 
 
-def _sniff(path: Path) -> str:
+def tool_of(path: Path) -> str | None:
+    """Whose file this is, by its content; None: no tool's that is known."""
     try:
         with path.open("rb") as file:
             head = file.read(HEAD).decode("utf-8", "replace").removeprefix("\ufeff")
     except OSError as error:
         raise RunError(f"{path} cannot be read: {error.strerror}") from None
-    name = next((name for name, importer in IMPORTERS.items() if importer.looks_like(head)), None)
+    return next((name for name, importer in IMPORTERS.items() if importer.looks_like(head)), None)
+
+
+def _known(path: Path) -> str:
+    name = tool_of(path)
     if name is None and (path.parent / MANIFEST_FILE).exists():
         raise RunError(f"{path} is a file; give the folder it is in")
     if name is None:

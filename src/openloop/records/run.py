@@ -217,10 +217,11 @@ class ParquetSource:
 
     @cached_property
     def num_events(self) -> int:
-        # Threads of Arrow's read it: one that still waits for Python when that ends would end the process badly.
-        source = self.path.open("rb") if is_url(self.path) else pa.OSFile(str(self.path))
-        with contextlib.suppress(*DAMAGE), source as file:  # what is damaged is told of when it is read
-            return _stored_events(pq.ParquetFile(file, pre_buffer=True))
+        with contextlib.suppress(*DAMAGE):  # what is damaged is told of when it is read
+            # Threads of Arrow's read it: one that still waits for Python when that ends would end the process badly.
+            source = self.path.open("rb") if is_url(self.path) else pa.OSFile(str(self.path))
+            with source as file:
+                return _stored_events(pq.ParquetFile(file, pre_buffer=True))
         return 0
 
     def batches(self, columns: list[str], rows: int) -> Iterator[pa.RecordBatch]:

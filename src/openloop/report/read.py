@@ -4,12 +4,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from openloop.audit import of_a_tool
 from openloop.compare.states import FigureGap, StateGap, gaps
 from openloop.errors import RunError
 from openloop.frontier.folder import FRONTIER_FILE
 from openloop.frontier.states import STATES_FILE, states_in
-from openloop.importers import open_any
+from openloop.importers import open_any, tool_of
 from openloop.plan import read_plan
 from openloop.report.compare_page import Subject, comparison_report, names_of
 from openloop.report.curve import frontier_report, read_frontier_subject
@@ -33,7 +32,7 @@ def read_report(
         if request is not None or point is not None:
             raise RunError(f"{path} holds sweeps of several states: give the folder of one for --request and --point")
         return _states_report(path, slo)
-    if path.suffix == ".json" and path.is_file() and path.name != "run.json" and not of_a_tool(path):
+    if path.suffix == ".json" and path.is_file() and path.name != "run.json" and tool_of(path) is None:
         if slo is not None or request is not None or point is not None:
             raise RunError(f"{path} is a plan, and has no requests: leave out --slo, --request and --point")
         return plan_report(read_plan(path))
