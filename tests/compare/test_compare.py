@@ -155,6 +155,8 @@ def test_a_collapse_fails_its_gate() -> None:
         ol.compare(better, worse, fail_if=["tpot_p99 > 1%"])
     assert found.winner == "A"
     assert ol.compare(worse, worse).sentence == "neither has any goodput: nothing to choose between"
+    with pytest.raises(SpecError, match="goodput < -5% cannot be judged, for the baseline has none of it"):
+        ol.compare(worse, worse, fail_if=["goodput < -5%"])
 
 
 def test_a_gate_that_cannot_be_judged_does_not_pass() -> None:

@@ -209,6 +209,18 @@ def test_answers_that_were_not_read_yet_are_no_backlog() -> None:
     assert re.search("overloaded, the backlog grows by (4.9|5)", told(15.0, slower)[0])
 
 
+@pytest.mark.parametrize("reads", [True, False])
+def test_a_server_that_stops_to_answer_is_noticed_where_all_is_read(reads: bool) -> None:
+    watch, found = BacklogWatch(60.0, None), []
+    for now_s in np.arange(0.5, 60.0, 0.5).tolist():
+        left = int(20 * min(now_s, 10.0))
+        rows = [Row(n, int(n / 20 * 1e9), Outcome(), ended_ns=int(n / 20 * 1e9)) for n in range(left - 10, left)]
+        due = int(20 * now_s)
+        now = Snapshot(now_s, due, due - left, finished=rows if now_s <= 10 else [], read_s=now_s if reads else 0.0)
+        found.append(watch(now))
+    assert any(found) == reads
+
+
 def test_a_reason_to_stop_ends_a_live_run_early(tmp_path: Path) -> None:
     with endpoint_process("slots:count=8,prefill=0.1ms,gap=1ms") as server:
         flags = {"target.url": server.url, "rate": 20, "for": "20s", "drain": "1s"}

@@ -238,10 +238,28 @@ def test_a_file_that_was_cut_off_says_so(tool: str, tmp_path: Path) -> None:
     }
 
 
+def test_one_answer_that_does_not_tell_its_end_costs_no_other(tmp_path: Path) -> None:
+    found, path = told("vllm.json"), tmp_path / "old.json"
+    del found["latencies"]
+    found["itls"][3] = None
+    path.write_text(json.dumps(found))
+    statuses = score(path, "e2e<=9s").statuses
+    assert (statuses["ok"], statuses["error"]) == (39, 1)
+
+
+def test_of_several_runs_one_that_was_cut_off_is_told_of(tmp_path: Path) -> None:
+    whole = (FILES / "vllm.json").read_text().strip()
+    path = tmp_path / "two.jsonl"
+    path.write_text(f"{whole}\n{whole[:-9]}")
+    with pytest.raises(RunError, match="its last run was cut short"):
+        open_any(path)
+    assert open_any(path, part=1).num_rows == 40
+
+
 def test_a_file_cut_off_in_its_only_line_holds_nothing(tmp_path: Path) -> None:
     path = tmp_path / "vllm.json"
     path.write_text((FILES / "vllm.json").read_text().strip()[:-9])
-    with pytest.raises(RunError, match="holds no whole run: it was cut short"):
+    with pytest.raises(RunError, match="its last run was cut short"):
         open_any(path)
 
 

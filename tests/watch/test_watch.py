@@ -256,6 +256,13 @@ def test_a_run_followed_as_it_is_written_counts_what_a_replay_counts(tmp_path: P
             assert feed.ledger.total(column, start, end) == whole.ledger.total(column, start, end), column
 
 
+@pytest.mark.parametrize(("source", "accepted"), [("load", 0), ("import", 20)])
+def test_an_answer_of_ours_without_token_times_misses_gates_on_them(source: Any, accepted: int) -> None:
+    rows = [row(i, i / 10, (), ended=0.5, output_tokens=5) for i in range(20)]
+    feed = FinishedFeed("run", Run.of(Manifest(source=source), [batch(rows)]), read_slo("ttft<=1s, e2e<=2s"), None)
+    assert feed.ledger.total("goodput.low", 0, 100) == accepted
+
+
 def test_a_run_that_goes_on_is_watched_to_its_end(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     writer = RunWriter(folder, Manifest(source="load", slo="ttft<=1s, quality"))

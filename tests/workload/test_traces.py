@@ -10,6 +10,7 @@ import pytest
 from openloop.arrivals import Constant
 from openloop.errors import SpecError
 from openloop.load.scenario import read_scenario
+from openloop.sim.fleet import read_fleet, simulate_fleet
 from openloop.workload import Demand, Prompts, Words, Workload, describe, known_tokens, read_source
 
 MOONCAKE = [
@@ -108,6 +109,14 @@ def test_a_run_ends_with_its_recording(tmp_path: Path) -> None:
     assert seconds(f"trace:{path}", rate=2.0) == seconds(f"trace:{path}", closed=3) == 3600.0
     assert seconds(f"trace:{lines(tmp_path / 'one.jsonl', MOONCAKE[:1])}") == 3600.0
     assert seconds(f"servegen:{servegen(tmp_path)},start=300s") == 900.0
+    assert seconds(f"trace:{path}", warmth="hot:most=30s") == 70.0  # what is measured ends with it, after settling
+    with pytest.raises(SpecError, match="may take all of it"):
+        seconds(f"trace:{path}", warmth="hot:most=2m")
+    with pytest.raises(SpecError, match="'deploy' is at 2m, and the recording ends after 100 s"):
+        seconds(f"trace:{path}", events=["2m=deploy"])
+    fleet = read_fleet({"step": {"floor": "10ms", "token": "100us"}, "prefix_cache": False})
+    run = simulate_fleet(fleet, Workload.of(read_source(f"trace:{path}")), None, 3600.0)
+    assert run.manifest.window_ns == (0, 100 * 10**9)
     assert read(f"trace:{path}").notes == (f"{path} ends after 99 s",)
     assert read(f"trace:{path}", 30.0).notes == ()
     with pytest.raises(SpecError, match="it is 99 s long"):

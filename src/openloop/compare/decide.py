@@ -125,7 +125,9 @@ def compare(
     unknown = [gate for gate, wrong in fails.items() if wrong is None]
     if unknown:
         others = f"; failed is {', '.join(failed)}" if failed else ""
-        why = "too few requests, or all in one stretch of the run, show it; measure longer, or gate goodput"
+        why = "too few requests, or all in one stretch of the run, show it: measure longer"
+        if any(found.changes[gate.metric].a == 0 for gate in gates):
+            why = "the baseline has none of it"
         raise SpecError(f"{', '.join(unknown)} cannot be judged, for {why}{others}")
     return replace(found, failed=failed)
 

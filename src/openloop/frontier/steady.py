@@ -93,8 +93,8 @@ def _backlog_growth(due: Ints, left: Ints, now_s: float, stays_s: Floats) -> flo
 class BacklogWatch:
     """Watches a live run, and ends it when its backlog grows beyond chance.
 
-    Where this machine is busy, answers are read long after they came: so who had left when is known only up to the end
-    of the last answer that was read, and the backlog is looked at up to there.
+    Where this machine is busy, answers are read long after they came: so who had left when is known only up to when
+    all that came is read, or to the end of the last answer that was, and the backlog is looked at up to there.
     """
 
     def __init__(self, seconds: float, view: Callable[[Snapshot], None] | None) -> None:
@@ -109,7 +109,7 @@ class BacklogWatch:
             self.view(now)
         ended = [(row.due_ns, row.ended_ns) for row in now.finished if row.ended_ns is not None]
         self.stays_s += [(end - due) / 1e9 for due, end in ended]
-        known_s = max([self.left[-1][0], *(end / 1e9 for _, end in ended)])
+        known_s = max([self.left[-1][0], now.read_s, *(end / 1e9 for _, end in ended)])
         if now.seconds > 0:
             self.due.append((now.seconds, now.due))
             self.left.append((known_s, now.due - now.in_flight))

@@ -196,6 +196,11 @@ class JsonLines:
         self._path = path
         self.notes: list[str] = []  # once all are read
 
+    def refuse_torn(self) -> None:
+        """Where a line is a whole run, one of them is missing."""
+        if self.notes:
+            raise RunError("its last run was cut short; --part chooses one before it, which openloop import takes")
+
     def __iter__(self) -> Iterator[Any]:
         with self._path.open(encoding="utf-8") as file:
             for line in file:

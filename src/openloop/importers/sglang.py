@@ -14,7 +14,8 @@ def looks_like(head: str) -> bool:
 
 
 def read(path: Path) -> Iterator[Run]:
-    for found in JsonLines(path):
+    rows = JsonLines(path)
+    for found in rows:
         if "ttfts" not in found:
             raise RunError("it has totals and no requests: run bench_serving with --output-details")
         bounds, info = found.get("goodput_slos_ms") or {}, found.get("server_info")
@@ -27,6 +28,7 @@ def read(path: Path) -> Iterator[Run]:
             model=info.get("model_path") if isinstance(info, dict) else None,
             slo=", ".join(f"{name.replace('e2el', 'e2e')}<={bound:g}ms" for name, bound in bounds.items()) or None,
         )
+    rows.refuse_torn()
 
 
 def _call(found: dict[str, Any], i: int) -> Call:

@@ -16,8 +16,10 @@ def looks_like(head: str) -> bool:
 
 
 def read(path: Path) -> Iterator[Run]:
-    for found in JsonLines(path):
+    rows = JsonLines(path)
+    for found in rows:
         yield _run(found)
+    rows.refuse_torn()
 
 
 def _run(found: dict[str, Any]) -> Run:
@@ -50,7 +52,7 @@ def _run(found: dict[str, Any]) -> Run:
     )
 
 
-_EMPTY = "no token came"
+_EMPTY, _ENDLESS = "no token came", "when it was over is not in the file"
 
 
 def _call(found: dict[str, Any], i: int) -> Call:
@@ -60,9 +62,9 @@ def _call(found: dict[str, Any], i: int) -> Call:
     sent_ns = to_ns(of("start_times") or 0.0)
     ttft, gaps, took = of("ttfts"), of("itls"), of("latencies")
     if took is None and ttft:
-        if gaps is None:
+        if "itls" not in found:
             raise RunError("it has neither latencies nor itls, which tell when answers were over")
-        took = ttft + sum(gaps)
+        took = None if gaps is None else ttft + sum(gaps)
     call = Call(
         sent_ns=sent_ns,
         due_ns=sent_ns - to_ns(of("queue_times") or 0.0),
@@ -71,7 +73,7 @@ def _call(found: dict[str, Any], i: int) -> Call:
         output_tokens=of("output_lens"),
     )
     if of("errors") or not took:
-        call.status, call.error = "error", of("errors") or _EMPTY
+        call.status, call.error = "error", of("errors") or (_ENDLESS if ttft else _EMPTY)
         call.output_tokens = None
     elif ttft and gaps is None:
         call.first_ns, call.last_ns = sent_ns + to_ns(ttft), call.ended_ns

@@ -27,7 +27,7 @@ from openloop.load.salts import Salter, prime
 from openloop.load.schedule import Schedule
 from openloop.load.scraper import Scraper
 from openloop.load.targets import Outcome
-from openloop.load.worker import NEVER, Asked, Finished
+from openloop.load.worker import CHECK_NS, NEVER, Asked, Finished
 from openloop.persistence import MOST_TRIES
 from openloop.quality import Grade
 from openloop.records import (
@@ -54,6 +54,7 @@ FLUSH_NS = 1_000_000_000
 FLUSH_ROWS = 5_000
 READ_NS = 5_000_000
 TICK_NS = 100_000_000
+HELD_NS = 2 * CHECK_NS  # a worker has answers by itself no longer than this
 GRADED_NS = 2_000_000  # between looks for a grade that a repair waits for
 LEAST_READINGS = 8  # of the server's counters, to call them steady
 TELL_NS = 500_000_000
@@ -83,6 +84,7 @@ class Snapshot:
     in_flight: int = 0
     statuses: "Counter[str]" = field(default_factory=Counter)
     finished: list[Row] = field(default_factory=list)  # since the snapshot before
+    read_s: float = 0.0  # what had come by then is read
 
 
 def drive(load: Load, out: str | Path, watch: Callable[[Snapshot], str | None] | None = None) -> Run:
@@ -525,13 +527,19 @@ class Conductor:
         write_now(self.writer.folder, Now(seconds, due, max(due - self.settled, 0)))
         why = None
         try:
-            why = self.watch(Snapshot(seconds, due, max(due - self.settled, 0), self.statuses, self.unseen))
+            in_flight = max(due - self.settled, 0)
+            why = self.watch(Snapshot(seconds, due, in_flight, self.statuses, self.unseen, self._read_s()))
         except Exception as error:  # nobody looks any more: that is no reason to stop measuring
             self.watch = lambda _: None
             self.notes.append(f"the display failed ({type(error).__name__}), and the run went on")
         self.unseen = []
         if why and seconds < self.load.seconds:
             self._halt(now, now, why, cut_short="overload")
+
+    def _read_s(self) -> float:
+        """Up to when all that came is read, if nothing waits to be."""
+        quiet = 0 if self.crew.brought else self.crew.quiet_ns
+        return max((quiet - HELD_NS - self.start_ns) / 1e9, 0.0)
 
     def _flush(self) -> None:
         if self.rows:

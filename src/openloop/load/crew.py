@@ -4,6 +4,7 @@ import functools
 import socket
 import subprocess
 import sys
+import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import astuple, dataclass
@@ -33,6 +34,7 @@ class Crew:
     def __init__(self, lost: Callable[[Worker], None]) -> None:
         self.workers: list[Worker] = []
         self.brought: deque[Finished] = deque()
+        self.quiet_ns = 0  # when nobody had anything to say
         self._lost = lost
         self._poller = Poller()
 
@@ -78,6 +80,8 @@ class Crew:
             if not worker.over:
                 self._poller.change(worker.channel.fd, READ | WRITE if worker.channel.full else READ)
         ready = dict(self._poller.wait(until_ns))
+        if not any(worker.channel.fd in ready for worker in self.workers):
+            self.quiet_ns = time.monotonic_ns()
         for worker in self.workers:
             if worker.over or worker.channel.fd not in ready:
                 continue

@@ -233,7 +233,9 @@ class _Spread:
         due, in_flight = sum(each.due for each in parts), sum(each.in_flight for each in parts)
         write_now(self.folder, Now(seconds, due, in_flight))
         statuses = sum((each.statuses for each in parts), Counter[str]())
-        why = self.watch(Snapshot(seconds, due, in_flight, statuses, [row for each in parts for row in each.finished]))
+        read_s = min(each.read_s for each in parts)
+        finished = [row for each in parts for row in each.finished]
+        why = self.watch(Snapshot(seconds, due, in_flight, statuses, finished, read_s))
         for each in parts:
             each.finished = []
         if why and seconds < self.load.seconds:

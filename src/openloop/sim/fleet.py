@@ -74,7 +74,12 @@ def simulate_fleet(
     out: str | Path | None = None,
     **facts: Any,
 ) -> Run:
-    """Users of so many seconds, served by modelled replicas in virtual time; with `out`, straight into a run folder."""
+    """Users of so many seconds, served by modelled replicas in virtual time; with `out`, straight into a run folder.
+
+    Without arrivals it ends with the recording that the workload is.
+    """
+    if arrivals is None:
+        seconds = min(seconds, workload.lasts_s() or seconds)
     parts = _asked(fleet, workload.parts(arrivals, seconds, seed), seed)
     first = _Part(*next(parts), 0, 0, 0)
     demand = first.demand

@@ -95,9 +95,9 @@ class _Records(Feed):
         self._left_s = left_s[self._order]
         self.judged, self.per_hour, self.priced = judged, judged.per_hour, judged.priced
         self._accepted = scope.judgement.accepted
-        self._count(scope, left_s, counted, covered_ns)
+        self._count(scope, left_s, counted, covered_ns, run.manifest.source != "import")
 
-    def _count(self, scope: Scope, left_s: Floats, counted: Bools, covered_ns: int) -> None:
+    def _count(self, scope: Scope, left_s: Floats, counted: Bools, covered_ns: int, ours: bool) -> None:
         first = int(covered_ns // NS_PER_S) + 1 if covered_ns >= 0 else 0
         mine = counted & (left_s >= first)
         if not mine.any():
@@ -109,7 +109,7 @@ class _Records(Feed):
 
         judgement = scope.judgement
         gates = (gate for slo in scope.run.slos for gate in slo.gates)
-        unknown = dict.fromkeys(gate.name for gate in gates if not _told(scope, gate))  # in their order
+        unknown = dict.fromkeys(gate.name for gate in gates if not _told(scope, gate, ours))  # in their order
         accepted = judgement.ok & ~np.any(
             [missed for name, missed in judgement.missed.items() if name not in unknown] or [~judgement.ok], axis=0
         )
@@ -156,8 +156,11 @@ class _Records(Feed):
         return float(due[1] - due[0]) / max(end_s - start_s, 1e-9), int(due[1]) - gone
 
 
-def _told(scope: Scope, gate: SLOGate) -> bool:
-    """Whether any completed request tells what the gate looks at; where none could, the gate has its say."""
+def _told(scope: Scope, gate: SLOGate, ours: bool) -> bool:
+    """Whether any completed request tells what the gate looks at; where none could, the gate has its say. It has, too,
+    on token times of answers that `ours` could have timed, and did not stream."""
+    if ours and gate.name not in ("quality", "cost"):
+        return True
     answers, ok = scope.answers, scope.deliveries.ok
     several = ok & (answers.tokens > 1)
     known = {
