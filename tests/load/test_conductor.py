@@ -806,6 +806,13 @@ def test_a_limit_on_requests_holds_for_conversations(server: RunningEndpoint, tm
     assert min(row["ended_ns"] for row in left) + 20_000_000 >= run.manifest.window_ns[1]
 
 
+def test_who_watches_is_told_up_to_when_all_is_read(server: RunningEndpoint, tmp_path: Path) -> None:
+    seen: list[Snapshot] = []
+    drive(load_of(server, 20.0, 3.0), tmp_path / "run", seen.append)
+    assert all(now.read_s <= max(now.seconds, 0.0) for now in seen)
+    assert max(now.read_s for now in seen) > 1.0
+
+
 def test_a_limit_on_money_ends_the_run_cleanly(server: RunningEndpoint, tmp_path: Path) -> None:
     """A request costs 10 + 8 * 1 = 0.018; so 0.9 is spent by 50 of them."""
     prices = ol.Prices(per_million_input_tokens=1000.0, per_million_output_tokens=1000.0)

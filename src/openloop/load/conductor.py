@@ -524,10 +524,10 @@ class Conductor:
         due = self.schedule.due_by((self.halted_ns or now) - self.start_ns)
         if self.load.users:
             due = self.settled + min(len(self.asked), self.load.users)
-        write_now(self.writer.folder, Now(seconds, due, max(due - self.settled, 0)))
+        in_flight = max(due - self.settled, 0)
+        write_now(self.writer.folder, Now(seconds, due, in_flight))
         why = None
         try:
-            in_flight = max(due - self.settled, 0)
             why = self.watch(Snapshot(seconds, due, in_flight, self.statuses, self.unseen, self._read_s()))
         except Exception as error:  # nobody looks any more: that is no reason to stop measuring
             self.watch = lambda _: None
