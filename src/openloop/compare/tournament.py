@@ -53,14 +53,15 @@ class SeedMean:
 
 @dataclass(frozen=True)
 class Standing:
-    """How one policy did. `behind` is its goodput less that of the first, pair by pair; `tied`: that may be chance."""
+    """How one policy did. `behind` is its goodput less that of the first, pair by pair; `tied`: that may be chance, and
+    None where all seeds asked the same and nothing tells."""
 
     policy: str
     rank: int
     rank_by_cost: int | None
     goodput_rps: SeedMean
     behind_rps: SeedMean
-    tied: bool
+    tied: bool | None
     attainment: SeedMean
     cost_per_accepted: SeedMean | None
     hit_rate: SeedMean | None
@@ -184,7 +185,7 @@ def _ranked(policies: Sequence[str], scored: Floats, same: bool) -> list[Standin
                 rank=rank,
                 rank_by_cost=None if np.isnan(cost[place]) else 1 + by_cost.index(place),
                 behind_rps=behind,
-                tied=not behind.high < 0,
+                tied=None if same else not behind.high < 0,
                 **each,  # type: ignore[arg-type]
             )
         )
