@@ -44,6 +44,7 @@ GROUP: Columns = {
     "tpot_s.p99": ("p99", "seconds"),
     "e2e_s.p50": ("e2e p50", "seconds"),
     "e2e_s.p99": ("p99", "seconds"),
+    "cache_hit_rate": ("cached", "share"),
     "cost_per_accepted": ("cost per accepted", "money"),
 }
 GATE: Columns = {
