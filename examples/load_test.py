@@ -60,6 +60,8 @@ def main(folder: Path | None) -> None:
     print(f"all that completes is accepted up to {knee}/s; at {half}/s less than half of it is")
     needed, naive = math.ceil(DEMAND / knee), math.ceil(DEMAND / CAPACITY)
     print(f"{DEMAND:,.0f} accepted/s need {needed} replicas, not the {naive} of raw capacity")
+    weak = ", ".join(str(load) for load, score in scores.items() if not score.valid)
+    print(f"not valid by their score, as nothing is steady in them and {WINDOW_S:.0f} s decide: {weak}")
     if folder:
         for load, run in runs.items():
             run.save(folder / f"load-{load}")

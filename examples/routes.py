@@ -25,19 +25,19 @@ def route(
     bad: slice,
     retried: int,
     cost: float,
-    times: int = 1,
 ) -> ol.Run:
-    """The first `slow` of N requests have the worst latencies, `bad` fail on quality, the last are retried twice; and
-    that `times` over."""
-    number = np.arange(N * times)
+    """The first `slow` of N requests have the worst latencies, `bad` fail on quality, the last are retried twice. They
+    come in a mixed order, so that no part of the run is worse than another."""
+    number = np.arange(N)
+    place = 37 * number % N
     due = number * 100_000_000
-    ttft = np.where(number % N < slow, ttft_ms, 400.0)
-    tpot = np.where(number % N < slow, tpot_ms, 30.0)
+    ttft = np.where(place < slow, ttft_ms, 250.0)
+    tpot = np.where(place < slow, tpot_ms, 8.0)
     first = due + (ttft * 1e6).astype(np.int64)
     step = (tpot * 1e6).astype(np.int64)
     events = first[:, None] + step[:, None] * np.arange(tokens)
-    quality = ~np.isin(number % N, np.arange(N)[bad])
-    late = number % N >= N - retried
+    quality = ~np.isin(place, np.arange(N)[bad])
+    late = place >= N - retried
     answers = {
         "request_id": number,
         "attempt": np.where(late, 2, 0),
@@ -52,15 +52,15 @@ def route(
     again = np.repeat(number[late], 2)
     failures = {
         "request_id": again,
-        "attempt": np.tile([0, 1], retried * times),
-        "kind": ["first", "retry"] * (retried * times),
+        "attempt": np.tile([0, 1], retried),
+        "kind": ["first", "retry"] * retried,
         "scheduled_ns": due[again],
-        "sent_ns": due[again] + np.tile([0, 10_000_000], retried * times),
-        "ended_ns": due[again] + np.tile([10_000_000, 20_000_000], retried * times),
-        "status": ["error"] * (2 * retried * times),
-        "cost": np.full(2 * retried * times, cost / (N + 2 * retried)),
+        "sent_ns": due[again] + np.tile([0, 10_000_000], retried),
+        "ended_ns": due[again] + np.tile([10_000_000, 20_000_000], retried),
+        "status": ["error"] * (2 * retried),
+        "cost": np.full(2 * retried, cost / (N + 2 * retried)),
     }
-    manifest = ol.Manifest(source="example", workload=f"RAG, {name}", window_ns=(0, 10_000_000_000 * times))
+    manifest = ol.Manifest(source="example", workload=f"RAG, {name}", window_ns=(0, 10_000_000_000))
     return ol.Run.of(manifest, [ol.make_batch(answers), *([ol.make_batch(failures)] if retried else [])])
 
 
@@ -90,6 +90,8 @@ def main(folder: Path | None) -> None:
     }
     for what, name in best.items():
         print(f"{name} {what}")
+    for name, score in scores.items():
+        print(f"{name} is {'valid' if score.valid else 'NOT VALID: ' + score.reasons[0]}")
     if folder:
         for name, run in routes.items():
             run.save(folder / name.replace(" ", "-").lower())

@@ -375,7 +375,8 @@ def _choice(asked: _Question, a: KnownOption, b: KnownOption, gaps: tuple[Unmeas
     payback = asked.one_time / saves.value if asked.one_time and saves and saves.value > 0 and better is b else None
     winner = _by_throughput(a, b)
     verb = {"migration": ("Move to", "Stay with"), "model": ("Use", "Use")}[asked.decision][0 if better is b else 1]
-    headline = f"{verb} {better.name}" if shown else f"No difference is shown between {a.name} and {b.name}"
+    what = "cost" if money else "goodput"
+    headline = f"{verb} {better.name}" if shown else f"No difference in {what} is shown between {a.name} and {b.name}"
     sentences = list(_why(better, other, money))
     if winner is not None and winner != better.name and shown:
         sentences.append(f"Throughput alone would have chosen {winner}.")

@@ -12,7 +12,7 @@ from openloop.distributions import Exponential
 from openloop.errors import SpecError
 from openloop.plan.formulas import (
     all_up,
-    batch_limit,
+    batch_p99,
     batch_size,
     cost_each,
     diluted,
@@ -24,6 +24,7 @@ from openloop.plan.formulas import (
     rounded_up,
     some_up,
 )
+from openloop.sim.recursions import static_batches
 from openloop.sim.theory import slow_share
 
 RATES = st.floats(0.01, 1e5)
@@ -89,15 +90,36 @@ def test_hedging_of_exponential_answers_is_as_theory_says() -> None:
     assert found.load == pytest.approx(0.5 * 1.05, rel=0.02)
 
 
-@given(st.floats(0, 0.1), st.floats(1e-4, 0.01), st.floats(0.001, 1.0), st.one_of(st.none(), st.floats(1, 1e4)))
-def test_no_larger_batch_keeps_the_bound(fixed: float, each: float, within: float, rate: float | None) -> None:
-    if batch_limit(1, fixed, each, rate) > within:
+@given(st.floats(0, 0.1), st.floats(1e-4, 0.01), st.floats(0.001, 1.0))
+def test_no_larger_batch_keeps_the_bound(fixed: float, each: float, within: float) -> None:
+    if fixed + each > within:
         with pytest.raises(SpecError, match="even a batch of one"):
-            batch_size(fixed, each, within, rate)
+            batch_size(fixed, each, within)
         return
-    size = batch_size(fixed, each, within, rate)
-    assert batch_limit(size, fixed, each, rate) <= within * (1 + 1e-9)
-    assert batch_limit(size + 1, fixed, each, rate) > within * (1 - 1e-9)
+    size = batch_size(fixed, each, within)
+    assert fixed + each * size <= within * (1 + 1e-9)
+    assert fixed + each * (size + 1) > within * (1 - 1e-9)
+
+
+@pytest.mark.parametrize(("within", "rate"), [(0.050, 600.0), (0.065, 800.0), (0.020, 50.0)])
+def test_a_batch_named_for_a_rate_keeps_its_p99_in_other_draws_and_a_larger_one_does_not(
+    within: float, rate: float
+) -> None:
+    size = batch_size(0.004, 0.0009, within, rate)
+    due = np.cumsum(np.random.default_rng(3).exponential(1 / rate, 400_000))
+    tails = [np.quantile(static_batches(due, each, 0.004, 0.0009, np.inf) - due, 0.99) for each in (size, size + 2)]
+    assert tails[0] <= within < tails[1]
+    assert batch_p99(size, 0.004, 0.0009, rate)[0] == pytest.approx(tails[0], rel=0.03)
+
+
+def test_where_no_batch_keeps_the_bound_at_a_rate_the_best_is_named() -> None:
+    with pytest.raises(SpecError, match=r"no batch size keeps a p99 of 50 ms at 800/s.* with batches of 1[89]"):
+        batch_size(0.004, 0.0009, 0.050, 800.0)
+    with pytest.raises(SpecError, match=r"more than batches of any size can do, 1111/s"):
+        batch_size(0.004, 0.0009, 0.050, 1200.0)
+    with pytest.raises(SpecError, match="--rate is 0/s"):
+        batch_size(0.004, 0.0009, 0.050, 0.0)
+    assert batch_p99(8, 0.004, 0.0009, 800.0)[0] == np.inf
 
 
 def test_a_cache_is_diluted_as_drawn_uses_show() -> None:

@@ -80,6 +80,9 @@ def test_every_number_of_a_frontier_is_the_scorers(sweep: Path) -> None:
     assert "keeps its promise up to" in report.headline
     keys = [figure.key for figure in report.figures]
     assert keys[:3] == ["frontier", "tails", "cost"]
+    points, further = (part for part in report.sections[0].parts if isinstance(part, Table))
+    assert len(further.rows) == len(points.rows)
+    assert {"errors", "passes quality", "cached", "busy", "cost per accepted"} <= set(further.header)
     assert "timeline" in keys
     assert "tokens-worst" in keys
 

@@ -26,6 +26,17 @@ def test_a_valid_run_shows_its_numbers(capsys: pytest.CaptureFixture[str]) -> No
     assert "by time" in text
 
 
+def test_each_replica_shows_what_its_cache_held(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [
+        row(i, due=i / 20, tokens=[0.1], replica="ab"[i % 2], prompt_tokens=100, cached_tokens=[70, 40][i % 2])
+        for i in range(400)
+    ]
+    lines = shown(capsys, run_of(rows), "ttft<=500ms", by=["replica"]).splitlines()
+    place = next(i for i, line in enumerate(lines) if line.startswith("by replica"))
+    assert "cached" in lines[place]
+    assert ["70.0%" in lines[place + 1], "40.0%" in lines[place + 2]] == [True, True]
+
+
 def test_an_invalid_run_has_its_numbers_struck_out_and_says_why(capsys: pytest.CaptureFixture[str]) -> None:
     text = shown(capsys, run_of([row(i, due=i / 10, tokens=[0.1]) for i in range(10)]), SLO)
     assert "INVALID: only 10 requests were due" in text

@@ -97,6 +97,18 @@ def test_seven_good_turns_and_a_bad_one_are_no_session_and_seven_eighths_of_the_
     assert found.by_turn[5].attainment == 0.5
 
 
+def test_calls_per_session_count_every_attempt_of_every_turn() -> None:
+    """Eight tickets, twelve calls: one of three turns, one repaired, one asked twice outside any session."""
+    told = [(0, 0, 0), (1, 0, 1), (2, 0, 2), (3, 1, 0), (4, None, None), *((5 + i, 2 + i, 0) for i in range(5))]
+    rows = [row(each, float(each), [0.1], session_id=session, turn=turn) for each, session, turn in told]
+    rows.append(row(3, 3.0, [0.2], session_id=1, turn=0, attempt=1, kind="repair"))
+    rows.append(row(4, 4.0, [0.2], attempt=1, kind="retry"))
+    found = score(run_of(rows), "ttft<=1s").sessions
+    assert (found.sessions, found.calls_per_session) == (8, 12 / 8)
+    early = score(run_of(rows, window_ns=(0, int(0.5e9))), "ttft<=1s").sessions
+    assert (early.sessions, early.turns, early.calls_per_session) == (1, 1, 3.0)  # its turns after the window count
+
+
 def test_a_session_that_lacks_a_turn_is_counted_not_accepted_and_said() -> None:
     rows = [row(i, float(i), [0.1], session_id=s, turn=t) for i, (s, t) in enumerate([(0, 0), (0, 2), (1, 0), (1, 1)])]
     found = score(run_of(rows), "ttft<=1s")

@@ -231,8 +231,10 @@ def hedge(service: str, after: str, extra: float | None, load: float | None, plo
 @click.option("--fixed", type=DURATION, required=True, help="Time of a batch, whatever is in it: c0.")
 @click.option("--each", type=DURATION, required=True, help="Time of each request in it: c1.")
 @click.option("--size", type=int, help="Requests in a batch: B.")
-@click.option("--within", type=DURATION, help="A bound on latency: the largest batch that keeps it.")
-@click.option("--rate", type=RATE, help="At which requests come: waiting for a batch to fill then counts.")
+@click.option(
+    "--within", type=DURATION, help="A bound on latency: the largest batch that keeps it (with --rate: whose p99 does)."
+)
+@click.option("--rate", type=RATE, help="At which requests come (Poisson): filling and the batch before then count.")
 @PLOT
 @JSON
 def batch(
@@ -249,7 +251,7 @@ def batch(
     \b
     Examples:
       openloop batch --fixed 4ms --each 0.9ms --size 16
-      openloop batch --fixed 4ms --each 0.9ms --within 50ms --rate 800
+      openloop batch --fixed 4ms --each 0.9ms --within 50ms --rate 600
     """
     from openloop.report.calculators import answer_batch
 

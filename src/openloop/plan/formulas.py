@@ -1,6 +1,7 @@
 """The laws of capacity, in any direction. Times in seconds, rates per second, shares from 0 to 1."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,9 +9,13 @@ import numpy as np
 from openloop.distributions import Distribution
 from openloop.errors import SpecError
 from openloop.seeds import stream
+from openloop.sim.recursions import static_batches
+from openloop.sim.theory import batch_throughput
 
 MOST_MACHINES = 5_000_000
 DRAWS = 200_000
+BATCHED = 1_000_000  # requests behind the p99 of a batch size
+LARGEST_BATCH = BATCHED // 20
 
 
 def rounded_up(amount: float) -> int:
@@ -130,19 +135,57 @@ def hedging(service: Distribution, percentile: float, load: float | None = None,
     return Hedging(after, extra, p50, p95, p99, (float(first.mean()), float(both.mean())), more)
 
 
-def batch_limit(size: int, fixed_s: float, each_s: float, rate: float | None = None) -> float:
-    """The longest a request takes: it waits until the batch is full, if requests come at a rate, and for all of it."""
-    filling = 0.0 if rate is None else (size - 1) / rate
-    return filling + fixed_s + each_s * size
+def batch_p99(size: int, fixed_s: float, each_s: float, rate: float) -> tuple[float, float]:
+    """By drawing: Poisson arrivals wait until their batch is full and the one before is done. The p99 of a million of
+    them, and the worst of ten parts of these."""
+    if not 0 < rate < math.inf:
+        raise SpecError(f"--rate is {rate:g}/s; requests come at a rate above 0")
+    if rate >= batch_throughput(size, fixed_s, each_s):
+        return math.inf, math.inf
+    if size > LARGEST_BATCH:
+        raise SpecError(f"batches of {size:,} are more than are simulated, {LARGEST_BATCH:,}: leave out --rate")
+    due = np.cumsum(stream(0, "batch").exponential(1 / rate, BATCHED))
+    waits = static_batches(due, size, fixed_s, each_s, math.inf) - due
+    parts = np.quantile(waits.reshape(10, -1), 0.99, axis=1)
+    return float(np.quantile(waits, 0.99)), float(parts.max())
 
 
 def batch_size(fixed_s: float, each_s: float, within_s: float, rate: float | None = None) -> int:
-    """The largest batch that keeps a bound on latency: B with B's filling time + c0 + c1 B <= within."""
-    slope = each_s + (0.0 if rate is None else 1 / rate)
-    if slope <= 0:
+    """The largest batch whose own time keeps a bound; with a rate, whose p99 does, filling and queue and all."""
+    if fixed_s + each_s > within_s:
+        least = f"{1000 * (fixed_s + each_s):.4g} ms"
+        raise SpecError(f"even a batch of one takes {least}, over the bound of {1000 * within_s:.4g} ms")
+    if rate is not None:
+        return _batch_at(rate, fixed_s, each_s, within_s)
+    if each_s <= 0:
         raise SpecError("a batch whose requests take no time has no largest size: give --each above 0")
-    size = int((within_s - fixed_s + (0.0 if rate is None else 1 / rate)) / slope * (1 + 1e-12))
-    if size < 1:
-        least = batch_limit(1, fixed_s, each_s, rate)
-        raise SpecError(f"even a batch of one takes {1000 * least:.4g} ms, over the bound of {1000 * within_s:.4g} ms")
-    return size
+    return int((within_s - fixed_s) / each_s * (1 + 1e-12))
+
+
+def _batch_at(rate: float, fixed_s: float, each_s: float, within_s: float) -> int:
+    """The p99 falls with the size, as the queue before a batch does, and then rises, as its filling does."""
+
+    def worst(size: int) -> float:
+        return batch_p99(size, fixed_s, each_s, rate)[1]
+
+    if rate * each_s >= 1:
+        raise SpecError(f"{rate:g}/s is more than batches of any size can do, {1 / each_s:.4g}/s: lower --rate")
+    low = high = int(rate * fixed_s / (1 - rate * each_s)) + 1  # the smallest that can do the rate
+    while worst(2 * high) < worst(high):
+        high *= 2
+    best = _first(lambda size: worst(size) <= worst(size + 1), low, 2 * high)
+    if worst(best) > within_s:
+        raise SpecError(
+            f"no batch size keeps a p99 of {1000 * within_s:.4g} ms at {rate:g}/s: the shortest is "
+            f"{1000 * worst(best):.3g} ms, with batches of {best:,}; lower --rate, or allow more with --within"
+        )
+    filled = int(1.02 * (within_s - fixed_s + 1 / rate) / (each_s + 1 / rate)) + 2  # fills too slowly for sure
+    return _first(lambda size: worst(size + 1) > within_s, best, max(best, filled))
+
+
+def _first(holds: Callable[[int], bool], low: int, high: int) -> int:
+    """The first from low on that holds, if all after it do; high, if none before it does."""
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if holds(middle) else (middle + 1, high)
+    return low

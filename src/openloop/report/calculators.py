@@ -5,9 +5,19 @@ from typing import Any
 
 import numpy as np
 
+from openloop.arrays import Floats
 from openloop.distributions import Distribution
 from openloop.errors import SpecError
-from openloop.plan.formulas import batch_limit, batch_size, fan_width, hedging, little, needed_share, rounded_up
+from openloop.plan.formulas import (
+    LARGEST_BATCH,
+    batch_p99,
+    batch_size,
+    fan_width,
+    hedging,
+    little,
+    needed_share,
+    rounded_up,
+)
 from openloop.report.marks import Axis, Curve, Figure, Mark, Panel, Rule
 from openloop.sim.theory import batch_throughput, slow_share
 from openloop.spec import plain
@@ -142,19 +152,26 @@ def answer_batch(
     chosen = size if size is not None else batch_size(fixed_s, each_s, within_s or 0.0, rate)
     most = batch_throughput(chosen, fixed_s, each_s)
     limit = 1 / each_s if each_s else np.inf
-    longest = batch_limit(chosen, fixed_s, each_s, rate)
+    alone = fixed_s + each_s * chosen
     lines = [
-        f"batches of {chosen:,} take {format_seconds(fixed_s + each_s * chosen)} and do {format_rate(most)}, "
-        f"{format_share(most / limit) if np.isfinite(limit) else '0%'} of the most there is ({format_rate(limit)})",
-        f"a request waits at most {format_seconds(longest)}{', filling and all' if rate else ''}",
+        f"batches of {chosen:,} take {format_seconds(alone)} and do {format_rate(most)}, "
+        f"{format_share(most / limit) if np.isfinite(limit) else '0%'} of the most there is ({format_rate(limit)})"
     ]
-    if rate is not None and rate > most:
-        lines.append(f"{format_rate(rate)} is more than that: the queue grows without end; larger batches do more")
-    data = {"size": chosen, "throughput": most, "limit": limit, "longest_s": longest}
-    sizes = np.unique(np.geomspace(1, max(4 * chosen, 64), 60).astype(int))
+    p99, worst = (None, None) if rate is None else batch_p99(chosen, fixed_s, each_s, rate)
+    if rate is None or p99 is None or worst is None:
+        lines.append("filling a batch and waiting for the one before are not in it: give --rate for the p99 with them")
+    else:
+        lines.append(
+            f"{format_rate(rate)} is more than that: the queue grows without end; larger batches do more"
+            if np.isinf(p99)
+            else f"p99 {format_seconds(p99)} at {format_rate(rate)}, filling and waiting and all: a million Poisson "
+            f"arrivals, simulated ({format_seconds(worst)} in the worst tenth of the time)"
+        )
+    data = {"size": chosen, "throughput": most, "limit": limit, "batch_s": alone, "p99_s": p99, "worst_p99_s": worst}
+    sizes = np.unique(np.geomspace(1, max(4 * chosen, 64), 60 if rate is None else 30).astype(int))
     x = sizes.astype(float)
     speed = Curve("throughput", x, np.array([batch_throughput(int(b), fixed_s, each_s) for b in sizes]), "green")
-    waits = Curve("longest wait", x, np.array([batch_limit(int(b), fixed_s, each_s, rate) for b in sizes]), "red")
+    waits = _batch_latency(x, fixed_s, each_s, rate)
     bound = [] if within_s is None else [Rule(within_s, "bound", "y")]
     figure = Figure(
         "batch",
@@ -166,6 +183,14 @@ def answer_batch(
         ],
     )
     return Answer(lines, plain(data), figure)
+
+
+def _batch_latency(sizes: Floats, fixed_s: float, each_s: float, rate: float | None) -> Curve:
+    """The time of a batch over its size; with a rate the p99, of sizes that can do it."""
+    if rate is None:
+        return Curve("time of a batch", sizes, fixed_s + each_s * sizes, "red")
+    able = sizes[(rate * (fixed_s + each_s * sizes) < sizes) & (sizes <= LARGEST_BATCH)]
+    return Curve("p99", able, np.array([batch_p99(int(b), fixed_s, each_s, rate)[0] for b in able]), "red")
 
 
 def _share(value: float) -> str:

@@ -14,7 +14,7 @@ from openloop.frontier import Frontier, Point, open_frontier
 from openloop.frontier.folder import read_asked
 from openloop.records import open_run
 from openloop.report.figures import WAITS, gate_rules
-from openloop.report.marks import Axis, Curve, Figure, Mark, Panel, Rule, Stretch
+from openloop.report.marks import Axis, Curve, Figure, Mark, Panel, Rule, Stretch, Unit
 from openloop.report.page import (
     LEAST,
     Columns,
@@ -46,6 +46,16 @@ COLUMNS: Columns = {
     "ttft_s.p99": ("p99 TTFT", "seconds"),
     "tpot_s.p99": ("p99 TPOT", "seconds"),
     "e2e_s.p99": ("p99 E2E", "seconds"),
+}
+FURTHER: Columns = {
+    "rate": ("offered", "rate"),
+    "output_tokens_per_s": ("output tokens", "rate"),
+    "error_rate": ("errors", "share"),
+    "retry_rate": ("further attempts", "share"),
+    "quality_rate": ("passes quality", "share"),
+    "cache_hit_rate": ("cached", "share"),
+    "utilisation": ("busy", "share"),
+    "cost_per_accepted": ("cost per accepted", "money"),
 }
 IN_DETAIL = (
     *("latency", "gates", "timeline", "tokens", "smooth", "replicas", "classes", "disruptions"),
@@ -217,24 +227,33 @@ def curve(subject: FrontierSubject) -> Section | None:
     frontier = subject.frontier
     if not frontier.points:
         return Section("frontier", "The frontier", "No point has been measured to its end yet.", [])
-    units = {field: unit for field, (_, unit) in COLUMNS.items()}
+    units = _units(COLUMNS)
     rows = []
     for i, point in enumerate(frontier.points):
         weak = ["requests"] if point.requests < ENOUGH else []
         state = "backlog grows" if point.overloaded else "steady" if point.steady else "not steady"
         rows.append([point.name or "-", *numbers(point, units, f"points.{i}.", weak), state])
-    header = ["point", *(words for words, _ in COLUMNS.values()), "state"]
+    more = [numbers(each, _units(FURTHER), f"points.{i}.") for i, each in enumerate(frontier.points)]
+    header = ["point", *_words(COLUMNS), "state"]
     note = f"* fewer than {ENOUGH} requests" if any(point.requests < ENOUGH for point in frontier.points) else ""
     return Section(
         "frontier",
         "The frontier",
         "Throughput counts what was answered, goodput what was accepted. Up to the knee they are the same; beyond it "
         "the system keeps busy and users go without.",
-        [_frontier_figure(frontier), Table(header, rows, note=note)],
+        [_frontier_figure(frontier), Table(header, rows, note=note), Table(_words(FURTHER), more)],
         "The knee is the largest offered rate at which attainment meets its target; its band is the 95% interval that "
         "the points allow, each with the uncertainty that batch means show (docs/frontier.md). Throughput is what "
         "completed inside the window: in a short run, whose last answers come after its end, it may lie below goodput.",
     )
+
+
+def _words(columns: Columns) -> list[str]:
+    return [words for words, _ in columns.values()]
+
+
+def _units(columns: Columns) -> dict[str, Unit]:
+    return {field: unit for field, (_, unit) in columns.items()}
 
 
 def tails(subject: FrontierSubject) -> Section | None:

@@ -68,7 +68,8 @@ def _options(found: Decision) -> Section:
     if figure := _figure(found.cases):
         parts.insert(0, figure)
     lead = "Results that users accept, and what each of them costs; throughput stands last, for it decides nothing."
-    note = "Costs hold everything that failed; attainment holds latency, success and quality."
+    note = "Costs hold everything that failed; attainment holds latency, success and quality. Throughput and "
+    note += "tokens count what was finished within the window; score counts all that was due in it."
     return Section("options", "Why", lead, parts, note)
 
 

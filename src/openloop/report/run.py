@@ -44,13 +44,17 @@ LATENCIES = {
     "client_lag_s": "client behind schedule (client lag)",
 }
 STEPS: dict[str, Unit] = dict.fromkeys(LEAST, "seconds")
-ACCEPTED: dict[str, Unit] = {"requests": "count", "goodput_rps": "rate", "attainment": "share"}
-TAILS: dict[str, Unit] = {
+PART: dict[str, Unit] = {  # of a replica, a class, a disruption
+    "requests": "count",
+    "goodput_rps": "rate",
+    "attainment": "share",
     "ttft_s.p50": "seconds",
     "ttft_s.p99": "seconds",
     "e2e_s.p50": "seconds",
     "e2e_s.p99": "seconds",
+    "cache_hit_rate": "share",
 }
+PART_WORDS = ("requests", "goodput", "attainment", "TTFT p50", "p99", "E2E p50", "p99", "cached")
 ENOUGH = 100  # requests
 MOST_GROUPS = 200  # that are scored apart
 
@@ -290,8 +294,8 @@ def _groups(by: str, groups: dict[str, Summary]) -> Table:
     rows = []
     for name, part in groups.items():
         weak = ["attainment"] if part.requests < ENOUGH else []
-        rows.append([name, *numbers(part, ACCEPTED | TAILS, f"by.{by}.{name}.", weak)])
-    header = (by, "requests", "goodput", "attainment", "TTFT p50", "p99", "E2E p50", "p99")
+        rows.append([name, *numbers(part, PART, f"by.{by}.{name}.", weak)])
+    header = (by, *PART_WORDS)
     few = any(part.requests < ENOUGH for part in groups.values())
     return Table(header, rows, note=f"* rests on fewer than {ENOUGH} requests" if few else "")
 
@@ -304,16 +308,14 @@ def disruptions(subject: RunSubject) -> Section | None:
         [
             f"{each.kind}, {format_seconds(each.start_s)} to {format_seconds(each.end_s)}",
             each.detail or "",
-            *numbers(each.summary, ACCEPTED, f"disruptions.{i}.summary."),
+            *numbers(each.summary, PART, f"disruptions.{i}.summary."),
         ]
         for i, each in enumerate(score.disruptions)
     ]
     if score.steady:
-        rows.append(["outside of these", "", *numbers(score.steady, ACCEPTED, "steady.")])
+        rows.append(["outside of these", "", *numbers(score.steady, PART, "steady.")])
     lead = "What was done to the system during the run, and what users got just after."
-    return Section(
-        "disruptions", "Disruptions", lead, [Table(("event", "", "requests", "goodput", "attainment"), rows)]
-    )
+    return Section("disruptions", "Disruptions", lead, [Table(("event", "", *PART_WORDS), rows)])
 
 
 def money(subject: RunSubject) -> Section | None:

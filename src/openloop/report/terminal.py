@@ -44,6 +44,7 @@ GROUP: Columns = {
     "tpot_s.p99": ("p99", "seconds"),
     "e2e_s.p50": ("e2e p50", "seconds"),
     "e2e_s.p99": ("p99", "seconds"),
+    "cache_hit_rate": ("cached", "share"),
     "cost_per_accepted": ("cost per accepted", "money"),
 }
 GATE: Columns = {
@@ -177,7 +178,8 @@ def _show_rates(page: Page, score: Score) -> None:
         sessions = score.sessions
         all_of_it = f"{format_share(sessions.attainment)} of {sessions.sessions:,}"
         turns = f"{format_share(sessions.turn_attainment)} of {sessions.turns:,} turns"
-        rows.append(("accepted sessions", format_rate(sessions.goodput_per_s), f"{all_of_it}; {turns}", ""))
+        calls = f"{sessions.calls_per_session:.3g} calls each"
+        rows.append(("accepted sessions", format_rate(sessions.goodput_per_s), f"{all_of_it}; {turns}; {calls}", ""))
     if score.cost is not None:
         rows.append(("cost per accepted", format_money(score.cost.per_accepted), _cost_parts(score.cost), ""))
     page.table("", ("from schedule", "95% interval", "from send"), rows)

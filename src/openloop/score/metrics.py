@@ -102,6 +102,7 @@ class SessionScore:
     turn_attainment: float  # with the same gates, turn by turn
     turn_goodput_per_s: float
     incomplete: int  # sessions of which a turn is missing
+    calls_per_session: float  # attempts at all of their turns
     by_turn: list[TurnScore]
 
 
@@ -119,6 +120,8 @@ def sessions(scope: Scope) -> SessionScore:
     total = int(counted.sum() + mine[alone].sum())
     passed = int((good & whole)[counted].sum() + accepted[alone & mine].sum())
     turns = int(scope.judgement.accepted.sum())
+    calls = np.bincount(np.arange(everyone.n)[scope.run.request_of], minlength=everyone.n)
+    made = int(calls[~alone][counted[index]].sum() + calls[alone & mine].sum())
     return SessionScore(
         total,
         passed,
@@ -128,6 +131,7 @@ def sessions(scope: Scope) -> SessionScore:
         ratio(turns, scope.n),
         turns / scope.seconds,
         int(np.sum(~whole[counted])),
+        ratio(made, total),
         _by_turn(scope) if counted.any() else [],
     )
 
