@@ -166,6 +166,22 @@ def test_a_batch_is_judged_by_its_window_and_its_accepted_rows() -> None:
     assert score(run_of(rows, window_ns=(0, int(4 * hour * 1e9))), "batch, window<=2h").units["all"].accepted == 492
 
 
+def test_an_accepted_session_costs_what_all_of_its_turns_do() -> None:
+    rows = [
+        row(i, due=i / 10, tokens=[0.1 if i else 9.0], session_id=i // 4, quality=True, cost=0.5) for i in range(40)
+    ]
+    found = score(run_of(rows, window_ns=(0, 4 * 10**9)), "agentic")
+    assert found.cost_per_accepted == pytest.approx(20 / 39)
+    assert found.units["all"].cost_per_accepted == pytest.approx(20 / 9)
+
+
+def test_money_by_the_hour_is_shared_by_the_units_of_several_slos() -> None:
+    rows = [row(i, due=i / 10, tokens=[0.1], session_id=i // 4, workload_class="ab"[i // 20]) for i in range(40)]
+    slo = {"classes": {"a": {"gates": "ttft<=1s", "unit": "session"}, "b": "ttft<=1s"}}
+    found = score(run_of(rows, window_ns=(0, 4 * 10**9), prices=ol.Prices(per_hour=3600.0)), slo)
+    assert {name: each.cost_per_accepted for name, each in found.units.items()} == {"a": 2 / 5, "b": 2 / 20}
+
+
 def test_a_burst_and_a_stall_is_worse_than_a_steady_pace() -> None:
     steady = row(0, tokens=[0.1 * i for i in range(1, 31)])
     burst = row(1, due=10.0, tokens=[0.1 + 0.01 * i for i in range(29)] + [3.0])

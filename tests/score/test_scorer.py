@@ -379,6 +379,8 @@ def test_units_other_than_requests_have_their_own_goodput() -> None:
     assert (unit.name, unit.due, unit.accepted) == ("resolution", 10, 9)
     assert unit.goodput == pytest.approx(9 / 4)
     assert found.attainment == pytest.approx(39 / 40)
+    assert found.unit_attainment == unit.attainment == 0.9
+    assert unit.cost_per_accepted is None
     hourly = score(run_of(rows, window_ns=(0, 4 * 10**9)), "batch")
     assert hourly.units["all"].goodput == pytest.approx(10 * 3600)
 

@@ -20,7 +20,16 @@ from openloop.score.judged import judge_run
 from openloop.score.leaks import Leak, leaks, work
 from openloop.score.money import Blend, CostScore, blended, cost_score
 from openloop.score.quality import QualityScore, quality_score
-from openloop.score.quantiles import Ladder, Percentiles, Sample, ladder, percentiles, rate_interval, share_interval
+from openloop.score.quantiles import (
+    Ladder,
+    Percentiles,
+    Sample,
+    ladder,
+    percentiles,
+    rate_interval,
+    ratio,
+    share_interval,
+)
 from openloop.score.scope import GateScore, JointFailure, JudgedRun, Scope
 from openloop.score.server import ServerScore, server_score
 from openloop.score.streams import Progress
@@ -109,6 +118,11 @@ class Score(Summary):
     steady: Summary | None  # outside the disruptions
     by: dict[str, dict[str, Summary]]
     windows: list[TimeWindow]
+
+    @property
+    def unit_attainment(self) -> float:
+        """Share accepted of what the SLO counts, which may be whole sessions; of requests, attainment."""
+        return ratio(sum(each.accepted for each in self.units.values()), sum(each.due for each in self.units.values()))
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON. Null stands for what is not known and, inside a ladder, for what is infinite."""
