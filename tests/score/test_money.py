@@ -91,6 +91,16 @@ def test_a_disruption_in_which_nothing_is_accepted_still_costs() -> None:
     assert blends(found, [100.0])[0].cost_per_accepted == pytest.approx(1000 / 900)
 
 
+def test_a_rolling_deployment_is_one_disruption_however_many_events_it_has() -> None:
+    """From 50 to 70 s every tenth fails: of what a run of 100 s costs, 1000, 980 are accepted."""
+    rows = [row(i, due=i / 10, tokens=[0.9 if 500 <= i < 700 and not i % 10 else 0.1], cost=1.0) for i in range(1000)]
+    events = tuple(TimedEvent(at_ns=at * 10**9, kind="deploy") for at in (50, 55, 60))
+    found = score(run_of(rows, window_ns=(0, 10**11), events=events), "ttft<=500ms", disruption_s=10.0)
+    (blend,) = blends(found, [100.0])
+    assert blend.disrupted_share == pytest.approx(0.2)
+    assert blend.cost_per_accepted == pytest.approx(1000 / 980)
+
+
 def test_gpus_and_people_have_prices() -> None:
     """Three failed answers are reviewed, and a tenth of the other seven; two GPUs for a minute."""
     rows = [row(i, due=i * 6.0, tokens=[0.1], quality=i >= 3) for i in range(10)]

@@ -168,27 +168,24 @@ def objectives_of(run: Run, slo: "str | Path | Mapping[str, Any] | SLO | Objecti
 
 
 def blends(score: Score, every_s: Sequence[float]) -> list[Blend]:
-    """Cost per accepted result if what disturbed this run did so every so often; none where nothing did.
+    """Cost per accepted result if all that disturbed this run did so every so often; none where nothing did.
 
-    As many are taken to be due meanwhile as else, for more or fewer are no doing of the disruption.
+    What is not steady is disturbed, however many events overlap in it: a rolling deployment is one. As many are taken
+    to be due meanwhile as else, for more or fewer are no doing of the disruption.
     """
-    rough = [each.summary for each in score.disruptions if each.summary.cost is not None]
     calm = score.steady
-    if not rough or calm is None or calm.cost is None or not calm.goodput_rps:
+    if score.cost is None or calm is None or calm.cost is None or not calm.goodput_rps:
         return []
-    seconds, due = sum(each.window_s for each in rough), sum(each.requests for each in rough)
+    seconds, due = score.window_s - calm.window_s, score.requests - calm.requests
     scale = calm.offered_rps * seconds / due if due else 1.0
-    accepted = scale * sum(each.accepted for each in rough)
-    hourly = sum(each.cost.hourly for each in rough if each.cost)
-    cost = hourly + scale * (sum(each.cost.total for each in rough if each.cost) - hourly)
-    goodput = accepted / seconds
-    length = max(each.window_s for each in rough)
+    accepted = scale * (score.accepted - calm.accepted)
+    hourly = score.cost.hourly - calm.cost.hourly
+    cost = hourly + scale * (score.cost.total - calm.cost.total - hourly)
     if not accepted:  # all that is spent then goes to those accepted before and after
         rate = calm.cost.total / calm.window_s
-        extra = cost / seconds * length
-        return [_all_lost(calm.cost.per_accepted, rate, extra, length, every) for every in every_s]
-    ratio = goodput / calm.goodput_rps
-    return [blended(calm.cost.per_accepted, cost / accepted, length, every, goodput_ratio=ratio) for every in every_s]
+        return [_all_lost(calm.cost.per_accepted, rate, cost, seconds, every) for every in every_s]
+    share = accepted / seconds / calm.goodput_rps
+    return [blended(calm.cost.per_accepted, cost / accepted, seconds, every, goodput_ratio=share) for every in every_s]
 
 
 def _all_lost(steady: float, rate: float, extra: float, length: float, every: float) -> Blend:
