@@ -22,6 +22,7 @@ import numpy as np
 from openloop.arrays import Bools, Floats
 from openloop.frontier.point import Point
 from openloop.frontier.slack import MOST
+from openloop.score.quantiles import wilson
 from openloop.units import format_rate, format_share
 
 SLOPES = np.geomspace(0.1, 100.0, 40)
@@ -49,6 +50,7 @@ class Knee:
     above: float | None  # it is at least this, where only that is shown
     below: float | None  # it is at most this, where only that is shown
     sentence: str
+    quality: float | None = None  # share that quality alone accepts, where that is surely below the target
 
     def headroom(self, current_rps: float) -> tuple[float, tuple[float, float]] | None:
         """By how much the rate can grow, as a share of it, and the interval of that."""
@@ -63,11 +65,14 @@ def find_knee(points: Sequence[Point], target: float) -> Knee:
     if not used:
         why = "there are no points" if not points else "the client was at fault at every point"
         return Knee(target, None, None, None, None, f"no knee: {why}")
+    aim = format_share(target)
+    if (good := _quality_below(used, target)) is not None:
+        what = f"quality alone accepts {format_share(good)}, less than {aim} at any rate; ask for less with --attain"
+        return Knee(target, None, None, None, None, what, good)
     first, last = used[0].rate, used[-1].rate
     low, middle, high = _Runs(used, target).interval()
     if _meets(used[0], target) and middle >= first:
         low = max(low, first)
-    aim = format_share(target)
     if high > last:
         above = min(low, last)
         what = f"beyond {format_rate(above)}: attainment is not shown to fall below {aim}; widen the sweep"
@@ -133,6 +138,17 @@ class _Runs:
         off = ((self.slack - expected) / self.error)[near]
         freedom = len(off) - 2
         return 1.0 if freedom < 2 else max(1.0, float(np.sqrt(np.sum(off**2) / freedom)))
+
+
+def _quality_below(points: Sequence[Point], target: float) -> float | None:
+    """The share of answers that are good, if its interval is below the target: no rate mends that."""
+    scores = [score for point in points for score in point.scores]
+    answers = sum(score.completed for score in scores)
+    bad = sum(score.gates["quality"].failed for score in scores if "quality" in score.gates)
+    if not bad or not answers:
+        return None
+    good = 1 - bad / answers
+    return good if wilson(good, answers)[1] < target else None
 
 
 def _misses(point: Point, target: float) -> bool:

@@ -180,6 +180,8 @@ def _knee(found: Frontier) -> tuple[float, Interval, tuple[str, ...]]:
     points = [point for point in found.points if point.usable]
     if not points:
         raise SpecError(f"{found.path} has no knee: {knee.sentence}; repeat the sweep from a machine that keeps up")
+    if knee.quality is not None:
+        raise SpecError(f"{found.path} has no knee: {knee.sentence}")
     if points[0].attainment >= knee.target:
         raise SpecError(f"{found.path} has no knee: {knee.sentence}, or for longer")
     raise SpecError(_never_met(found, points[0]))
