@@ -500,10 +500,12 @@ def test_stragglers_are_found_and_healthy_fleets_have_none() -> None:
 
 def test_overload_shows_in_what_was_completed_inside_the_window() -> None:
     """Cohort throughput counts what was due; the completion rate shows the capacity."""
-    rows = [row(i, due=i / 100, tokens=[i / 100]) for i in range(1000)]
+    rows = [row(i, due=i / 100, tokens=[i / 100] * 3) for i in range(1000)]
     found = score(run_of(rows, window_ns=(0, 10**10)), "ttft<=1s")
     assert found.throughput_rps == 100
     assert found.completed_in_window_rps == pytest.approx(50, rel=0.02)
+    assert found.output_tokens_per_s == 300
+    assert found.completed_in_window_tokens_per_s == 3 * found.completed_in_window_rps
 
 
 def test_a_failed_request_that_sent_a_token_first_is_no_better_than_one_that_sent_none() -> None:

@@ -234,6 +234,10 @@ def _show_more(page: Page, score: Score) -> None:
         ("in flight, measured", f"{little.L_measured:,.4g}"),
         ("in flight, by Little's law", f"{little.L_law:,.4g} ({little.residual:+.1%} off)"),
         ("completed inside the window", format_rate(score.completed_in_window_rps)),
+        (
+            "their output tokens",
+            format_rate(score.completed_in_window_tokens_per_s) if score.output_tokens_per_s else "-",
+        ),
         ("utilisation (busy, not productive)", format_share(score.utilisation)),
         ("QoE", format_share(score.qoe)),
         ("fluidity index", format_share(score.fluidity_index)),

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from openloop.arrays import Floats
+from openloop.arrays import Bools, Floats
 from openloop.errors import SpecError
 from openloop.importers import open_any
 from openloop.records import STATUSES, Prices, Run, TimedEvent
@@ -100,6 +100,7 @@ class Score(Summary):
     notes: tuple[str, ...]
     statuses: dict[str, int]
     completed_in_window_rps: float
+    completed_in_window_tokens_per_s: float  # output
     itl_s: Percentiles | None
     client_lag_s: Percentiles | None
     qoe: float
@@ -223,7 +224,8 @@ def score_judged(
     disruption_s: float = 60.0,
 ) -> Score:
     """The score of a run that has been judged already."""
-    scope = judged.whole
+    scope, everyone = judged.whole, judged.everyone.deliveries
+    inside = _completed_inside(scope)
     found = verdict(run, scope)
     server = server_score(run.server(), scope.window_ns)
     statuses = np.bincount(scope.deliveries.of_attempt(judged.attempts.status), minlength=len(STATUSES))
@@ -237,7 +239,8 @@ def score_judged(
         faults=found.faults,
         notes=(*found.notes, *_unused_classes(objectives, judged)),
         statuses=dict(zip(STATUSES, statuses.tolist(), strict=True)),
-        completed_in_window_rps=_completed_inside(scope) / scope.seconds,
+        completed_in_window_rps=float(inside.sum()) / scope.seconds,
+        completed_in_window_tokens_per_s=float(everyone.tokens[inside].sum()) / scope.seconds,
         itl_s=_token_gaps(judged),
         client_lag_s=percentiles(scope.lag_s),
         qoe=metrics.mean_over_due(scope, scope.deliveries.qoe),
@@ -332,10 +335,10 @@ def _token_gaps(judged: JudgedRun) -> Percentiles | None:
     return dataclasses.replace(found, from_sent=Ladder(*steps))
 
 
-def _completed_inside(scope: Scope) -> float:
-    """Completions that fell into the window, whenever they were due: in overload, what the system really serves."""
+def _completed_inside(scope: Scope) -> Bools:
+    """Whose completion fell into the window, whenever they were due: in overload, what the system really serves."""
     everyone, (start, end) = scope.run.everyone.deliveries, scope.window_ns
-    return float(np.sum(everyone.ok & (everyone.done_ns >= start) & (everyone.done_ns < end)))
+    return everyone.ok & (everyone.done_ns >= start) & (everyone.done_ns < end)
 
 
 def _groups(scope: Scope, column: str) -> dict[str, Summary]:
