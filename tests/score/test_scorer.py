@@ -498,6 +498,12 @@ def test_stragglers_are_found_and_healthy_fleets_have_none() -> None:
     assert {each.replica for each in found if each.metric == "ttft_s"} == {"r3", "r7"}
 
 
+def test_preemptions_are_counted_where_rows_tell() -> None:
+    rows = [row(i, due=i / 10, preemptions=i % 2) for i in range(10)]
+    assert score(run_of(rows), "ttft<=1s").preemptions == 5
+    assert score(run_of([row(0)]), "ttft<=1s").preemptions is None
+
+
 def test_overload_shows_in_what_was_completed_inside_the_window() -> None:
     """Cohort throughput counts what was due; the completion rate shows the capacity."""
     rows = [row(i, due=i / 100, tokens=[i / 100] * 3) for i in range(1000)]

@@ -245,6 +245,8 @@ def _show_more(page: Page, score: Score) -> None:
     ]
     if score.server:
         rows += _server_rows(score.server)
+    if score.preemptions:
+        rows.append(("preemptions", format_count(score.preemptions)))
     if retries.attempts != score.requests:
         extra = f"{retries.retries} retries, {retries.hedges} hedges, {retries.repairs} repairs"
         rows.append(("attempts per request", f"{retries.amplification:.3f} ({extra})"))

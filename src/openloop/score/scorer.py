@@ -18,7 +18,7 @@ from openloop.records import STATUSES, Prices, Run, TimedEvent
 from openloop.score import metrics
 from openloop.score.judged import judge_run
 from openloop.score.leaks import Leak, leaks, work
-from openloop.score.money import Blend, CostScore, blended, cost_score
+from openloop.score.money import Blend, CostScore, blended, cost_score, told
 from openloop.score.quality import QualityScore, quality_score
 from openloop.score.quantiles import (
     Ladder,
@@ -111,6 +111,7 @@ class Score(Summary):
     little: metrics.LittleScore
     utilisation: float
     server: ServerScore | None  # by its own account
+    preemptions: int | None  # by the rows; None: no row tells
     retries: metrics.RetryScore
     leaks: list[Leak]
     quality: QualityScore | None
@@ -251,6 +252,7 @@ def score_judged(
         little=metrics.little_score(scope),
         utilisation=metrics.utilisation(scope, run.manifest.replicas),
         server=server,
+        preemptions=None if (counts := told(scope, "preemptions")) is None else int(counts.sum()),
         retries=metrics.retry_score(scope),
         leaks=leaks(scope, server),
         quality=quality_score(scope),
