@@ -389,6 +389,7 @@ def test_the_endpoint_says_where_a_port_is_taken() -> None:
     [
         ("target: {url: 'http://h:1', api: http, template: none.txt}", "none.txt cannot be read"),
         ("target: {url: 'http://h:1', ca: none.pem}", "none.pem is no file of certificates"),
+        ("target: {url: 'http://h:1', ca: README.md}", "README.md holds no certificates that can be read"),
         ("target: {url: 'http://h:1'}\ntokenizer: none", "none is no folder of a tokenizer"),
     ],
 )

@@ -121,6 +121,25 @@ def test_every_difference_in_the_manifests_is_named() -> None:
     assert any("B is not valid: only" in each for each in short.warnings)
 
 
+def test_a_run_that_breaks_after_a_moment_is_worse() -> None:
+    """However few blocks hold all that was accepted."""
+
+    def run(until: int) -> Run:
+        due = np.arange(3000) * 100_000_000
+        took = np.where(due < until * 10**9, 50_000_000, 400_000_000)
+        manifest = ol.Manifest(source="test", window_ns=(0, 300 * 10**9), slo="e2e<=100ms")
+        times = {"scheduled_ns": due, "sent_ns": due, "ended_ns": due + took}
+        return Run.of(manifest, [ol.make_batch({"request_id": np.arange(3000), **times})])
+
+    for until in (15, 30, 45):
+        found = ol.compare(run(300), run(until), fail_if=["goodput < -5%"])
+        assert found.winner == "A"
+        assert found.failed
+        change = found.changes["goodput"]
+        assert change.interval is not None
+        assert -1 < change.interval[0] < until / 300 - 1 < change.interval[1] < 0
+
+
 def test_a_cost_that_is_a_lower_bound_is_said() -> None:
     prices = Prices(per_million_input_tokens=1.0, per_million_output_tokens=1.0)
     rows = [row(i, due=i / 10, tokens=[0.1], prompt_tokens=9) for i in range(400)]
@@ -202,7 +221,7 @@ def test_frontiers_are_compared_at_their_knees_and_at_every_common_rate(sweeps: 
     assert found.winner == "B"
     assert found.paired
     assert list(found.by_rate) == [10.0, 20.0, 30.0, 40.0, 60.0, 90.0]
-    assert any("engine flags" in each for each in found.warnings)
+    assert "they differ in engine flags: speed left out and speed 1.5" in found.warnings
     json.dumps(found.to_dict(), allow_nan=False)
     knee = found.changes["knee"]
     assert knee.interval is not None

@@ -8,6 +8,7 @@ import pytest
 from openloop.frontier.knee import _rising, find_knee
 from openloop.frontier.point import Point, PointRun, make_point, read_trial
 from openloop.frontier.search import NextRun, next_run
+from openloop.score.quantiles import wilson
 from openloop.sim import simulate
 from openloop.slo import read_slo
 
@@ -87,27 +88,46 @@ def test_far_apart_points_leave_the_gap_open() -> None:
     assert found.interval[1] > 80.0
 
 
-# Rate, attainment and its interval, slack and its error: hours of a fleet held to TTFT and TPOT. TPOT is near its bound
-# for long, then TTFT takes over, and no straight line fits.
+# Rate, attainment and how many independent requests it is of, slack and its error: hours of a fleet held to TTFT and
+# TPOT. TPOT is near its bound for long, then TTFT takes over, and no straight line fits.
 BENT = (
-    (45.0, 0.9989, (0.9984, 0.9992), (1.129, 0.003)),
-    (48.0, 0.9975, (0.9966, 0.9982), (1.061, 0.008)),
-    (51.0, 0.9947, (0.9927, 0.9962), (1.019, 0.003)),
-    (54.0, 0.9892, (0.9844, 0.9925), (0.989, 0.019)),
-    (57.0, 0.9652, (0.9560, 0.9720), (0.779, 0.042)),
-    (60.0, 0.8716, (0.8500, 0.8900), (0.367, 0.057)),
+    (45.0, 0.9989, 28_000, (1.129, 0.003)),
+    (48.0, 0.9975, 15_600, (1.061, 0.008)),
+    (51.0, 0.9947, 7_000, (1.019, 0.003)),
+    (54.0, 0.9892, 2_700, (0.989, 0.019)),
+    (57.0, 0.9652, 2_000, (0.779, 0.042)),
+    (60.0, 0.8716, 1_070, (0.367, 0.057)),
 )
 
 
 @pytest.mark.parametrize("first", [0, 1, 2])
 def test_a_knee_between_rates_that_surely_meet_and_miss_the_target_is_named(points: list[Point], first: int) -> None:
     bent = [
-        dataclasses.replace(points[0], rate=rate, attainment=share, attainment_interval=ends, slack=(slack,))
-        for rate, share, ends, slack in BENT[first:]
+        dataclasses.replace(points[0], rate=rate, attainment=share, independent=count, slack=(slack,))
+        for rate, share, count, slack in BENT[first:]
     ]
     found = find_knee(bent, 0.99)
     assert found.interval is not None
     assert 50.5 <= found.interval[0] <= 53.5 <= found.interval[1] <= 57.0
+
+
+def test_a_rate_that_surely_misses_the_target_bounds_the_knee(points: list[Point]) -> None:
+    """However wide the interval of its attainment is."""
+    fine = [point(rate) for rate in (20.0, 30.0)]
+    broken = dataclasses.replace(points[0], rate=60.0, attainment=0.78, independent=30.0, slack=((0.6, 0.5),))
+    assert wilson(0.78, 30.0)[1] > 0.85
+    assert find_knee([*fine, broken], TARGET).interval is not None
+
+
+def test_a_probe_counts_for_as_long_as_it_took() -> None:
+    """A few requests that were all lucky say little beside a minute of runs."""
+    runs = [point(rate, 60.0) for rate in (25.0, 30.0, 36.0, 42.0, 48.0)]
+    lucky = dataclasses.replace(point(41.0, 2.0), slack=((1.8, 0.6),))
+    with_it, without = (find_knee(each, TARGET) for each in ([*runs, lucky], runs))
+    assert with_it.interval is not None
+    assert without.interval is not None
+    assert with_it.rate == pytest.approx(without.rate, rel=0.03)
+    assert np.ptp(with_it.interval) < 1.3 * np.ptp(without.interval)
 
 
 def test_repeats_of_a_rate_are_put_together() -> None:
@@ -124,9 +144,10 @@ def test_repeats_of_a_rate_are_put_together() -> None:
 
 @pytest.mark.parametrize("values", [[1.0, 2.0, 3.0], [3.0, 2.0, 1.0], [1.0, 3.0, 2.0, 2.0, 5.0], []])
 def test_isotonic_regression_keeps_the_mean_and_never_falls(values: list[float]) -> None:
-    found = _rising(np.array(values))
+    weights = np.arange(1.0, len(values) + 1)
+    found = _rising(np.array(values), weights)
     assert np.all(np.diff(found) >= 0)
-    assert found.sum() == pytest.approx(sum(values))
+    assert found @ weights == pytest.approx(np.array(values) @ weights)
 
 
 def walk(start: float, slo: str = SLO) -> tuple[list[Point], NextRun]:

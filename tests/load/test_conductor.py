@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,7 @@ from openloop.serve.process import RunningEndpoint, endpoint_process
 from openloop.workload import Synthetic, Workload, read_source
 from openloop.workload.mix import Class
 
+TCP_REPAIR = 19
 ENGINE = "slots:count=10000,prefill=0s,overhead=20ms,gap=5ms"
 
 
@@ -273,7 +274,7 @@ def test_a_poisonous_answer_costs_its_own_request_and_no_other(poison: bytes, tm
 
 @pytest.mark.usefixtures("either_way")
 def test_a_connection_that_a_balancer_forgot_costs_no_request(tmp_path: Path) -> None:
-    """Whatever rested for 0.15 s is closed as soon as it is used: only asking again on a fresh one helps."""
+    """Whatever rested for 0.15 s is forgotten without a word: only asking again on a fresh one helps."""
     forgetful = socket.create_server(("127.0.0.1", 0), backlog=1000)
     forgotten = [0]
 
@@ -286,19 +287,35 @@ def test_a_connection_that_a_balancer_forgot_costs_no_request(tmp_path: Path) ->
             threading.Thread(target=talk, args=(sock,), daemon=True).start()
 
     def talk(sock: socket.socket) -> None:
+        sock.settimeout(0.15)
         with sock, contextlib.suppress(OSError):
-            began = time.monotonic()
-            while sock.recv(1 << 20):
-                if time.monotonic() - began > 0.15:
-                    forgotten[0] += 1
-                    return
-                sock.sendall(OK)
-                began = time.monotonic()
+            try:
+                while sock.recv(1 << 20):
+                    sock.sendall(OK)
+            except TimeoutError:
+                sock.setsockopt(socket.IPPROTO_TCP, TCP_REPAIR, 1)  # so that closing it says nothing
+                forgotten[0] += 1
 
+    with socket.socket() as probe:
+        try:
+            probe.setsockopt(socket.IPPROTO_TCP, TCP_REPAIR, 1)
+        except PermissionError:
+            pytest.skip("only the administrator may forget connections")
     threading.Thread(target=serve, daemon=True).start()
     rows = driven(forgetful, tmp_path / "run", arrivals=Constant(4), seconds=2.0)
     assert forgotten[0] > 0
     assert {row["status"] for row in rows} == {"ok"}
+    assert any(row["connect_ns"] > 0 for row in rows)
+
+
+@pytest.mark.usefixtures("either_way")
+def test_a_server_that_hangs_up_on_what_it_has_read_is_not_asked_again(tmp_path: Path) -> None:
+    """However soon it does: users would see that, and another attempt would be load that nobody counts."""
+    seen = [0]
+    rows = driven(answering([OK, b""], seen), tmp_path / "run")
+    counts = Counter(row["status"] for row in rows)
+    assert seen[0] == 50
+    assert 15 < counts["error"] == 50 - counts["ok"]
 
 
 def test_a_server_that_fails_after_a_while_is_not_asked_again(tmp_path: Path) -> None:
@@ -540,6 +557,8 @@ def test_a_closed_loop_hides_a_stall_and_is_not_valid(server: RunningEndpoint, t
     assert score.client_lag_s is not None
     assert score.client_lag_s.p99 == 0
     assert any("a closed loop" in reason for reason in score.reasons)
+    assert run.manifest.window_ns is not None
+    assert sum(row["sent_ns"] > run.manifest.window_ns[1] for row in rows_of(run)) < 20  # until the worker has heard
 
 
 def test_tls_is_spoken_and_certificates_are_checked(tmp_path: Path) -> None:
@@ -649,17 +668,20 @@ def test_a_copy_that_comes_second_is_cancelled(server: RunningEndpoint, tmp_path
     assert all(Counter(row["status"] for row in tries) == {"ok": 1, "cancelled": 1} for tries in copied)
 
 
-def test_an_answer_that_begins_in_pieces_cancels_its_copy_too(tmp_path: Path) -> None:
-    body = b'data: {"choices":[{"delta":{"content":"a"},"finish_reason":"stop"}]}\n\n'
-    rest = b" 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
+EVENT = b'data: {"choices":[{"delta":{"content":"a"},"finish_reason":"stop"}]}\n\n'
+CHUNKED = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+STREAM = b"%x\r\n%b\r\n0\r\n\r\n" % (len(EVENT), EVENT)
+
+
+def hedged(folder: Path, speak: Callable[[int], Iterator[bytes | float]]) -> list[list[dict[str, Any]]]:
+    """Attempts at each request, copied after 20 ms; a server says, and waits for, what `speak` has for each request."""
+    numbers = itertools.count()
 
     def answer(client: socket.socket) -> None:
         with client, contextlib.suppress(OSError):
             while client.recv(65536):
-                time.sleep(0.1)
-                client.sendall(b"HTTP/1.1")
-                time.sleep(0.02)
-                client.sendall(rest)
+                for each in speak(next(numbers)):
+                    time.sleep(each) if isinstance(each, float) else client.sendall(each)
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
@@ -671,10 +693,40 @@ def test_an_answer_that_begins_in_pieces_cancels_its_copy_too(tmp_path: Path) ->
         threading.Thread(target=accept, daemon=True).start()
         place = find_place(f"http://127.0.0.1:{listener.getsockname()[1]}")
         workload = Workload.of(Synthetic(Fixed(10), Fixed(8)))
-        load = Load([(place, Chat(place.host, "m"))], workload, Constant(10), 1.0, hedge=Hedge(After(seconds=0.02)))
-        run = drive(load, tmp_path / "run")
-    for rows in attempts(run).values():
+        hedge = Hedge(After(seconds=0.02))
+        load = Load([(place, Chat(place.host, "m"))], workload, Constant(5), 2.0, hedge=hedge, drain_s=1.0)
+        return list(attempts(drive(load, folder)).values())
+
+
+@pytest.mark.usefixtures("either_way")
+def test_an_answer_that_begins_in_pieces_cancels_its_copy_too(tmp_path: Path) -> None:
+    """Whatever comes before the answer itself."""
+
+    def speak(number: int) -> Iterator[bytes | float]:
+        yield 0.08
+        if number % 2:
+            yield b"HTTP/1.1 100 Continue\r\n\r\n"
+            yield 0.02
+        yield CHUNKED[:8]
+        yield 0.02
+        yield CHUNKED[8:] + STREAM
+
+    for rows in hedged(tmp_path / "run", speak):
         assert sorted(row["status"] for row in rows) == ["cancelled", "ok"]
+
+
+@pytest.mark.usefixtures("either_way")
+def test_a_head_without_an_answer_is_copied(tmp_path: Path) -> None:
+    """Servers send it at once, and then wait for the first token."""
+
+    def speak(number: int) -> Iterator[bytes | float]:
+        yield CHUNKED
+        yield 0.03 if number % 2 else 0.5
+        yield STREAM
+
+    for first, copy in hedged(tmp_path / "run", speak):
+        assert (first["status"], copy["status"]) == ("cancelled", "ok")
+        assert copy["event_ns"][0] - first["scheduled_ns"] < 400_000_000
 
 
 def test_a_share_bounds_how_many_are_copied(server: RunningEndpoint, tmp_path: Path) -> None:

@@ -96,10 +96,8 @@ def _allowed(calibration: Calibrated, name: str, seconds: float) -> bool:
 
 def write_model(found: Calibration, path: Path, **more: Any) -> FleetSpec:
     fleet = fleet_of(found, **more)
-    usual = msgspec.to_builtins(FleetSpec())
-    plain = {key: value for key, value in msgspec.to_builtins(fleet).items() if value != usual[key]}
     path.parent.mkdir(parents=True, exist_ok=True)
-    text = yaml.safe_dump(plain, sort_keys=False, width=120, default_flow_style=None, allow_unicode=True)
+    text = yaml.safe_dump(fleet.written(), sort_keys=False, width=120, default_flow_style=None, allow_unicode=True)
     path.write_text(HEAD + text, encoding="utf-8")
     return fleet
 

@@ -174,13 +174,20 @@ def _change(name: str, metric: ComparedMetric, runs: tuple[Scope, Scope], paired
         free = min(_stretches(run, metric.beyond(run, at)) for run, at in zip(runs, (first, second), strict=True)) - 2
     margins = []
     for blocks in a:
-        logs = [np.log(np.maximum(each[blocks][1:], floor)) for each in (a, b)]
-        spread = np.var(logs[1] - logs[0]) if paired else np.var(logs[0]) + np.var(logs[1])
+        parts = [_without_blocks(each[blocks], floor, counted=bool(counts)) for each in (a, b)]
+        spread = np.var(parts[1] - parts[0]) if paired else np.var(parts[0]) + np.var(parts[1])
         error = max(float(np.sqrt((blocks - 1) * spread)), least)
         degree = max(min(blocks - 1, free), LEAST_FREE) - 1
         margins.append((T[degree] * error, ONE_SIDED[degree] * error))
     two, one = max(margins)
     return change_of(name, first, second, float(np.log(max(second, floor) / max(first, floor))), two, one)
+
+
+def _without_blocks(found: Floats, floor: float, *, counted: bool) -> Floats:
+    """The metric without each block, on a scale of ratios. A count is the sum of its blocks: a block that has all of it
+    is missed once, and not as often as it could be divided."""
+    whole, *left = np.maximum(found, floor)
+    return np.asarray(left) / whole if counted else np.log(left)
 
 
 def _stretches(scope: Scope, those: Bools) -> int:

@@ -214,8 +214,8 @@ def _told(value: Any, other: Any) -> str:
     """In words; of tables only what is different."""
     if isinstance(value, dict):
         others = other if isinstance(other, dict) else {}
-        told = [f"{key} {each}" for key, each in value.items() if key not in others or others[key] != each]
-        return ", ".join(told) or "nothing else"
+        told = {key: value.get(key, "left out") for key in (value | others)}
+        return ", ".join(f"{key} {told[key]}" for key in told if others.get(key, "left out") != told[key]) or "nothing"
     if isinstance(value, list):
         return ", ".join(map(str, value)) or "none"
     return "not recorded" if value is None else str(value)

@@ -8,10 +8,10 @@ the knee it falls steadily with the rate (in a queue, where waiting is exponenti
 So each pair of a knee and a slope says how likely the runs are, given the errors that their own blocks show. Weighing
 all pairs by that (with knees and slopes alike on a logarithmic scale beforehand) leaves a distribution of the knee, and
 the interval holds 95% of it. Where points are far apart any steep slope will do, and the interval is as wide as the gap
-between them. Errors are made to rise with the rate, as they do in a queue: if each run kept its own, a lucky one would
-seem surer than an unlucky one, and the knee would come out too high. Runs whose backlog grew, or whose attainment is
-surely below the target, say that the knee is below them; those that surely meet it, that it is above: this holds
-however slack bends, as it does where one gate takes over from another.
+between them. Errors of runs of the same length are made to rise with the rate, as they do in a queue: if each run kept
+its own, a lucky one would seem surer than an unlucky one, and the knee would come out too high. Runs whose backlog
+grew, or whose attainment is surely below the target, say that the knee is below them; those that surely meet it, that
+it is above: this holds however slack bends, as it does where one gate takes over from another.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ import numpy as np
 from openloop.arrays import Bools, Floats
 from openloop.frontier.point import Point
 from openloop.frontier.slack import MOST
-from openloop.score.quantiles import wilson
+from openloop.score.quantiles import Z, wilson
 from openloop.units import format_rate, format_share
 
 SLOPES = np.geomspace(0.1, 100.0, 40)
@@ -33,6 +33,7 @@ REACH, NEAR = 3.0, (0.1, 0.3)  # times half the interval, and from where to wher
 ROUNDS = 4
 LEAST_ERROR = 0.01  # of a slack
 MOST_OFF = 4.0  # errors that a run may be away: further, and it is wrong some other way
+SURE = 2 * Z  # standard errors
 FALSE_ALARM = 0.002  # of a backlog that seems to grow, and of an attainment that seems to be surely on one side
 CAUTION = 1.5  # times: errors of short runs are seen too small; chosen by how often intervals hold the truth
 OPTIMISM = 0.4  # errors: rare latencies are rarely seen in a short run, which makes it look better than it is
@@ -91,9 +92,15 @@ class _Runs:
         self.ends = points[0].rate, points[-1].rate
         self.grown = [point.rate for point in points if point.overloaded or _misses(point, target)]
         self.fine = [point.rate for point in points if _meets(point, target)]
-        steady = [(point.rate, *each) for point in points if not point.overloaded for each in point.slack]
-        self.rate, self.slack, error = np.array(steady, float).reshape(-1, 3).T
-        self.error = np.exp(_rising(np.log(np.maximum(error, LEAST_ERROR))))
+        steady = [
+            (point.rate, *slack, score.window_s)
+            for point in points
+            if not point.overloaded
+            for slack, score in zip(point.slack, point.scores, strict=True)
+        ]
+        self.rate, self.slack, error, seconds = np.array(steady, float).reshape(-1, 4).T
+        length = np.sqrt(seconds)
+        self.error = np.exp(_rising(np.log(np.maximum(error, LEAST_ERROR) * length), seconds)) / length
         self.slack = self.slack - OPTIMISM * self.error
 
     def interval(self) -> tuple[float, float, float]:
@@ -152,24 +159,27 @@ def _quality_below(points: Sequence[Point], target: float) -> float | None:
 
 
 def _misses(point: Point, target: float) -> bool:
-    """Whether attainment is below the target by twice its margin: surely beyond the knee."""
-    return point.attainment + 2 * (point.attainment_interval[1] - point.attainment) < target
+    """Whether attainment is below the target by far more than chance: surely beyond the knee."""
+    return wilson(point.attainment, point.independent, SURE)[1] < target
 
 
 def _meets(point: Point, target: float) -> bool:
     """The same above the target: surely below the knee."""
-    return not point.overloaded and point.attainment - 2 * (point.attainment - point.attainment_interval[0]) > target
+    return not point.overloaded and wilson(point.attainment, point.independent, SURE)[0] > target
 
 
-def _rising(values: Floats) -> Floats:
+def _rising(values: Floats, weights: Floats) -> Floats:
     """The nearest values that do not fall: neighbours that do are put together (isotonic regression)."""
     means: list[float] = []
-    sizes: list[int] = []
-    for value in values:
-        means.append(float(value))
-        sizes.append(1)
+    sizes: list[float] = []
+    counts: list[int] = []
+    for value, weight in zip(values.tolist(), weights.tolist(), strict=True):
+        means.append(value)
+        sizes.append(weight)
+        counts.append(1)
         while len(means) > 1 and means[-2] > means[-1]:
             size, mean = sizes.pop(), means.pop()
             means[-1] = (means[-1] * sizes[-1] + mean * size) / (sizes[-1] + size)
             sizes[-1] += size
-    return np.repeat(means, sizes)
+            counts[-2:] = [counts[-2] + counts[-1]]
+    return np.repeat(means, counts)

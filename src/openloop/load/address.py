@@ -61,12 +61,23 @@ def find_place(url: str, authorities: str = "", *, insecure: bool = False) -> Pl
             f"{told!r} holds a user or a password, which would not be sent; give it with --key-env or --header"
         )
     tls = parts.scheme == "https"
-    if authorities and not Path(authorities).is_file():
-        raise SpecError(f"{authorities} is no file of certificates")
+    look_at_certificates(authorities)
     family, where = _look_up(parts.hostname, port or (443 if tls else 80))
     address = Address(family, where[0], where[1], parts.hostname if tls else "", authorities, insecure)
     base = parts.path.rstrip("/").removesuffix("/v1")
     return Place(parts.netloc, base, address, (parts.path or "/") + (parts.query and f"?{parts.query}"))
+
+
+def look_at_certificates(path: str) -> None:
+    if not path:
+        return
+    if not Path(path).is_file():
+        raise SpecError(f"{path} is no file of certificates")
+    try:
+        ssl.create_default_context(cafile=path)
+    except (OSError, ssl.SSLError) as error:
+        why = error.reason if isinstance(error, ssl.SSLError) else error.strerror
+        raise SpecError(f"{path} holds no certificates that can be read ({why}); give a PEM file of them") from None
 
 
 def _look_up(host: str, port: int) -> tuple[int, tuple[str, int]]:

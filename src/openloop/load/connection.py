@@ -16,6 +16,7 @@ READ_SIZE = 1 << 16
 
 class Request:
     __slots__ = (
+        "begun",
         "blocks",
         "connection",
         "copy",
@@ -43,6 +44,7 @@ class Request:
         self.sent_ns = 0
         self.taken_ns = 0
         self.waited_ns = 0
+        self.begun = False  # as far as was looked: there is an answer beyond its head
         self.tried = 0  # on connections that turned out to be stale
         self.blocks: list[bytes] = []  # what came, in pieces
         self.marks = array("q")  # of all of that

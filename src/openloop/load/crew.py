@@ -1,5 +1,6 @@
 """The workers of a run: processes that send and stamp; what they are told, and what they bring back."""
 
+import contextlib
 import functools
 import socket
 import subprocess
@@ -87,7 +88,8 @@ class Crew:
                 continue
             try:
                 if ready[worker.channel.fd] & WRITE:
-                    worker.channel.flush()
+                    with contextlib.suppress(GoneError):
+                        worker.channel.flush()
                 for message in worker.channel.receive():
                     self._hear(worker, message)
             except GoneError:
@@ -104,10 +106,8 @@ class Crew:
                 self._poller.forget(worker.channel.fd)
 
     def send(self, worker: Worker, message: Any) -> None:
-        try:
+        with contextlib.suppress(GoneError):  # it may have said goodbye, or more, which is to be heard first
             worker.channel.send(message)
-        except GoneError:
-            self._lose(worker)
 
     def tell(self, message: Any) -> None:
         """All that are at work."""

@@ -15,7 +15,7 @@ from openloop.arrivals import Arrivals, read_arrivals
 from openloop.cluster import connected, hosts_on
 from openloop.distributions import Distribution, read_distribution
 from openloop.errors import SpecError
-from openloop.load.address import Address, Place, find_place, shown
+from openloop.load.address import Address, Place, find_place, look_at_certificates, shown
 from openloop.load.conductor import Snapshot, drive
 from openloop.load.exchange import exchange, measure_scale, only_model
 from openloop.load.part import MachinePart
@@ -485,8 +485,7 @@ def _sites(spec: TargetSpec, urls: list[str]) -> list[tuple[Place, Target]]:
 def check_files(scenario: Scenario) -> None:
     """What a run would read besides the workload."""
     _template(scenario.target)
-    if scenario.target.ca and not Path(scenario.target.ca).is_file():
-        raise SpecError(f"{scenario.target.ca} is no file of certificates")
+    look_at_certificates(scenario.target.ca)
     if scenario.tokenizer:
         word_tokens(scenario.tokenizer)
 

@@ -7,6 +7,7 @@ a crowd of tokens does not hold up a send. Times are nanoseconds of the monotoni
 import contextlib
 import ctypes
 import errno
+import fcntl
 import gc
 import heapq
 import os
@@ -14,6 +15,7 @@ import select
 import signal
 import socket
 import sys
+import termios
 import time
 from array import array
 from collections import deque
@@ -223,7 +225,7 @@ class _Worker:
         for request in self._passed(self.deadlines, now):
             self._give_up(request, TIMEOUT, now)
         for request in self._passed(self.late, now):
-            if not request.blocks and self.copied < self.plan.hedge_share * self.sent + FREE_COPIES:
+            if not _has_begun(request) and self.copied < self.plan.hedge_share * self.sent + FREE_COPIES:
                 self._send_copy(request)
         if now >= self.stop_ns:
             for request in list(self.in_flight.values()):
@@ -268,7 +270,7 @@ class _Worker:
                 case ("halt", from_ns, until_ns):  # nothing that is due from then on is sent
                     if self.intake is not None:
                         self._recall(self.intake)
-                    self.pending = sorted(each for each in self.pending if each[0] < from_ns)
+                    self.pending = sorted(each for each in self.pending if each[0] < from_ns and not self.plan.users)
                     self.fed = True
                     self.stop_ns = until_ns
                 case ("drain", until_ns):
@@ -402,6 +404,7 @@ class _Worker:
         except BlockingIOError:
             sent = 0
         except OSError as error:
+            connection.unsent = data
             self._lost(connection, _words(error.errno))
             return
         if sent < len(data):
@@ -507,6 +510,7 @@ class _Worker:
         request, pool, opening = connection.request, connection.pool, not connection.opened
         if self.connections.get(connection.fd) is not connection:
             return
+        delivered = _was_delivered(connection)
         self._close(connection)
         now = time.monotonic_ns()
         if not connection.used and request is None:  # a server that takes no spare connections is not to be flooded
@@ -517,7 +521,7 @@ class _Worker:
                 self._end(pool.waiting.popleft(), UNSENT, f"no connection: {why}")
         elif request is None:
             return
-        elif self._stale(connection, request, now):
+        elif not delivered and self._stale(connection, request, now):
             request.tried += 1
             request.connection = None
             pool.waiting.appendleft(request)
@@ -528,7 +532,8 @@ class _Worker:
     def _stale(self, connection: Connection, request: Request, now: int) -> bool:
         """Whether the server had closed a connection that was open already before the request reached it.
 
-        It did if the loss shows so soon after sending that the server cannot have worked on it.
+        It did if it never acknowledged the request, and the loss shows so soon after sending that it cannot have worked
+        on it.
         """
         soon = now - connection.sent_ns <= connection.reach_ns
         open_before = connection.rested or connection.used
@@ -626,10 +631,8 @@ class _Worker:
 
     def _heard_first(self, request: Request) -> None:
         """Whichever of two copies is answered first is kept."""
-        if request.twin is not None and request.twin.ticket in self.in_flight:
-            head = request.blocks[0] if len(request.blocks) == 1 else b"".join(request.blocks)
-            if head[9:10] == b"2":  # as in HTTP/1.1 200
-                self._give_up(request.twin, CANCELLED, time.monotonic_ns())
+        if request.twin is not None and request.twin.ticket in self.in_flight and _has_begun(request):
+            self._give_up(request.twin, CANCELLED, time.monotonic_ns())
 
     def _follow(self, connection: Connection, request: Request, data: bytes, head: int = 0, followed: int = 0) -> None:
         """What is not one whole chunk, as most reads of a stream are: the beginning, the end, or several at once.
@@ -656,7 +659,8 @@ class _Worker:
                 _forget_after(request, framing.end)
             self._complete(connection, request)
         elif connection.line is not None:
-            connection.line.chunked = 1 if framing.between_chunks else -1
+            wait = self.plan.hedge_share >= 0 and not _has_begun(request)  # to be told when it does
+            connection.line.chunked = 1 if framing.between_chunks and not wait else -1
 
     def _decrypt(self, connection: Connection, tls: Tls, data: bytes) -> tuple[bytes, str | None]:
         """What it says, and why it will say no more, if so."""
@@ -726,6 +730,26 @@ def _forget_after(request: Request, end: int) -> None:
         del marks[-2:]
     request.blocks = [b"".join(request.blocks)[: marks[-2]]]
     request.kernel = min(request.kernel, len(marks) // 2)
+
+
+def _has_begun(request: Request) -> bool:
+    """Whether a good answer is there beyond its head, which many servers send long before they have anything to say."""
+    body = b"" if request.begun else b"".join(request.blocks)
+    while body:
+        head, _, body = body.partition(b"\r\n\r\n")
+        if head[9:10] != b"1":  # as in HTTP/1.1 100
+            request.begun = bool(body) and head[9:10] == b"2"
+            break
+    return request.begun
+
+
+def _was_delivered(connection: Connection) -> bool:
+    """Whether the other side has all that was sent to it, as its kernel says; a closed one acknowledges nothing."""
+    try:
+        left = fcntl.ioctl(connection.sock, termios.TIOCOUTQ, bytes(4))
+    except OSError:  # not every system tells
+        return False
+    return not connection.unsent and not any(left)
 
 
 def _words(code: int | None) -> str:

@@ -181,10 +181,10 @@ def independent_hits(hits: Bools, bounds: Ints, limit: float = 1.0) -> float:
     return max(min(_independent(_count_by_block(hits, bounds), np.diff(bounds)), limit * len(hits)), 1.0)
 
 
-def wilson(share: float, effective: float) -> tuple[float, float]:
-    """95% interval of a share that was seen in so many independent requests."""
-    centre = (share + Z**2 / (2 * effective)) / (1 + Z**2 / effective)
-    half = Z / (1 + Z**2 / effective) * np.sqrt(share * (1 - share) / effective + (Z / (2 * effective)) ** 2)
+def wilson(share: float, effective: float, z: float = Z) -> tuple[float, float]:
+    """Interval of a share that was seen in so many independent requests: 95%, if not told otherwise."""
+    centre = (share + z**2 / (2 * effective)) / (1 + z**2 / effective)
+    half = z / (1 + z**2 / effective) * np.sqrt(share * (1 - share) / effective + (z / (2 * effective)) ** 2)
     return max(0.0, float(centre - half)), min(1.0, float(centre + half))
 
 

@@ -89,7 +89,7 @@ def simulate_fleet(
             "source": "sim",
             "engine": "openloop sim",
             "engine_version": __version__,
-            "engine_flags": str(msgspec.structs.replace(fleet, calibration=None)),
+            "engine_flags": msgspec.json.encode(msgspec.structs.replace(fleet, calibration=None).written()).decode(),
             "model": fleet.model or "a step time",
             "hardware": f"{fleet.tp} x {fleet.gpu}" if fleet.gpu else "none: virtual time",
             "replicas": fleet.size,

@@ -152,6 +152,11 @@ class FleetSpec(Replicas, frozen=True):
     events: tuple[str, ...] = ()
     calibration: Calibrated | None = None
 
+    def written(self) -> dict[str, Any]:
+        """As a user would write it: without what is usual."""
+        usual = msgspec.to_builtins(FleetSpec())
+        return {key: value for key, value in msgspec.to_builtins(self).items() if value != usual[key]}
+
     def kinds(self) -> list[Replicas]:
         """The groups, each as a whole, quantized if they are."""
         if self.quantization is None:
