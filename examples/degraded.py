@@ -10,8 +10,8 @@ shows it too.
 The second is the disruption window of "Goodput or it didn't happen" ($0.012 per accepted result, $0.035 in the 20
 minutes after a deployment). Four replicas of a 70B model know 40 system prompts of 6,000 tokens. They are replaced one
 after the other, and each comes back with a cold cache. What that costs depends on how much of the load three of them
-can serve. Twice a day is 2.8% of the time: even if nothing were accepted in it, the whole would cost 2.9% more, unless
-it meets the busiest hours.
+can serve. Twice a day is 2.8% of the time: machines are paid either way, so even if nothing were accepted in it, the
+whole would cost 2.9% more, unless it meets the busiest hours.
 """
 
 import sys

@@ -51,7 +51,19 @@ def test_score_prints_json_that_equals_the_python_api(run: Path) -> None:
 @pytest.mark.parametrize(("share", "code"), [("90%", 0), ("0.9", 0), ("90.1%", 1)])
 def test_a_requirement_decides_the_exit_code(run: Path, share: str, code: int) -> None:
     done = call("score", run, "--slo", "ttft<=500ms", "--require", share, code=code)
-    assert ("required attainment 90.1%, reached 90%" in done.stderr) == bool(code)
+    assert ("required attainment 90.1%, reached 90% of requests" in done.stderr) == bool(code)
+
+
+def test_a_requirement_is_about_what_the_slo_counts(tmp_path: Path) -> None:
+    rows = [{**each, "session_id": each["request_id"] // 20, "quality": True, "cost": 0.5} for each in ROWS]
+    folder = write_run(tmp_path / "run", rows)
+    done = call("score", folder, "--slo", "agentic, ttft<=500ms", "--require", "50%", code=1)
+    assert "required attainment 50%, reached 0% of tasks" in done.stderr
+    assert "cost per accepted request" in done.stdout
+    assert "cost per accepted task" in done.stdout
+    told = call("cost", folder, "--slo", "agentic").stdout
+    assert "accepted requests for" in told
+    assert "per accepted task" in told
 
 
 def test_a_run_that_is_not_valid_exits_with_one(tmp_path: Path) -> None:

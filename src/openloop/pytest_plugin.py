@@ -26,8 +26,8 @@ _LINES = pytest.StashKey[list[str]]()
 def goodput_gate(request: pytest.FixtureRequest) -> GoodputGate:
     """Score a run (a folder, a file of another tool, or a Run) and fail the test if it is not good enough.
 
-    `require` is the share that must be accepted, `goodput` how many per second. A run that is not valid fails too,
-    unless `allow_invalid`: its numbers cannot be believed. Returns the score.
+    `require` is the share that must be accepted of what the SLO counts, `goodput` how many requests per second. A run
+    that is not valid fails too, unless `allow_invalid`: its numbers cannot be believed. Returns the score.
     """
 
     def gate(
@@ -50,8 +50,8 @@ def goodput_gate(request: pytest.FixtureRequest) -> GoodputGate:
         for name in ("attainment", "goodput_rps", "valid"):  # as record_property does, which warns of JUnit's xunit2
             request.node.user_properties.append((f"openloop.{name}", getattr(found, name)))
         wrong = [] if allow_invalid else [f"the run is not valid: {reason}" for reason in found.reasons]
-        if not found.attainment >= share:
-            wrong.append(f"{format_share(share)} must be accepted, {format_share(found.attainment)} were")
+        if not found.unit_attainment >= share:
+            wrong.append(f"{format_share(share)} must be accepted, {format_share(found.unit_attainment)} were")
         if not found.goodput_rps >= rate:
             wrong.append(f"goodput must be {format_rate(rate)}, it is {format_rate(found.goodput_rps)}")
         if wrong:

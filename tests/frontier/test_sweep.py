@@ -24,6 +24,7 @@ from openloop.load.conductor import Snapshot
 from openloop.load.rows import Row
 from openloop.load.scenario import read_scenario, run_scenario
 from openloop.load.targets import Outcome
+from openloop.plan import frontier_system
 from openloop.records import TimedEvent
 from openloop.report.read import read_report
 from openloop.serve.process import endpoint_process
@@ -334,3 +335,18 @@ def test_warming_up_ends_before_the_first_event_and_begins_after_priming() -> No
     assert settled_from(shaken, flow_of(shaken), 40.0) == 2.0
     primed = run_of(rows, window_ns=(20 * 10**9, 40 * 10**9))
     assert settled_from(primed, flow_of(primed), 40.0) == 22.0
+
+
+def test_quality_below_the_target_is_not_blamed_on_the_rate(tmp_path: Path) -> None:
+    asked = {**ASKED, "slo": "ttft<=300ms, tpot<=30ms, quality", "for": "60s"}
+    fleet = {**FLEET, "quality": "quality:fail=5%"}
+    found = ol.sweep(tmp_path / "f", asked, fleet, rates=[5.0, 20.0], processes=1)
+    assert found.knee.rate is None
+    assert found.knee.quality == pytest.approx(0.95, abs=0.02)
+    assert re.match(r"quality alone accepts 9\d\.\d%, less than 99.0% at any rate; .*--attain", found.knee.sentence)
+    with pytest.raises(SpecError, match="has no knee: quality alone accepts"):
+        frontier_system(found)
+    lower = ol.sweep(tmp_path / "f", asked, fleet, rates=[5.0, 20.0], processes=1, target=0.9)
+    assert lower.knee.above == 20.0
+    searched = ol.sweep(tmp_path / "g", asked, fleet, processes=1)
+    assert searched.stopped == "quality alone misses the target"

@@ -235,3 +235,23 @@ def test_where_nothing_costs_anything_replicas_are_what_is_saved() -> None:
 def test_a_knee_is_within_raw_capacity() -> None:
     with pytest.raises(SpecError, match="cannot do 450/s in time and 400/s in all"):
         typed_system([450.0], capacity=400.0)
+
+
+def test_conversations_are_planned_by_their_requests(tmp_path: Path) -> None:
+    fleet = tmp_path / "fleet.yaml"
+    fleet.write_text(
+        "step: {floor: 10ms, token: 100us}\nmax_sequences: 4\nprefix_cache: false\nrouting: least-requests\n"
+    )
+    talk = "sessions:turns=3,think=100ms,prompt=20,output=10"
+    flags = {"arrivals": "poisson:rate=1", "for": "60s", "slo": "ttft<=200ms", "workload": talk}
+    scenario = read_scenario(None, flags, live=False)
+    plan: CapacityPlan = plan_fleet(fleet, scenario, Needs(150.0, headroom=0.1), tmp_path / "sweep", 0.95)
+    users = open_frontier(tmp_path / "sweep")
+    assert users.knee.rate is not None
+    assert any("users per second, of 3" in note for note in users.notes)
+    assert plan.system.requests_per_user == pytest.approx(3, rel=0.05)
+    assert 15 < plan.system.knee < 45  # requests: four at a time, a tenth of a second each
+    assert plan.system.knee > 2 * users.knee.rate
+    assert plan.confirmed is not None
+    assert plan.confirmed.enough
+    assert any("requests per second" in each for each in plan_report(plan).sentences)

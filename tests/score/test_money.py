@@ -91,6 +91,16 @@ def test_a_disruption_in_which_nothing_is_accepted_still_costs() -> None:
     assert blends(found, [100.0])[0].cost_per_accepted == pytest.approx(1000 / 900)
 
 
+def test_a_rolling_deployment_is_one_disruption_however_many_events_it_has() -> None:
+    """From 50 to 70 s every tenth fails: of what a run of 100 s costs, 1000, 980 are accepted."""
+    rows = [row(i, due=i / 10, tokens=[0.9 if 500 <= i < 700 and not i % 10 else 0.1], cost=1.0) for i in range(1000)]
+    events = tuple(TimedEvent(at_ns=at * 10**9, kind="deploy") for at in (50, 55, 60))
+    found = score(run_of(rows, window_ns=(0, 10**11), events=events), "ttft<=500ms", disruption_s=10.0)
+    (blend,) = blends(found, [100.0])
+    assert blend.disrupted_share == pytest.approx(0.2)
+    assert blend.cost_per_accepted == pytest.approx(1000 / 980)
+
+
 def test_gpus_and_people_have_prices() -> None:
     """Three failed answers are reviewed, and a tenth of the other seven; two GPUs for a minute."""
     rows = [row(i, due=i * 6.0, tokens=[0.1], quality=i >= 3) for i in range(10)]
@@ -164,6 +174,22 @@ def test_a_batch_is_judged_by_its_window_and_its_accepted_rows() -> None:
     assert found.units["all"].attainment == 0.992
     assert (found.units["all"].goodput, found.units["all"].per_s) == (248.0, 3600.0)
     assert score(run_of(rows, window_ns=(0, int(4 * hour * 1e9))), "batch, window<=2h").units["all"].accepted == 492
+
+
+def test_an_accepted_session_costs_what_all_of_its_turns_do() -> None:
+    rows = [
+        row(i, due=i / 10, tokens=[0.1 if i else 9.0], session_id=i // 4, quality=True, cost=0.5) for i in range(40)
+    ]
+    found = score(run_of(rows, window_ns=(0, 4 * 10**9)), "agentic")
+    assert found.cost_per_accepted == pytest.approx(20 / 39)
+    assert found.units["all"].cost_per_accepted == pytest.approx(20 / 9)
+
+
+def test_money_by_the_hour_is_shared_by_the_units_of_several_slos() -> None:
+    rows = [row(i, due=i / 10, tokens=[0.1], session_id=i // 4, workload_class="ab"[i // 20]) for i in range(40)]
+    slo = {"classes": {"a": {"gates": "ttft<=1s", "unit": "session"}, "b": "ttft<=1s"}}
+    found = score(run_of(rows, window_ns=(0, 4 * 10**9), prices=ol.Prices(per_hour=3600.0)), slo)
+    assert {name: each.cost_per_accepted for name, each in found.units.items()} == {"a": 2 / 5, "b": 2 / 20}
 
 
 def test_a_burst_and_a_stall_is_worse_than_a_steady_pace() -> None:

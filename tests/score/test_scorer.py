@@ -379,6 +379,8 @@ def test_units_other_than_requests_have_their_own_goodput() -> None:
     assert (unit.name, unit.due, unit.accepted) == ("resolution", 10, 9)
     assert unit.goodput == pytest.approx(9 / 4)
     assert found.attainment == pytest.approx(39 / 40)
+    assert found.unit_attainment == unit.attainment == 0.9
+    assert unit.cost_per_accepted is None
     hourly = score(run_of(rows, window_ns=(0, 4 * 10**9)), "batch")
     assert hourly.units["all"].goodput == pytest.approx(10 * 3600)
 
@@ -496,12 +498,20 @@ def test_stragglers_are_found_and_healthy_fleets_have_none() -> None:
     assert {each.replica for each in found if each.metric == "ttft_s"} == {"r3", "r7"}
 
 
+def test_preemptions_are_counted_where_rows_tell() -> None:
+    rows = [row(i, due=i / 10, preemptions=i % 2) for i in range(10)]
+    assert score(run_of(rows), "ttft<=1s").preemptions == 5
+    assert score(run_of([row(0)]), "ttft<=1s").preemptions is None
+
+
 def test_overload_shows_in_what_was_completed_inside_the_window() -> None:
     """Cohort throughput counts what was due; the completion rate shows the capacity."""
-    rows = [row(i, due=i / 100, tokens=[i / 100]) for i in range(1000)]
+    rows = [row(i, due=i / 100, tokens=[i / 100] * 3) for i in range(1000)]
     found = score(run_of(rows, window_ns=(0, 10**10)), "ttft<=1s")
     assert found.throughput_rps == 100
     assert found.completed_in_window_rps == pytest.approx(50, rel=0.02)
+    assert found.output_tokens_per_s == 300
+    assert found.completed_in_window_tokens_per_s == 3 * found.completed_in_window_rps
 
 
 def test_a_failed_request_that_sent_a_token_first_is_no_better_than_one_that_sent_none() -> None:

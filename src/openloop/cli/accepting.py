@@ -55,7 +55,9 @@ def grade(run: Path, gates: tuple[str, ...], jobs: int | None, again: bool, as_j
 @click.option("--disruption", type=DURATION, default="20m", help="How long an event disturbs.")
 @click.option("--every", default="12h,7d", help="How often something is deployed; several with commas.")
 @click.option("--steady", type=click.FloatRange(0), help="Without a run: cost per accepted result, undisturbed.")
-@click.option("--disrupted", type=click.FloatRange(0), help="Without a run: the same while disturbed.")
+@click.option(
+    "--disrupted", type=click.FloatRange(0), help="Without a run: the same while disturbed, for as many accepted."
+)
 @JSON
 def cost(
     run: Path | None,

@@ -99,12 +99,14 @@ def tell_run(run: "Run", as_json: bool, rows: int = 5) -> None:
 
 
 def tell_score(result: "Score", as_json: bool, require: float | None = None) -> None:
-    """A score; exit with 1 if the run is not valid, or attainment is not what is required."""
+    """A score; exit with 1 if the run is not valid, or fewer of what its SLO counts are accepted than is required."""
     from openloop.report.terminal import show_score
 
     tell(result, as_json, show_score)
-    if require is not None and not result.attainment >= require:
-        reached = f"{100 * result.attainment:.8g}%" if result.requests else "nothing, for nothing was due"
+    if require is not None and not result.unit_attainment >= require:
+        due = any(each.due for each in result.units.values())
+        names = " and ".join(dict.fromkeys(f"{each.name}s" for each in result.units.values()))
+        reached = f"{100 * result.unit_attainment:.8g}% of {names}" if due else "nothing, for nothing was due"
         click.echo(f"required attainment {100 * require:.8g}%, reached {reached}", err=True)
         sys.exit(1)
     if not result.valid:

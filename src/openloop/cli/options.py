@@ -10,7 +10,9 @@ from openloop.cli.common import PATH, PLACE, RATE, SHARE
 RUN = click.argument("run", type=PLACE)
 SLO = click.option("--slo", help="Gates, a preset or a YAML file; by default the SLO in the run's manifest.")
 PRICES = click.option("--prices", type=PATH, help="YAML file of prices, in place of the manifest's.")
-REQUIRE = click.option("--require", type=SHARE, help="Exit with 1 if attainment is below this share, for example 99%.")
+REQUIRE = click.option(
+    "--require", type=SHARE, help="Exit with 1 if fewer are accepted than this share, for example 99%."
+)
 RAY = click.option(
     "--ray",
     is_flag=False,

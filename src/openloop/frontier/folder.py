@@ -184,3 +184,9 @@ def _notes(points: Sequence[Point]) -> Iterator[str]:
     if bad:
         rates = ", ".join(f"{point.rate:g}/s" for point in bad)
         yield f"not used for the knee: {rates}; {bad[0].reasons[0] if bad[0].reasons else 'nothing was due'}"
+    several = max((point.requests_per_user for point in points if not point.overloaded), default=1.0)
+    if several > 1:
+        yield (
+            f"offered rates and the knee are users per second, of {several:.3g} requests each; throughput and goodput "
+            "are requests per second"
+        )

@@ -36,7 +36,7 @@ MOST_OFF = 4.0  # errors that a run may be away: further, and it is wrong some o
 SURE = 2 * Z  # standard errors
 FALSE_ALARM = 0.002  # of a backlog that seems to grow, and of an attainment that seems to be surely on one side
 CAUTION = 1.5  # times: errors of short runs are seen too small; chosen by how often intervals hold the truth
-OPTIMISM = 0.4  # errors: rare latencies are rarely seen in a short run, which makes it look better than it is
+OPTIMISM = 2.0  # squared errors: rare latencies are rarely seen in a short run, which makes it look better than it is
 MODEL = 0.01  # of the knee: the least that is left open, for no straight line is true
 SHARES = (0.025, 0.5, 0.975)
 
@@ -51,6 +51,7 @@ class Knee:
     above: float | None  # it is at least this, where only that is shown
     below: float | None  # it is at most this, where only that is shown
     sentence: str
+    quality: float | None = None  # share that quality alone accepts, where that is surely below the target
 
     def headroom(self, current_rps: float) -> tuple[float, tuple[float, float]] | None:
         """By how much the rate can grow, as a share of it, and the interval of that."""
@@ -65,11 +66,14 @@ def find_knee(points: Sequence[Point], target: float) -> Knee:
     if not used:
         why = "there are no points" if not points else "the client was at fault at every point"
         return Knee(target, None, None, None, None, f"no knee: {why}")
+    aim = format_share(target)
+    if (good := _quality_below(used, target)) is not None:
+        what = f"quality alone accepts {format_share(good)}, less than {aim} at any rate; ask for less with --attain"
+        return Knee(target, None, None, None, None, what, good)
     first, last = used[0].rate, used[-1].rate
     low, middle, high = _Runs(used, target).interval()
     if _meets(used[0], target) and middle >= first:
         low = max(low, first)
-    aim = format_share(target)
     if high > last:
         above = min(low, last)
         what = f"beyond {format_rate(above)}: attainment is not shown to fall below {aim}; widen the sweep"
@@ -97,7 +101,7 @@ class _Runs:
         self.rate, self.slack, error, seconds = np.array(steady, float).reshape(-1, 4).T
         length = np.sqrt(seconds)
         self.error = np.exp(_rising(np.log(np.maximum(error, LEAST_ERROR) * length), seconds)) / length
-        self.slack = self.slack - OPTIMISM * self.error
+        self.slack = self.slack - OPTIMISM * self.error**2
 
     def interval(self) -> tuple[float, float, float]:
         """Lower end, middle and upper end."""
@@ -141,6 +145,17 @@ class _Runs:
         off = ((self.slack - expected) / self.error)[near]
         freedom = len(off) - 2
         return 1.0 if freedom < 2 else max(1.0, float(np.sqrt(np.sum(off**2) / freedom)))
+
+
+def _quality_below(points: Sequence[Point], target: float) -> float | None:
+    """The share of answers that are good, if its interval is below the target: no rate mends that."""
+    scores = [score for point in points for score in point.scores]
+    answers = sum(score.completed for score in scores)
+    bad = sum(score.gates["quality"].failed for score in scores if "quality" in score.gates)
+    if not bad or not answers:
+        return None
+    good = 1 - bad / answers
+    return good if wilson(good, answers)[1] < target else None
 
 
 def _misses(point: Point, target: float) -> bool:

@@ -64,6 +64,7 @@ class Point:
     seconds: float  # measured, without warm-up
     warm_up_s: tuple[float, ...]  # by run
     requests: int  # due
+    requests_per_user: float  # 1.0 unless users come back, as in conversations
     independent: float  # requests that attainment is worth
     offered_rps: float
     throughput_rps: float  # of what was due, what completed at all
@@ -127,6 +128,7 @@ def make_point(rate: float, trials: Sequence[PointRun]) -> Point:
     seconds = sum(score.window_s for score in scores)
     requests = sum(score.requests for score in scores)
     accepted = sum(score.accepted for score in scores)
+    users = sum(score.sessions.sessions for score in scores)
     independent = sum(trial.independent for trial in trials)
     statuses: Counter[str] = sum((Counter(score.statuses) for score in scores), Counter())
     goodput = accepted / seconds
@@ -144,6 +146,7 @@ def make_point(rate: float, trials: Sequence[PointRun]) -> Point:
         seconds=seconds,
         warm_up_s=tuple(trial.warm_up_s for trial in trials),
         requests=requests,
+        requests_per_user=requests / users if users else 1.0,
         independent=independent,
         offered_rps=requests / seconds,
         throughput_rps=sum(score.completed for score in scores) / seconds,

@@ -46,6 +46,8 @@ def next_run(
     broken = [point.rate for point in tried if not _fine(point, knee.target)]
     if not broken or (knee.above is not None and _fine(tried[-1], knee.target)):  # what broke lower was bad luck
         return _probe(2 * tried[-1].rate if tried else start, seconds, "probing")
+    if knee.quality is not None:
+        return NextRun(None, 0, "quality alone misses the target")
     if not fine:
         return _probe(min(broken) / 2, seconds, "probing")
     if knee.rate is None or knee.interval is None:

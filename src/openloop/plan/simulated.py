@@ -102,7 +102,7 @@ def _confirm(plan: CapacityPlan, fleet: FleetSpec, scenario: Scenario, target: f
     run = simulate_fleet(
         msgspec.structs.replace(fleet, replicas=plan.sized),
         scenario.read_workload(),
-        Poisson(plan.peak_rate),
+        Poisson(plan.peak_rate / plan.system.requests_per_user),
         seconds,
         scenario.seed + 1,
         scenario.objectives(),

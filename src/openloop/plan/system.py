@@ -54,7 +54,7 @@ class LoadPoint:
 
 @dataclass(frozen=True)
 class System:
-    """One replica. Intervals are 95%; None: the number was typed, or is not known."""
+    """One replica. Rates are requests per second. Intervals are 95%; None: the number was typed, or is not known."""
 
     source: str
     knee: float  # the largest rate at which it keeps its SLO
@@ -69,6 +69,7 @@ class System:
     price: float | None = None  # per hour
     hit_rate: float | None = None  # of its prefix cache
     measured_replicas: int = 1
+    requests_per_user: float = 1.0  # of a sweep, whose own rates are users per second
     unit: str = "replica"
     loads: tuple[LoadPoint, ...] = ()
     notes: tuple[str, ...] = ()
@@ -128,7 +129,7 @@ def typed_system(
 
 
 def frontier_system(found: Frontier) -> System:
-    """A replica of what was swept: rates are divided by how many there were."""
+    """A replica of what was swept: users per second times their requests, over how many replicas there were."""
     if found.path is None or not found.points:
         raise SpecError(f"{found.path or 'the frontier'} has no finished run: there is nothing to plan by")
     asked = read_asked(Path(found.path)).fleet
@@ -138,7 +139,8 @@ def frontier_system(found: Frontier) -> System:
     count = 1 if whole_fleet else manifest.replicas or 1
     rate, interval, notes = _knee(found)
     points = [point for point in found.points if point.usable and point.requests]
-    near = min(points, key=lambda point: abs(point.rate - rate))
+    near = min(points, key=lambda point: (point.overloaded, abs(point.rate - rate)))
+    each = near.requests_per_user / count  # requests of a replica, per user
     best = max(points, key=lambda point: point.completed_in_window_rps)
     most = best.completed_in_window_rps
     margin = Z / np.sqrt(max(most * best.seconds, 1.0))
@@ -150,8 +152,8 @@ def frontier_system(found: Frontier) -> System:
         notes += ("how many replicas were measured is not told; taken for one",)
     return System(
         source=found.path,
-        knee=rate / count,
-        knee_interval=(interval[0] / count, interval[1] / count),
+        knee=rate * each,
+        knee_interval=(interval[0] * each, interval[1] * each),
         target=found.knee.target,
         slo=found.slo,
         capacity=most / count,
@@ -161,8 +163,9 @@ def frontier_system(found: Frontier) -> System:
         price=hourly / count if hourly else None,
         hit_rate=None if np.isnan(near.cache_hit_rate) else near.cache_hit_rate,
         measured_replicas=count,
+        requests_per_user=near.requests_per_user,
         unit="fleet" if whole_fleet else "replica",
-        loads=tuple(_load(point, count) for point in points),
+        loads=tuple(_load(point, each) for point in points),
         notes=notes,
     )
 
@@ -177,6 +180,8 @@ def _knee(found: Frontier) -> tuple[float, Interval, tuple[str, ...]]:
     points = [point for point in found.points if point.usable]
     if not points:
         raise SpecError(f"{found.path} has no knee: {knee.sentence}; repeat the sweep from a machine that keeps up")
+    if knee.quality is not None:
+        raise SpecError(f"{found.path} has no knee: {knee.sentence}")
     if points[0].attainment >= knee.target:
         raise SpecError(f"{found.path} has no knee: {knee.sentence}, or for longer")
     raise SpecError(_never_met(found, points[0]))
@@ -194,6 +199,6 @@ def _never_met(found: Frontier, first: Point) -> str:
     )
 
 
-def _load(point: Point, count: int) -> LoadPoint:
+def _load(point: Point, each: float) -> LoadPoint:
     latency = point.e2e_s.mean if point.e2e_s and not point.overloaded else None
-    return LoadPoint(point.rate / count, point.attainment, point.attainment_interval, latency)
+    return LoadPoint(point.rate * each, point.attainment, point.attainment_interval, latency)

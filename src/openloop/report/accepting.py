@@ -6,7 +6,7 @@ from typing import Any
 
 from openloop.audit import Audit
 from openloop.quality.grading import Grading
-from openloop.report.page import Columns, texts
+from openloop.report.page import Cell, Columns, texts, unit_costs
 from openloop.report.terminal import Page, show_quality
 from openloop.score import CostScore, Score, blended, blends, score
 from openloop.score.money import lower_bound
@@ -50,12 +50,12 @@ def cost_report(
     found: Score | None, steady: float | None, disrupted: float | None, disruption_s: float, every_s: Sequence[float]
 ) -> dict[str, Any]:
     """Of a run, or of two costs; `steady` is per accepted result, outside disruptions."""
-    names = ("run", "valid", "reasons", "accepted", "cost")
+    names = ("run", "valid", "reasons", "accepted", "units", "cost")
     if found is None:
         assert steady is not None
         assert disrupted is not None
         blend = [blended(steady, disrupted, disruption_s, every) for every in every_s]
-        nothing = dict(zip(names, (None, True, (), 0, None), strict=True))
+        nothing: dict[str, Any] = dict(zip(names, (None, True, (), 0, {}, None), strict=True))
         return {**nothing, "classes": {}, "leaks": [], "steady": steady, "blends": blend}
     by = found.by["class"] if len(found.by["class"]) > 1 else {}
     classes = {
@@ -84,7 +84,7 @@ def show_cost(found: dict[str, Any]) -> None:
         _show_run_cost(page, found)
     if found["blends"]:
         page.line("")
-        page.line(f"steady, an accepted result costs {format_money(found['steady'] or 0.0)}")
+        page.line(f"steady, an accepted {_result(found)} costs {format_money(found['steady'] or 0.0)}")
         rows = [
             (
                 format_seconds(each.every_s),
@@ -97,15 +97,25 @@ def show_cost(found: dict[str, Any]) -> None:
         page.table("disturbed every", ("share of time", "cost per accepted", "more than steady"), rows)
 
 
+def _result(found: dict[str, Any]) -> str:
+    """What is counted, where the SLO counts something else as well."""
+    return "request" if any(each.unit == "session" for each in found["units"].values()) else "result"
+
+
 def _show_run_cost(page: Page, found: dict[str, Any]) -> None:
     cost: CostScore | None = found["cost"]
     if cost is None:
         page.line(f"{found['run']}: nothing is known of what it cost; give --prices, a YAML file")
         return
-    page.line(f"{found['run']}: {format_count(found['accepted'])} accepted results for {format_money(cost.total)}")
+    page.line(
+        f"{found['run']}: {format_count(found['accepted'])} accepted {_result(found)}s for {format_money(cost.total)}"
+    )
     if told := lower_bound(cost.known_for):
         page.line(f"note: {told}")
-    page.table("cost", ("",), zip((words for words, _ in COST.values()), texts(cost, COST), strict=True))
+    names = [words.replace("result", _result(found)) for words, _ in COST.values()]
+    rows: list[Sequence[Cell]] = [*zip(names, texts(cost, COST), strict=True)]
+    rows += unit_costs("per accepted", found["units"])
+    page.table("cost", ("",), rows)
     page.things("class", found["classes"].items(), CLASS)
     page.table(
         "spent on",

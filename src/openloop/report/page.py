@@ -8,6 +8,7 @@ from typing import Any, Literal
 import msgspec
 
 from openloop.report.marks import Bars, Curve, Figure, Unit
+from openloop.score import UnitScore
 from openloop.units import format_count, format_money, format_rate, format_seconds, format_share
 
 LEAST = {"p50": 0, "p90": 10, "p95": 20, "p99": 100, "p99_9": 1000}  # values that it takes to have one beyond
@@ -99,6 +100,19 @@ def numbers(thing: Any, units: Mapping[str, Unit], key: str = "", weak: Sequence
         found = number(thing, path, unit, key, "*" if few else "")
         cells.append("-" if found.value is None else found)
     return cells
+
+
+def unit_costs(words: str, units: Mapping[str, UnitScore]) -> list[tuple[str, Number]]:
+    """Of those units of an SLO that are more than a request."""
+    return [
+        (f"{words} {unit.name}{of_classes(name)}", number(unit, "cost_per_accepted", "money", f"units.{name}."))
+        for name, unit in units.items()
+        if unit.unit == "session"
+    ]
+
+
+def of_classes(names: str) -> str:
+    return "" if names == "all" else f" ({names})"
 
 
 @dataclass(frozen=True)

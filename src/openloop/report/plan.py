@@ -54,6 +54,12 @@ def _sentences(plan: CapacityPlan) -> Iterator[str]:
         f"{format_share(plan.utilisation.value)} of the {format_rate(plan.knee)} up to which it keeps its promise"
         f"{f' (with warmer caches, {format_rate(system.knee)})' if plan.knee < system.knee * 0.999 else ''}."
     )
+    if (each := system.requests_per_user) > 1:
+        users = system.knee * system.measured_replicas / each
+        yield (
+            f"All rates here are requests per second: a user who was measured makes {each:.3g} of them, so a knee of "
+            f"{users:.3g} users per second is {format_rate(users * each)}."
+        )
     if plan.replicas_interval and plan.replicas_interval[0] < plan.replicas_interval[1]:
         end = "its lower end, so that a plan is not short by bad luck" if needs.by == "low" else "its middle"
         yield f"By the knee's interval, {span(plan.replicas_interval, 'count')} are needed; this plan goes by {end}."

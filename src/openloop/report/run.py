@@ -23,7 +23,20 @@ from openloop.report.figures import (
     token_figures,
 )
 from openloop.report.marks import MOST_NAMES, Unit
-from openloop.report.page import LEAST, Cell, Columns, Number, Report, Section, Table, number, numbers, span, written
+from openloop.report.page import (
+    LEAST,
+    Cell,
+    Columns,
+    Number,
+    Report,
+    Section,
+    Table,
+    number,
+    numbers,
+    span,
+    unit_costs,
+    written,
+)
 from openloop.score import Score, Summary
 from openloop.score.judged import judge_run
 from openloop.score.metrics import LEAST_EACH, LEAST_REPLICAS
@@ -151,6 +164,7 @@ def _numbers(score: Score) -> Iterator[tuple[str, Number, str]]:
     if score.cost:
         per_request = f"{format_money(score.cost.per_request)} per request"
         yield "cost per accepted", number(score, "cost_per_accepted", "money"), per_request
+        yield from ((name, cost, "of all its turns") for name, cost in unit_costs("cost per accepted", score.units))
     elif score.output_tokens_per_s:
         yield "smooth goodput", number(score, "smooth_goodput", "rate"), "tokens, less for late ones"
 
@@ -331,6 +345,7 @@ def money(subject: RunSubject) -> Section | None:
         "known_for": ("requests of which the cost is known", "share"),
     }
     rows = [(words, *numbers(cost, {name: unit}, "cost.")) for name, (words, unit) in names.items()]
+    rows += unit_costs("per accepted", subject.score.units)
     lead = "Everything that failed is in the numerator: it was paid for too."
     return Section("money", "What it cost", lead, [Table(("", "in the manifest's currency"), rows)])
 

@@ -12,7 +12,7 @@ from rich.text import Text
 from openloop.records import Run
 from openloop.report.marks import Unit
 from openloop.report.metric_map import Metric
-from openloop.report.page import Cell, Columns, numbers, show, span, texts, written
+from openloop.report.page import Cell, Columns, numbers, of_classes, show, span, texts, unit_costs, written
 from openloop.score import CostScore, Leak, QualityScore, Score, ServerScore, SliceScore, Verdict
 from openloop.spec import plain
 from openloop.units import format_count, format_money, format_rate, format_seconds, format_share
@@ -166,7 +166,7 @@ def _show_rates(page: Page, score: Score) -> None:
         if unit.unit == "request" and unit.per_s == 1:
             continue
         per = {1.0: "s", 60.0: "min", 3600.0: "h"}.get(unit.per_s, f"{unit.per_s:g} s")
-        name = f"accepted {unit.name}s" + ("" if classes == "all" else f" ({classes})")
+        name = f"accepted {unit.name}s" + of_classes(classes)
         rows.append((name, f"{unit.goodput:,.3g}/{per}", f"{format_share(unit.attainment)} of {unit.due:,}", ""))
     if score.output_tokens_per_s:
         rows += [
@@ -181,7 +181,10 @@ def _show_rates(page: Page, score: Score) -> None:
         calls = f"{sessions.calls_per_session:.3g} calls each"
         rows.append(("accepted sessions", format_rate(sessions.goodput_per_s), f"{all_of_it}; {turns}; {calls}", ""))
     if score.cost is not None:
-        rows.append(("cost per accepted", format_money(score.cost.per_accepted), _cost_parts(score.cost), ""))
+        several = unit_costs("cost per accepted", score.units)
+        name = "cost per accepted request" if several else "cost per accepted"
+        rows.append((name, format_money(score.cost.per_accepted), _cost_parts(score.cost), ""))
+        rows += [(name, str(told), "", "") for name, told in several]
     page.table("", ("from schedule", "95% interval", "from send"), rows)
 
 
@@ -233,6 +236,10 @@ def _show_more(page: Page, score: Score) -> None:
         ("in flight, measured", f"{little.L_measured:,.4g}"),
         ("in flight, by Little's law", f"{little.L_law:,.4g} ({little.residual:+.1%} off)"),
         ("completed inside the window", format_rate(score.completed_in_window_rps)),
+        (
+            "their output tokens",
+            format_rate(score.completed_in_window_tokens_per_s) if score.output_tokens_per_s else "-",
+        ),
         ("utilisation (busy, not productive)", format_share(score.utilisation)),
         ("QoE", format_share(score.qoe)),
         ("fluidity index", format_share(score.fluidity_index)),
@@ -240,6 +247,8 @@ def _show_more(page: Page, score: Score) -> None:
     ]
     if score.server:
         rows += _server_rows(score.server)
+    if score.preemptions:
+        rows.append(("preemptions", format_count(score.preemptions)))
     if retries.attempts != score.requests:
         extra = f"{retries.retries} retries, {retries.hedges} hedges, {retries.repairs} repairs"
         rows.append(("attempts per request", f"{retries.amplification:.3f} ({extra})"))

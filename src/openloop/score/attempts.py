@@ -39,6 +39,7 @@ class Attempts:
     drafted_tokens: Counts
     accepted_draft_tokens: Counts
     recomputed_tokens: Counts
+    preemptions: Counts
     merged_events: Counts
     ends_only: Codes
     status: Codes

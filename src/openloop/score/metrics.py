@@ -8,6 +8,8 @@ from numpy.typing import NDArray
 from openloop.arrays import Bools, Counts, Floats, Ints
 from openloop.records import KINDS, MISSING
 from openloop.score.attempts import HEDGE, REPAIR, RETRY
+from openloop.score.leaks import work
+from openloop.score.money import cost_score
 from openloop.score.quantiles import ratio
 from openloop.score.scope import Scope
 from openloop.slo import SLO
@@ -176,22 +178,31 @@ class UnitScore:
     attainment: float
     goodput: float
     per_s: float
+    cost_per_accepted: float | None
 
 
 def units(scope: Scope) -> dict[str, UnitScore]:
     """By SLO: "all" where there is one, else its workload classes."""
-    found = {}
+    found, total, only = {}, work(scope), len(scope.run.slos) == 1
     for index, slo in enumerate(scope.run.slos):
         mine = scope.part(scope.objective == index)
+        cost = cost_score(mine, 1.0 if only else work(mine) / total if total else None)
         if slo.unit == "session":
             counted = sessions(mine)
             due, good = counted.sessions, counted.accepted
         else:
             due, good = mine.n, int(mine.judgement.accepted.sum())
         score = UnitScore(
-            slo.unit, slo.unit_name, due, good, ratio(good, due), good / scope.seconds * slo.per_s, slo.per_s
+            slo.unit,
+            slo.unit_name,
+            due,
+            good,
+            ratio(good, due),
+            good / scope.seconds * slo.per_s,
+            slo.per_s,
+            ratio(cost.total, good) if cost else None,
         )
-        found["all" if len(scope.run.slos) == 1 else _classes(mine)] = score
+        found["all" if only else _classes(mine)] = score
     return found
 
 

@@ -82,14 +82,14 @@ def reviews(scope: Scope) -> tuple[Floats, Floats]:
 
 def extra_work(scope: Scope) -> dict[str, Ints | None]:
     """Tokens that were computed besides the output, by attempt at these requests; None: no row tells."""
-    drafted, kept = _told(scope, "drafted_tokens"), _told(scope, "accepted_draft_tokens")
+    drafted, kept = told(scope, "drafted_tokens"), told(scope, "accepted_draft_tokens")
     return {
-        "kv_recompute": _told(scope, "recomputed_tokens"),
+        "kv_recompute": told(scope, "recomputed_tokens"),
         "rejected_drafts": None if drafted is None or kept is None else np.maximum(drafted - kept, 0),
     }
 
 
-def _told(scope: Scope, column: str) -> Ints | None:
+def told(scope: Scope, column: str) -> Ints | None:
     """A column of counts over the attempts at these requests, if any row tells; what is not told counts as none."""
     if column not in scope.run.attempts.present:
         return None

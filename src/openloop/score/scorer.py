@@ -11,16 +11,25 @@ from typing import Any, cast
 
 import numpy as np
 
-from openloop.arrays import Floats
+from openloop.arrays import Bools, Floats
 from openloop.errors import SpecError
 from openloop.importers import open_any
 from openloop.records import STATUSES, Prices, Run, TimedEvent
 from openloop.score import metrics
 from openloop.score.judged import judge_run
 from openloop.score.leaks import Leak, leaks, work
-from openloop.score.money import Blend, CostScore, blended, cost_score
+from openloop.score.money import Blend, CostScore, blended, cost_score, told
 from openloop.score.quality import QualityScore, quality_score
-from openloop.score.quantiles import Ladder, Percentiles, Sample, ladder, percentiles, rate_interval, share_interval
+from openloop.score.quantiles import (
+    Ladder,
+    Percentiles,
+    Sample,
+    ladder,
+    percentiles,
+    rate_interval,
+    ratio,
+    share_interval,
+)
 from openloop.score.scope import GateScore, JointFailure, JudgedRun, Scope
 from openloop.score.server import ServerScore, server_score
 from openloop.score.streams import Progress
@@ -91,6 +100,7 @@ class Score(Summary):
     notes: tuple[str, ...]
     statuses: dict[str, int]
     completed_in_window_rps: float
+    completed_in_window_tokens_per_s: float  # output
     itl_s: Percentiles | None
     client_lag_s: Percentiles | None
     qoe: float
@@ -101,6 +111,7 @@ class Score(Summary):
     little: metrics.LittleScore
     utilisation: float
     server: ServerScore | None  # by its own account
+    preemptions: int | None  # by the rows; None: no row tells
     retries: metrics.RetryScore
     leaks: list[Leak]
     quality: QualityScore | None
@@ -109,6 +120,11 @@ class Score(Summary):
     steady: Summary | None  # outside the disruptions
     by: dict[str, dict[str, Summary]]
     windows: list[TimeWindow]
+
+    @property
+    def unit_attainment(self) -> float:
+        """Share accepted of what the SLO counts, which may be whole sessions; of requests, attainment."""
+        return ratio(sum(each.accepted for each in self.units.values()), sum(each.due for each in self.units.values()))
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON. Null stands for what is not known and, inside a ladder, for what is infinite."""
@@ -154,27 +170,24 @@ def objectives_of(run: Run, slo: "str | Path | Mapping[str, Any] | SLO | Objecti
 
 
 def blends(score: Score, every_s: Sequence[float]) -> list[Blend]:
-    """Cost per accepted result if what disturbed this run did so every so often; none where nothing did.
+    """Cost per accepted result if all that disturbed this run did so every so often; none where nothing did.
 
-    As many are taken to be due meanwhile as else, for more or fewer are no doing of the disruption.
+    What is not steady is disturbed, however many events overlap in it: a rolling deployment is one. As many are taken
+    to be due meanwhile as else, for more or fewer are no doing of the disruption.
     """
-    rough = [each.summary for each in score.disruptions if each.summary.cost is not None]
     calm = score.steady
-    if not rough or calm is None or calm.cost is None or not calm.goodput_rps:
+    if score.cost is None or calm is None or calm.cost is None or not calm.goodput_rps:
         return []
-    seconds, due = sum(each.window_s for each in rough), sum(each.requests for each in rough)
+    seconds, due = score.window_s - calm.window_s, score.requests - calm.requests
     scale = calm.offered_rps * seconds / due if due else 1.0
-    accepted = scale * sum(each.accepted for each in rough)
-    hourly = sum(each.cost.hourly for each in rough if each.cost)
-    cost = hourly + scale * (sum(each.cost.total for each in rough if each.cost) - hourly)
-    goodput = accepted / seconds
-    length = max(each.window_s for each in rough)
+    accepted = scale * (score.accepted - calm.accepted)
+    hourly = score.cost.hourly - calm.cost.hourly
+    cost = hourly + scale * (score.cost.total - calm.cost.total - hourly)
     if not accepted:  # all that is spent then goes to those accepted before and after
         rate = calm.cost.total / calm.window_s
-        extra = cost / seconds * length
-        return [_all_lost(calm.cost.per_accepted, rate, extra, length, every) for every in every_s]
-    ratio = goodput / calm.goodput_rps
-    return [blended(calm.cost.per_accepted, cost / accepted, length, every, goodput_ratio=ratio) for every in every_s]
+        return [_all_lost(calm.cost.per_accepted, rate, cost, seconds, every) for every in every_s]
+    share = accepted / seconds / calm.goodput_rps
+    return [blended(calm.cost.per_accepted, cost / accepted, seconds, every, goodput_ratio=share) for every in every_s]
 
 
 def _all_lost(steady: float, rate: float, extra: float, length: float, every: float) -> Blend:
@@ -212,7 +225,8 @@ def score_judged(
     disruption_s: float = 60.0,
 ) -> Score:
     """The score of a run that has been judged already."""
-    scope = judged.whole
+    scope, everyone = judged.whole, judged.everyone.deliveries
+    inside = _completed_inside(scope)
     found = verdict(run, scope)
     server = server_score(run.server(), scope.window_ns)
     statuses = np.bincount(scope.deliveries.of_attempt(judged.attempts.status), minlength=len(STATUSES))
@@ -226,7 +240,8 @@ def score_judged(
         faults=found.faults,
         notes=(*found.notes, *_unused_classes(objectives, judged)),
         statuses=dict(zip(STATUSES, statuses.tolist(), strict=True)),
-        completed_in_window_rps=_completed_inside(scope) / scope.seconds,
+        completed_in_window_rps=float(inside.sum()) / scope.seconds,
+        completed_in_window_tokens_per_s=float(everyone.tokens[inside].sum()) / scope.seconds,
         itl_s=_token_gaps(judged),
         client_lag_s=percentiles(scope.lag_s),
         qoe=metrics.mean_over_due(scope, scope.deliveries.qoe),
@@ -237,6 +252,7 @@ def score_judged(
         little=metrics.little_score(scope),
         utilisation=metrics.utilisation(scope, run.manifest.replicas),
         server=server,
+        preemptions=None if (counts := told(scope, "preemptions")) is None else int(counts.sum()),
         retries=metrics.retry_score(scope),
         leaks=leaks(scope, server),
         quality=quality_score(scope),
@@ -321,10 +337,10 @@ def _token_gaps(judged: JudgedRun) -> Percentiles | None:
     return dataclasses.replace(found, from_sent=Ladder(*steps))
 
 
-def _completed_inside(scope: Scope) -> float:
-    """Completions that fell into the window, whenever they were due: in overload, what the system really serves."""
+def _completed_inside(scope: Scope) -> Bools:
+    """Whose completion fell into the window, whenever they were due: in overload, what the system really serves."""
     everyone, (start, end) = scope.run.everyone.deliveries, scope.window_ns
-    return float(np.sum(everyone.ok & (everyone.done_ns >= start) & (everyone.done_ns < end)))
+    return everyone.ok & (everyone.done_ns >= start) & (everyone.done_ns < end)
 
 
 def _groups(scope: Scope, column: str) -> dict[str, Summary]:
