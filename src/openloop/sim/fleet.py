@@ -94,6 +94,7 @@ def simulate_fleet(
             "hardware": f"{fleet.tp} x {fleet.gpu}" if fleet.gpu else "none: virtual time",
             "replicas": fleet.size,
             "workload": str(workload),
+            "lengths": demand.lengths,
             "arrivals": "as recorded" if arrivals is None else str(arrivals),
             "arrivals_cv": None if arrivals is None or demand.with_answers else arrivals.cv,
             "window_ns": (0, to_ns(seconds)),
