@@ -214,7 +214,8 @@ def _told(run: Run, score: Score | None) -> dict[str, str | None]:
 def _scored(run: Run, score: Score) -> dict[str, str | None]:
     manifest, lag, quality, server = run.manifest, score.client_lag_s, score.quality, score.server
     labelled = quality is not None and quality.judged > 0 and "quality" in score.gates
-    drafts = any(leak.name == "rejected_drafts" and leak.told_by in ("rows", "server") for leak in score.leaks)
+    told = [leak for leak in score.leaks if leak.name == "rejected_drafts" and leak.told_by in ("rows", "server")]
+    drafts = any(leak.tokens_per_s for leak in told)  # a fleet without them rejects none
     batches = manifest.source == "sim" or (server is not None and server.running_mean >= 0)
     in_flight = score.little.L_measured / (manifest.replicas or 1)
     low, high = map(format_share, score.attainment_interval)

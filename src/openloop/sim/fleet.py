@@ -269,6 +269,8 @@ def _make_rows(
         "output_tokens": counts if tokens is None else _sums(tokens, counts),
         "requested_tokens": rows.output,
         "recomputed_tokens": rows.recomputed,
+        "drafted_tokens": np.zeros(len(rows), np.int64),
+        "accepted_draft_tokens": np.zeros(len(rows), np.int64),
         "preemptions": rows.preemptions,
         "status": make_words(rows.status, STATUSES),
         "finish_reason": pa.array(np.where(ok, "length", ""), mask=~ok),
