@@ -101,6 +101,9 @@ def test_a_tenth_better_is_worth_what_the_plan_says_with_it() -> None:
     gain = next(each for each in plan.gains if each.name.startswith("latency"))
     assert gain.replicas == faster.replicas == 23
     assert gain.worth == pytest.approx(1 - faster.cost_per_million.value / plan.cost_per_million.value)
+    assert any(
+        each.startswith("Improve first, besides the price: latency (s). A") for each in plan_report(plan).sentences
+    )
     assert [each.worth for each in plan.gains] == sorted((each.worth for each in plan.gains), reverse=True)
 
 

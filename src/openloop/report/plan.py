@@ -81,7 +81,8 @@ def _sentences(plan: CapacityPlan) -> Iterator[str]:
         )
     best = next((gain for gain in plan.gains if gain.name != PRICE), None)
     if best and best.worth > 0:
-        yield f"Improve first: {best.name}. A tenth better saves {format_share(best.worth)}."
+        besides = ", besides the price" if plan.gains[0].name == PRICE else ""
+        yield f"Improve first{besides}: {best.name}. A tenth better saves {format_share(best.worth)}."
     if plan.confirmed:
         found = plan.confirmed
         yield (
@@ -107,12 +108,12 @@ def _estimate(
 
 def _numbers(plan: CapacityPlan) -> Iterator[tuple[str, Number, str]]:
     found = plan.replicas_interval
-    otherwise = "at most" if plan.system.beyond else "the knee is exact, as typed"
-    told = f"{span(found, 'count')} by the knee's interval" if found else otherwise
+    bound = "at most" if plan.system.beyond else ""
+    told = f"{span(found, 'count')} by the knee's interval" if found else bound or "the knee is exact, as typed"
     yield f"{plan.system.unit}s", number(plan, "replicas", "count"), told
     for key, words in COSTS.items():
-        yield from _estimate(plan, words, key, "money")
-    yield from _estimate(plan, "of the knee, at the peak", "utilisation", "share")
+        yield from _estimate(plan, words, key, "money", bound)
+    yield from _estimate(plan, "of the knee, at the peak", "utilisation", "share", bound)
     if plan.needs.availability is not None:
         told = f"up {_nines(plan.available)}, asked for {_nines(plan.needs.availability)}"
         yield "too few are up, a month", Number((1 - plan.available) * HOURS * 3600, "seconds"), told
