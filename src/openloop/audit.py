@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from openloop.errors import RunError, SpecError
-from openloop.frontier import open_frontier
+from openloop.frontier import Frontier, open_frontier
 from openloop.frontier.folder import FRONTIER_FILE, read_asked
 from openloop.importers import open_any, tool_of
 from openloop.records import Run, open_run
@@ -134,10 +134,15 @@ def _of_frontier(path: Path, slo: Any) -> Audit:
     if not runs:
         raise RunError(f"{path} has no finished run: there is nothing to audit")
     whole = [run for run in runs if run.manifest.window_ns and run.manifest.window_ns[1] >= WHOLE * seconds * NS_PER_S]
+    return audit_sweep(found, whole or runs, slo)
+
+
+def audit_sweep(found: Frontier, runs: list[Run], slo: Any) -> Audit:
+    """By some of its runs, and by what it shows as a whole."""
     known: dict[str, str | None] = {"sweep": f"{len(found.points)} rates" if len(found.points) >= RATES else None}
     if found.knee.interval:
         known["interval"] = found.knee.sentence
-    audited = _of_runs(str(path), "sweep", whole or runs, slo, known)
+    audited = _of_runs(str(found.path), "sweep", runs, slo, known)
     return replace(audited, runs=sum(point.repeats for point in found.points))
 
 

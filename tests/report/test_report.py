@@ -12,9 +12,11 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
+from openloop import __version__
 from openloop.cli import cli
 from openloop.compare.decide import compare
 from openloop.errors import RunError, SpecError
+from openloop.frontier.folder import read_asked
 from openloop.records import Manifest, Run, TimedEvent
 from openloop.report.curve import STEPS, frontier_report, read_frontier_subject
 from openloop.report.figures import DRAWN, LARGEST, tail_places, token_times
@@ -82,6 +84,13 @@ def test_every_number_of_a_frontier_is_the_scorers(sweep: Path) -> None:
     assert keys[:3] == ["frontier", "tails", "cost"]
     assert "timeline" in keys
     assert "tokens-worst" in keys
+    parts: dict[str, Any] = {section.key: section.parts for section in report.sections}
+    assert {"audit", "point-money", "point-leaks"} <= parts.keys()
+    assert ("interval", report.data["knee"]["sentence"], "") in parts["audit"][0].rows
+    again = dict(parts["reproduce"][0].rows)
+    assert again["seed"] == str(read_asked(sweep).seed)
+    assert again["this report"].startswith(f"openloop report {sweep} --slo ")
+    assert again["openloop"] == __version__
 
 
 def test_words_about_a_run_are_true_of_it(fleet: Report) -> None:
