@@ -48,10 +48,7 @@ COLUMNS: Columns = {
     "tpot_s.p99": ("p99 TPOT", "seconds"),
     "e2e_s.p99": ("p99 E2E", "seconds"),
 }
-IN_DETAIL = (
-    *("latency", "gates", "timeline", "tokens", "smooth", "replicas", "classes", "disruptions"),
-    *("money", "leaks", "validity", "manifest"),
-)
+OF_ALL = ("evidence", "reproduce")  # sections of a run that the frontier has one of itself
 
 
 @dataclass(frozen=True)
@@ -344,6 +341,5 @@ def _detail(subject: FrontierSubject) -> Iterator[Section]:
     )
     yield Section("point", f"One point in detail: {name}", lead, [])
     for make in RUN_SECTIONS:
-        section = make(subject.detail)
-        if section and section.key in IN_DETAIL:
+        if make.__name__ not in OF_ALL and (section := make(subject.detail)):
             yield replace(below(section, "detail"), key=f"point-{section.key}")
