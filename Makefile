@@ -8,7 +8,7 @@ help:
 	@echo "make demo    set up, drive the built-in endpoint until its goodput collapses, score it"
 	@echo "make test    set up, with a browser, and run all tests"
 	@echo "make check   format, lint and types"
-	@echo "make bench   start-up, queues, and speed and memory of the scorer (about 5 minutes, 10 GB of disk)"
+	@echo "make bench   measure what docs/performance.md has (long; bench/all.py --quick is shorter; 10 GB of disk)"
 	@echo "make docs    write the parts of the docs that the program knows best"
 	@echo "make screenshots  take the pictures of pages in docs/ anew"
 	@echo "make format  rewrite the code as the formatter wants it"

@@ -1,4 +1,4 @@
-"""Run all benches and write what they found into docs/performance.md.
+"""Run the benches that docs/performance.md has a table of, and write what they found into it.
 
     python bench/all.py [--quick] [NAME...]
 

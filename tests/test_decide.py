@@ -100,6 +100,20 @@ def test_capacity_goes_by_goodput(measured: Path) -> None:
     assert check_numbers(decision_report(found)) > 25
 
 
+def test_a_knee_beyond_the_sweep_lets_fewer_do(tmp_path: Path) -> None:
+    sweep = write_frontier(tmp_path / "sweep", (2, 3), 60.0)
+    found = decide({"decision": "capacity", "demand": "40/s", "options": {"A": {"from": str(sweep)}}})
+    assert found.by_throughput is None
+    assert "Fewer may do: the knee lies beyond what was measured." in found.sentences
+    assert found.cases[0].replicas is not None
+    assert found.cases[0].replicas.interval is None
+    option = {"from": str(sweep), "price": "3/h"}
+    both = decide(choice(option, {**option, "price": "1/h"}, demand="40/s"))
+    assert [each for each in both.sentences if "it may do more" in each] == [
+        f"The knee of {name} lies beyond what was measured: it may do more." for name in "AB"
+    ]
+
+
 def test_two_frontiers_are_compared_for_the_demand(measured: Path) -> None:
     option = {"from": str(measured / "sweep"), "quality": "90% of 2000"}
     found = decide(choice({**option, "price": "3/h"}, {**option, "price": "1.5/h"}, demand="100/s"))

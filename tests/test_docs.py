@@ -7,15 +7,27 @@ import shutil
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
 import yaml
 
+from openloop.arrivals import Poisson
 from openloop.cli import cli
+from openloop.decide import _read_question
+from openloop.load.scenario import read_scenario
+from openloop.proxy.config import read_proxy
+from openloop.quality import read_gating
+from openloop.records import read_prices
 from openloop.score import Score
-from openloop.slo import GATES
+from openloop.sim.fleet import read_fleet, simulate_fleet
+from openloop.slo import GATES, read_slo
+from openloop.spec import read_yaml
+from openloop.tune.space import read_space
+from openloop.workload import Workload, read_source
 from tests.runs import steady_run
 
 HOME = Path(__file__).parent.parent
@@ -90,6 +102,36 @@ def test_commands_in_the_docs_run(path: Path, tmp_path: Path) -> None:
             "--slo rag" in command
         )  # asks for quality labels, which this run has not: not valid, as it should be
         assert done.returncode == (1 if unlabelled else 0), f"{command}: {done.stderr}"
+
+
+def _serve(fleet: dict[str, Any]) -> None:
+    """What is refused may be refused only when it is to run."""
+    asked = Workload.of(read_source("synthetic:prompt=20,output=5"))
+    simulate_fleet(read_fleet({"model": "8b", "gpu": "h100", **fleet}), asked, Poisson(0.2), 600.0)
+
+
+READERS: dict[str, Callable[[dict[str, Any]], object]] = {
+    "cost.md": read_prices,
+    "plan.md": _read_question,
+    "proxy.md": read_proxy,
+    "quality.md": read_gating,
+    "routing.md": _serve,
+    "simulator.md": _serve,
+    "slo.md": read_slo,
+    "tune.md": lambda block: read_space({"model": "8b", "gpu": "h100"}, block),
+    "workloads.md": lambda block: read_scenario(
+        None, {"arrivals": "poisson:rate=1", **block}, live=False
+    ).read_workload(),
+}
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_files_in_the_docs_are_taken(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "invoice.json").write_text("{}")
+    monkeypatch.chdir(tmp_path)
+    for block in re.findall(r"```yaml\n(.*?)```", path.read_text(), flags=re.DOTALL):
+        (tmp_path / "block.yaml").write_text(block)
+        READERS[path.name](read_yaml(tmp_path / "block.yaml"))
 
 
 def test_every_command_that_is_shown_can_be_given(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from openloop.errors import RunError, SpecError
-from openloop.frontier import open_frontier
+from openloop.frontier import Frontier, open_frontier
 from openloop.frontier.folder import FRONTIER_FILE, read_asked
 from openloop.importers import open_any, tool_of
 from openloop.records import Run, open_run
@@ -134,10 +134,15 @@ def _of_frontier(path: Path, slo: Any) -> Audit:
     if not runs:
         raise RunError(f"{path} has no finished run: there is nothing to audit")
     whole = [run for run in runs if run.manifest.window_ns and run.manifest.window_ns[1] >= WHOLE * seconds * NS_PER_S]
+    return audit_sweep(found, whole or runs, slo)
+
+
+def audit_sweep(found: Frontier, runs: list[Run], slo: Any) -> Audit:
+    """By some of its runs, and by what it shows as a whole."""
     known: dict[str, str | None] = {"sweep": f"{len(found.points)} rates" if len(found.points) >= RATES else None}
     if found.knee.interval:
         known["interval"] = found.knee.sentence
-    audited = _of_runs(str(path), "sweep", whole or runs, slo, known)
+    audited = _of_runs(str(found.path), "sweep", runs, slo, known)
     return replace(audited, runs=sum(point.repeats for point in found.points))
 
 
@@ -214,7 +219,8 @@ def _told(run: Run, score: Score | None) -> dict[str, str | None]:
 def _scored(run: Run, score: Score) -> dict[str, str | None]:
     manifest, lag, quality, server = run.manifest, score.client_lag_s, score.quality, score.server
     labelled = quality is not None and quality.judged > 0 and "quality" in score.gates
-    drafts = any(leak.name == "rejected_drafts" and leak.told_by in ("rows", "server") for leak in score.leaks)
+    told = [leak for leak in score.leaks if leak.name == "rejected_drafts" and leak.told_by in ("rows", "server")]
+    drafts = any(leak.tokens_per_s for leak in told)  # a fleet without them rejects none
     batches = manifest.source == "sim" or (server is not None and server.running_mean >= 0)
     in_flight = score.little.L_measured / (manifest.replicas or 1)
     low, high = map(format_share, score.attainment_interval)

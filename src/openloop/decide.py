@@ -226,7 +226,7 @@ def _planned(
         rate = plan.peak_rate / count
         plan = replace(plan, raw=naive.raw, raw_rate_each=rate, raw_cost_per_hour=naive.raw_cost_per_hour)
     best, worst = (planned(quality.ends[end], system.knees.ends[end]) for end in (2, 0))
-    measured = quality.interval is not None or system.knee_interval is not None
+    measured = quality.interval is not None or (system.knee_interval is not None and not system.beyond)
     size = Estimate.spanning([float(found.replicas) for found in (best, plan, worst)], measured)
     bill = None if price is None else size.times(price * HOURS)
     cost = None if price is None else size.times(price / 3600 / needs.demand)
@@ -311,8 +311,9 @@ def _capacity(asked: _Question, case: KnownOption, gaps: tuple[Unmeasured, ...])
     if plan is None:
         raise SpecError(f"{case.name}: how many replicas needs a knee: give from a frontier, or knee")
     by_raw = None if plan.raw is None else int(plan.raw.value)
+    most = "at most " if plan.system.beyond else ""
     sentences = [
-        f"The demand of {asked.demand} needs {plan.replicas} {plan.system.unit}s, each at "
+        f"The demand of {asked.demand} needs {most}{plan.replicas} {plan.system.unit}s, each at "
         f"{100 * plan.utilisation.value:.0f}% of what it serves in time."
     ]
     if case.attainment and case.attainment.value < 1:
@@ -348,6 +349,8 @@ def _capacity(asked: _Question, case: KnownOption, gaps: tuple[Unmeasured, ...])
 
 
 def _how_sure(count: Estimate | None, plan: CapacityPlan) -> str:
+    if plan.system.beyond:
+        return "Fewer may do: the knee lies beyond what was measured."
     if count is None or count.interval is None:
         return "How sure that is cannot be said: the knee was typed."
     low, high = count.interval
@@ -388,6 +391,11 @@ def _choice(asked: _Question, a: KnownOption, b: KnownOption, gaps: tuple[Unmeas
         sentences.append(f"The change costs {asked.one_time:,.0f}, which is back after {payback:.1f} months.")
     if not money:
         sentences.append("What it saves is not known: give both a price.")
+    sentences += [
+        f"The knee of {case.name} lies beyond what was measured: it may do more."
+        for case in (a, b)
+        if case.plan and case.plan.system.beyond
+    ]
     return Decision(
         decision=asked.decision,
         question=f"{a.name} or {b.name}?",

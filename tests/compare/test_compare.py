@@ -115,6 +115,12 @@ def test_every_difference_in_the_manifests_is_named() -> None:
     ):
         assert what in told
     assert not ol.compare(queue(seed=1), queue(seed=2)).warnings
+    drawn = [queue(seed=seed, workload="w", lengths=f"prompt {seed}0 tokens; words of 2") for seed in (1, 2)]
+    assert not ol.compare(drawn[0], drawn[1]).warnings  # by chance
+    changed = queue(seed=1, workload="w", lengths="prompt 20 tokens; words of 2")
+    assert "lengths: prompt 10 tokens; words of 2 and prompt 20" in " ".join(ol.compare(drawn[0], changed).warnings)
+    other = queue(seed=2, workload="w", lengths="prompt 20 tokens; words of 3")
+    assert "lengths: words of 2 and words of 3" in " ".join(ol.compare(drawn[0], other).warnings)
     a, b = (queue(engine_flags=f'{{"listen": "{"a" * 99}", "routing": "{routing}"}}') for routing in ("x", "y"))
     assert ol.compare(a, b).warnings == ("they differ in engine flags: routing x and routing y",)
     short = ol.compare(queue(seconds=2.0), queue(seconds=2.0, seed=1))

@@ -101,6 +101,9 @@ def test_a_tenth_better_is_worth_what_the_plan_says_with_it() -> None:
     gain = next(each for each in plan.gains if each.name.startswith("latency"))
     assert gain.replicas == faster.replicas == 23
     assert gain.worth == pytest.approx(1 - faster.cost_per_million.value / plan.cost_per_million.value)
+    assert any(
+        each.startswith("Improve first, besides the price: latency (s). A") for each in plan_report(plan).sentences
+    )
     assert [each.worth for each in plan.gains] == sorted((each.worth for each in plan.gains), reverse=True)
 
 
@@ -162,6 +165,14 @@ def test_a_knee_beyond_the_sweep_is_planned_by_what_is_shown(sweep: Path) -> Non
     found = frontier_system(open_frontier(sweep, "e2e<=1h"))
     assert found.knee <= 12
     assert "beyond" in found.notes[0]
+    plan = make_plan(found, Needs(100.0, price=3.0))
+    assert plan.raw is None  # nothing shows that fewer would miss the SLO
+    assert plan.replicas_interval is None
+    assert not any("knee" in gain.name for gain in plan.gains)
+    report = plan_report(plan)
+    assert report.headline.endswith(", or fewer: the knee was not reached")
+    assert any(sentence.startswith("The knee lies beyond ") for sentence in report.sentences)
+    assert "miss" not in " ".join(report.sentences)
 
 
 def test_a_modelled_fleet_is_planned_and_its_size_confirmed(tmp_path: Path) -> None:

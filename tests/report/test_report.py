@@ -12,11 +12,13 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
+from openloop import __version__
 from openloop.cli import cli
 from openloop.compare.decide import compare
 from openloop.errors import RunError, SpecError
+from openloop.frontier.folder import read_asked
 from openloop.records import Manifest, Run, TimedEvent
-from openloop.report.curve import frontier_report, read_frontier_subject
+from openloop.report.curve import STEPS, frontier_report, read_frontier_subject
 from openloop.report.figures import DRAWN, LARGEST, tail_places, token_times
 from openloop.report.html import page
 from openloop.report.markdown import markdown
@@ -85,6 +87,13 @@ def test_every_number_of_a_frontier_is_the_scorers(sweep: Path) -> None:
     assert {"errors", "passes quality", "cached", "busy", "cost per accepted"} <= set(further.header)
     assert "timeline" in keys
     assert "tokens-worst" in keys
+    parts: dict[str, Any] = {section.key: section.parts for section in report.sections}
+    assert {"audit", "point-money", "point-leaks"} <= parts.keys()
+    assert ("interval", report.data["knee"]["sentence"], "") in parts["audit"][0].rows
+    again = dict(parts["reproduce"][0].rows)
+    assert again["seed"] == str(read_asked(sweep).seed)
+    assert again["this report"].startswith(f"openloop report {sweep} --slo ")
+    assert again["openloop"] == __version__
 
 
 def test_words_about_a_run_are_true_of_it(fleet: Report) -> None:
@@ -108,6 +117,8 @@ def test_words_about_a_run_are_true_of_it(fleet: Report) -> None:
         assert ("events" in figure.note) == bool(told)
     assert "stands out was not judged: that takes 3 replicas" in page(few)
     assert "r2 stands out" in page(fleet)
+    (panel,) = next(figure for figure in fleet.figures if figure.key == "replicas").panels
+    assert {mark.name: mark.color for mark in panel.marks} == STEPS  # as in the tails of a frontier
     rows = [row(i, i / 20, (0.1, 0.2), replica=f"r{i % 3}") for i in range(200)]
     alike = Run.of(Manifest(source="test", slo="ttft<=1s"), [batch(rows)])
     assert "No replica stands out." in page(run_report(read_run_subject(alike)))

@@ -138,6 +138,14 @@ def run(rate: float, seconds: float = 120.0, **more: Any) -> ol.Run:
     return simulate_fleet(chosen, asked, Poisson(rate), seconds, 1, read_slo("ttft<=1s"))
 
 
+def test_what_was_asked_is_in_the_manifest() -> None:
+    found = run(2.0, 60.0)
+    assert found.manifest.lengths is not None
+    prompts = [row["prompt_tokens"] for row in found.head(1000)]
+    assert found.manifest.lengths.startswith(f"prompt mean {np.mean(prompts):.0f} (p10 ")
+    assert found.manifest.lengths.endswith("), output 150 tokens")
+
+
 def test_a_crash_is_in_the_manifest_and_in_the_rows() -> None:
     found = run(8.0, replicas=2, events=["crash:at=40s,replica=1,restart=20s"], client={"retry": "2"})
     found.validate()

@@ -22,8 +22,14 @@ PLAIN = "synthetic:prompt=100,output=20"
 
 
 def run_of(quality: str, most: int, source: str = PLAIN, rate: float = 5.0, seconds: float = 60.0, **more: Any) -> Any:
-    fleet = read_fleet({**FLEET, "quality": quality, "client": {"repair": str(most), **more.pop("client", {})}, **more})
+    fleet = read_fleet({**FLEET, "quality": quality, "client": {"repair": most, **more.pop("client", {})}, **more})
     return simulate_fleet(fleet, Workload.of(read_source(source)), Poisson(rate), seconds, 3)
+
+
+def test_how_often_may_be_a_number() -> None:
+    fleet = read_fleet({**FLEET, "quality": SELDOM, "client": {"retry": 1, "hedge": "p95", "repair": 2}})
+    assert fleet.client is not None
+    assert fleet.client.persistence() == "retry:most=1; hedge:after=p95; repair:most=2"
 
 
 def rows_of(run: Any) -> list[dict[str, Any]]:

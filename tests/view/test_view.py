@@ -15,9 +15,11 @@ from click.testing import CliRunner
 
 from openloop.cli import cli
 from openloop.errors import RunError, SpecError
-from openloop.records import Manifest, Now, RunWriter, forget_now, read_now, write_now
+from openloop.frontier import open_frontier
+from openloop.records import Manifest, Now, Run, RunWriter, forget_now, read_now, write_now
 from openloop.records.tail import Tail
-from openloop.score import score
+from openloop.score import judged, score
+from openloop.score.streams import read_streams
 from openloop.view import ViewServer
 from openloop.view.live import live_report
 from openloop.view.shelf import Shelf, entries
@@ -90,6 +92,28 @@ def test_a_frontier_is_scored_again_too(server: ViewServer) -> None:
         for slo in ("tpot<=35ms", "tpot<=80ms")
     ]
     assert told[0] < told[1]
+
+
+def test_a_frontier_is_judged_again_from_what_is_known(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shelf = Shelf(folder)
+    entry = shelf.find("front")
+    shelf.frontier(entry, "tpot<=35ms")
+    read: list[str] = []
+
+    def noted(run: Run, *more: Any) -> Any:
+        read.append(Path(run.path or "").name)
+        return read_streams(run, *more)
+
+    monkeypatch.setattr(judged, "read_streams", noted)
+    found = shelf.frontier(entry, "tpot<=80ms")
+    assert read == [Path(str(found.detail.run.path)).name if found.detail else ""]  # the one in detail, and no other
+    wanted = open_frontier(folder / "front", "tpot<=80ms")
+    assert found.frontier.knee == wanted.knee
+    assert [point.scores for point in found.frontier.points] == [point.scores for point in wanted.points]
+    (folder / "front" / "points" / "3-1" / "run.json").touch()
+    read.clear()
+    shelf.frontier(entry, "tpot<=70ms")
+    assert "3-1" in read
 
 
 def test_an_slo_by_class_is_changed_as_it_is_shown(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from openloop.records import Run
 from openloop.score import Percentiles, Score
 from openloop.score.judged import judge_run
 from openloop.score.quantiles import Sample, independent_hits, percentiles, pooled, wilson
+from openloop.score.scope import JudgedRun
 from openloop.score.scorer import score_judged
 from openloop.slo import Objectives
 from openloop.units import NS_PER_S, to_ns
@@ -97,7 +98,13 @@ class Point:
     scores: tuple[Score, ...] = field(repr=False)  # by run
 
 
-def read_trial(run: Run, objectives: Objectives, target: float, warm_up_s: float | None = None) -> PointRun:
+def read_trial(
+    run: Run,
+    objectives: Objectives,
+    target: float,
+    warm_up_s: float | None = None,
+    judge: Callable[[Run, Objectives], JudgedRun] = judge_run,
+) -> PointRun:
     """Score what came after the warm-up of a run, by default as long as it seems to be; `target` is the share that its
     slack is about."""
     flow = flow_of(run)
@@ -105,7 +112,7 @@ def read_trial(run: Run, objectives: Objectives, target: float, warm_up_s: float
     end_s = window[1] / NS_PER_S
     warm_s = settled_from(run, flow, end_s) if warm_up_s is None else warm_up_s
     late = replace(run, manifest=msgspec.structs.replace(run.manifest, window_ns=(to_ns(warm_s), window[1])))
-    judged = judge_run(late, objectives)
+    judged = judge(late, objectives)
     scope = judged.whole
     stopped_s = judged.stopped_ns / NS_PER_S
     labels = scope.deliveries.quality

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from openloop.arrays import Ints
 from openloop.arrivals import Arrivals, Constant
 from openloop.errors import SpecError
 from openloop.load.address import Place
@@ -64,11 +63,10 @@ def manifest_of(load: Load, demand: Demand, end_ns: int) -> Manifest:
             "arrivals_dispersion": load.arrivals.dispersion(seconds),
             "offered_rps": load.arrivals.expected(seconds) / seconds,
         }
-    prompts, outputs = demand.prompt_tokens, demand.output_tokens
     facts |= {
         "seed": load.seed,
         "workload": str(load.workload),
-        "lengths": f"prompt {_spread(prompts)}, output {_spread(outputs)} tokens{_made_of(load.words)}",
+        "lengths": demand.lengths + _made_of(load.words),
         "retry_policy": "; ".join(str(each) for each in (load.retry, load.hedge, load.repair) if each) or None,
         "quality_gate": str(load.gating) if load.gating else None,
         "replicas": len(load.sites) if len(load.sites) > 1 else None,
@@ -118,8 +116,3 @@ def _made_of(words: Words | None) -> str:
     if (scale.per_word, scale.overhead) == (1.0, 0.0):
         return ""
     return f"; a prompt is words of {scale.per_word:.4g} tokens and {scale.overhead:.3g} more"
-
-
-def _spread(tokens: Ints) -> str:
-    low, mid, high = np.percentile(tokens, [10, 50, 90])
-    return f"mean {tokens.mean():.0f} (p10 {low:.0f}, p50 {mid:.0f}, p90 {high:.0f})" if low < high else f"{mid:.0f}"

@@ -164,9 +164,10 @@ def make_plan(system: System, needs: Needs) -> CapacityPlan:
     trusted = 0 if needs.by == "low" else 1
     size = sizes[trusted]
     raw: list[int] = []
-    if system.capacity is not None:
+    if system.capacity is not None and not system.beyond:
         raw = [_size(each, needs).replicas for each in Estimate(system.capacity, system.capacity_interval).ends]
-    measured, raw_measured = system.knee_interval is not None, system.capacity_interval is not None
+    measured = system.knee_interval is not None and not system.beyond
+    raw_measured = system.capacity_interval is not None
     replicas, rate_each = size.replicas, needs.demand * needs.peak / size.replicas
     attainment = _attainment(system, needs, replicas)
     latency = system.latency_at(rate_each)
@@ -307,6 +308,8 @@ class _Money:
     def busy(self, replicas: float) -> Estimate | None:
         if self.needs.utilisation is not None:
             return Estimate(self.needs.utilisation)
+        if self.system.beyond:
+            return None
         low, most, high = self.most
         share = self.needs.demand / replicas
         return Estimate(share / most, (share / high, share / low) if low < high else None)
@@ -369,7 +372,7 @@ def _levers(system: System, needs: Needs) -> Iterator[tuple[str, float, float, S
         yield "latency (s)", system.latency_s, system.latency_s * less, _scaled(quicker, 1 / less), needs
         larger = replace(system, in_flight=system.in_flight * more)
         yield "in flight per replica", system.in_flight, system.in_flight * more, _scaled(larger, more), needs
-    else:
+    elif not system.beyond:
         yield "knee (rate of a replica)", system.knee, system.knee * more, _scaled(system, more), needs
     if needs.price:
         yield PRICE, needs.price, needs.price * less, system, replace(needs, price=needs.price * less)

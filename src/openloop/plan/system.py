@@ -59,6 +59,7 @@ class System:
     source: str
     knee: float  # the largest rate at which it keeps its SLO
     knee_interval: Interval | None = None
+    beyond: bool = False  # no rate that was measured missed the SLO: the knee is at least that
     target: float | None = None  # attainment at the knee
     slo: str | None = None
     capacity: float | None = None  # what it completes at most, accepted or not
@@ -156,6 +157,7 @@ def frontier_system(found: Frontier) -> System:
         knee_interval=(interval[0] * each, interval[1] * each),
         target=found.knee.target,
         slo=found.slo,
+        beyond=found.knee.rate is None,
         capacity=most / count,
         capacity_interval=(most * (1 - margin) / count, most * (1 + margin) / count),
         in_flight=None if fleet is None or fleet.groups else float(fleet.max_sequences),
@@ -175,7 +177,9 @@ def _knee(found: Frontier) -> tuple[float, Interval, tuple[str, ...]]:
     if knee.rate is not None and knee.interval is not None:
         return knee.rate, knee.interval, ()
     if knee.above is not None and knee.above > 0:
-        note = f"the knee lies beyond {format_rate(knee.above)}, as far as was measured: fewer replicas may do"
+        note = (
+            f"the knee lies beyond {format_rate(knee.above)}, as far as was measured: fewer may do, sweep higher rates"
+        )
         return knee.above, (knee.above, knee.above), (note,)
     points = [point for point in found.points if point.usable]
     if not points:

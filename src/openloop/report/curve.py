@@ -9,10 +9,11 @@ import msgspec
 import numpy as np
 
 from openloop.arrays import Floats
+from openloop.audit import audit_sweep
 from openloop.errors import SpecError
 from openloop.frontier import Frontier, Point, open_frontier
 from openloop.frontier.folder import read_asked
-from openloop.records import open_run
+from openloop.records import Manifest, open_run
 from openloop.report.figures import WAITS, gate_rules
 from openloop.report.marks import Axis, Curve, Figure, Mark, Panel, Rule, Stretch, Unit
 from openloop.report.page import (
@@ -30,7 +31,7 @@ from openloop.report.page import (
     span,
     written,
 )
-from openloop.report.run import LATENCIES, RUN_SECTIONS, RunSubject, read_run_subject
+from openloop.report.run import LATENCIES, RUN_SECTIONS, RunSubject, how, missing, read_run_subject
 from openloop.slo import Objectives, read_slo
 from openloop.units import format_money, format_rate, format_seconds, format_share, to_ns
 
@@ -57,10 +58,7 @@ FURTHER: Columns = {
     "utilisation": ("busy", "share"),
     "cost_per_accepted": ("cost per accepted", "money"),
 }
-IN_DETAIL = (
-    *("latency", "gates", "timeline", "tokens", "smooth", "replicas", "classes", "disruptions"),
-    *("validity", "manifest"),
-)
+OF_ALL = ("evidence", "reproduce")  # sections of a run that the frontier has one of itself
 
 
 @dataclass(frozen=True)
@@ -325,17 +323,30 @@ def evidence(subject: FrontierSubject) -> Section | None:
     return Section("evidence", "Can it be believed?", lead, parts)
 
 
+def audited(subject: FrontierSubject) -> Section | None:
+    if subject.detail is None:
+        return None
+    found = audit_sweep(subject.frontier, [subject.detail.run], subject.objectives)
+    told = missing(found, "the sweep and its point below")
+    return replace(told, key="audit", footnote="openloop audit goes by all runs up to the knee.")
+
+
 def again(subject: FrontierSubject) -> Section | None:
     path = subject.frontier.path
     if path is None:
         return None
-    asked = msgspec.to_builtins(read_asked(Path(path)))
-    rows = [(name, written(value)) for name, value in asked.items() if value]
+    asked = read_asked(Path(path))
+    facts = subject.detail.run.manifest if subject.detail else Manifest(source=asked.source)
+    told = msgspec.to_builtins(asked)
+    rows = [(name, written(value)) for name, value in told.items() if value and name not in ("seed", "version")]
     lead = "What was asked for, as it stands in frontier.json; the same seed gives the same schedules and requests."
-    return Section("reproduce", "Do it again", lead, [Table(("key", "value"), rows)], folded=True)
+    parts = [how(facts, asked.seed, path, subject.objectives), Table(("key", "value"), rows)]
+    return Section("reproduce", "Do it again", lead, parts, folded=True)
 
 
-FRONTIER_SECTIONS: tuple[Callable[[FrontierSubject], Section | None], ...] = (curve, tails, cost, evidence, again)
+FRONTIER_SECTIONS: tuple[Callable[[FrontierSubject], Section | None], ...] = (
+    *(curve, tails, cost, evidence, audited, again),
+)
 
 
 def _detail(subject: FrontierSubject) -> Iterator[Section]:
@@ -349,6 +360,5 @@ def _detail(subject: FrontierSubject) -> Iterator[Section]:
     )
     yield Section("point", f"One point in detail: {name}", lead, [])
     for make in RUN_SECTIONS:
-        section = make(subject.detail)
-        if section and section.key in IN_DETAIL:
+        if make.__name__ not in OF_ALL and (section := make(subject.detail)):
             yield replace(below(section, "detail"), key=f"point-{section.key}")

@@ -143,7 +143,7 @@ def leaks_figure(score: Score) -> Figure:
         Axis("share of the work", "share", low=0.0, high=1.0),
         [leak.name.replace("_", " ") for leak in known],
         bars,
-        "Work is tokens computed: prompts, answers, drafts and what was computed again.",
+        "Work is tokens of answers, rejected drafts and what was computed again; reading prompts is not in it.",
     )
 
 
@@ -167,7 +167,7 @@ def replicas_figure(score: Score) -> Figure:
     names = sorted(found, key=lambda name: -found[name].p99)[:MOST_NAMES]
     places = np.arange(len(names), dtype=float)
     marks = []
-    for step, color in (("p50", "sky"), ("p95", "blue"), ("p99", "red")):
+    for step, color in (("p50", "grey"), ("p95", "blue"), ("p99", "red")):
         x = np.array([getattr(found[name], step) for name in names])
         few = np.array([found[name].n < LEAST[step] for name in names], np.bool_)
         keys = [f"by.replica.{name}.{field}.{step}" for name in names]

@@ -8,7 +8,7 @@ from openloop.plan.formulas import some_up
 from openloop.plan.make import HOURS, PRICE, Cache, CapacityPlan
 from openloop.plan.system import Estimate
 from openloop.report.marks import Axis, Bars, Curve, Figure, Mark, Panel, Rule, Unit, names_figure
-from openloop.report.page import Cell, Number, Part, Report, Section, Table, capital, number, numbers, span
+from openloop.report.page import Cell, Number, Report, Section, Table, capital, number, numbers, span
 from openloop.terms import read_term
 from openloop.units import format_money, format_rate, format_seconds, format_share
 
@@ -44,14 +44,17 @@ def _headline(plan: CapacityPlan) -> str:
     told = f" for {format_money(cost.value)} an hour" if cost else ""
     raw = plan.raw
     instead = f", not the {raw.value:,.0f} of raw capacity" if raw and raw.value < plan.replicas else ""
+    if plan.system.beyond:
+        instead = ", or fewer: the knee was not reached"
     return f"Deploy {_replicas(plan, plan.replicas)}{told}{instead}"
 
 
 def _sentences(plan: CapacityPlan) -> Iterator[str]:
     needs, system = plan.needs, plan.system
+    kept = "at which it was seen to keep" if system.beyond else "up to which it keeps"
     yield (
         f"{format_rate(plan.peak_rate)} at the peak are {format_rate(plan.rate_each)} for each {system.unit}, "
-        f"{format_share(plan.utilisation.value)} of the {format_rate(plan.knee)} up to which it keeps its promise"
+        f"{format_share(plan.utilisation.value)} of the {format_rate(plan.knee)} {kept} its promise"
         f"{f' (with warmer caches, {format_rate(system.knee)})' if plan.knee < system.knee * 0.999 else ''}."
     )
     if (each := system.requests_per_user) > 1:
@@ -84,13 +87,15 @@ def _sentences(plan: CapacityPlan) -> Iterator[str]:
         )
     best = next((gain for gain in plan.gains if gain.name != PRICE), None)
     if best and best.worth > 0:
-        yield f"Improve first: {best.name}. A tenth better saves {format_share(best.worth)}."
+        besides = ", besides the price" if plan.gains[0].name == PRICE else ""
+        yield f"Improve first{besides}: {best.name}. A tenth better saves {format_share(best.worth)}."
     if plan.confirmed:
         found = plan.confirmed
         yield (
             f"Simulated at the peak, {_replicas(plan, found.replicas)} accept {format_share(found.attainment)} "
             f"of requests ({span(found.attainment_interval, 'share')})."
         )
+    yield from (f"{capital(note)}." for note in plan.notes)
 
 
 def _nines(share: float) -> str:
@@ -109,11 +114,12 @@ def _estimate(
 
 def _numbers(plan: CapacityPlan) -> Iterator[tuple[str, Number, str]]:
     found = plan.replicas_interval
-    told = f"{span(found, 'count')} by the knee's interval" if found else "the knee is exact, as typed"
+    bound = "at most" if plan.system.beyond else ""
+    told = f"{span(found, 'count')} by the knee's interval" if found else bound or "the knee is exact, as typed"
     yield f"{plan.system.unit}s", number(plan, "replicas", "count"), told
     for key, words in COSTS.items():
-        yield from _estimate(plan, words, key, "money")
-    yield from _estimate(plan, "of the knee, at the peak", "utilisation", "share")
+        yield from _estimate(plan, words, key, "money", bound)
+    yield from _estimate(plan, "of the knee, at the peak", "utilisation", "share", bound)
     if plan.needs.availability is not None:
         told = f"up {_nines(plan.available)}, asked for {_nines(plan.needs.availability)}"
         yield "too few are up, a month", Number((1 - plan.available) * HOURS * 3600, "seconds"), told
@@ -145,13 +151,19 @@ def size(plan: CapacityPlan) -> Section | None:
         "Each step asks for at least as many as the one above it.",
     )
     rows += _estimate(plan, "by raw capacity", "raw", "count", "as typed")
-    knee = _rate(plan.system.knee, plan.system.knee_interval)
-    lead = f"A {plan.system.unit} keeps its promise up to {knee}. Beyond that it is busy, but not useful."
+    lead = f"A {plan.system.unit} keeps its promise up to {_knee(plan)}. Beyond that it is busy, but not useful."
+    if plan.system.beyond:
+        lead = f"A {plan.system.unit} keeps its promise up to {_knee(plan)}: no rate that was measured is beyond it."
     note = (
         "Replicas = peak (1 + headroom) / knee, rounded up; then as many more as may be down, or as it takes for that "
         "many to be up with the availability asked for (binomial: machines fail independently)."
     )
     return Section("size", "How many", lead, [figure, Table(("", f"{plan.system.unit}s", ""), rows)], note)
+
+
+def _knee(plan: CapacityPlan) -> str:
+    system = plan.system
+    return f"{format_rate(system.knee)} or more" if system.beyond else _rate(system.knee, system.knee_interval)
 
 
 def _rate(value: float, interval: tuple[float, float] | None) -> str:
@@ -362,17 +374,19 @@ def basis(plan: CapacityPlan) -> Section | None:
     """What it rests on."""
     system, needs = plan.system, plan.needs
     facts = {
-        f"one {system.unit} does": _rate(system.knee, system.knee_interval),
+        f"one {system.unit} does": _knee(plan),
         "by": system.source,
         "SLO": system.slo or "as typed: whatever the knee was found with",
-        "raw capacity": "-" if system.capacity is None else _rate(system.capacity, system.capacity_interval),
+        "raw capacity": "-"
+        if system.capacity is None or system.beyond
+        else _rate(system.capacity, system.capacity_interval),
         "demand": f"{format_rate(needs.demand)} on average, {needs.peak:.3g} times that at the peak",
         "price": "-" if needs.price is None else f"{format_money(needs.price)} per {system.unit} and hour",
         "sized by": f"the {'lower end' if needs.by == 'low' else 'middle'} of the knee's interval",
     }
     rows = [[name, value] for name, value in facts.items()]
-    parts: list[Part] = [Table(("", ""), rows), *(f"{capital(note)}." for note in plan.notes)]
-    return Section("basis", "What it rests on", "Typed numbers have no interval; measured ones do.", parts)
+    table = Table(("", ""), rows)
+    return Section("basis", "What it rests on", "Typed numbers have no interval; measured ones do.", [table])
 
 
 PLAN_SECTIONS: tuple[Callable[[CapacityPlan], Section | None], ...] = (

@@ -8,9 +8,9 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from openloop.audit import audit
+from openloop.audit import Audit, audit
 from openloop.errors import SpecError
-from openloop.records import Run
+from openloop.records import Manifest, Run
 from openloop.report.figures import (
     TOKEN_RATES,
     WAITS,
@@ -369,13 +369,16 @@ def leaks(subject: RunSubject) -> Section | None:
 
 
 def evidence(subject: RunSubject) -> Section | None:
-    found = audit(subject.run, subject.objectives)
+    return missing(audit(subject.run, subject.objectives), "the run")
+
+
+def missing(found: Audit, where: str) -> Section:
     facts = [(fact.name, fact.found or "missing", "" if fact.found else fact.why) for fact in found.facts]
     claims = [(claim.claim, "could be" if claim.supported else "no", ", ".join(claim.lacks)) for claim in found.claims]
     return Section(
         "evidence",
         "What is missing before this is evidence",
-        f"{len(found.missing)} of {len(found.facts)} facts that a reader needs are not in the run.",
+        f"{len(found.missing)} of {len(found.facts)} facts that a reader needs are not in {where}.",
         [
             Table(("fact", "found", "why it matters"), facts),
             Table(("claim", "supported by these data", "lacks"), claims),
@@ -422,18 +425,22 @@ def manifest(subject: RunSubject) -> Section | None:
 
 
 def reproduce(subject: RunSubject) -> Section | None:
-    facts, objectives = subject.run.manifest, subject.objectives
-    command = ["openloop", "report", str(subject.run.path or "run/")]
+    facts = subject.run.manifest
+    table = how(facts, facts.seed, str(subject.run.path or "run/"), subject.objectives)
+    return Section("reproduce", "Do it again", "The same seed gives the same schedule and the same requests.", [table])
+
+
+def how(facts: Manifest, seed: int | None, path: str, objectives: Objectives) -> Table:
+    command = ["openloop", "report", path]
     if not objectives.classes:  # else it is a file, and nobody knows which
         command += ["--slo", str(objectives)]
     rows = [
         ("command", shlex.join(facts.command) if facts.command else "not recorded"),
-        ("seed", "not recorded" if facts.seed is None else str(facts.seed)),
+        ("seed", "not recorded" if seed is None else str(seed)),
         ("openloop", facts.openloop_version or "not recorded"),
         ("this report", shlex.join(command)),
     ]
-    lead = "The same seed gives the same schedule and the same requests."
-    return Section("reproduce", "Do it again", lead, [Table(("", ""), rows)])
+    return Table(("", ""), rows)
 
 
 RUN_SECTIONS: tuple[Callable[[RunSubject], Section | None], ...] = (

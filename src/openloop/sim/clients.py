@@ -18,9 +18,9 @@ class Client(Strict, frozen=True):
 
     timeout: str | None = None  # an attempt is given up after this
     patience: str | None = None  # a user who has no token by then leaves for good
-    retry: str | None = None
+    retry: str | int | None = None
     hedge: str | None = None
-    repair: str | None = None  # of answers that fail the fleet's quality
+    repair: str | int | None = None  # of answers that fail the fleet's quality
 
     @property
     def asks_only(self) -> bool:
@@ -29,8 +29,7 @@ class Client(Strict, frozen=True):
 
     def persistence(self) -> str | None:
         """In a word, for the manifest."""
-        repair = self.repairs()
-        return "; ".join(filter(None, (self.retry, self.hedge, str(repair) if repair else None))) or None
+        return "; ".join(str(each) for each in (self.retries(), self.hedges(), self.repairs()) if each) or None
 
     def repairs(self) -> Repair | None:
         return None if self.repair is None else read_repair(str(self.repair))

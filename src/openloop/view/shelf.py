@@ -6,6 +6,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -23,12 +24,15 @@ from openloop.report.compare_page import Subject, comparison_report
 from openloop.report.curve import FrontierSubject, frontier_headline, frontier_report, frontier_subject
 from openloop.report.page import Report
 from openloop.report.run import RunSubject, read_run_subject, run_headline, run_report
+from openloop.score.judged import judge_run
+from openloop.score.scope import JudgedRun
 from openloop.slo import Objectives, parse_objectives, read_slo
 from openloop.view.live import live_report
 
 DEEPEST = 6
 MOST_ENTRIES = 2000
 KEPT_BYTES = 2_000_000_000  # of runs in memory
+JUDGED_BYTES = 350  # of a row, where what is known of it is kept as well
 KEPT_SUBJECTS = 6
 ALIVE_S = 10.0  # a run that nobody wrote to for so long is not going on
 
@@ -111,6 +115,7 @@ class Shelf:
         self.root = root.resolve()
         self._lock, self._scoring = threading.RLock(), threading.Lock()
         self._runs: OrderedDict[str, tuple[tuple[float, ...], Run, int]] = OrderedDict()
+        self._judged: dict[str, tuple[tuple[float, ...], JudgedRun]] = {}  # points of frontiers, as of late
         self._kept: OrderedDict[tuple[Any, ...], tuple[tuple[float, ...], Subject]] = OrderedDict()
         self._cards: dict[str, tuple[tuple[float, ...], dict[str, Any]]] = {}
         self._tails: dict[str, Tail] = {}
@@ -200,11 +205,20 @@ class Shelf:
             trials = {}
             for key, where in trials_in(entry.path):
                 inner = Entry(where.relative_to(self.root).as_posix(), "run", where)
-                trials[key] = read_trial(self._open(inner, inner.stamp), objectives, asked.target)
+                run, judge = self._open(inner, inner.stamp), partial(self._judge, inner)
+                trials[key] = read_trial(run, objectives, asked.target, judge=judge)
             found = make_frontier(asked, str(objectives), trials, str(entry.path))
             return frontier_subject(found, objectives, point, request)
 
         return self._keep(entry, (slo and str(slo), point, request), read)
+
+    def _judge(self, entry: Entry, run: Run, objectives: Objectives) -> JudgedRun:
+        """From what is known since it was last held against something, if its rows are kept as well."""
+        stamp, before = self._judged.get(entry.name, (None, None))
+        found = judge_run(run, objectives, before=before if stamp == entry.stamp else None)
+        if entry.name in self._runs:
+            self._judged[entry.name] = entry.stamp, found
+        return found
 
     def _keep(self, entry: Entry, asked: tuple[Any, ...], read: Callable[[], S]) -> S:
         """What was asked for lately is not worked out again, unless its folder has changed."""
@@ -229,9 +243,10 @@ class Shelf:
             return run
         batches: list[pa.RecordBatch] = list(run.batches())
         run = replace(run, source=MemorySource(batches))
-        self._runs[entry.name] = stamp, run, sum(batch.nbytes for batch in batches)
+        size = sum(batch.nbytes for batch in batches) + JUDGED_BYTES * run.num_rows
+        self._runs[entry.name] = stamp, run, size
         while sum(size for *_, size in self._runs.values()) > KEPT_BYTES:
-            self._runs.popitem(last=False)
+            self._judged.pop(self._runs.popitem(last=False)[0], None)
         return run
 
     def report(

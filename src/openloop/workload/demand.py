@@ -92,6 +92,12 @@ class Demand:
         return np.add.reduceat(np.append(self.pieces.tokens, 0), self.pieces.starts[:-1]) if len(self) else _none(0)
 
     @property
+    def lengths(self) -> str:
+        """For the manifest: what prompts and answers are made of, in a few numbers."""
+        prompt, output = (_spread(each) for each in (self.prompt_tokens, self.output_tokens))
+        return f"prompt {prompt}, output {output} tokens" if len(self) else "no requests"
+
+    @property
     def with_answers(self) -> bool:
         """Whether a prompt repeats what was answered before."""
         return self.after is not None and bool(np.any(self.after >= 0))
@@ -120,6 +126,11 @@ class Demand:
         if answer is not None:
             answer = np.where(answer < 0, -1, name(answer, np.arange(len(self))))
         return replace(self, pieces=replace(pieces, identity=name(pieces.identity, pieces.owner)), answer=answer)
+
+
+def _spread(tokens: Ints) -> str:
+    low, mid, high = np.percentile(tokens, [10, 50, 90]) if len(tokens) else (0, 0, 0)
+    return f"mean {tokens.mean():.0f} (p10 {low:.0f}, p50 {mid:.0f}, p90 {high:.0f})" if low < high else f"{mid:.0f}"
 
 
 def one_after_the_other(first: Demand, second: Demand) -> Demand:
