@@ -284,6 +284,38 @@ def test_vllm_without_details_tells_whole_answers_or_nothing(tmp_path: Path) -> 
         open_any(tmp_path / "totals.json")
 
 
+@pytest.mark.parametrize(
+    ("name", "column"), [("vllm.json", "latencies"), ("sglang.jsonl", "itls"), ("etalon.json", "tbt")]
+)
+def test_lists_that_lost_some_of_their_values_are_refused(name: str, column: str, tmp_path: Path) -> None:
+    found, path = told(name), tmp_path / "short.json"
+    found[column] = found[column][:20]
+    path.write_text(json.dumps(found))
+    with pytest.raises(RunError, match=rf"its lists are of unlike length \(.*{column} 20.*\): some of it was lost"):
+        open_any(path)
+
+
+def test_a_run_that_took_less_than_no_time_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "vllm.json").write_text(json.dumps({**told("vllm.json"), "duration": -5}))
+    with pytest.raises(RunError, match="it took -5 s; a run takes more than none"):
+        open_any(tmp_path / "vllm.json")
+
+
+def test_times_of_aiperf_are_in_the_unit_that_it_says(tmp_path: Path) -> None:
+    text = (FILES / "aiperf/profile_export.jsonl").read_text()
+    path = tmp_path / "profile_export.jsonl"
+    path.write_text(text.replace('"unit":"ms"', '"unit":"us"'))
+    usual, small = (score(each, "ttft<=1s").ttft_s for each in (FILES / "aiperf/profile_export.jsonl", path))
+    assert usual is not None
+    assert usual.from_sent is not None
+    assert small is not None
+    assert small.from_sent is not None
+    assert small.from_sent.p50 == pytest.approx(usual.from_sent.p50 / 1000, rel=1e-4)
+    path.write_text(text.replace('"unit":"ms"', '"unit":"fortnights"'))
+    with pytest.raises(RunError, match="time_to_first_token is in 'fortnights'; what is read is in ns, us, ms, s, sec"):
+        open_any(path)
+
+
 def test_vllm_success_without_a_token_is_no_success(tmp_path: Path) -> None:
     found = told("vllm.json")
     found["ttfts"][0], found["itls"][0], found["latencies"][0] = 0.0, [], 0.0

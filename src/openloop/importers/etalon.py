@@ -4,9 +4,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from openloop.importers.foreign import NOT_TOLD, SUCCESSES, Call, event_times, load_json, make_run
+from openloop.importers.foreign import NOT_TOLD, SUCCESSES, Call, event_times, load_json, make_run, rows_of
 from openloop.records import Run
 from openloop.units import to_ns
+
+LISTS = ("ttft", "tbt", "tbc", "end_to_end_latency", "num_prompt_tokens", "num_output_tokens")
 
 
 def looks_like(head: str) -> bool:
@@ -17,7 +19,7 @@ def read(path: Path) -> Iterator[Run]:
     found = load_json(path)
     yield make_run(
         "etalon",
-        [_call(found, i) for i in range(len(found["ttft"]))],
+        [_call(found, i) for i in rows_of(found, *LISTS)],
         notes=[SUCCESSES, "arrivals for which etalon had no client free are not in the file"],
         arrivals=NOT_TOLD,
     )

@@ -85,13 +85,16 @@ def make_run(
             f"{crowded:,} requests have more chunks than tokens (such as a role or a finish chunk): of these only the "
             "first and the last are kept"
         )
+    took_ns = None if seconds is None else to_ns(seconds)
+    if took_ns is not None and took_ns < 0:
+        raise RunError(f"it says that it took {seconds:g} s; a run takes more than none")
     opened = (origin if start_ns is None else start_ns) - origin
     last = max((call.sent_ns if call.due_ns is None else call.due_ns) or 0 for call in calls) - origin
     manifest = Manifest(
         source="import",
         finished=True,
         stamps=f"{tool}, in its own client",
-        window_ns=(opened, max(opened + to_ns(seconds), last + 1)) if seconds else None,
+        window_ns=(opened, max(opened + took_ns, last + 1)) if took_ns else None,
         notes=tuple(said),
         **facts,
     )
@@ -151,6 +154,15 @@ def _numbered(names: Iterable[object]) -> list[int | None]:
     """Small numbers for whatever names a tool gives."""
     known: dict[object, int] = {}
     return [None if name is None else known.setdefault(name, len(known)) for name in names]
+
+
+def rows_of(found: Mapping[str, Any], *names: str) -> range:
+    """The places in lists that stand side by side, those of the names that are there."""
+    lengths = {name: len(found[name]) for name in names if isinstance(found.get(name), list)}
+    if len(set(lengths.values())) > 1:
+        told = ", ".join(f"{name} {length:,}" for name, length in lengths.items())
+        raise RunError(f"its lists are of unlike length ({told}): some of it was lost")
+    return range(max(lengths.values(), default=0))
 
 
 def event_times(sent_ns: int, ttft_s: float, gaps_s: Sequence[float]) -> Ints:
