@@ -349,6 +349,16 @@ def test_gaps_that_are_told_are_kept(name: str) -> None:
     assert result.itl_s.p99 == pytest.approx(np.quantile(gaps, 0.99), rel=1e-6)
 
 
+def test_streams_in_one_chunk_are_as_good_here_as_in_vllm_bench(tmp_path: Path) -> None:
+    found, path = told("vllm.json"), tmp_path / "one.json"
+    found["itls"][::2], found["latencies"][::2] = [[]] * 20, found["ttfts"][::2]
+    path.write_text(json.dumps(found))
+    tpots = [(all_ - first) / 11 for all_, first in zip(found["latencies"], found["ttfts"], strict=True)]
+    good = sum(tpot <= 0.015 for tpot in tpots)
+    assert 20 < good < 40
+    assert score(path, "tpot<=15ms").accepted == good
+
+
 def test_tokens_of_one_chunk_came_at_once() -> None:
     run = open_any(FILES / "inference-perf/per_request_lifecycle_metrics.json")
     rows = told("inference-perf/per_request_lifecycle_metrics.json")

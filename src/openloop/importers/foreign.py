@@ -136,7 +136,7 @@ def _events(call: Call) -> tuple[Sequence[int] | Ints, bool]:
     else:
         return seen, False
     known = [time for time in ends if time is not None][: call.output_tokens]
-    return known, len(known) > 1
+    return known, len(known) > 1 or ends[1:] == [None]
 
 
 def _has_more_chunks_than_tokens(call: Call) -> bool:
