@@ -125,6 +125,28 @@ def test_a_file_is_known_by_its_content_and_to_nobody_else(tool: str, tmp_path: 
 
 
 @pytest.mark.parametrize("tool", IMPORTERS)
+def test_a_byte_order_mark_changes_nothing(tool: str, tmp_path: Path) -> None:
+    path = tmp_path / "marked"
+    path.write_bytes(b"\xef\xbb\xbf" + (FILES / SAMPLES[tool]).read_bytes())
+    ours, theirs = (list(open_any(each).batches()) for each in (path, FILES / SAMPLES[tool]))
+    assert ours == theirs
+
+
+@pytest.mark.parametrize("name", ["vllm.json", "sglang.jsonl", "otel.json"])
+def test_objects_spread_over_lines_are_read(name: str, tmp_path: Path) -> None:
+    path, pretty = tmp_path / "pretty.json", json.dumps(told(name), indent=2)
+    path.write_text(pretty + "\n")
+    assert list(open_any(path).batches()) == list(open_any(FILES / name).batches())
+    path.write_text(f"{pretty}\n{pretty}\n")
+    rows = 2 * open_any(FILES / name).num_rows
+    if name == "otel.json":
+        assert open_any(path).num_rows == rows
+    else:
+        with pytest.raises(RunError, match="holds 2 runs"):
+            open_any(path)
+
+
+@pytest.mark.parametrize("tool", IMPORTERS)
 def test_a_run_of_a_file_is_a_run_like_any_other(tool: str, tmp_path: Path) -> None:
     run = open_any(FILES / SAMPLES[tool])
     assert run.manifest.source == "import"

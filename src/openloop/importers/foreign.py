@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ NO_SCHEDULE = (
 )
 CHUNKS = "token times are those of chunks in the stream, which may carry several tokens or none"
 SUCCESSES = "the file lists successes only: failed requests are missing from every share"
+ENCODING = "utf-8-sig"  # some editors and shells put a byte-order mark before a text
 MOST_COUNTED = 10_000_000
 NOT_TOLD = "not told: the file has no send times"  # the arrivals of such a run; its verdict says so
 
@@ -198,11 +200,11 @@ def wall_clock(ns: int) -> str:
 
 
 def load_json(path: Path) -> Any:
-    return json.loads(path.read_text(encoding="utf-8"))
+    return json.loads(path.read_text(encoding=ENCODING))
 
 
 class JsonLines:
-    """The values of a file with one JSON value per line. A last line that was cut short is left out, and noted."""
+    """The values of a file, one per line or spread over lines. A last line that was cut short is left out, and noted."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -214,8 +216,12 @@ class JsonLines:
             raise RunError("its last run was cut short; --part chooses one before it, which openloop import takes")
 
     def __iter__(self) -> Iterator[Any]:
-        with self._path.open(encoding="utf-8") as file:
-            for line in file:
+        with self._path.open(encoding=ENCODING) as file:
+            first = file.readline()
+            if first.strip() == "{":  # spread over lines, as jq does it
+                yield from _values(first + file.read())
+                return
+            for line in chain([first], file):
                 if line.strip():
                     try:
                         yield json.loads(line)
@@ -223,3 +229,12 @@ class JsonLines:
                         if line.endswith("\n"):
                             raise
                         self.notes.append("the file ends in the middle of a line: what came after that is missing")
+
+
+def _values(text: str) -> Iterator[Any]:
+    """JSON values one after another."""
+    decoder, rest = json.JSONDecoder(), text.strip()
+    while rest:
+        value, end = decoder.raw_decode(rest)
+        yield value
+        rest = rest[end:].lstrip()
