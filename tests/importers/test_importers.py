@@ -124,6 +124,14 @@ def test_a_file_is_known_by_its_content_and_to_nobody_else(tool: str, tmp_path: 
     assert read_foreign(renamed).num_rows == open_any(path).num_rows
 
 
+def test_a_long_file_of_etalon_is_known_by_its_first_list(tmp_path: Path) -> None:
+    path = tmp_path / "request_level_metrics.json"
+    for first in ({}, {"request_dispatched_at": [0.0] * 30}):  # which newer versions begin with
+        path.write_text(json.dumps({name: 100 * values for name, values in (first | told("etalon.json")).items()}))
+        assert path.read_text().index('"ttft"') > HEAD
+        assert open_any(path).num_rows == 3000
+
+
 @pytest.mark.parametrize("tool", IMPORTERS)
 def test_a_byte_order_mark_changes_nothing(tool: str, tmp_path: Path) -> None:
     path = tmp_path / "marked"

@@ -204,7 +204,7 @@ def load_json(path: Path) -> Any:
 
 
 class JsonLines:
-    """The values of a file, one per line or spread over lines. A last line that was cut short is left out, and noted."""
+    """The values of a file, one per line or spread over lines. A last line that was cut short is left out and noted."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
