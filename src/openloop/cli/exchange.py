@@ -71,9 +71,14 @@ def export(run: Path, to: str, out: Path, slo: str | None, as_json: bool) -> Non
     from openloop.export import export as write
     from openloop.importers import open_any
 
-    result = write(open_any(run), to, out, slo)
+    opened = open_any(run)
+    result = write(opened, to, out, slo)
     told = {"file": str(out), "form": to, "valid": result.valid if result else None}
     tell(told, as_json, lambda _: click.echo(f"wrote {out}"))
+    if to in ("hdr", "otel", "mlflow") and opened.manifest.started_at is None:
+        click.echo(
+            "note: when the run was is not told: its times count from 1970, which many a collector drops", err=True
+        )
     for reason in result.reasons if result else ():
         say(f"the run is not valid: {reason}", 1)
     if result and not result.valid:
