@@ -410,6 +410,11 @@ def test_a_file_of_another_tool_is_imported_scored_and_exported(tmp_path: Path) 
     assert json.loads(told) == {"file": str(tmp_path / "page"), "form": "prometheus", "valid": False}
 
 
+def test_a_run_is_imported_as_a_run_and_metrics_are_listed_by_their_names(tmp_path: Path, run: Path) -> None:
+    assert "rows from a run" in call("import", run, "-o", tmp_path / "copy").stdout
+    assert "known are ttft_s, tpot_s" in call("metrics", "nope", code=2).stderr
+
+
 def test_an_export_without_a_date_says_so(tmp_path: Path) -> None:
     for name, dated in (("sglang.jsonl", False), ("aiperf/profile_export.jsonl", True)):
         out = tmp_path / name.replace("/", "-")

@@ -45,7 +45,7 @@ def import_file(file: Path, out: Path, tool: str | None, part: int | None, as_js
 
     run = open_any(file, tool=tool, part=part)
     run.save(out)
-    stamps, notes = run.manifest.stamps, run.manifest.notes
+    stamps, notes = "a run" if run.path else run.manifest.stamps, run.manifest.notes
     lines = [f"{out}: {run.num_rows:,} rows from {stamps}", *(f"note: {note}" for note in notes)]
     told = {"run": str(out), "tool": stamps, "rows": run.num_rows, "notes": notes}
     tell(told, as_json, lambda _: click.echo("\n".join(lines)))
@@ -105,7 +105,7 @@ def metrics(names: tuple[str, ...], tool: tuple[str, ...], as_json: bool) -> Non
     known = {metric.key.removesuffix("_s"): metric.key for metric in METRICS}
     wanted = {known.get(name, name) for name in names}
     for name in sorted(wanted - set(known.values())):
-        raise click.BadParameter(f"unknown metric {name!r}{suggest(name, known)}")
+        raise click.BadParameter(f"unknown metric {name!r}{suggest(name, known.values())}")
     for name in sorted(set(tool) - set(TOOLS)):
         raise click.BadParameter(f"unknown tool {name!r}{suggest(name, TOOLS)}")
     chosen = [

@@ -150,7 +150,7 @@ def objectives_of(run: Run, slo: "str | Path | Mapping[str, Any] | SLO | Objecti
     """What a run is held against: the SLO given, or else the one in its manifest."""
     found = _own_objectives(run) if slo is None else read_slo(slo)
     if found is None:
-        raise SpecError("there is no goodput without an SLO: give one, for example --slo 'ttft<=500ms, tpot<=40ms'")
+        raise SpecError("there is no goodput without an SLO: give one (--slo), for example 'ttft<=500ms, tpot<=40ms'")
     return found
 
 
@@ -184,8 +184,9 @@ def _all_lost(steady: float, rate: float, extra: float, length: float, every: fl
     return Blend(every, length / every, found, found / steady - 1 if steady else math.nan)
 
 
-def check(run: Run) -> Verdict:
+def check(run: "Run | str | Path") -> Verdict:
     """The verdict on a run by itself, held against the SLO in its manifest if it has one that can be used."""
+    run = run if isinstance(run, Run) else open_any(run)
     if not run.num_rows:
         return Verdict(False, (*run.missing, "the run has no rows"), ())
     try:
