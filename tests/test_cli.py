@@ -423,6 +423,18 @@ def test_a_file_of_another_tool_is_imported_scored_and_exported(tmp_path: Path) 
     assert json.loads(told) == {"file": str(tmp_path / "page"), "form": "prometheus", "valid": False}
 
 
+def test_a_run_is_imported_as_a_run_and_metrics_are_listed_by_their_names(tmp_path: Path, run: Path) -> None:
+    assert "rows from a run" in call("import", run, "-o", tmp_path / "copy").stdout
+    assert "known are ttft_s, tpot_s" in call("metrics", "nope", code=2).stderr
+
+
+def test_an_export_without_a_date_says_so(tmp_path: Path) -> None:
+    for name, dated in (("sglang.jsonl", False), ("aiperf/profile_export.jsonl", True)):
+        out = tmp_path / name.replace("/", "-")
+        told = call("export", FILES / name, "--to", "otel", "--slo", "ttft<=1s", "-o", out, code=1).stderr
+        assert ("its times count from 1970" in told) != dated
+
+
 def test_import_and_export_refuse_with_a_sentence(tmp_path: Path, run: Path) -> None:
     (tmp_path / "x.txt").write_text("hello")
     assert "neither a run nor a file of a known tool" in call("import", tmp_path / "x.txt", "-o", "r", code=2).stderr

@@ -46,6 +46,15 @@ def test_a_run_is_graded_scored_priced_and_audited(run: Path, tmp_path: Path) ->
     assert "8 of 12 facts are missing" in call("audit", run, "--strict", code=1).stdout
 
 
+def test_the_cost_of_another_tools_file_is_told(tmp_path: Path) -> None:
+    prices = tmp_path / "prices.yaml"
+    prices.write_text("per_hour: 12\n")
+    file = Path(__file__).parent / "importers/files/vllm.json"
+    slo = ("--slo", "ttft<=250ms")
+    assert f"{file}: 40 accepted results for" in call("cost", file, *slo, "--prices", prices, code=1).stdout
+    assert f"{file}: nothing is known of what it cost" in call("cost", file, *slo, code=1).stdout
+
+
 def test_a_strict_audit_does_not_pass_what_is_not_valid(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     everything = Audit("run", "run", 1, ("the run was not closed",), [Fact("slo", "ttft<=1s", "")], [])
     monkeypatch.setattr("openloop.audit.audit", lambda *_: everything)

@@ -14,6 +14,7 @@ def test_goodput_collapses_over_real_http(tmp_path: Path, capsys: pytest.Capture
     shown = capsys.readouterr().out
     scores = [openloop.score(tmp_path / "demo" / name) for name in RATES]
     assert all(name in shown for name in RATES)
+    assert "offered   completed   goodput" in shown
     assert scores[0].attainment == 1.0
     assert scores[-1].attainment < scores[0].attainment
     assert (tmp_path / "demo" / "collapse.png").stat().st_size > 10_000

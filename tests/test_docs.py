@@ -214,3 +214,5 @@ def test_the_workflow_asks_for_what_there_is() -> None:
     for line in lines:
         name, *words = shlex.split(line.removesuffix(" &"))[1:]
         cli.commands[name].make_context(name, words)
+    slots, rate = (float(re.findall(rf"{name}[= ](\d+)", " ".join(lines))[0]) for name in ("count", "--rate"))
+    assert rate * 64 * 0.010 < slots / 2  # 64 tokens of 10 ms each: queues would make its own gate fail by chance

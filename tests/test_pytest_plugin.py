@@ -70,6 +70,30 @@ def test_the_gate_opens_for_enough_and_says_what_stopped_the_others(
     assert 'name="openloop.attainment" value="1.0"' in (pytester.path / "junit.xml").read_text()
 
 
+TWICE = """
+def test_two(goodput_gate):
+    goodput_gate("good", "ttft<=1s")
+    goodput_gate("good", "ttft<=2s")
+"""
+
+
+def test_gates_in_other_processes_are_listed_and_two_in_a_test_are_told_apart(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(openloop.__file__).parent.parent))
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    steady_run().save(pytester.path / "good")
+    pytester.makepyfile(TWICE)
+    plugins = ("-p", "openloop.pytest_plugin", "-p", "xdist.plugin", "-n", "1", "--junitxml=junit.xml")
+    result = pytester.runpytest_subprocess(*plugins)
+    result.assert_outcomes(passed=1)
+    accepted = "test_two: 100.0% of 400 requests accepted, 20.5/s"
+    result.stdout.fnmatch_lines(["*= goodput =*", f"{accepted} (ttft<=1s)", f"{accepted} (ttft<=2s)"])
+    written = (pytester.path / "junit.xml").read_text()
+    for name in ("openloop.attainment", "openloop.attainment.2"):
+        assert written.count(f'name="{name}"') == 1
+
+
 def test_every_session_of_pytest_starts_as_quickly_as_before() -> None:
     code = "import sys, openloop.pytest_plugin; assert not {'numpy', 'pyarrow', 'numba'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -15,6 +15,7 @@ from openloop.units import (
     parse_seconds,
     parse_share,
     parse_token_rate,
+    to_ns,
     write_seconds,
 )
 
@@ -31,6 +32,12 @@ def test_durations_are_read_in_their_units(text: str, seconds: float) -> None:
 def test_a_duration_without_sense_is_refused_by_name(text: str) -> None:
     with pytest.raises(SpecError, match="is not a number" if not text or text == "ms" else text.split()[0]):
         parse_seconds(text)
+
+
+@pytest.mark.parametrize("value", ["2", ["2"]])
+def test_text_is_no_number_of_seconds(value: object) -> None:
+    with pytest.raises(SpecError, match="'2'.* stands where a number of seconds belongs"):
+        to_ns(value)  # type: ignore[arg-type]
 
 
 def test_a_bare_number_is_no_duration_and_the_message_shows_how_to_write_it() -> None:

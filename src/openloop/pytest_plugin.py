@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 GoodputGate = Callable[..., "Score"]
 
 _HEADING = "goodput"
-_LINES = pytest.StashKey[list[str]]()
+_LINE = "openloop.gate"  # travels with a test's properties, from other processes too
 
 
 @pytest.fixture
@@ -46,9 +46,11 @@ def goodput_gate(request: pytest.FixtureRequest) -> GoodputGate:
             f"{request.node.name}: {format_share(found.attainment)} of {found.requests:,} requests accepted, "
             f"{format_rate(found.goodput_rps)} ({found.slo}){'' if found.valid else ', NOT VALID'}"
         )
-        request.config.stash.setdefault(_LINES, []).append(line)
-        for name in ("attainment", "goodput_rps", "valid"):  # as record_property does, which warns of JUnit's xunit2
-            request.node.user_properties.append((f"openloop.{name}", getattr(found, name)))
+        told = request.node.user_properties  # as record_property does, which warns of JUnit's xunit2
+        before = sum(name.startswith(_LINE) for name, _ in told)
+        again = f".{before + 1}" if before else ""
+        told.append((_LINE + again, line))
+        told += [(f"openloop.{name}{again}", getattr(found, name)) for name in ("attainment", "goodput_rps", "valid")]
         wrong = [] if allow_invalid else [f"the run is not valid: {reason}" for reason in found.reasons]
         if not found.unit_attainment >= share:
             wrong.append(f"{format_share(share)} must be accepted, {format_share(found.unit_attainment)} were")
@@ -62,8 +64,10 @@ def goodput_gate(request: pytest.FixtureRequest) -> GoodputGate:
     return gate
 
 
-def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    lines = config.stash.get(_LINES, [])
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    reports = (each for some in terminalreporter.stats.values() for each in some)
+    over = (each for each in reports if getattr(each, "when", None) == "teardown")
+    lines = [text for each in over for name, text in each.user_properties if name.startswith(_LINE)]
     if lines:
         terminalreporter.section(_HEADING)
         for line in lines:

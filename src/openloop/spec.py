@@ -85,7 +85,7 @@ def read_json(path: Path) -> Any:
         return found
 
     try:
-        return json.loads(path.read_bytes().decode("utf-8"), object_pairs_hook=unique)
+        return json.loads(path.read_bytes().decode("utf-8-sig"), object_pairs_hook=unique)
     except OSError as error:
         raise SpecError(f"{path} cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:

@@ -2,6 +2,7 @@
 
 import math
 import re
+import reprlib
 
 from openloop.errors import SpecError
 
@@ -156,6 +157,8 @@ def check_number(what: str, value: float, least: float, most: float) -> None:
 
 
 def to_ns(seconds: float) -> int:
+    if isinstance(seconds, str | list):  # as files have them; times a billion, either would be a gigabyte
+        raise SpecError(f"{reprlib.repr(seconds)} stands where a number of seconds belongs")
     return round(seconds * NS_PER_S)
 
 

@@ -178,7 +178,7 @@ def test_the_pointer_and_the_arrow_keys_show_values(reports: dict[str, tuple[str
     figure.focus()
     for _ in range(15):
         page.keyboard.press("ArrowRight")
-    assert "throughput" in tip.inner_text()
+    assert "completed in the window" in tip.inner_text()
     page.keyboard.press("ArrowDown")
     assert "attainment" in tip.inner_text()
 

@@ -283,8 +283,6 @@ def _refused(runs: list[Run], what: str) -> Run:
     if what == "no prompts":
         manifest = msgspec.structs.replace(run.manifest, seed=None)
         return replace(rows_of(run, prompt_tokens=[None] * len(rows)), manifest=manifest)
-    if what == "no times":
-        return replace(run, manifest=msgspec.structs.replace(run.manifest, arrivals="not told"))
     return Run.of(Manifest(source="load"), [make_batch({"request_id": [], "scheduled_ns": []})])
 
 
@@ -294,13 +292,18 @@ def _refused(runs: list[Run], what: str) -> Run:
         ("errors", "no request was answered.*measure at a rate"),
         ("no tokens", "no times of tokens; measure with streaming"),
         ("no prompts", "does not tell how long prompts were.*--tokenizer"),
-        ("no times", "does not tell when requests were sent.*openloop run"),
         ("nothing", "has no rows"),
     ],
 )
 def test_what_cannot_be_used_is_refused(runs: list[Run], what: str, sentence: str) -> None:
     with pytest.raises(RunError, match=sentence):
         calibrate([_refused(runs, what)])
+
+
+@pytest.mark.parametrize("name", ["etalon.json", "genai-bench.json", "llmperf.json", "sglang.jsonl"])
+def test_files_that_do_not_tell_when_requests_were_sent_are_refused(name: str) -> None:
+    with pytest.raises(RunError, match="does not tell when requests were sent.*openloop run"):
+        calibrate([Path(__file__).parents[1] / "importers" / "files" / name])
 
 
 def test_too_short_or_at_one_concurrency(true: FleetSpec) -> None:

@@ -22,6 +22,12 @@ from tests.runs import row, run_of, steady_run
 SLO = "ttft<=300ms, tpot<=25ms"
 
 
+def test_a_run_is_exported_from_where_it_is(tmp_path: Path) -> None:
+    steady_run().save(tmp_path / "run")
+    export(str(tmp_path / "run"), "csv", tmp_path / "rows.csv")
+    assert len((tmp_path / "rows.csv").read_text().splitlines()) == 401
+
+
 @pytest.mark.parametrize("form", EXPORTERS)
 def test_every_form_is_written_once(form: str, tmp_path: Path) -> None:
     path = tmp_path / "deep" / "out"

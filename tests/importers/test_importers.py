@@ -124,6 +124,36 @@ def test_a_file_is_known_by_its_content_and_to_nobody_else(tool: str, tmp_path: 
     assert read_foreign(renamed).num_rows == open_any(path).num_rows
 
 
+def test_a_long_file_of_etalon_is_known_by_its_first_list(tmp_path: Path) -> None:
+    path = tmp_path / "request_level_metrics.json"
+    for first in ({}, {"request_dispatched_at": [0.0] * 30}):  # which newer versions begin with
+        path.write_text(json.dumps({name: 100 * values for name, values in (first | told("etalon.json")).items()}))
+        assert path.read_text().index('"ttft"') > HEAD
+        assert open_any(path).num_rows == 3000
+
+
+@pytest.mark.parametrize("tool", IMPORTERS)
+def test_a_byte_order_mark_changes_nothing(tool: str, tmp_path: Path) -> None:
+    path = tmp_path / "marked"
+    path.write_bytes(b"\xef\xbb\xbf" + (FILES / SAMPLES[tool]).read_bytes())
+    ours, theirs = (list(open_any(each).batches()) for each in (path, FILES / SAMPLES[tool]))
+    assert ours == theirs
+
+
+@pytest.mark.parametrize("name", ["vllm.json", "sglang.jsonl", "otel.json"])
+def test_objects_spread_over_lines_are_read(name: str, tmp_path: Path) -> None:
+    path, pretty = tmp_path / "pretty.json", json.dumps(told(name), indent=2)
+    path.write_text(pretty + "\n")
+    assert list(open_any(path).batches()) == list(open_any(FILES / name).batches())
+    path.write_text(f"{pretty}\n{pretty}\n")
+    rows = 2 * open_any(FILES / name).num_rows
+    if name == "otel.json":
+        assert open_any(path).num_rows == rows
+    else:
+        with pytest.raises(RunError, match="holds 2 runs"):
+            open_any(path)
+
+
 @pytest.mark.parametrize("tool", IMPORTERS)
 def test_a_run_of_a_file_is_a_run_like_any_other(tool: str, tmp_path: Path) -> None:
     run = open_any(FILES / SAMPLES[tool])
@@ -284,6 +314,38 @@ def test_vllm_without_details_tells_whole_answers_or_nothing(tmp_path: Path) -> 
         open_any(tmp_path / "totals.json")
 
 
+@pytest.mark.parametrize(
+    ("name", "column"), [("vllm.json", "latencies"), ("sglang.jsonl", "itls"), ("etalon.json", "tbt")]
+)
+def test_lists_that_lost_some_of_their_values_are_refused(name: str, column: str, tmp_path: Path) -> None:
+    found, path = told(name), tmp_path / "short.json"
+    found[column] = found[column][:20]
+    path.write_text(json.dumps(found))
+    with pytest.raises(RunError, match=rf"its lists are of unlike length \(.*{column} 20.*\): some of it was lost"):
+        open_any(path)
+
+
+def test_a_run_that_took_less_than_no_time_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "vllm.json").write_text(json.dumps({**told("vllm.json"), "duration": -5}))
+    with pytest.raises(RunError, match="it took -5 s; a run takes more than none"):
+        open_any(tmp_path / "vllm.json")
+
+
+def test_times_of_aiperf_are_in_the_unit_that_it_says(tmp_path: Path) -> None:
+    text = (FILES / "aiperf/profile_export.jsonl").read_text()
+    path = tmp_path / "profile_export.jsonl"
+    path.write_text(text.replace('"unit":"ms"', '"unit":"us"'))
+    usual, small = (score(each, "ttft<=1s").ttft_s for each in (FILES / "aiperf/profile_export.jsonl", path))
+    assert usual is not None
+    assert usual.from_sent is not None
+    assert small is not None
+    assert small.from_sent is not None
+    assert small.from_sent.p50 == pytest.approx(usual.from_sent.p50 / 1000, rel=1e-4)
+    path.write_text(text.replace('"unit":"ms"', '"unit":"fortnights"'))
+    with pytest.raises(RunError, match="time_to_first_token is in 'fortnights'; what is read is in ns, us, ms, s, sec"):
+        open_any(path)
+
+
 def test_vllm_success_without_a_token_is_no_success(tmp_path: Path) -> None:
     found = told("vllm.json")
     found["ttfts"][0], found["itls"][0], found["latencies"][0] = 0.0, [], 0.0
@@ -315,6 +377,16 @@ def test_gaps_that_are_told_are_kept(name: str) -> None:
     assert result.itl_s is not None
     assert result.itl_s.n == len(gaps)
     assert result.itl_s.p99 == pytest.approx(np.quantile(gaps, 0.99), rel=1e-6)
+
+
+def test_streams_in_one_chunk_are_as_good_here_as_in_vllm_bench(tmp_path: Path) -> None:
+    found, path = told("vllm.json"), tmp_path / "one.json"
+    found["itls"][::2], found["latencies"][::2] = [[]] * 20, found["ttfts"][::2]
+    path.write_text(json.dumps(found))
+    tpots = [(all_ - first) / 11 for all_, first in zip(found["latencies"], found["ttfts"], strict=True)]
+    good = sum(tpot <= 0.015 for tpot in tpots)
+    assert 20 < good < 40
+    assert score(path, "tpot<=15ms").accepted == good
 
 
 def test_tokens_of_one_chunk_came_at_once() -> None:

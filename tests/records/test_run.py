@@ -46,6 +46,16 @@ def test_a_folder_that_is_no_run(tmp_path: Path) -> None:
         open_run(tmp_path)
 
 
+def test_a_column_that_there_is_not_is_named(folder: Path) -> None:
+    with pytest.raises(RecordError, match="unknown column 'event_n'; did you mean 'event_ns'"):
+        open_run(folder).batches(["event_n"])
+
+
+def test_a_manifest_may_have_a_byte_order_mark(folder: Path) -> None:
+    (folder / "run.json").write_bytes(b"\xef\xbb\xbf" + (folder / "run.json").read_bytes())
+    assert open_run(folder).num_rows == len(ROWS)
+
+
 def test_a_manifest_that_is_not_json(folder: Path) -> None:
     (folder / "run.json").write_text("{")
     with pytest.raises(RunError, match="run.json is not JSON"):

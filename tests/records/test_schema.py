@@ -32,11 +32,20 @@ def test_lists_whose_lengths_do_not_fit_their_items_are_refused(lengths: list[in
         ({"request_id": [0], "scheduled_ns": [0, 1]}, "'scheduled_ns' has 2 rows where 'request_id' has 1"),
         ({"request_id": [0], "scheduled_ns": ["soon"]}, "'scheduled_ns' is not int64"),
         ({"request_id": [0], "scheduled_ns": [0], "turn": [2**40]}, "'turn' is not int32"),
+        ({"request_id": [0], "scheduled_ns": [0.05]}, "'scheduled_ns' is not int64: Float value 0.05"),
+        ({"request_id": [0], "scheduled_ns": [0], "event_ns": [[1, 1.5]]}, "'event_ns' is not list.*: Float value 1.5"),
     ],
 )
 def test_columns_that_do_not_fit_are_refused_by_name(columns: dict[str, list[object]], sentence: str) -> None:
     with pytest.raises(RecordError, match=sentence):
         make_batch(columns)
+
+
+def test_whole_numbers_are_taken_whatever_their_type() -> None:
+    batch = make_batch({"request_id": [0, 1], "scheduled_ns": [0, 7.0], "event_ns": [[], [9.0]], "turn": [None, 2.0]})
+    assert batch.to_pylist()[1]["scheduled_ns"] == 7
+    assert batch.column("event_ns").to_pylist() == [[], [9]]
+    assert batch.column("turn").to_pylist() == [None, 2]
 
 
 def test_every_column_says_what_it_means() -> None:

@@ -304,7 +304,7 @@ def test_a_terminal_gets_a_plot_and_a_file_plain_letters(sweep: Path, capsys: py
     report = frontier_report(read_frontier_subject(sweep))
     plain = text_plot(report.figures[0], plain=True).plain
     assert plain.isascii()
-    assert "o throughput" in plain
+    assert "o completed in the window" in plain
     assert "[=] knee" in plain
     fancy = text_plot(report.figures[0], plain=False).plain
     assert any(0x2800 < ord(letter) < 0x2900 for letter in fancy)

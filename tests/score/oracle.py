@@ -85,7 +85,7 @@ class Request:
 
     @property
     def tpot(self) -> float | None:
-        return (self.times[-1] - self.times[0]) / 1e9 / (self.tokens - 1) if len(self.times) > 1 else None
+        return (self.times[-1] - self.times[0]) / 1e9 / (self.tokens - 1) if self.times and self.tokens > 1 else None
 
     def idle(self, speed: float, stopped: int) -> float:
         """Longest wait of a reader who starts on arrival; for the failed, including the token that never came."""

@@ -614,9 +614,20 @@ def test_tokens_at_exactly_the_reading_pace_are_in_time(speed: int) -> None:
 
 
 def test_one_event_says_nothing_of_the_tokens_that_it_does_not_carry() -> None:
-    for slo in ("tpot<=1s", "tbt<=1s", "read>=1tok/s", "read_from_first>=1tok/s"):
+    for slo in ("tbt<=1s", "read>=1tok/s", "read_from_first>=1tok/s"):
         assert score(run_of([row(0, tokens=[0.1], output_tokens=100)]), slo).accepted == 0
         assert score(run_of([row(0, tokens=[0.1], event_tokens=[100])]), slo).accepted == 1
+
+
+def test_a_stream_in_one_delivery_took_no_time_per_token_and_a_note_counts_such() -> None:
+    streamed, first_only = row(0, tokens=[0.1], output_tokens=5), row(1, tokens=[0.1], output_tokens=5, ends_only=True)
+    one_token, whole = row(2, tokens=[0.1], output_tokens=1), row(3, tokens=[], ended=0.1, output_tokens=5)
+    found = score(run_of([streamed, first_only, one_token, whole]), "tpot<=1ms")
+    assert found.tpot_s is not None
+    assert (found.tpot_s.n, found.tpot_s.p50) == (1, 0.0)
+    assert (found.accepted, found.gates["tpot"].failed) == (2, 2)  # one token waits for no other
+    for told in ("1 completed requests of several tokens came in one delivery", "1 completed requests tell only their"):
+        assert any(note.startswith(told) for note in found.notes)
 
 
 def test_first_and_last_token_alone_give_ttft_tpot_and_e2e_and_no_gaps() -> None:

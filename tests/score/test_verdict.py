@@ -205,3 +205,8 @@ def test_a_run_can_be_checked_without_an_slo(tmp_path: Path) -> None:
     RunWriter(tmp_path / "empty", Manifest(source="test")).close()
     verdict = check(open_run(tmp_path / "empty"))
     assert "the run has no rows" in verdict.reasons
+
+
+def test_a_path_is_checked_as_its_run_is(tmp_path: Path) -> None:
+    steady_run().save(tmp_path / "run")
+    assert check(str(tmp_path / "run")) == check(open_run(tmp_path / "run"))

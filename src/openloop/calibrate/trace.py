@@ -125,13 +125,13 @@ def read_traces(paths: Sequence[str | Path | Run]) -> list[MeasuredTrace]:
 def read_trace(run: Run) -> list[MeasuredTrace]:
     """A trace of each replica that the run names; of all together where it names none."""
     name = str(run.path or "the run")
-    if run.manifest.arrivals == "not told":
-        why = "its file does not tell when requests were sent, so what ran together is not known"
-        raise RunError(f"{name} cannot be calibrated to: {why}; measure with openloop run, or import a file with times")
     batch = _rows(run, name)
     counts = np.diff(batch.column("event_ns").offsets.to_numpy()).astype(np.int64)
     status = np.array(batch.column("status").to_pylist())
     sent, told, asked = (ints(batch, each) for each in ("sent_ns", "output_tokens", "requested_tokens"))
+    if run.manifest.source == "import" and len(sent) > 1 and not np.ptp(sent):
+        why = "its file does not tell when requests were sent, so what ran together is not known"
+        raise RunError(f"{name} cannot be calibrated to: {why}; measure with openloop run, or import a file with times")
     prompt = _prompts(run, batch)
     _refuse(name, prompt, counts, status == "ok")
     some = counts > 0

@@ -45,7 +45,7 @@ def import_file(file: Path, out: Path, tool: str | None, part: int | None, as_js
 
     run = open_any(file, tool=tool, part=part)
     run.save(out)
-    stamps, notes = run.manifest.stamps, run.manifest.notes
+    stamps, notes = "a run" if run.path else run.manifest.stamps, run.manifest.notes
     lines = [f"{out}: {run.num_rows:,} rows from {stamps}", *(f"note: {note}" for note in notes)]
     told = {"run": str(out), "tool": stamps, "rows": run.num_rows, "notes": notes}
     tell(told, as_json, lambda _: click.echo("\n".join(lines)))
@@ -71,9 +71,14 @@ def export(run: Path, to: str, out: Path, slo: str | None, as_json: bool) -> Non
     from openloop.export import export as write
     from openloop.importers import open_any
 
-    result = write(open_any(run), to, out, slo)
+    opened = open_any(run)
+    result = write(opened, to, out, slo)
     told = {"file": str(out), "form": to, "valid": result.valid if result else None}
     tell(told, as_json, lambda _: click.echo(f"wrote {out}"))
+    if to in ("hdr", "otel", "mlflow") and opened.manifest.started_at is None:
+        click.echo(
+            "note: when the run was is not told: its times count from 1970, which many a collector drops", err=True
+        )
     for reason in result.reasons if result else ():
         say(f"the run is not valid: {reason}", 1)
     if result and not result.valid:
@@ -100,7 +105,7 @@ def metrics(names: tuple[str, ...], tool: tuple[str, ...], as_json: bool) -> Non
     known = {metric.key.removesuffix("_s"): metric.key for metric in METRICS}
     wanted = {known.get(name, name) for name in names}
     for name in sorted(wanted - set(known.values())):
-        raise click.BadParameter(f"unknown metric {name!r}{suggest(name, known)}")
+        raise click.BadParameter(f"unknown metric {name!r}{suggest(name, known.values())}")
     for name in sorted(set(tool) - set(TOOLS)):
         raise click.BadParameter(f"unknown tool {name!r}{suggest(name, TOOLS)}")
     chosen = [

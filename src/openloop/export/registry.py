@@ -14,6 +14,7 @@ import pyarrow.ipc
 
 from openloop.errors import SpecError, StorageError
 from openloop.export.scores import started_ns, write_mlflow, write_otel, write_prometheus
+from openloop.importers import open_any
 from openloop.importers.hdr import encode
 from openloop.records import SCHEMA, Run
 from openloop.report.files import writing
@@ -92,8 +93,8 @@ EXPORTERS: Final[Mapping[str, Exporter]] = {
 }
 
 
-def export(run: Run, to: str, path: str | Path, slo: Any = None) -> Score | None:
-    """Write a run in the form `to`.
+def export(run: Run | str | Path, to: str, path: str | Path, slo: Any = None) -> Score | None:
+    """Write a run, or the one in a folder or in another tool's file, in the form `to`.
 
     Forms that tell goodput need an SLO, by default the run's own, and return the score.
     """
@@ -102,7 +103,7 @@ def export(run: Run, to: str, path: str | Path, slo: Any = None) -> Score | None
     path = Path(path)
     if path.exists():
         raise StorageError(f"{path} exists already: choose another name or remove it")
-    exporter = EXPORTERS[to]
+    exporter, run = EXPORTERS[to], run if isinstance(run, Run) else open_any(run)
     result = score(run, slo) if exporter.scored else None
     with writing(path):
         exporter.write(*((run, path) if result is None else (run, result, path)))

@@ -5,14 +5,17 @@ Beside it, `profile_export_aiperf.json` tells the model, the load, the SLO and h
 
 from collections.abc import Iterator
 from datetime import datetime
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from openloop.importers.foreign import CHUNKS, Call, JsonLines, load_json, make_run, milliseconds, slo_of, wall_clock
+from openloop.errors import RunError
+from openloop.importers.foreign import CHUNKS, Call, JsonLines, load_json, make_run, slo_of, wall_clock
 from openloop.records import Run
 from openloop.units import NS_PER_S
 
 GATES = {"time_to_first_token": "ttft", "inter_token_latency": "tpot", "request_latency": "e2e"}
+UNITS_NS = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9, "sec": 10**9}
 
 
 def looks_like(head: str) -> bool:
@@ -61,14 +64,22 @@ def _call(told: dict[str, Any], metrics: dict[str, Any], error: dict[str, Any] |
         call.error = str((error or {}).get("message") or "cancelled")
         code = (error or {}).get("code")
         call.http_status = code if isinstance(code, int) else None
-    first, gaps = milliseconds(of("time_to_first_token")), of("inter_chunk_latency")
-    took = milliseconds(of("request_latency"))
-    if first is not None and isinstance(gaps, list):
-        at = sent_ns + first
-        call.events_ns = [at, *(at := at + round(gap * 1e6) for gap in gaps)]
-    elif first is not None:
-        call.first_ns, call.last_ns = sent_ns + first, sent_ns + took if took is not None else None
+    first, took = _times_ns(metrics, "time_to_first_token"), _times_ns(metrics, "request_latency")
+    if first and isinstance(of("inter_chunk_latency"), list):
+        call.events_ns = list(accumulate([sent_ns + first[0], *_times_ns(metrics, "inter_chunk_latency")]))
+    elif first:
+        call.first_ns, call.last_ns = sent_ns + first[0], sent_ns + took[0] if took else None
     return call
+
+
+def _times_ns(metrics: dict[str, Any], tag: str) -> list[int]:
+    """The values of a metric, in nanoseconds."""
+    if tag not in metrics:
+        return []
+    value, unit = metrics[tag]["value"], metrics[tag].get("unit", "ms")
+    if unit not in UNITS_NS:
+        raise RunError(f"{tag} is in {unit!r}; what is read is in {', '.join(UNITS_NS)}")
+    return [round(each * UNITS_NS[unit]) for each in (value if isinstance(value, list) else [value])]
 
 
 def _facts(path: Path) -> dict[str, Any]:

@@ -1,23 +1,27 @@
 """etalon's `request_level_metrics.json`: one object of parallel arrays, successes only."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from openloop.importers.foreign import NOT_TOLD, SUCCESSES, Call, event_times, load_json, make_run
+from openloop.importers.foreign import NOT_TOLD, SUCCESSES, Call, event_times, load_json, make_run, rows_of
 from openloop.records import Run
 from openloop.units import to_ns
 
+FIRST = re.compile(r'\s*\{\s*"(request_dispatched_at|num_prompt_tokens|deadline_miss_rate)"\s*:\s*\[')
+LISTS = ("ttft", "tbt", "tbc", "end_to_end_latency", "num_prompt_tokens", "num_output_tokens")
+
 
 def looks_like(head: str) -> bool:
-    return head.lstrip().startswith("{") and '"num_prompt_tokens"' in head and '"normalized_end_to_end_latency"' in head
+    return FIRST.match(head) is not None  # what comes after it may be far away
 
 
 def read(path: Path) -> Iterator[Run]:
     found = load_json(path)
     yield make_run(
         "etalon",
-        [_call(found, i) for i in range(len(found["ttft"]))],
+        [_call(found, i) for i in rows_of(found, *LISTS)],
         notes=[SUCCESSES, "arrivals for which etalon had no client free are not in the file"],
         arrivals=NOT_TOLD,
     )

@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ NO_SCHEDULE = (
 )
 CHUNKS = "token times are those of chunks in the stream, which may carry several tokens or none"
 SUCCESSES = "the file lists successes only: failed requests are missing from every share"
+ENCODING = "utf-8-sig"  # some editors and shells put a byte-order mark before a text
 MOST_COUNTED = 10_000_000
 NOT_TOLD = "not told: the file has no send times"  # the arrivals of such a run; its verdict says so
 
@@ -85,13 +87,16 @@ def make_run(
             f"{crowded:,} requests have more chunks than tokens (such as a role or a finish chunk): of these only the "
             "first and the last are kept"
         )
+    took_ns = None if seconds is None else to_ns(seconds)
+    if took_ns is not None and took_ns < 0:
+        raise RunError(f"it says that it took {seconds:g} s; a run takes more than none")
     opened = (origin if start_ns is None else start_ns) - origin
     last = max((call.sent_ns if call.due_ns is None else call.due_ns) or 0 for call in calls) - origin
     manifest = Manifest(
         source="import",
         finished=True,
         stamps=f"{tool}, in its own client",
-        window_ns=(opened, max(opened + to_ns(seconds), last + 1)) if seconds else None,
+        window_ns=(opened, max(opened + took_ns, last + 1)) if took_ns else None,
         notes=tuple(said),
         **facts,
     )
@@ -133,7 +138,7 @@ def _events(call: Call) -> tuple[Sequence[int] | Ints, bool]:
     else:
         return seen, False
     known = [time for time in ends if time is not None][: call.output_tokens]
-    return known, len(known) > 1
+    return known, len(known) > 1 or ends[1:] == [None]
 
 
 def _has_more_chunks_than_tokens(call: Call) -> bool:
@@ -151,6 +156,15 @@ def _numbered(names: Iterable[object]) -> list[int | None]:
     """Small numbers for whatever names a tool gives."""
     known: dict[object, int] = {}
     return [None if name is None else known.setdefault(name, len(known)) for name in names]
+
+
+def rows_of(found: Mapping[str, Any], *names: str) -> range:
+    """The places in lists that stand side by side, those of the names that are there."""
+    lengths = {name: len(found[name]) for name in names if isinstance(found.get(name), list)}
+    if len(set(lengths.values())) > 1:
+        told = ", ".join(f"{name} {length:,}" for name, length in lengths.items())
+        raise RunError(f"its lists are of unlike length ({told}): some of it was lost")
+    return range(max(lengths.values(), default=0))
 
 
 def event_times(sent_ns: int, ttft_s: float, gaps_s: Sequence[float]) -> Ints:
@@ -186,11 +200,11 @@ def wall_clock(ns: int) -> str:
 
 
 def load_json(path: Path) -> Any:
-    return json.loads(path.read_text(encoding="utf-8"))
+    return json.loads(path.read_text(encoding=ENCODING))
 
 
 class JsonLines:
-    """The values of a file with one JSON value per line. A last line that was cut short is left out, and noted."""
+    """The values of a file, one per line or spread over lines. A last line that was cut short is left out and noted."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -202,8 +216,12 @@ class JsonLines:
             raise RunError("its last run was cut short; --part chooses one before it, which openloop import takes")
 
     def __iter__(self) -> Iterator[Any]:
-        with self._path.open(encoding="utf-8") as file:
-            for line in file:
+        with self._path.open(encoding=ENCODING) as file:
+            first = file.readline()
+            if first.strip() == "{":  # spread over lines, as jq does it
+                yield from _values(first + file.read())
+                return
+            for line in chain([first], file):
                 if line.strip():
                     try:
                         yield json.loads(line)
@@ -211,3 +229,12 @@ class JsonLines:
                         if line.endswith("\n"):
                             raise
                         self.notes.append("the file ends in the middle of a line: what came after that is missing")
+
+
+def _values(text: str) -> Iterator[Any]:
+    """JSON values one after another."""
+    decoder, rest = json.JSONDecoder(), text.strip()
+    while rest:
+        value, end = decoder.raw_decode(rest)
+        yield value
+        rest = rest[end:].lstrip()

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from openloop.errors import RunError
-from openloop.importers.foreign import NOT_TOLD, Call, make_run, times, wall_clock
+from openloop.importers.foreign import ENCODING, NOT_TOLD, Call, make_run, times, wall_clock
 from openloop.records import Run
 from openloop.units import to_ns
 
@@ -31,7 +31,7 @@ def looks_like(head: str) -> bool:
 
 
 def read(path: Path) -> Iterator[Run]:
-    text = path.read_text(encoding="utf-8")
+    text = path.read_text(encoding=ENCODING)
     if '"StartTimestamp","Interval_Length"' not in text:
         yield _table(text)
         return

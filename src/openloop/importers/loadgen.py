@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from openloop.importers.foreign import Call, make_run
+from openloop.importers.foreign import ENCODING, Call, make_run
 from openloop.records import Run
 
 # The file is not always JSON as a whole: keys of logged strings are quoted twice. Samples are.
@@ -17,7 +17,7 @@ def looks_like(head: str) -> bool:
 
 def read(path: Path) -> Iterator[Run]:
     calls = []
-    with path.open(encoding="utf-8") as file:
+    with path.open(encoding=ENCODING) as file:
         for line in file:
             if found := SAMPLE.search(line):
                 whole, _, part = found[1].partition(".")

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from openloop.importers.foreign import NO_SCHEDULE, Call, JsonLines, load_json, make_run, wall_clock
+from openloop.importers.foreign import NO_SCHEDULE, Call, JsonLines, make_run, wall_clock
 from openloop.records import Run
 from openloop.units import to_ns
 
@@ -26,10 +26,8 @@ def looks_like(head: str) -> bool:
 
 
 def read(path: Path) -> Iterator[Run]:
-    with path.open(encoding="utf-8") as file:
-        whole = file.readline().strip() == "{"
     rows = JsonLines(path)
-    found = calls([load_json(path)] if whole else rows)
+    found = calls(rows)
     # A call may be told by whoever asked and by whoever answered: the user is with the former.
     asked = [call for by_client, call in found if by_client]
     yield run_of(asked or [call for _, call in found], more=rows.notes)

@@ -8,6 +8,7 @@ from types import ModuleType
 from typing import Final
 
 from openloop.errors import OpenloopError, RunError
+from openloop.importers.foreign import ENCODING
 from openloop.records import MANIFEST_FILE, Run, locate, open_run
 from openloop.spec import one_line, suggest
 
@@ -55,7 +56,7 @@ def tool_of(path: Path) -> str | None:
     """Whose file this is, by its content; None: no tool's that is known."""
     try:
         with path.open("rb") as file:
-            head = file.read(HEAD).decode("utf-8", "replace").removeprefix("\ufeff")
+            head = file.read(HEAD).decode(ENCODING, "replace")
     except OSError as error:
         raise RunError(f"{path} cannot be read: {error.strerror}") from None
     return next((name for name, importer in IMPORTERS.items() if importer.looks_like(head)), None)

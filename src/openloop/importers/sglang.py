@@ -5,8 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from openloop.errors import RunError
-from openloop.importers.foreign import CHUNKS, NOT_TOLD, Call, JsonLines, event_times, make_run
+from openloop.importers.foreign import CHUNKS, NOT_TOLD, Call, JsonLines, event_times, make_run, rows_of
 from openloop.records import Run
+
+LISTS = ("ttfts", "itls", "input_lens", "output_lens", "cached_tokens", "errors")
 
 
 def looks_like(head: str) -> bool:
@@ -21,7 +23,7 @@ def read(path: Path) -> Iterator[Run]:
         bounds, info = found.get("goodput_slos_ms") or {}, found.get("server_info")
         yield make_run(
             "sglang bench_serving",
-            [_call(found, i) for i in range(len(found["ttfts"]))],
+            [_call(found, i) for i in rows_of(found, *LISTS)],
             notes=[CHUNKS, "how long a request took is known up to its last chunk with text"],
             seconds=found["duration"],
             arrivals=NOT_TOLD,

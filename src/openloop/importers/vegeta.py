@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 
-from openloop.importers.foreign import NO_SCHEDULE, Call, JsonLines, make_run, wall_clock
+from openloop.importers.foreign import ENCODING, NO_SCHEDULE, Call, JsonLines, make_run, wall_clock
 from openloop.records import Run
 
 CSV = re.compile(r"\d{18,20},\d{1,3},\d+,\d+,\d+,")
@@ -18,7 +18,7 @@ def looks_like(head: str) -> bool:
 
 def read(path: Path) -> Iterator[Run]:
     rows = JsonLines(path)
-    with path.open(encoding="utf-8", newline="") as file:
+    with path.open(encoding=ENCODING, newline="") as file:
         objects = file.read(1) == "{"
         file.seek(0)
         if objects:

@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from openloop.errors import RunError
-from openloop.importers.foreign import CHUNKS, NO_SCHEDULE, NOT_TOLD, Call, JsonLines, event_times, make_run
+from openloop.importers.foreign import CHUNKS, NO_SCHEDULE, NOT_TOLD, Call, JsonLines, event_times, make_run, rows_of
 from openloop.records import Run
 from openloop.units import to_ns
+
+LISTS = ("latencies", "ttfts", "itls", "start_times", "queue_times", "input_lens", "output_lens", "errors")
 
 
 def looks_like(head: str) -> bool:
@@ -25,7 +27,7 @@ def read(path: Path) -> Iterator[Run]:
 def _run(found: dict[str, Any]) -> Run:
     if "latencies" not in found and "ttfts" not in found:
         raise RunError("it has totals and no requests: let vllm bench save them with --save-detailed")
-    calls = [_call(found, i) for i in range(len(found.get("latencies") or found["ttfts"]))]
+    calls = [_call(found, i) for i in rows_of(found, *LISTS)]
     timed, queued = "start_times" in found, "queue_times" in found
     rate = float(found.get("request_rate", "inf"))
     closed = found.get("max_concurrency") is not None and math.isinf(rate)

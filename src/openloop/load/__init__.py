@@ -1,7 +1,7 @@
-"""A live endpoint, driven on a schedule that does not care how slow it is.
+"""`openloop.load(path)` opens a run, or another tool's file; what is in here drives a live endpoint on a schedule.
 
-The module can be called: `openloop.load(path)` opens a run, or another tool's file. It asks for what does that only
-then, by name, because workers import this module and must start quickly.
+The module can be called. It asks for what opens runs only then, by name, because workers import this module and must
+start quickly.
 """
 
 import sys
@@ -18,8 +18,7 @@ def load(path: Any, *, tool: str | None = None, part: int | None = None) -> Any:
 
 
 class _Callable(ModuleType):
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return load(*args, **kwargs)
+    __call__ = staticmethod(load)
 
 
 sys.modules[__name__].__class__ = _Callable

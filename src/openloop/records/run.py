@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from openloop.arrays import Ints
-from openloop.errors import RunError, StorageError
+from openloop.errors import RecordError, RunError, StorageError
 from openloop.records.manifest import MANIFEST_FILE, Manifest, read_manifest
 from openloop.records.remote import copy_run, is_url, locate
 from openloop.records.schema import COLUMNS, SCHEMA, count_tokens, ints, missing_columns
@@ -26,6 +26,7 @@ from openloop.records.tables import DAMAGE, first_line, gathered, read_spool
 from openloop.records.texts import TEXTS
 from openloop.records.validate import check_attempts, check_batch
 from openloop.records.writer import SPOOL_FILE, TABLE_FILE, RunWriter
+from openloop.spec import suggest
 
 PARTS = "nodes"  # folder of the parts of a run, a run each, where several machines drove it
 WORDS = [name for name, column in COLUMNS.items() if pa.types.is_string(column.type) and name != "error"]
@@ -60,6 +61,9 @@ class Run:
 
         Batches are as they were written, or joined until they have `rows` rows: that suits columns of single numbers.
         """
+        for name in columns or ():
+            if name not in COLUMNS:
+                raise RecordError(f"unknown column {name!r}{suggest(name, COLUMNS)}")
         return self.source.batches(list(columns or COLUMNS), rows)
 
     def head(self, rows: int) -> list[dict[str, Any]]:

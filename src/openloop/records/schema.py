@@ -149,7 +149,7 @@ def _column(name: str, columns: Mapping[str, Any], rows: int) -> pa.Array:
     if name in columns:
         given = columns[name]
         try:
-            array = given if isinstance(given, pa.Array) and given.type == column.type else pa.array(given, column.type)
+            array = _array(given, column.type)
         except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
             raise RecordError(f"column {name!r} is not {column.type}: {first_line(error)}") from None
         if len(array) != rows:
@@ -160,6 +160,19 @@ def _column(name: str, columns: Mapping[str, Any], rows: int) -> pa.Array:
     if name == "event_ns":
         return make_lists(name, np.empty(0, np.int64), np.zeros(rows, np.int32))
     return pa.nulls(rows, column.type)
+
+
+def _array(given: Any, wanted: pa.DataType) -> pa.Array:
+    if isinstance(given, pa.Array) and given.type == wanted:
+        return given
+    if pa.types.is_integer(_item(wanted)):  # from floats at once, Arrow would cut fractions off; a cast refuses them
+        found = pa.array(given)
+        given = found.cast(wanted) if pa.types.is_floating(_item(found.type)) else given
+    return pa.array(given, wanted)
+
+
+def _item(kind: pa.DataType) -> pa.DataType:
+    return kind.value_type if pa.types.is_list(kind) else kind
 
 
 _DEFAULTS = {"attempt": 0, "kind": "first", "status": "ok"}

@@ -178,7 +178,7 @@ def _frontier_figure(subjects: Sequence[FrontierSubject], names: Sequence[str]) 
     for which, subject, name, color in zip("ab", subjects, names, COLORS, strict=True):
         points, knee = subject.frontier.points, subject.frontier.knee
         rates.append(point_curve(points, "goodput_rps", f"{name}: goodput", color, f"{which}."))
-        rates.append(point_curve(points, "completed_in_window_rps", f"{name}: throughput", color, None, style="dashed"))
+        rates.append(point_curve(points, "completed_in_window_rps", f"{name}: completed", color, None, style="dashed"))
         shares.append(point_curve(points, "attainment", f"{name}: attainment", color, f"{which}."))
         if knee.interval:
             rates.append(Stretch(*knee.interval, f"knee of {name}", color))

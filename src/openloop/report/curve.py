@@ -41,7 +41,7 @@ STEPS = {"p50": "grey", "p95": "blue", "p99": "red"}
 COLUMNS: Columns = {
     "rate": ("offered", "rate"),
     "requests": ("n", "count"),
-    "completed_in_window_rps": ("throughput", "rate"),
+    "completed_in_window_rps": ("completed", "rate"),
     "goodput_rps": ("goodput", "rate"),
     "attainment": ("attainment", "share"),
     "ttft_s.p99": ("p99 TTFT", "seconds"),
@@ -200,7 +200,7 @@ def _frontier_figure(frontier: Frontier) -> Figure:
     points, weak = frontier.points, _weak(frontier.points)
     rates = [
         *_knee_marks(frontier),
-        point_curve(points, "completed_in_window_rps", "throughput", "orange", few=weak),
+        point_curve(points, "completed_in_window_rps", "completed in the window", "orange", few=weak),
         point_curve(points, "goodput_rps", "goodput, 95% interval", "green", few=weak),
     ]
     shares = [
@@ -211,7 +211,7 @@ def _frontier_figure(frontier: Frontier) -> Figure:
     few, many = (min(p.requests for p in points), max(p.requests for p in points)) if points else (0, 0)
     return Figure(
         "frontier",
-        "Throughput and goodput over offered load",
+        "Completed and accepted over offered load",
         _load_axis(points),
         [
             Panel(Axis("requests per second", "rate", low=0.0), rates, 260),
@@ -237,12 +237,12 @@ def curve(subject: FrontierSubject) -> Section | None:
     return Section(
         "frontier",
         "The frontier",
-        "Throughput counts what was answered, goodput what was accepted. Up to the knee they are the same; beyond it "
-        "the system keeps busy and users go without.",
+        "What was completed in the window counts all answers, goodput those that were accepted. Up to the knee they "
+        "are the same; beyond it the system keeps busy and users go without.",
         [_frontier_figure(frontier), Table(header, rows, note=note), Table(_words(FURTHER), more)],
         "The knee is the largest offered rate at which attainment meets its target; its band is the 95% interval that "
-        "the points allow, each with the uncertainty that batch means show (docs/frontier.md). Throughput is what "
-        "completed inside the window: in a short run, whose last answers come after its end, it may lie below goodput.",
+        "the points allow, each with the uncertainty that batch means show (docs/frontier.md). In a short run, "
+        "whose last answers come after its end, what was completed in the window may lie below goodput.",
     )
 
 

@@ -25,7 +25,7 @@ BRIEF: Columns = {
 FULL: Columns = {
     "rate": ("offered", "rate"),
     "goodput_rps": ("goodput", "rate"),
-    "completed_in_window_rps": ("throughput", "rate"),
+    "completed_in_window_rps": ("completed", "rate"),
     "attainment": ("attainment", "share"),
     "attainment_interval": ("95% interval", "share"),
     "ttft_s.p50": ("ttft p50", "seconds"),
@@ -36,7 +36,7 @@ FULL: Columns = {
 
 
 def frontier_table(points: Sequence[Point], columns: Columns = FULL) -> Table:
-    """A row per point: goodput as a solid bar inside of throughput."""
+    """A row per point: goodput as a solid bar inside of what was completed in the window."""
     grid = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
     offered, *others = (words for words, _ in columns.values())
     header = (offered, "", *others, "")

@@ -100,7 +100,7 @@ class LiveView:
             return
         events, tokens = row.event_ns, row.outcome.output_tokens or len(row.event_ns)
         ttft = (events[0] - row.due_ns) / 1e9 if events else np.nan
-        tpot = (events[-1] - events[0]) / 1e9 / (tokens - 1) if len(events) > 1 and tokens > 1 else np.nan
+        tpot = (events[-1] - events[0]) / 1e9 / (tokens - 1) if events and tokens > 1 else np.nan
         lag = (row.sent_ns - row.due_ns) / 1e9 if row.kind == "first" else np.nan
         self._latest.append((ttft, tpot, lag))
         self._accepted += row.outcome.status == "ok" and self._in_time(row, ttft, tpot)

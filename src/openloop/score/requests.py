@@ -156,15 +156,22 @@ class Deliveries:
     @cached_property
     def tpot_s(self) -> Floats:
         """(E2E - TTFT) / (n - 1)."""
-        counted = self.gaps_told | (self.of_attempt(self._attempts.output_tokens) >= 0)
+        ends_told = (self.delivered > 1) & (self.of_attempt(self._attempts.output_tokens) >= 0)
         return _known(
-            (self.last_ns - self.first_ns) / (np.maximum(self.tokens - 1, 1) * 1e9), (self.delivered > 1) & counted
+            (self.last_ns - self.first_ns) / (np.maximum(self.tokens - 1, 1) * 1e9),
+            self.gaps_told | ends_told | self.at_once,
         )
 
     @cached_property
     def gaps_told(self) -> Bools:
         """Whether times between tokens are known, and not just the first and the last."""
         return np.asarray((self.delivered > 1) & (self.of_attempt(self._attempts.ends_only) != 1))
+
+    @property
+    def at_once(self) -> Bools:
+        """Streams of several tokens in one delivery, which is first and last; how many it carried is not told."""
+        whole = self.of_attempt(self._attempts.ends_only) != 1
+        return np.asarray((self.delivered == 1) & (self.tokens > 1) & whole)
 
     @cached_property
     def tbt_s(self) -> Floats:

@@ -4,7 +4,7 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
@@ -150,22 +150,23 @@ def score(
     `by` also scores each replica, class, tenant or turn; `window_s` each stretch of that many seconds. `prices` stand
     in for those of the manifest.
     """
-    run = run if isinstance(run, Run) else open_any(run)
-    objectives = objectives_of(run, slo)
+    opened = run if isinstance(run, Run) else open_any(run)
+    objectives = objectives_of(opened, slo)
     for key in by:
         if key not in GROUPS:
             raise SpecError(f"cannot group by {key!r}{suggest(key, GROUPS)}")
     if window_s is not None and window_s <= 0:
         raise SpecError(f"a window of {window_s} s is no window; give a duration such as 60s")
-    judged = judge_run(run, objectives, progress, prices)
-    return score_judged(run, objectives, judged, by, window_s, disruption_s)
+    judged = judge_run(opened, objectives, progress, prices)
+    found = score_judged(opened, objectives, judged, by, window_s, disruption_s)
+    return found if run is opened or opened.path else replace(found, run=str(run))  # a file of another tool
 
 
 def objectives_of(run: Run, slo: "str | Path | Mapping[str, Any] | SLO | Objectives | None" = None) -> Objectives:
     """What a run is held against: the SLO given, or else the one in its manifest."""
     found = _own_objectives(run) if slo is None else read_slo(slo)
     if found is None:
-        raise SpecError("there is no goodput without an SLO: give one, for example --slo 'ttft<=500ms, tpot<=40ms'")
+        raise SpecError("there is no goodput without an SLO: give one (--slo), for example 'ttft<=500ms, tpot<=40ms'")
     return found
 
 
@@ -196,8 +197,9 @@ def _all_lost(steady: float, rate: float, extra: float, length: float, every: fl
     return Blend(every, length / every, found, found / steady - 1 if steady else math.nan)
 
 
-def check(run: Run) -> Verdict:
+def check(run: "Run | str | Path") -> Verdict:
     """The verdict on a run by itself, held against the SLO in its manifest if it has one that can be used."""
+    run = run if isinstance(run, Run) else open_any(run)
     if not run.num_rows:
         return Verdict(False, (*run.missing, "the run has no rows"), ())
     try:

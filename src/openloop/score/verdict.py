@@ -287,7 +287,13 @@ def _notes(run: Run, scope: Scope) -> Iterator[str]:
     untimed = int(np.sum(ok & (deliveries.delivered == 0)))
     if untimed:
         yield f"{untimed:,} completed requests have no token times: gates on tokens count them as missed"
-    ends = int(np.sum(ok & (deliveries.delivered > 1) & ~deliveries.gaps_told))
+    at_once = int(np.sum(ok & deliveries.at_once))
+    if at_once:
+        yield (
+            f"{at_once:,} completed requests of several tokens came in one delivery: their TPOT is 0, and gates on "
+            "gaps count them as missed"
+        )
+    ends = int(np.sum(ok & (deliveries.delivered > 0) & ~scope.answers.timed)) - at_once
     if ends:
         yield f"{ends:,} completed requests tell only their first and last token: gates on gaps count them as missed"
     labelled = int(np.sum(ok & (deliveries.quality >= 0)))
