@@ -154,6 +154,17 @@ def test_a_crash_is_in_the_manifest_and_in_the_rows() -> None:
     assert {row["replica"] for row in away} == {"0"}
 
 
+@pytest.mark.parametrize("more", [{"events": ["crash:at=40s,replica=1"]}, {"client": {"timeout": "1s"}}])
+def test_a_stream_that_breaks_hands_out_nothing_that_was_still_to_be_delayed(more: dict[str, Any]) -> None:
+    found = run(8.0, 60.0, replicas=2, delay="40ms", **more)
+    found.validate()
+    broken = [row for row in found.head(10_000) if row["status"] in ("error", "timeout") and row["event_ns"]]
+    assert broken
+    for row in broken:
+        assert row["ended_ns"] - 40e6 < row["event_ns"][-1] <= row["ended_ns"]
+        assert row["output_tokens"] == len(row["event_ns"])
+
+
 def test_a_copy_helps_against_a_straggler_and_the_other_one_is_cancelled() -> None:
     slow: dict[str, Any] = {"replicas": 4, "events": ["slow:at=0s,replica=2,factor=20"]}
     alone, copied = run(4.0, **slow), run(4.0, client={"hedge": "200ms"}, **slow)

@@ -1,7 +1,7 @@
 """A run of a fleet of modelled replicas."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -241,9 +241,10 @@ def _make_rows(
         served.rows.due = part.due_s[repaired.origin[place]]
     inside = served.rows.due * NS_PER_S < end_ns
     served = served if inside.all() else served.some(inside)
-    rows, counts, times, tokens = served.rows, served.counts, served.times, served.tokens
     if fleet.delay is not None:
-        times = _delayed(times, counts, to_ns(parse_seconds(fleet.delay)))
+        times = _delayed(served.times, served.counts, to_ns(parse_seconds(fleet.delay)))
+        served = replace(served, times=times).clipped()
+    rows, counts, times, tokens = served.rows, served.counts, served.times, served.tokens
     overhead = fleet.read_overhead()
     if overhead is not None:
         late = np.rint(overhead.draw(len(rows), waits) * NS_PER_S).astype(np.int64)
