@@ -277,6 +277,14 @@ def test_drafts_come_several_at_a_time_and_are_counted() -> None:
     assert quick.p50 < 0.75 * plain.p50
 
 
+def test_only_replicas_with_drafts_draft() -> None:
+    groups = [{"replicas": 1, "drafts": {"tokens": 3, "acceptance": 0.6}}, {"replicas": 1}]
+    rows = run(rate=2.0, groups=groups).head(10_000)
+    for row in rows:
+        assert row["drafted_tokens"] == (3 * (len(row["event_ns"]) - 1) if row["replica"] == "0" else 0)
+    assert any(row["replica"] == "1" for row in rows)
+
+
 def test_a_delay_at_delivery_lowers_the_tail_of_gaps_and_leaves_idle_time_as_it_is() -> None:
     slo = "tbt<=10s, read_from_first>=20tok/s"
     plain, delayed = (ol.score(run(batching="prefill-first", delay=each), slo) for each in (None, "50ms"))

@@ -282,7 +282,8 @@ def _make_rows(
         columns["quality_score"] = pa.array(good.astype(np.float64), mask=~ok)
         columns["slices"] = make_words(slices - 1, SLICES)
     if tokens is not None:
-        drafts = max(each.drafts.tokens if each.drafts else 0 for each in fleet.kinds())
+        kinds = fleet.kinds_of(1 + int(rows.replica.max(initial=0)))
+        drafts = np.array([each.drafts.tokens if each.drafts else 0 for each in kinds])[rows.replica]
         steps = np.maximum(counts - 1, 0)
         columns["event_tokens"] = make_lists("event_tokens", tokens, counts)
         columns["drafted_tokens"] = drafts * steps
