@@ -154,6 +154,15 @@ class SimEngine:
         if every > 0 and not np.any(self.later.kind[: w.waits] == loop.LOOK):
             self.put_off(every * (np.floor(w.now / every) + 1), loop.LOOK, 0)
 
+    def prime(self, requests: Any, hashes: Ints | None) -> None:
+        """Every cache knows the prompts of these, as if each replica had been asked them before the clock started."""
+        if self.hashes is None or hashes is None:
+            return
+        whole = self.requests, self.hashes, self.spots
+        self.requests, self.hashes, self.spots = requests, hashes, np.zeros(len(hashes), np.int32)
+        loop.prime(self)
+        self.requests, self.hashes, self.spots = whole
+
     def advance(self, until: float) -> int:
         """Why it stopped: a table is full, it is time, or nothing is left."""
         found: int = loop.advance(self, float(until))

@@ -72,11 +72,12 @@ def simulate_fleet(
     objectives: Objectives | None = None,
     drain_s: float = np.inf,
     out: str | Path | None = None,
+    primes: Demand | None = None,
     **facts: Any,
 ) -> Run:
     """Users of so many seconds, served by modelled replicas in virtual time; with `out`, straight into a run folder.
 
-    Without arrivals it ends with the recording that the workload is.
+    Without arrivals it ends with the recording that the workload is. `primes` are known to every cache from the start.
     """
     if arrivals is None:
         seconds = min(seconds, workload.lasts_s() or seconds)
@@ -84,12 +85,14 @@ def simulate_fleet(
     first = _Part(*next(parts), 0, 0, 0)
     demand = first.demand
     engine = engine_of(fleet, demand, objectives, seconds, seed)
+    if primes is not None and len(primes):
+        engine.prime(*request_tables(fleet, primes, None))
     manifest = Manifest(
         **{
             "source": "sim",
             "engine": "openloop sim",
             "engine_version": __version__,
-            "engine_flags": msgspec.json.encode(msgspec.structs.replace(fleet, calibration=None).written()).decode(),
+            "engine_flags": flags_of(fleet),
             "model": fleet.model or "a step time",
             "hardware": f"{fleet.tp} x {fleet.gpu}" if fleet.gpu else "none: virtual time",
             "replicas": fleet.size,
@@ -100,7 +103,7 @@ def simulate_fleet(
             "seed": seed,
             "quantization": None if fleet.quantization is None else fleet.quantization.name,
             "quality_gate": None if fleet.quality is None else str(fleet.read_quality()),
-            "notes": (*_notes(fleet), *demand.notes),
+            "notes": (*_notes(fleet, primes), *demand.notes),
             "retry_policy": None if fleet.client is None else fleet.client.persistence(),
             **facts,
         }
@@ -127,12 +130,19 @@ def simulate_fleet(
     return open_run(writer.folder)
 
 
-def _notes(fleet: FleetSpec) -> Iterator[str]:
+def flags_of(fleet: FleetSpec) -> str:
+    """As a manifest has them."""
+    return msgspec.json.encode(msgspec.structs.replace(fleet, calibration=None).written()).decode()
+
+
+def _notes(fleet: FleetSpec, primes: Demand | None) -> Iterator[str]:
     told = read_routing(fleet.routing).note
     if told:
         yield told
     if any(each.role != "both" for each in fleet.kinds()):
         yield "a row names the replica that decoded it: utilisation counts those that prefill as idle"
+    if primes is not None and fleet.prefix_cache:
+        yield f"prefixes that every cache was primed with: {len(primes):,}"
 
 
 def _asked(fleet: FleetSpec, parts: Iterator[Demand], seed: int) -> Iterator[tuple[Demand, Repaired | None]]:

@@ -18,7 +18,7 @@ import numpy as np
 from openloop.native.build import native
 from openloop.persistence import SPARE
 from openloop.routing import find_home, forget, learn, learn_home, look
-from openloop.sim.memory import forget_all, hits_of, leave, name_blocks
+from openloop.sim.memory import forget_all, get_blocks, hits_of, leave, name_blocks, use
 from openloop.sim.replica import (
     NEVER,
     cut,
@@ -616,6 +616,23 @@ def _put_off(t: Any, now: float) -> None:
             _happen(t, number, now)
         else:
             _look(t, now)
+
+
+@native
+def prime(t: Any) -> None:
+    """What the requests ask becomes known to every cache, without a routing policy that sent it there."""
+    s = t.attempts[0]
+    for r in range(len(t.replicas)):
+        m = t.replicas[r]
+        if m.up == 0 or m.role == DECODE:
+            continue
+        for n in range(len(t.requests)):
+            q = t.requests[n]
+            s.names, s.named, s.salt = q.names, q.named_prompt, m.salt
+            s.held, _ = hits_of(t, m, s, s.named)
+            use(t, m, s, s.held)
+            get_blocks(t, m, s.named - s.held)
+            leave(t, m, s, s.named, s.named)
 
 
 @native
