@@ -14,7 +14,8 @@ from openloop.sim import tables
 from openloop.sim.batching import BATCHING
 from openloop.sim.fleet import read_fleet, simulate_fleet
 from openloop.slo import read_slo
-from openloop.workload import Workload, read_source
+from openloop.workload import Demand, Workload, read_source
+from openloop.workload.demand import one_piece
 from tests.sim.test_fleet import STEP, WORKLOADS, check_whole, demand, fleet, served
 
 CLIENTS: list[dict[str, Any] | None] = [
@@ -176,6 +177,16 @@ def test_a_copy_helps_against_a_straggler_and_the_other_one_is_cancelled() -> No
     copies = [row for row in rows if row["kind"] == "hedge"]
     assert len(copies) > 20
     assert sum(row["status"] == "cancelled" for row in rows) == len(copies)
+
+
+def test_who_waited_behind_a_client_that_left_is_served_from_the_next_step_on() -> None:
+    """The second has no room beside the first and leaves after 5 s; the third had room all the time."""
+    found = read_fleet({"step": {"floor": "10ms", "token": "0s"}, "memory_tokens": 10_000, "max_tokens": 8192,
+                        "client": {"patience": "5s"}})  # fmt: skip
+    asked = Demand(np.array([0.0, 0.5, 3.0]), one_piece(np.array([4000, 7000, 100])), np.array([3000, 10, 10]))
+    rows = served(found, asked).rows
+    assert rows.status.tolist() == [tables.OK, tables.CANCELLED, tables.OK]
+    assert rows.started[2] == pytest.approx(5.5, abs=0.011)
 
 
 def test_a_storm_of_retries_emerges_and_outlives_its_cause() -> None:

@@ -207,6 +207,8 @@ def _withdraw(t: Any, s: Any, status: int, now: float) -> None:
     if where == WAITING:
         m.waiting -= 1
         m.backlog -= s.prompt + s.made - s.known
+        if m.batching != STATIC and m.running < m.sequences and t.attempts[m.root].serial == s.serial:
+            cut(m, now)  # there may be room for who was behind it
     else:
         cut(m, now)
         m.leaving += 1
