@@ -126,9 +126,10 @@ class SimEngine:
         if routing is not None:
             self.views, self.ask, self.state = records(VIEW, fleet), records(ASK, 1), start_memory(seed)
             self.choose, self.knobs = routing.pointer(self.ask, self.views, self.errors), routing.knobs()
-            if routing.sees:
+            if routing.sees - {"memory"}:
                 self.index, self.held = make_index(fleet)
             w.exact, w.stride = cache_events and "cache" in routing.sees, max(INDEX_TOKENS // size, 1)
+            w.weighs = "memory" in routing.sees
             w.view_every, w.viewed = view_every, -view_every
         self.places = {0: _Place(len(requests), 0, 0 if hashes is None else len(hashes))}
         self.fed = 0  # where those begin that were fed last

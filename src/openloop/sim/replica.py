@@ -284,6 +284,16 @@ def _affordable(t: Any, m: Any) -> int:
     return low
 
 
+def tokens_held(t: Any, m: Any, now: float) -> int:
+    """Room in memory that is taken, with what the steps took that are over of those under way."""
+    blocks = m.blocks - m.free - m.unused
+    if m.phase == DECODING and m.drafts == 0 and m.batching != STATIC:
+        elapsed, first = now - m.start, m.pace - m.slope / 2
+        done = int(2 * elapsed / (first + math.sqrt(first * first + 2 * m.slope * elapsed)) + 1e-9)
+        blocks += _needed(t, m, min(done, m.steps))
+    return blocks * m.page
+
+
 def grow(t: Any, m: Any, steps: int) -> None:
     """Memory and contexts after so many decode steps."""
     if m.drafts == 0 and m.batching != STATIC:
