@@ -166,6 +166,12 @@ def test_a_stream_that_breaks_hands_out_nothing_that_was_still_to_be_delayed(mor
         assert row["output_tokens"] == len(row["event_ns"])
 
 
+def test_a_run_says_that_clients_do_not_know_of_what_is_added_afterwards() -> None:
+    plain, late = (run(2.0, 10.0, overhead="500ms", client=each) for each in (None, {"timeout": "1s"}))
+    assert not plain.manifest.notes
+    assert late.manifest.notes[0].startswith("overhead: added afterwards, so time-outs")
+
+
 def test_a_copy_helps_against_a_straggler_and_the_other_one_is_cancelled() -> None:
     slow: dict[str, Any] = {"replicas": 4, "events": ["slow:at=0s,replica=2,factor=20"]}
     alone, copied = run(4.0, **slow), run(4.0, client={"hedge": "200ms"}, **slow)

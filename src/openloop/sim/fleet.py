@@ -103,7 +103,7 @@ def simulate_fleet(
             "seed": seed,
             "quantization": None if fleet.quantization is None else fleet.quantization.name,
             "quality_gate": None if fleet.quality is None else str(fleet.read_quality()),
-            "notes": (*_notes(fleet, primes), *demand.notes),
+            "notes": (*_notes(fleet, demand, primes), *demand.notes),
             "retry_policy": None if fleet.client is None else fleet.client.persistence(),
             **facts,
         }
@@ -135,12 +135,15 @@ def flags_of(fleet: FleetSpec) -> str:
     return msgspec.json.encode(msgspec.structs.replace(fleet, calibration=None).written()).decode()
 
 
-def _notes(fleet: FleetSpec, primes: Demand | None) -> Iterator[str]:
+def _notes(fleet: FleetSpec, demand: Demand, primes: Demand | None) -> Iterator[str]:
     told = read_routing(fleet.routing).note
     if told:
         yield told
     if any(each.role != "both" for each in fleet.kinds()):
         yield "a row names the replica that decoded it: utilisation counts those that prefill as idle"
+    late = [name for name in ("delay", "overhead") if getattr(fleet, name) is not None]
+    if late and (demand.after is not None or (fleet.client is not None and not fleet.client.asks_only)):
+        yield f"{' and '.join(late)}: added afterwards, so time-outs, patience, copies and next turns do not wait for it"
     if primes is not None and fleet.prefix_cache:
         yield f"prefixes that every cache was primed with: {len(primes):,}"
 
