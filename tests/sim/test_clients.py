@@ -223,6 +223,11 @@ def test_a_fleet_grows_with_what_waits_and_shrinks_again_and_is_paid_for_that_lo
     assert kinds.count("start") == kinds.count("scale-out")
     assert found.manifest.prices is not None
     assert 3.0 < found.manifest.prices.per_hour < 18.0
+    there = found.manifest.prices.per_hour / 3.0
+    assert found.manifest.notes == (
+        f"{there:.2f} of {1 + kinds.count('scale-out')} replicas were there on average: "
+        "utilisation counts those that were not as idle",
+    )
 
 
 def test_refusing_early_keeps_those_who_are_let_in() -> None:

@@ -123,6 +123,7 @@ def simulate_fleet(
         "stopped_ns": to_ns(min(latest + 1.0, seconds + drain_s)),
         "events": (*manifest.events, *_events(engine)),
         "prices": manifest.prices or _prices(fleet, engine, seconds),
+        "notes": (*manifest.notes, *_sizes(engine.paid_s / seconds)),
     }
     if writer is None:
         return Run.of(checked(msgspec.structs.replace(manifest, finished=True, **last)), batches)
@@ -143,7 +144,8 @@ def _notes(fleet: FleetSpec, demand: Demand, primes: Demand | None) -> Iterator[
         yield "a row names the replica that decoded it: utilisation counts those that prefill as idle"
     late = [name for name in ("delay", "overhead") if getattr(fleet, name) is not None]
     if late and (demand.after is not None or (fleet.client is not None and not fleet.client.asks_only)):
-        yield f"{' and '.join(late)}: added afterwards, so time-outs, patience, copies and next turns do not wait for it"
+        told = "added afterwards, so time-outs, patience, copies and next turns do not wait for it"
+        yield f"{' and '.join(late)}: {told}"
     if primes is not None and fleet.prefix_cache:
         yield f"prefixes that every cache was primed with: {len(primes):,}"
 
@@ -231,6 +233,14 @@ def _events(engine: SimEngine) -> tuple[TimedEvent, ...]:
         )
         for row in rows
     )
+
+
+def _sizes(up: Floats) -> Iterator[str]:
+    """Of a fleet that grew or shrank: the share of the time in which each replica was there."""
+    some = up[up > 0]
+    if np.any(some < 1 - 1e-9):
+        told = f"{some.sum():.2f} of {len(some)} replicas were there on average"
+        yield f"{told}: utilisation counts those that were not as idle"
 
 
 def _prices(fleet: FleetSpec, engine: SimEngine, seconds: float) -> Prices | None:
