@@ -285,6 +285,22 @@ def test_only_replicas_with_drafts_draft() -> None:
     assert any(row["replica"] == "1" for row in rows)
 
 
+def test_labels_and_overheads_are_of_requests_whoever_answers_them_and_when() -> None:
+    more: dict[str, Any] = {"replicas": 3, "quality": "quality:fail=20%,rare=10%", "overhead": "exponential(30ms)"}
+    found: list[dict[int, Any]] = []
+    for routing in ("round-robin", "random"):
+        late, plain = (run(9.0, 60.0, routing=routing, **each).head(10_000) for each in (more, {"replicas": 3}))
+        first = {row["request_id"]: row["event_ns"][0] for row in plain}
+        found.append(
+            {
+                row["request_id"]: (row["quality"], row["slices"], row["event_ns"][0] - first[row["request_id"]])
+                for row in late
+            }
+        )
+    assert found[0] == found[1]
+    assert list(found[0]) != list(found[1])  # they ended in another order
+
+
 def test_a_delay_at_delivery_lowers_the_tail_of_gaps_and_leaves_idle_time_as_it_is() -> None:
     slo = "tbt<=10s, read_from_first>=20tok/s"
     plain, delayed = (ol.score(run(batching="prefill-first", delay=each), slo) for each in (None, "50ms"))

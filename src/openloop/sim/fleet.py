@@ -109,15 +109,15 @@ def simulate_fleet(
         }
     )
     latest = seconds
-    quality, chances, waits = fleet.read_quality(), stream(seed, "quality"), stream(seed, "overhead")
+    quality = fleet.read_quality()
     batches: list[pa.RecordBatch] = []
     writer = None if out is None else RunWriter(out, manifest)
     for part, served in _served(fleet, engine, first, parts, objectives, seconds, seconds + drain_s):
         latest = max(latest, float(np.nanmax(served.rows.ended, initial=seconds)))
-        batch = _make_rows(fleet, part, served, to_ns(seconds), waits)
+        batch = _make_rows(fleet, part, served, to_ns(seconds))
         latest = max(latest, ints(batch, "ended_ns").max(initial=0) / NS_PER_S)
         if quality and part.repaired is None:
-            batch = labelled(batch, quality, chances)
+            batch = labelled(batch, quality, seed)
         (batches if writer is None else writer).append(batch)
     last: dict[str, Any] = {
         "stopped_ns": to_ns(min(latest + 1.0, seconds + drain_s)),
@@ -150,37 +150,41 @@ def _notes(fleet: FleetSpec, demand: Demand, primes: Demand | None) -> Iterator[
         yield f"prefixes that every cache was primed with: {len(primes):,}"
 
 
-def _asked(fleet: FleetSpec, parts: Iterator[Demand], seed: int) -> Iterator[tuple[Demand, Repaired | None]]:
-    """Parts of a workload, with their repairs where there are any."""
+_Asked = tuple[Demand, Repaired | None, Ints | None]
+
+
+def _asked(fleet: FleetSpec, parts: Iterator[Demand], seed: int) -> Iterator[_Asked]:
+    """Parts of a workload, with their repairs where there are any, and what users wait besides."""
     quality, repair = fleet.read_quality(), None if fleet.client is None else fleet.client.repairs()
-    chances = stream(seed, "repairs")
+    overhead = fleet.read_overhead()
+    chances, waits = stream(seed, "repairs"), stream(seed, "overhead")
     for number, part in enumerate(parts):
-        if quality is None or repair is None:
-            yield part, None
-        else:
+        found = None
+        if quality is not None and repair is not None:
             found = with_repairs(part, quality, repair, chances, number)
-            yield found.demand, found
+        demand = part if found is None else found.demand
+        yield demand, found, None if overhead is None else _ns(overhead.draw(len(demand), waits))
 
 
 def _served(
     fleet: FleetSpec,
     engine: SimEngine,
     last: "_Part",
-    parts: Iterator[tuple[Demand, Repaired | None]],
+    parts: Iterator[_Asked],
     objectives: Objectives | None,
     seconds: float,
     until: float,
 ) -> Iterator[tuple["_Part", ServedAttempts]]:
     """All that is served, part by part of the demand; the next part is fed when its first request is due."""
     fed = {0: last}
-    for demand, repaired in parts:
+    for demand, repaired, late_ns in parts:
         for served in engine.run_to(float(demand.due_s[0])):
             yield from _by_part(fed, served)
         requests, hashes = request_tables(fleet, demand, objectives)
         requests.session += np.where(requests.session >= 0, last.session + last.sessions, 0)
         for served in engine.feed(requests, hashes):
             yield from _by_part(fed, served)
-        last = _Part(demand, repaired, engine.fed, last.request + last.requests, last.session + last.sessions)
+        last = _Part(demand, repaired, late_ns, engine.fed, last.request + last.requests, last.session + last.sessions)
         fed = {row: part for row, part in fed.items() if row in engine.places} | {engine.fed: last}
     for served in engine.run_to(seconds):
         yield from _by_part(fed, served)
@@ -195,6 +199,7 @@ class _Part:
 
     demand: Demand
     repaired: Repaired | None
+    late_ns: Ints | None
     row: int
     request: int
     session: int
@@ -252,9 +257,7 @@ def _prices(fleet: FleetSpec, engine: SimEngine, seconds: float) -> Prices | Non
     return Prices(per_hour=float(np.dot(up, [each or 0.0 for each in prices])))
 
 
-def _make_rows(
-    fleet: FleetSpec, part: _Part, served: ServedAttempts, end_ns: int, waits: np.random.Generator
-) -> pa.RecordBatch:
+def _make_rows(fleet: FleetSpec, part: _Part, served: ServedAttempts, end_ns: int) -> pa.RecordBatch:
     """Records of what was due in the window; a repair is an attempt at what it repairs, and was due when that was."""
     demand, repaired = part.demand, part.repaired
     if repaired is not None:
@@ -268,9 +271,8 @@ def _make_rows(
         times = _delayed(served.times, served.counts, to_ns(parse_seconds(fleet.delay)))
         served = replace(served, times=times).clipped()
     rows, counts, times, tokens = served.rows, served.counts, served.times, served.tokens
-    overhead = fleet.read_overhead()
-    if overhead is not None:
-        late = np.rint(overhead.draw(len(rows), waits) * NS_PER_S).astype(np.int64)
+    if part.late_ns is not None:
+        late = part.late_ns[rows.request - part.row]
         times = times + np.repeat(np.where(rows.status == OK, late, 0), counts)
     last = times[np.maximum(np.cumsum(counts) - 1, 0)] if len(times) else np.zeros(len(rows), np.int64)
     ok, over = rows.status == OK, rows.status != CENSORED
