@@ -261,6 +261,16 @@ def test_a_request_longer_than_the_memory_is_refused() -> None:
         engine_of(fleet(memory_tokens=500), demand())
 
 
+def test_a_static_batch_is_filled_whatever_fits_into_a_step() -> None:
+    """A step reads 200 tokens and each has 300; who has no place waits until all of the batch are done."""
+    asked = Demand(np.array([0.0, 1e-9, 1e-9, 1e-9, 1e-9]), one_piece(np.full(5, 300)), np.array([1, 5, 9, 20, 3]))
+    rows = served(fleet(batching="static", max_tokens=200, max_sequences=4), asked).rows
+    assert rows.started[1:].tolist() == [rows.ended[0]] * 4
+    outcome = served(fleet(batching="static", max_tokens=200, max_sequences=3), asked)
+    assert outcome.rows.started[4] == outcome.rows.ended[1:4].max()
+    check_whole(outcome, asked)
+
+
 def test_drafts_come_several_at_a_time_and_are_counted() -> None:
     """Three drafts accepted at 0.6: a step makes 1 + 0.6 + 0.36 + 0.216 tokens."""
     found = run(rate=2.0, drafts={"tokens": 3, "acceptance": 0.6, "cost": "10%"})

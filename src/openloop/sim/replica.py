@@ -155,7 +155,7 @@ def _admit(t: Any, m: Any, now: float) -> None:
     """Take from those who wait as many as may join the next step."""
     if m.batching == STATIC and (m.running > 0 or m.filling > 0):
         return
-    budget = m.tokens
+    budget = m.tokens if m.batching != STATIC else 1 << 40  # a static batch is filled, and read in several steps
     if m.batching == CHUNKED:
         budget -= m.running * (1 + m.drafts)
     for n in range(m.filling):
