@@ -55,6 +55,7 @@ __all__ = [
     "assemble",
     "engine_of",
     "explain_fleet",
+    "flags_of",
     "present_keys",
     "read_fleet",
     "simulate_fleet",
