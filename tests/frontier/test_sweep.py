@@ -326,6 +326,19 @@ def test_states_of_the_caches_are_swept_apart_and_the_gap_is_told(tmp_path: Path
         sweep_states(tmp_path / "x", scenario, fleet, ["warm-cache", "warm-cache"], **how)
 
 
+@pytest.mark.parametrize("rates", [[5.0, 60.0], None])
+@pytest.mark.parametrize("more", [{"events": ["crash:at=15s,restart=2s"]}, {"warmth": "disrupted:at=15s"}])
+def test_what_happens_at_a_given_time_is_in_every_run(tmp_path: Path, more: dict[str, Any], rates: Any) -> None:
+    scenario = {**ASKED, "for": "20s"} | {key: value for key, value in more.items() if key == "warmth"}
+    fleet = FLEET | {key: value for key, value in more.items() if key == "events"}
+    found = ol.sweep(tmp_path / "s", scenario, fleet, rates=rates, processes=1, budget_s=60.0)
+    assert found.points
+    for name in folders(tmp_path / "s"):
+        manifest = ol.open_run(tmp_path / "s" / "points" / name).manifest
+        assert manifest.window_ns == (0, 20 * 10**9)
+        assert manifest.events[0].at_ns == 15 * 10**9
+
+
 def test_warming_up_ends_before_the_first_event_and_begins_after_priming() -> None:
     rows = [row(i, i / 10, (0.1 if i >= 60 else 2.0,)) for i in range(400)]
     plain = run_of(rows, window_ns=(0, 40 * 10**9))

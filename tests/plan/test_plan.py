@@ -192,6 +192,18 @@ def test_a_modelled_fleet_is_planned_and_its_size_confirmed(tmp_path: Path) -> N
     assert plan_report(worse).verdict == "invalid"
 
 
+def test_a_planned_fleet_that_is_simulated_for_less_than_until_its_event_is_not_confirmed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("openloop.plan.simulated.MOST_REQUESTS", 40 * 150)
+    fleet = tmp_path / "fleet.yaml"
+    fleet.write_text('step: {floor: 10ms, token: 100us}\nmax_sequences: 4\nevents: ["slow:at=50s,factor=1.01"]\n')
+    flags = {"arrivals": "poisson:rate=1", "for": "60s", "slo": "ttft<=200ms", "prompt": "20", "output": "10"}
+    plan = plan_fleet(fleet, read_scenario(None, flags, live=False), Needs(150.0), tmp_path / "sweep", 0.95)
+    assert plan.confirmed is None
+    assert "nothing confirms it" in plan.notes[-1]
+
+
 def test_a_model_that_is_not_known_exactly_widens_the_knee() -> None:
     fleet = read_fleet({"step": {"floor": "10ms", "token": "10us"}})
     assert model_error(fleet, {}) == 0.0

@@ -14,7 +14,8 @@ from openloop.sim import tables
 from openloop.sim.batching import BATCHING
 from openloop.sim.fleet import read_fleet, simulate_fleet
 from openloop.slo import read_slo
-from openloop.workload import Workload, read_source
+from openloop.workload import Demand, Workload, read_source
+from openloop.workload.demand import one_piece
 from tests.sim.test_fleet import STEP, WORKLOADS, check_whole, demand, fleet, served
 
 CLIENTS: list[dict[str, Any] | None] = [
@@ -162,6 +163,23 @@ def test_a_crash_is_in_the_manifest_and_in_the_rows() -> None:
     assert {row["replica"] for row in away} == {"0"}
 
 
+@pytest.mark.parametrize("more", [{"events": ["crash:at=40s,replica=1"]}, {"client": {"timeout": "1s"}}])
+def test_a_stream_that_breaks_hands_out_nothing_that_was_still_to_be_delayed(more: dict[str, Any]) -> None:
+    found = run(8.0, 60.0, replicas=2, delay="40ms", **more)
+    found.validate()
+    broken = [row for row in found.head(10_000) if row["status"] in ("error", "timeout") and row["event_ns"]]
+    assert broken
+    for row in broken:
+        assert row["ended_ns"] - 40e6 < row["event_ns"][-1] <= row["ended_ns"]
+        assert row["output_tokens"] == len(row["event_ns"])
+
+
+def test_a_run_says_that_clients_do_not_know_of_what_is_added_afterwards() -> None:
+    plain, late = (run(2.0, 10.0, overhead="500ms", client=each) for each in (None, {"timeout": "1s"}))
+    assert not plain.manifest.notes
+    assert late.manifest.notes[0].startswith("overhead: added afterwards, so time-outs")
+
+
 def test_a_copy_helps_against_a_straggler_and_the_other_one_is_cancelled() -> None:
     slow: dict[str, Any] = {"replicas": 4, "events": ["slow:at=0s,replica=2,factor=20"]}
     alone, copied = run(4.0, **slow), run(4.0, client={"hedge": "200ms"}, **slow)
@@ -173,6 +191,16 @@ def test_a_copy_helps_against_a_straggler_and_the_other_one_is_cancelled() -> No
     copies = [row for row in rows if row["kind"] == "hedge"]
     assert len(copies) > 20
     assert sum(row["status"] == "cancelled" for row in rows) == len(copies)
+
+
+def test_who_waited_behind_a_client_that_left_is_served_from_the_next_step_on() -> None:
+    """The second has no room beside the first and leaves after 5 s; the third had room all the time."""
+    found = read_fleet({"step": {"floor": "10ms", "token": "0s"}, "memory_tokens": 10_000, "max_tokens": 8192,
+                        "client": {"patience": "5s"}})  # fmt: skip
+    asked = Demand(np.array([0.0, 0.5, 3.0]), one_piece(np.array([4000, 7000, 100])), np.array([3000, 10, 10]))
+    rows = served(found, asked).rows
+    assert rows.status.tolist() == [tables.OK, tables.CANCELLED, tables.OK]
+    assert rows.started[2] == pytest.approx(5.5, abs=0.011)
 
 
 def test_a_storm_of_retries_emerges_and_outlives_its_cause() -> None:
@@ -203,6 +231,11 @@ def test_a_fleet_grows_with_what_waits_and_shrinks_again_and_is_paid_for_that_lo
     assert kinds.count("start") == kinds.count("scale-out")
     assert found.manifest.prices is not None
     assert 3.0 < found.manifest.prices.per_hour < 18.0
+    there = found.manifest.prices.per_hour / 3.0
+    assert found.manifest.notes == (
+        f"{there:.2f} of {1 + kinds.count('scale-out')} replicas were there on average: "
+        "utilisation counts those that were not as idle",
+    )
 
 
 def test_refusing_early_keeps_those_who_are_let_in() -> None:

@@ -261,6 +261,16 @@ def test_a_request_longer_than_the_memory_is_refused() -> None:
         engine_of(fleet(memory_tokens=500), demand())
 
 
+def test_a_static_batch_is_filled_whatever_fits_into_a_step() -> None:
+    """A step reads 200 tokens and each has 300; who has no place waits until all of the batch are done."""
+    asked = Demand(np.array([0.0, 1e-9, 1e-9, 1e-9, 1e-9]), one_piece(np.full(5, 300)), np.array([1, 5, 9, 20, 3]))
+    rows = served(fleet(batching="static", max_tokens=200, max_sequences=4), asked).rows
+    assert rows.started[1:].tolist() == [rows.ended[0]] * 4
+    outcome = served(fleet(batching="static", max_tokens=200, max_sequences=3), asked)
+    assert outcome.rows.started[4] == outcome.rows.ended[1:4].max()
+    check_whole(outcome, asked)
+
+
 def test_drafts_come_several_at_a_time_and_are_counted() -> None:
     """Three drafts accepted at 0.6: a step makes 1 + 0.6 + 0.36 + 0.216 tokens."""
     found = run(rate=2.0, drafts={"tokens": 3, "acceptance": 0.6, "cost": "10%"})
@@ -275,6 +285,30 @@ def test_drafts_come_several_at_a_time_and_are_counted() -> None:
     assert plain is not None
     assert quick is not None
     assert quick.p50 < 0.75 * plain.p50
+
+
+def test_only_replicas_with_drafts_draft() -> None:
+    groups = [{"replicas": 1, "drafts": {"tokens": 3, "acceptance": 0.6}}, {"replicas": 1}]
+    rows = run(rate=2.0, groups=groups).head(10_000)
+    for row in rows:
+        assert row["drafted_tokens"] == (3 * (len(row["event_ns"]) - 1) if row["replica"] == "0" else 0)
+    assert any(row["replica"] == "1" for row in rows)
+
+
+def test_labels_and_overheads_are_of_requests_whoever_answers_them_and_when() -> None:
+    more: dict[str, Any] = {"replicas": 3, "quality": "quality:fail=20%,rare=10%", "overhead": "exponential(30ms)"}
+    found: list[dict[int, Any]] = []
+    for routing in ("round-robin", "random"):
+        late, plain = (run(9.0, 60.0, routing=routing, **each).head(10_000) for each in (more, {"replicas": 3}))
+        first = {row["request_id"]: row["event_ns"][0] for row in plain}
+        found.append(
+            {
+                row["request_id"]: (row["quality"], row["slices"], row["event_ns"][0] - first[row["request_id"]])
+                for row in late
+            }
+        )
+    assert found[0] == found[1]
+    assert list(found[0]) != list(found[1])  # they ended in another order
 
 
 def test_a_delay_at_delivery_lowers_the_tail_of_gaps_and_leaves_idle_time_as_it_is() -> None:

@@ -65,6 +65,14 @@ def test_a_session_stays_where_it_was_and_finds_what_it_said() -> None:
     assert stuck.rows.cached.sum() > 1.05 * wandering.rows.cached.sum()
 
 
+@pytest.mark.parametrize("routing", ["least-tokens", "dynamo"])
+def test_memory_is_seen_as_it_is_also_within_a_run_of_steps(routing: str) -> None:
+    asked = demand("synthetic:prompt=uniform(1,300),output=uniform(1,400),prefixes=9,prefix=100", 4.0)
+    found = plain(replicas=3, routing=routing)
+    runs, steps = (served(found, asked, longest).rows.replica for longest in (1 << 40, 1))
+    assert np.array_equal(runs, steps)
+
+
 @pytest.mark.parametrize("says", [True, False])
 def test_one_prefix_for_each_replica_is_found_nearly_always(says: bool) -> None:
     """Three prefixes and three replicas whose memory holds little more than one."""

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from openloop.arrivals import Poisson
+from openloop.errors import SpecError
 from openloop.records import Run
 from openloop.score import score
 from openloop.sim.fleet import read_fleet
@@ -31,6 +32,41 @@ def test_a_cold_cache_finds_nothing_and_a_primed_one_every_prefix_from_the_start
     assert warm.ttft_s is not None
     assert warm.ttft_s.p50 < cold.ttft_s.p50 / 4
     assert warm.ttft_s.p99_9 < cold.ttft_s.p50  # not even the first of a prefix was cold
+
+
+@pytest.mark.parametrize("routing", ["least-requests", "random", "prefix-aware", "sglang", "sticky"])
+@pytest.mark.parametrize("cache_events", [True, False])
+def test_every_replica_is_primed_whatever_the_routing_and_it_is_not_in_the_records(
+    routing: str, cache_events: bool
+) -> None:
+    alike = {"model": "8b", "gpu": "h100"}
+    fleet = read_fleet({"groups": [alike, {**alike, "replicas": 3}], "routing": routing, "cache_events": cache_events})
+    asked = Workload.of(read_source("synthetic:prompt=64,output=8,prefixes=5,prefix=3200"))
+    run = simulate_warm(fleet, read_warming("warm-cache"), asked, Poisson(60.0), 10.0)
+    rows = run.head(10_000)
+    assert {row["cached_tokens"] for row in rows} == {3200}
+    assert len({row["replica"] for row in rows}) > 1
+    assert len(rows) == len(asked.demand(Poisson(60.0), 10.0, 0))
+    assert run.manifest.notes[-1] == "prefixes that every cache was primed with: 5"
+
+
+@pytest.mark.parametrize("warmth", ["cold-cache", "warm-cache", "hot:most=60s", "disrupted"])
+def test_events_of_a_fleet_count_from_the_beginning_of_the_window(warmth: str) -> None:
+    fleet = read_fleet({"model": "8b", "gpu": "h100", "replicas": 2, "events": ["crash:at=10s,replica=1,restart=5s"]})
+    asked = Workload.of(read_source("synthetic:prompt=64,output=8,prefixes=5,prefix=3200"))
+    run = simulate_warm(fleet, read_warming(warmth), asked, Poisson(10.0), 30.0)
+    assert run.manifest.window_ns is not None
+    begin, end = run.manifest.window_ns
+    assert end - begin == 30 * 10**9
+    moments = {event.kind: event.at_ns - begin for event in run.manifest.events}
+    assert moments["crash"] == 10 * 10**9
+    assert moments["start"] == 15 * 10**9
+    assert run.manifest.engine_flags is not None
+    assert "crash:at=10s" in run.manifest.engine_flags
+    away = [row for row in run.head(10_000) if 10e9 < row["scheduled_ns"] - begin < 15e9]
+    assert {row["replica"] for row in away} == {"0"}
+    with pytest.raises(SpecError, match="after the end of the run, 8 s"):
+        simulate_warm(fleet, read_warming(warmth), asked, Poisson(10.0), 8.0)
 
 
 def test_a_disrupted_cache_loses_all_of_it_at_a_marked_time() -> None:

@@ -17,8 +17,8 @@ from openloop.workload import (
     read_warming,
     salted,
     steady,
-    with_priming,
 )
+from openloop.workload.demand import one_after_the_other
 from openloop.workload.warmth import split_states
 
 PREFIXED = "synthetic:prompt=10,output=5,prefixes=4,prefix=100"
@@ -54,7 +54,8 @@ def test_prompts_with_salts_of_their_own_have_nothing_in_common() -> None:
     apart = salted(demand, np.arange(1, len(demand) + 1))
     assert known_tokens(apart).sum() == 0
     assert np.array_equal(apart.prompt_tokens, demand.prompt_tokens)
-    assert np.array_equal(known_tokens(salted(demand, np.zeros(len(demand), np.int64))), known_tokens(demand))
+    same = salted(demand, np.zeros(len(demand), np.int64))
+    assert np.array_equal(same.pieces.identity, demand.pieces.identity)
 
 
 def test_a_primed_demand_knows_every_prefix_from_its_first_request() -> None:
@@ -62,20 +63,13 @@ def test_a_primed_demand_knows_every_prefix_from_its_first_request() -> None:
     primes = priming(demand)
     assert len(primes) == 4
     assert set(primes.prompt_tokens.tolist()) == {100}
-    both = with_priming(demand, primes, np.zeros(4), 5.0)
-    assert np.allclose(both.due_s[4:], demand.due_s + 5.0)
-    assert set(known_tokens(both)[4:].tolist()) == {100}
+    assert set(known_tokens(one_after_the_other(primes, demand))[4:].tolist()) == {100}
 
 
 def test_of_conversations_only_what_all_begin_with_is_primed() -> None:
     demand = Workload.of(read_source("sessions:turns=3,system=50,prompt=10,output=5")).demand(Poisson(5.0), 10.0, 0)
     primes = priming(demand)
     assert primes.prompt_tokens.tolist() == [50]
-    both = with_priming(demand, primes, np.zeros(1), 1.0)
-    assert both.after is not None
-    assert demand.after is not None
-    followers = np.flatnonzero(demand.after >= 0)
-    assert np.array_equal(both.after[followers + 1], demand.after[followers] + 1)
 
 
 def test_prompts_that_share_nothing_need_no_priming() -> None:

@@ -174,6 +174,12 @@ def _at(scenario: Scenario, rate: float) -> Arrivals:
     return found
 
 
+def _timed(scenario: Scenario, fleet: FleetSpec | None) -> bool:
+    """Whether something happens at a given time: a run that ends before that, or soon after, does not tell."""
+    warming = scenario.read_warming()
+    return bool(fleet and fleet.events) or (isinstance(warming, Disrupted) and warming.at is not None)
+
+
 def _written(slo: Any) -> Any:
     """What can be read again wherever the folder goes."""
     if isinstance(slo, str) and slo.endswith((".yaml", ".yml")):
@@ -309,7 +315,8 @@ class _Sweep:
         if step.rate is None:
             return [], step.why
         number = 1 + max((number for rate, number in self.trials if rate == step.rate), default=0)
-        return [_Todo((step.rate, number), step.seconds, step.why)], ""
+        seconds = asked.seconds if _timed(self.scenario, self.fleet) else step.seconds
+        return [_Todo((step.rate, number), seconds, step.why)], ""
 
     def _measure(self, todo: Sequence[_Todo], most_spend: float | None) -> Iterator[tuple[_Todo, Run]]:
         """Simulated runs side by side; live ones one at a time, and only the first, for budgets may end with it."""
@@ -403,10 +410,8 @@ def _simulate(
     facts = {"slo": slo, "command": command} | ({} if scenario.prices is None else {"prices": scenario.prices})
     objectives, warming = read_slo(slo), scenario.read_warming()
     for share in HORIZONS:
-        if share < 1 and rate * share * seconds < LEAST_DUE:
+        if share < 1 and (rate * share * seconds < LEAST_DUE or _timed(scenario, fleet)):
             continue  # too few to tell, maybe none
-        if isinstance(warming, Disrupted) and warming.at is not None and share * seconds <= warming.at:
-            continue  # what is to happen has not happened yet
         how = scenario.read_workload(), _at(scenario, rate), share * seconds, seed, objectives
         run = simulate_warm(fleet, warming, *how, **facts) if warming else simulate_fleet(fleet, *how, **facts)
         grown = growth(flow_of(run), share * seconds) if share < 1 else 0.0

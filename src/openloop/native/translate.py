@@ -172,7 +172,7 @@ class _Module:
 _PLAIN = {ast.Add: ("add", "fadd"), ast.Sub: ("sub", "fsub"), ast.Mult: ("mul", "fmul")}
 _BITS = {ast.BitAnd: "and", ast.BitOr: "or", ast.BitXor: "xor", ast.LShift: "shl"}
 _COMPARED = {ast.Lt: "lt", ast.LtE: "le", ast.Gt: "gt", ast.GtE: "ge", ast.Eq: "eq", ast.NotEq: "ne"}
-_INTRINSICS = {math.ceil: "ceil", math.floor: "floor", math.log2: "log2", np.rint: "rint"}
+_INTRINSICS = {math.ceil: "ceil", math.floor: "floor", math.log2: "log2", math.sqrt: "sqrt", np.rint: "rint"}
 _STORED = {"i8": (INT, "i64"), "i4": (INT, "i32"), "u1": (INT, "i8"), "f8": (REAL, "double"), "u8": (WORD, "i64")}
 _WIDENED = {"i32": "sext", "i8": "zext"}
 

@@ -97,7 +97,7 @@ def _noted(plan: CapacityPlan, note: str) -> CapacityPlan:
 def _confirm(plan: CapacityPlan, fleet: FleetSpec, scenario: Scenario, target: float) -> Confirmed | None:
     """As many replicas as must be up, at the peak, with fresh arrivals."""
     seconds = min(scenario.horizon_s, MOST_REQUESTS / plan.peak_rate)
-    if seconds < min(LEAST_S, scenario.horizon_s):
+    if seconds < min(LEAST_S, scenario.horizon_s) or any(event.at >= seconds for event in fleet.plan()):
         return None
     run = simulate_fleet(
         msgspec.structs.replace(fleet, replicas=plan.sized),

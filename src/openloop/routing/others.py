@@ -104,7 +104,7 @@ class LlmD(Balanced):
     free: float = param(NUMBER, 2.0)
     prefix: float = param(NUMBER, 3.0)
     choose = staticmethod(_llm_d)
-    sees = frozenset({"prefix"})
+    sees = frozenset({"prefix", "memory"})
 
 
 @dataclass(frozen=True)
@@ -119,4 +119,4 @@ class Dynamo(Balanced):
     temperature: float = param(NUMBER, 0.0)
     block: int = param(COUNT, 16)
     choose = staticmethod(_dynamo)
-    sees = frozenset({"cache"})
+    sees = frozenset({"cache", "memory"})

@@ -20,7 +20,7 @@ class Own(Policy):
 
     name = "own"
     function: str = param(TEXT)
-    sees = frozenset({"cache", "session"})
+    sees = frozenset({"cache", "session", "memory"})
 
     @property
     def choose(self) -> Any:

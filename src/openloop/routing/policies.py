@@ -161,6 +161,7 @@ class LeastTokens(Balanced):
 
     name = "least-tokens"
     choose = staticmethod(_least_tokens)
+    sees = frozenset({"memory"})
 
 
 @dataclass(frozen=True)

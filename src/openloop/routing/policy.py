@@ -73,7 +73,9 @@ FALLBACK = Codec(_read_fallback, str)
 @dataclass(frozen=True)
 class Policy(Term):
     choose: ClassVar[Any]  # a function, as above
-    sees: ClassVar[frozenset[str]] = frozenset()  # of "prefix", "cache" and "session": what is looked up for it
+    sees: ClassVar[frozenset[str]] = (
+        frozenset()
+    )  # of "prefix", "cache", "session" and "memory": what is looked up for it
 
     def caller(self) -> Any:
         """`choose` to be called from Python."""

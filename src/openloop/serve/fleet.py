@@ -17,7 +17,7 @@ from openloop.serve.answers import WORDS
 from openloop.sim import loop
 from openloop.sim.engine import fitting
 from openloop.sim.fleet import FleetSpec, assemble, read_fleet
-from openloop.sim.replica import lasting
+from openloop.sim.replica import lasting, tokens_held
 from openloop.sim.tables import DECODING, FREE, GONE, OK, REQUEST, RUNNING, SHED
 from openloop.units import NS_PER_S
 
@@ -140,11 +140,11 @@ class FleetEngine:
         return self._cached.pop(key, 0)
 
     def figures(self) -> dict[str, float]:
-        reps = self._sim.replicas
-        up = reps[reps.up == 1]
-        used = 1.0 - (up.free + up.unused) / up.blocks
+        sim = self._sim
+        up = sim.replicas[sim.replicas.up == 1]
+        used = [tokens_held(sim, m, float(sim.world[0].now)) / (m.blocks * m.page) for m in up]
         return {
-            "vllm:kv_cache_usage_perc": float(used.mean()) if len(used) else 0.0,
+            "vllm:kv_cache_usage_perc": float(np.mean(used)) if used else 0.0,
             "vllm:num_preemptions_total": self._preemptions,
             "vllm:prefix_cache_queries_total": self._queries,
             "vllm:prefix_cache_hits_total": self._hits,

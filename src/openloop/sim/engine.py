@@ -54,6 +54,16 @@ class ServedAttempts:
         tokens = None if self.tokens is None else self.tokens[each]
         return ServedAttempts(self.rows[wanted], self.counts[wanted], self.times[each], tokens)
 
+    def clipped(self) -> "ServedAttempts":
+        """Who left got nothing afterwards."""
+        left = (self.rows.status != OK) & ~np.isnan(self.rows.ended)
+        if not np.any(left & (self.counts > 0)):
+            return self
+        owner = np.repeat(np.arange(len(self.rows)), self.counts)
+        keep = ~left[owner] | (self.times <= np.rint(1e9 * self.rows.ended[owner]))
+        counts = np.bincount(owner[keep], minlength=len(self.rows))
+        return ServedAttempts(self.rows, counts, self.times[keep], None if self.tokens is None else self.tokens[keep])
+
 
 class _Place(NamedTuple):
     """Of requests that were fed together, in the table of requests and in that of names."""
@@ -116,9 +126,10 @@ class SimEngine:
         if routing is not None:
             self.views, self.ask, self.state = records(VIEW, fleet), records(ASK, 1), start_memory(seed)
             self.choose, self.knobs = routing.pointer(self.ask, self.views, self.errors), routing.knobs()
-            if routing.sees:
+            if routing.sees - {"memory"}:
                 self.index, self.held = make_index(fleet)
             w.exact, w.stride = cache_events and "cache" in routing.sees, max(INDEX_TOKENS // size, 1)
+            w.weighs = "memory" in routing.sees
             w.view_every, w.viewed = view_every, -view_every
         self.places = {0: _Place(len(requests), 0, 0 if hashes is None else len(hashes))}
         self.fed = 0  # where those begin that were fed last
@@ -143,6 +154,15 @@ class SimEngine:
         every = 0.0 if self.scaler is None else float(self.scaler[0].every)
         if every > 0 and not np.any(self.later.kind[: w.waits] == loop.LOOK):
             self.put_off(every * (np.floor(w.now / every) + 1), loop.LOOK, 0)
+
+    def prime(self, requests: Any, hashes: Ints | None) -> None:
+        """Every cache knows the prompts of these, as if each replica had been asked them before the clock started."""
+        if self.hashes is None or hashes is None:
+            return
+        whole = self.requests, self.hashes, self.spots
+        self.requests, self.hashes, self.spots = requests, hashes, np.zeros(len(hashes), np.int32)
+        loop.prime(self)
+        self.requests, self.hashes, self.spots = whole
 
     def advance(self, until: float) -> int:
         """Why it stopped: a table is full, it is time, or nothing is left."""
@@ -296,7 +316,7 @@ class SimEngine:
         times = np.empty(int(each.sum()), np.int64)
         _copy_times(pieces, *self._clock(), times)
         tokens = self._tokens(pieces, each, owner, rows)
-        return self._clipped(ServedAttempts(rows, counts, times, tokens))
+        return ServedAttempts(rows, counts, times, tokens).clipped()
 
     def _clock(self) -> tuple[Ints, Ints, Ints]:
         """When each step on record ended, replica by replica; where those of each begin, and with which step."""
@@ -312,18 +332,6 @@ class SimEngine:
         before = np.concatenate([[0], np.cumsum(steps)])
         places[some], firsts[some] = before[edges[some]], runs.step[edges[some]]
         return clock, places, firsts
-
-    def _clipped(self, served: ServedAttempts) -> ServedAttempts:
-        """Who left got nothing afterwards."""
-        left = (served.rows.status != OK) & ~np.isnan(served.rows.ended)
-        if not np.any(left & (served.counts > 0)):
-            return served
-        owner = np.repeat(np.arange(len(served.rows)), served.counts)
-        keep = ~left[owner] | (served.times <= np.rint(1e9 * served.rows.ended[owner]))
-        counts = np.bincount(owner[keep], minlength=len(served.rows))
-        return ServedAttempts(
-            served.rows, counts, served.times[keep], None if served.tokens is None else served.tokens[keep]
-        )
 
     def _tokens(self, pieces: Any, each: Ints, owner: Ints, rows: Any) -> Ints | None:
         """How many came each time. In the n-th step of a stretch floor(n * gain) have come."""

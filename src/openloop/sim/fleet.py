@@ -1,7 +1,7 @@
 """A run of a fleet of modelled replicas."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -55,6 +55,7 @@ __all__ = [
     "assemble",
     "engine_of",
     "explain_fleet",
+    "flags_of",
     "present_keys",
     "read_fleet",
     "simulate_fleet",
@@ -72,11 +73,12 @@ def simulate_fleet(
     objectives: Objectives | None = None,
     drain_s: float = np.inf,
     out: str | Path | None = None,
+    primes: Demand | None = None,
     **facts: Any,
 ) -> Run:
     """Users of so many seconds, served by modelled replicas in virtual time; with `out`, straight into a run folder.
 
-    Without arrivals it ends with the recording that the workload is.
+    Without arrivals it ends with the recording that the workload is. `primes` are known to every cache from the start.
     """
     if arrivals is None:
         seconds = min(seconds, workload.lasts_s() or seconds)
@@ -84,12 +86,14 @@ def simulate_fleet(
     first = _Part(*next(parts), 0, 0, 0)
     demand = first.demand
     engine = engine_of(fleet, demand, objectives, seconds, seed)
+    if primes is not None and len(primes):
+        engine.prime(*request_tables(fleet, primes, None))
     manifest = Manifest(
         **{
             "source": "sim",
             "engine": "openloop sim",
             "engine_version": __version__,
-            "engine_flags": msgspec.json.encode(msgspec.structs.replace(fleet, calibration=None).written()).decode(),
+            "engine_flags": flags_of(fleet),
             "model": fleet.model or "a step time",
             "hardware": f"{fleet.tp} x {fleet.gpu}" if fleet.gpu else "none: virtual time",
             "replicas": fleet.size,
@@ -101,26 +105,27 @@ def simulate_fleet(
             "seed": seed,
             "quantization": None if fleet.quantization is None else fleet.quantization.name,
             "quality_gate": None if fleet.quality is None else str(fleet.read_quality()),
-            "notes": (*_notes(fleet), *demand.notes),
+            "notes": (*_notes(fleet, demand, primes), *demand.notes),
             "retry_policy": None if fleet.client is None else fleet.client.persistence(),
             **facts,
         }
     )
     latest = seconds
-    quality, chances, waits = fleet.read_quality(), stream(seed, "quality"), stream(seed, "overhead")
+    quality = fleet.read_quality()
     batches: list[pa.RecordBatch] = []
     writer = None if out is None else RunWriter(out, manifest)
     for part, served in _served(fleet, engine, first, parts, objectives, seconds, seconds + drain_s):
         latest = max(latest, float(np.nanmax(served.rows.ended, initial=seconds)))
-        batch = _make_rows(fleet, part, served, to_ns(seconds), waits)
+        batch = _make_rows(fleet, part, served, to_ns(seconds))
         latest = max(latest, ints(batch, "ended_ns").max(initial=0) / NS_PER_S)
         if quality and part.repaired is None:
-            batch = labelled(batch, quality, chances)
+            batch = labelled(batch, quality, seed)
         (batches if writer is None else writer).append(batch)
     last: dict[str, Any] = {
         "stopped_ns": to_ns(min(latest + 1.0, seconds + drain_s)),
         "events": (*manifest.events, *_events(engine)),
         "prices": manifest.prices or _prices(fleet, engine, seconds),
+        "notes": (*manifest.notes, *_sizes(engine.paid_s / seconds)),
     }
     if writer is None:
         return Run.of(checked(msgspec.structs.replace(manifest, finished=True, **last)), batches)
@@ -128,45 +133,60 @@ def simulate_fleet(
     return open_run(writer.folder)
 
 
-def _notes(fleet: FleetSpec) -> Iterator[str]:
+def flags_of(fleet: FleetSpec) -> str:
+    """As a manifest has them."""
+    return msgspec.json.encode(msgspec.structs.replace(fleet, calibration=None).written()).decode()
+
+
+def _notes(fleet: FleetSpec, demand: Demand, primes: Demand | None) -> Iterator[str]:
     told = read_routing(fleet.routing).note
     if told:
         yield told
     if any(each.role != "both" for each in fleet.kinds()):
         yield "a row names the replica that decoded it: utilisation counts those that prefill as idle"
+    late = [name for name in ("delay", "overhead") if getattr(fleet, name) is not None]
+    if late and (demand.after is not None or (fleet.client is not None and not fleet.client.asks_only)):
+        told = "added afterwards, so time-outs, patience, copies and next turns do not wait for it"
+        yield f"{' and '.join(late)}: {told}"
+    if primes is not None and fleet.prefix_cache:
+        yield f"prefixes that every cache was primed with: {len(primes):,}"
 
 
-def _asked(fleet: FleetSpec, parts: Iterator[Demand], seed: int) -> Iterator[tuple[Demand, Repaired | None]]:
-    """Parts of a workload, with their repairs where there are any."""
+_Asked = tuple[Demand, Repaired | None, Ints | None]
+
+
+def _asked(fleet: FleetSpec, parts: Iterator[Demand], seed: int) -> Iterator[_Asked]:
+    """Parts of a workload, with their repairs where there are any, and what users wait besides."""
     quality, repair = fleet.read_quality(), None if fleet.client is None else fleet.client.repairs()
-    chances = stream(seed, "repairs")
+    overhead = fleet.read_overhead()
+    chances, waits = stream(seed, "repairs"), stream(seed, "overhead")
     for number, part in enumerate(parts):
-        if quality is None or repair is None:
-            yield part, None
-        else:
+        found = None
+        if quality is not None and repair is not None:
             found = with_repairs(part, quality, repair, chances, number)
-            yield found.demand, found
+        demand = part if found is None else found.demand
+        yield demand, found, None if overhead is None else _ns(overhead.draw(len(demand), waits))
 
 
 def _served(
     fleet: FleetSpec,
     engine: SimEngine,
     last: "_Part",
-    parts: Iterator[tuple[Demand, Repaired | None]],
+    parts: Iterator[_Asked],
     objectives: Objectives | None,
     seconds: float,
     until: float,
 ) -> Iterator[tuple["_Part", ServedAttempts]]:
     """All that is served, part by part of the demand; the next part is fed when its first request is due."""
     fed = {0: last}
-    for demand, repaired in parts:
+    for demand, repaired, late_ns in parts:
         for served in engine.run_to(float(demand.due_s[0])):
             yield from _by_part(fed, served)
         requests, hashes = request_tables(fleet, demand, objectives)
         requests.session += np.where(requests.session >= 0, last.session + last.sessions, 0)
         for served in engine.feed(requests, hashes):
             yield from _by_part(fed, served)
-        last = _Part(demand, repaired, engine.fed, last.request + last.requests, last.session + last.sessions)
+        last = _Part(demand, repaired, late_ns, engine.fed, last.request + last.requests, last.session + last.sessions)
         fed = {row: part for row, part in fed.items() if row in engine.places} | {engine.fed: last}
     for served in engine.run_to(seconds):
         yield from _by_part(fed, served)
@@ -181,6 +201,7 @@ class _Part:
 
     demand: Demand
     repaired: Repaired | None
+    late_ns: Ints | None
     row: int
     request: int
     session: int
@@ -221,6 +242,14 @@ def _events(engine: SimEngine) -> tuple[TimedEvent, ...]:
     )
 
 
+def _sizes(up: Floats) -> Iterator[str]:
+    """Of a fleet that grew or shrank: the share of the time in which each replica was there."""
+    some = up[up > 0]
+    if np.any(some < 1 - 1e-9):
+        told = f"{some.sum():.2f} of {len(some)} replicas were there on average"
+        yield f"{told}: utilisation counts those that were not as idle"
+
+
 def _prices(fleet: FleetSpec, engine: SimEngine, seconds: float) -> Prices | None:
     """Of what was up, on average."""
     up = engine.paid_s / seconds
@@ -230,9 +259,7 @@ def _prices(fleet: FleetSpec, engine: SimEngine, seconds: float) -> Prices | Non
     return Prices(per_hour=float(np.dot(up, [each or 0.0 for each in prices])))
 
 
-def _make_rows(
-    fleet: FleetSpec, part: _Part, served: ServedAttempts, end_ns: int, waits: np.random.Generator
-) -> pa.RecordBatch:
+def _make_rows(fleet: FleetSpec, part: _Part, served: ServedAttempts, end_ns: int) -> pa.RecordBatch:
     """Records of what was due in the window; a repair is an attempt at what it repairs, and was due when that was."""
     demand, repaired = part.demand, part.repaired
     if repaired is not None:
@@ -242,12 +269,12 @@ def _make_rows(
         served.rows.due = part.due_s[repaired.origin[place]]
     inside = served.rows.due * NS_PER_S < end_ns
     served = served if inside.all() else served.some(inside)
-    rows, counts, times, tokens = served.rows, served.counts, served.times, served.tokens
     if fleet.delay is not None:
-        times = _delayed(times, counts, to_ns(parse_seconds(fleet.delay)))
-    overhead = fleet.read_overhead()
-    if overhead is not None:
-        late = np.rint(overhead.draw(len(rows), waits) * NS_PER_S).astype(np.int64)
+        times = _delayed(served.times, served.counts, to_ns(parse_seconds(fleet.delay)))
+        served = replace(served, times=times).clipped()
+    rows, counts, times, tokens = served.rows, served.counts, served.times, served.tokens
+    if part.late_ns is not None:
+        late = part.late_ns[rows.request - part.row]
         times = times + np.repeat(np.where(rows.status == OK, late, 0), counts)
     last = times[np.maximum(np.cumsum(counts) - 1, 0)] if len(times) else np.zeros(len(rows), np.int64)
     ok, over = rows.status == OK, rows.status != CENSORED
@@ -284,7 +311,8 @@ def _make_rows(
         columns["quality_score"] = pa.array(good.astype(np.float64), mask=~ok)
         columns["slices"] = make_words(slices - 1, SLICES)
     if tokens is not None:
-        drafts = max(each.drafts.tokens if each.drafts else 0 for each in fleet.kinds())
+        kinds = fleet.kinds_of(1 + int(rows.replica.max(initial=0)))
+        drafts = np.array([each.drafts.tokens if each.drafts else 0 for each in kinds])[rows.replica]
         steps = np.maximum(counts - 1, 0)
         columns["event_tokens"] = make_lists("event_tokens", tokens, counts)
         columns["drafted_tokens"] = drafts * steps

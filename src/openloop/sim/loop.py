@@ -18,7 +18,7 @@ import numpy as np
 from openloop.native.build import native
 from openloop.persistence import SPARE
 from openloop.routing import find_home, forget, learn, learn_home, look
-from openloop.sim.memory import forget_all, hits_of, leave, name_blocks
+from openloop.sim.memory import forget_all, get_blocks, hits_of, leave, name_blocks, use
 from openloop.sim.replica import (
     NEVER,
     cut,
@@ -33,6 +33,7 @@ from openloop.sim.replica import (
     reserved,
     steps_by,
     take,
+    tokens_held,
     wait,
 )
 from openloop.sim.tables import (
@@ -207,6 +208,8 @@ def _withdraw(t: Any, s: Any, status: int, now: float) -> None:
     if where == WAITING:
         m.waiting -= 1
         m.backlog -= s.prompt + s.made - s.known
+        if m.batching != STATIC and m.running < m.sequences and t.attempts[m.root].serial == s.serial:
+            cut(m, now)  # there may be room for who was behind it
     else:
         cut(m, now)
         m.leaving += 1
@@ -241,19 +244,20 @@ def _answer(t: Any, s: Any, now: float) -> None:
             w.hedge_after = SHORTEST_S * 2 ** (place / BINS_PER_OCTAVE)
 
 
-def _count(t: Any, m: Any) -> tuple[int, int, int]:
+def _count(t: Any, m: Any, now: float) -> tuple[int, int, int]:
     """Requests, tokens of prompts to read, and all tokens."""
     prefill = m.backlog
     for n in range(m.filling):
         s = t.attempts[t.seats[m.number, n].filling]
         prefill += s.need - s.done
-    return m.waiting + m.running + m.filling, prefill, (m.blocks - m.free - m.unused) * m.page + m.backlog
+    held = tokens_held(t, m, now) if t.world[0].weighs else (m.blocks - m.free - m.unused) * m.page
+    return m.waiting + m.running + m.filling, prefill, held + m.backlog
 
 
-def _see(t: Any, m: Any, v: Any) -> None:
+def _see(t: Any, m: Any, v: Any, now: float) -> None:
     """What a replica says of itself."""
-    v.requests, v.prefill, v.tokens = v.sent, v.sent_prefill, v.sent_tokens = _count(t, m)
-    v.waiting, v.used = m.waiting, (m.blocks - m.free - m.unused) * m.page
+    v.requests, v.prefill, v.tokens = v.sent, v.sent_prefill, v.sent_tokens = _count(t, m, now)
+    v.waiting, v.used = m.waiting, v.tokens - m.backlog
     v.capacity, v.memory, v.pace, v.gap = m.sequences, m.blocks * m.page, m.slow * m.token, m.gap
 
 
@@ -261,7 +265,7 @@ def _see_all(t: Any, now: float) -> None:
     """All replicas, at the last of the moments at which they are looked at."""
     w = t.world[0]
     for r in range(len(t.replicas)):
-        _see(t, t.replicas[r], t.views[r])
+        _see(t, t.replicas[r], t.views[r], now)
     w.viewed = now - now % w.view_every
 
 
@@ -293,10 +297,10 @@ def _route(t: Any, s: Any, session: int, now: float, avoid: int) -> int:
         v.open = m.up == 1 and m.draining == 0 and m.role != DECODE
         some += v.open
         if w.view_every == 0:
-            _see(t, m, v)
+            _see(t, m, v, now)
         else:
             v.age = now - w.viewed
-            v.sent, v.sent_prefill, v.sent_tokens = _count(t, m)
+            v.sent, v.sent_prefill, v.sent_tokens = _count(t, m, now)
     if some == 0:
         return -2
     if some > 1 and avoid >= 0:
@@ -616,6 +620,23 @@ def _put_off(t: Any, now: float) -> None:
             _happen(t, number, now)
         else:
             _look(t, now)
+
+
+@native
+def prime(t: Any) -> None:
+    """What the requests ask becomes known to every cache, without a routing policy that sent it there."""
+    s = t.attempts[0]
+    for r in range(len(t.replicas)):
+        m = t.replicas[r]
+        if m.up == 0 or m.role == DECODE:
+            continue
+        for n in range(len(t.requests)):
+            q = t.requests[n]
+            s.names, s.named, s.salt = q.names, q.named_prompt, m.salt
+            s.held, _ = hits_of(t, m, s, s.named)
+            use(t, m, s, s.held)
+            get_blocks(t, m, s.named - s.held)
+            leave(t, m, s, s.named, s.named)
 
 
 @native

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from openloop.arrays import Bools, Floats, Ints
 from openloop.records import Run, ints
-from openloop.seeds import stream
+from openloop.seeds import chances
 from openloop.terms import NUMBER, SHARE, Term, param, read_term
 
 LATE_TURN = 4  # turns count from 0
@@ -28,10 +28,10 @@ class QualityModel(Term):
     numeric: float = param(SHARE, 0.05)
     factor: float = param(NUMBER, 1.0)
 
-    def draw(self, late: Bools, rng: np.random.Generator) -> tuple[Ints, Floats]:
+    def sort(self, late: Bools, first: Floats, second: Floats) -> tuple[Ints, Floats]:
         """Of each request the slices that it belongs to (1: numeric, 2: rare, 3: both), and the chance that its answer
-        fails; `late`: it is a late turn."""
-        rare, numeric = (rng.random(len(late)) < share for share in (self.rare, self.numeric))
+        fails; `late`: it is a late turn; and two numbers between 0 and 1, by chance."""
+        rare, numeric = first < self.rare, second < self.numeric
         in_tail = max(self.fail, min(self.tail * self.factor, 1.0))
         return numeric + 2 * rare, np.where(rare | numeric | late, in_tail, self.fail)
 
@@ -43,16 +43,17 @@ def read_quality(text: str) -> QualityModel:
 
 def label(run: Run, model: QualityModel, seed: int = 0) -> Run:
     """The run with a quality label on every completed attempt, and the slices that it belongs to."""
-    rng = stream(seed, "quality")
-    batches = [labelled(batch, model, rng) for batch in run.batches()]
+    batches = [labelled(batch, model, seed) for batch in run.batches()]
     manifest = msgspec.structs.replace(run.manifest, quality_gate=str(model))
     return Run.of(manifest, batches, run.server())
 
 
-def labelled(batch: pa.RecordBatch, model: QualityModel, rng: np.random.Generator) -> pa.RecordBatch:
-    """The same rows with labels."""
-    slices, chance = model.draw(ints(batch, "turn") >= LATE_TURN, rng)
-    good = rng.random(batch.num_rows) >= chance
+def labelled(batch: pa.RecordBatch, model: QualityModel, seed: int) -> pa.RecordBatch:
+    """The same rows with labels: that of a request is the same whenever it is answered, and by whom."""
+    request = ints(batch, "request_id")
+    drawn = [chances(seed, f"quality {name}", request) for name in ("rare", "numeric", "good")]
+    slices, chance = model.sort(ints(batch, "turn") >= LATE_TURN, drawn[0], drawn[1])
+    good = drawn[2] >= chance
     ok = np.array(batch.column("status").to_pylist()) == "ok"
     names = np.array(["", *SLICES])[slices]
     columns = {

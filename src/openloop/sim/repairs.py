@@ -40,7 +40,7 @@ def with_repairs(
     """`part` tells the parts of one workload apart."""
     count = len(demand)
     late = np.zeros(count, np.bool_) if demand.turn is None else demand.turn >= LATE_TURN
-    slices, chance = model.draw(late, rng)
+    slices, chance = model.sort(late, rng.random(count), rng.random(count))
     origin, wave, good = np.arange(count), np.zeros(count, np.int64), rng.random(count) >= chance
     newest = np.arange(count)  # the last attempt at each
     failed = np.flatnonzero(~good)

@@ -155,7 +155,7 @@ def _admit(t: Any, m: Any, now: float) -> None:
     """Take from those who wait as many as may join the next step."""
     if m.batching == STATIC and (m.running > 0 or m.filling > 0):
         return
-    budget = m.tokens
+    budget = m.tokens if m.batching != STATIC else 1 << 40  # a static batch is filled, and read in several steps
     if m.batching == CHUNKED:
         budget -= m.running * (1 + m.drafts)
     for n in range(m.filling):
@@ -282,6 +282,16 @@ def _affordable(t: Any, m: Any) -> int:
         else:
             high = middle - 1
     return low
+
+
+def tokens_held(t: Any, m: Any, now: float) -> int:
+    """Room in memory that is taken, with what the steps took that are over of those under way."""
+    blocks = m.blocks - m.free - m.unused
+    if m.phase == DECODING and m.drafts == 0 and m.batching != STATIC:
+        elapsed, first = now - m.start, m.pace - m.slope / 2
+        done = int(2 * elapsed / (first + math.sqrt(first * first + 2 * m.slope * elapsed)) + 1e-9)
+        blocks += _needed(t, m, min(done, m.steps))
+    return blocks * m.page
 
 
 def grow(t: Any, m: Any, steps: int) -> None:

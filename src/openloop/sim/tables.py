@@ -73,7 +73,7 @@ LOG = row_kind("kind replica", "time value")
 WORLD = row_kind(
     "arrived scheduled waits order runs segments ended events live taken spare serial seed requests retries hedges "
     "answered answers slow ends good "  # the last four since a scaler looked
-    "exact stride",  # for routing: whether caches say what they have; blocks behind one name in its index
+    "exact weighs stride",  # for routing: whether caches say what they have, and memory counts; blocks behind a name
     "now bucket bucket_time hedge_after "
     "viewed view_every",  # when routing saw the replicas last, and how often it does; 0: always
 )

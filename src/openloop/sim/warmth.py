@@ -10,11 +10,12 @@ import numpy as np
 
 from openloop.arrays import Floats
 from openloop.arrivals import Arrivals
-from openloop.records import Run, TimedEvent, ints
-from openloop.sim.fleet import FleetSpec, simulate_fleet
+from openloop.records import Run, ints
+from openloop.sim.events import plan_rows
+from openloop.sim.fleet import FleetSpec, flags_of, simulate_fleet
 from openloop.slo import Objectives
-from openloop.units import to_ns
-from openloop.workload import Demand, Warming, Workload, priming, salted, steady, with_priming
+from openloop.units import NS_PER_S, to_ns
+from openloop.workload import Demand, Warming, Workload, priming, salted, steady
 from openloop.workload.warmth import Hot
 
 LOOKS = 40  # at the hit rate, while it settles
@@ -45,41 +46,25 @@ def simulate_warm(
     settling_s = warming.most if isinstance(warming, Hot) else 0.0
     demand = workload.demand(arrivals, seconds + settling_s, seed)
     salts = np.array([warming.salt(n, due, seconds) for n, due in enumerate(_expected_due(demand).tolist())])
-    lead_s = 0.0
-    if warming.primes and len(primes := _every_replica(priming(demand), fleet)):
-        due_s, lead_s = _spread(primes, fleet)
-        demand = with_priming(demand, primes, due_s, lead_s)
-        salts = np.concatenate([np.zeros(len(primes), np.int64), salts])
+    primes = priming(demand) if warming.primes else None
     planned = _Planned(workload.classes, salted(demand, salts))
-    events = [(event.at_ns + to_ns(lead_s), event.kind) for event in warming.events(seconds)]
-    run = simulate_fleet(
-        fleet,
-        planned,
-        arrivals,
-        lead_s + settling_s + seconds,
-        seed,
-        objectives,
-        **{
-            "window_ns": (to_ns(lead_s), to_ns(lead_s + settling_s + seconds)),
-            "cache_warmth": warming.state,
-            "events": tuple(TimedEvent(at_ns=at, kind=kind) for at, kind in events),
-            **facts,
-        },
-    )
-    return _opened(run, lead_s, settling_s, seconds) if settling_s else run
-
-
-def _every_replica(primes: Demand, fleet: FleetSpec) -> Demand:
-    """As often as there are replicas, one after the other: each gets one in turn."""
-    return primes.take(np.repeat(np.arange(len(primes)), fleet.size))
-
-
-def _spread(primes: Demand, fleet: FleetSpec) -> tuple[Floats, float]:
-    """When each is due, so that they do not crowd, and when the last is surely answered."""
-    step = fleet.step_time()
-    takes = np.array([step.prefill(int(tokens)) + step.decode(1, int(tokens)) for tokens in primes.prompt_tokens])
-    due = np.concatenate([[0.0], np.cumsum(takes[:-1])])
-    return due, float(due[-1] + 2 * takes.max() + 1.0)
+    how = planned, arrivals, settling_s + seconds, seed, objectives
+    facts = {"cache_warmth": warming.state, "events": warming.events(seconds), **facts}
+    if not settling_s:
+        return simulate_fleet(fleet, *how, primes=primes, **facts)
+    plan_rows(fleet.plan(), fleet.size, seconds)
+    calm = msgspec.structs.replace(fleet, events=())  # until it is steady, and its events count from then on
+    run = _opened(simulate_fleet(calm, *how, primes=primes, **facts), settling_s, seconds)
+    if not fleet.events:
+        return run
+    manifest = run.manifest
+    assert manifest.window_ns is not None
+    begin_s = manifest.window_ns[0] / NS_PER_S
+    later = tuple(str(dataclasses.replace(each, at=each.at + begin_s)) for each in fleet.plan())
+    run = simulate_fleet(msgspec.structs.replace(fleet, events=later), *how, primes=primes, **facts)
+    kept = {name: getattr(manifest, name) for name in ("window_ns", "cache_warmth", "notes")}
+    told = msgspec.structs.replace(run.manifest, engine_flags=flags_of(fleet), **kept)
+    return dataclasses.replace(run, manifest=told)
 
 
 def _expected_due(demand: Demand) -> Floats:
@@ -91,14 +76,14 @@ def _expected_due(demand: Demand) -> Floats:
     return np.nan_to_num(due)
 
 
-def _opened(run: Run, lead_s: float, settling_s: float, seconds: float) -> Run:
+def _opened(run: Run, settling_s: float, seconds: float) -> Run:
     """The run, measured from when its hit rate was steady."""
-    names = ("ended_ns", "scheduled_ns", "cached_tokens", "prompt_tokens")
+    names = ("ended_ns", "cached_tokens", "prompt_tokens")
     columns = [np.concatenate([ints(batch, name) for batch in run.batches(names)]) for name in names]
-    ended, due, cached, prompt = columns
-    mine = np.flatnonzero((due >= to_ns(lead_s)) & (ended >= 0))
+    ended, cached, prompt = columns
+    mine = np.flatnonzero(ended >= 0)
     mine = mine[np.argsort(ended[mine])]
-    moments = to_ns(lead_s) + np.linspace(0, to_ns(settling_s), LOOKS + 1)[1:].astype(np.int64)
+    moments = np.linspace(0, to_ns(settling_s), LOOKS + 1)[1:].astype(np.int64)
     hits = np.stack([cached[mine], prompt[mine]], axis=1).tolist()
     found = next((at for at in moments if steady(hits[: np.searchsorted(ended[mine], at)])), None)
     at = int(moments[-1] if found is None else found)
@@ -109,7 +94,7 @@ def _opened(run: Run, lead_s: float, settling_s: float, seconds: float) -> Run:
         notes=(
             *run.manifest.notes,
             f"the hit rate was {'steady' if found is not None else 'not steady yet'} after "
-            f"{at / 1e9 - lead_s:.0f} s, and the window begins there",
+            f"{at / 1e9:.0f} s, and the window begins there",
         ),
     )
     return dataclasses.replace(run, manifest=manifest)

@@ -5,7 +5,7 @@ from openloop.workload.describe import Description, describe, known_tokens
 from openloop.workload.mix import SOURCES, Scaled, Workload, read_source
 from openloop.workload.prompts import Ask, Prompts
 from openloop.workload.synthetic import Sessions, Synthetic
-from openloop.workload.warmth import WARMTHS, Warming, priming, read_warming, salted, steady, with_priming
+from openloop.workload.warmth import WARMTHS, Warming, priming, read_warming, salted, steady
 from openloop.workload.words import Scale, Words, word_tokens
 
 __all__ = [
@@ -29,6 +29,5 @@ __all__ = [
     "read_warming",
     "salted",
     "steady",
-    "with_priming",
     "word_tokens",
 ]

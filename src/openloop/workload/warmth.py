@@ -12,12 +12,12 @@ from typing import ClassVar
 
 import numpy as np
 
-from openloop.arrays import Floats, Ints
+from openloop.arrays import Ints
 from openloop.errors import SpecError
 from openloop.records import TimedEvent, Warmth
 from openloop.terms import SECONDS, Term, param, read_term
 from openloop.units import to_ns
-from openloop.workload.demand import Demand, laid_out, one_after_the_other
+from openloop.workload.demand import Demand, laid_out
 from openloop.workload.describe import MULTIPLIER, chains
 
 MOST_PRIMES = 2000
@@ -152,18 +152,13 @@ def priming(demand: Demand) -> Demand:
     )
 
 
-def with_priming(demand: Demand, primes: Demand, due_s: Floats, lead_s: float) -> Demand:
-    """First the primes at these times, and `lead_s` after the start what was to come."""
-    later = replace(demand, due_s=demand.due_s + lead_s)
-    return one_after_the_other(replace(primes, due_s=due_s), later)
-
-
 def salted(demand: Demand, salts: Ints) -> Demand:
-    """The same requests, of which only those with the same salt have a start in common."""
-    most = int(salts.max(initial=0)) + 1
+    """The same requests, of which only those with the same salt have a start in common; a salt of 0 changes nothing."""
+    answers = () if demand.answer is None else demand.answer
+    most = 1 + max(int(np.max(each, initial=0)) for each in (demand.pieces.identity, answers))
 
     def moved(identity: Ints, owner: Ints) -> Ints:
-        return np.where(identity < 0, identity, identity * most + salts[owner])
+        return np.where(identity < 0, identity, identity + most * salts[owner])
 
     return demand.renamed(moved)
 
