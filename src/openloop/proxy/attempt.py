@@ -94,6 +94,8 @@ class Attempt:
                 kind = line.headers.get("Content-Type", "").lower()
                 self._hearing = Hearing("event-stream" in kind, self.outcome)
                 if post.streamed and not self._hearing.streamed:
+                    self._held.append(self._took(await line.read()))
+                if post.streamed and not self._hearing.streamed:
                     fail(self.outcome, "a streaming request was answered with no stream")
                 while post.hold and self.good and not self._hearing.spoken and sum(map(len, self._held)) < MOST_HELD:
                     data = self._took(await line.read())

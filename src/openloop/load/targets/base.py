@@ -11,7 +11,7 @@ import msgspec
 
 from openloop.load.reply import Reply
 from openloop.load.wire import Marks, encode_head
-from openloop.said import NO_SENSE, SHED, Outcome, fail, message, settle, short
+from openloop.said import NO_SENSE, SHED, STARTS, Outcome, fail, message, settle, short
 from openloop.workload import Ask
 
 T = TypeVar("T")
@@ -130,7 +130,7 @@ class JsonTarget(HttpTarget):
         kind = reply.headers.get("content-type", "").lower()
         if not (self.stream and self.streams):
             self._read_answer(reply, found)
-        elif "event-stream" in kind or reply.body.startswith((b"data:", b"event:", b":")):
+        elif "event-stream" in kind or reply.body.startswith(STARTS):
             self._read_stream(reply, found)
         else:
             fail(found, f"a streaming request was answered with {kind or 'nothing that says what it is'}")
