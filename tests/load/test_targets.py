@@ -360,7 +360,17 @@ def test_a_template_is_filled_in_as_its_kind_wants_it() -> None:
     assert unknown.endswith(b"[null]")
     with pytest.raises(SpecError, match=r"a place \$\{promt\} that nothing fills; it may have \$\{prompt\}"):
         check_template("${promt}")
-    assert check_template(template) == template
+    with pytest.raises(
+        SpecError, match=r'no JSON once it is filled in .*; a text stands between quotes: "\$\{prompt\}"'
+    ):
+        check_template('{"q": ${prompt}}')
+    for each in (
+        template,
+        '{"a": 1,\n\n"q": "${prompt}"}\n',
+        '{"n": ${number}}\n{"q": "${prompt}"}\n',
+        "[INST] ${prompt}",
+    ):
+        assert check_template(each) == each
 
 
 @pytest.mark.parametrize("name", HTTP)
