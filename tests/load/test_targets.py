@@ -84,12 +84,18 @@ def test_tokens_are_timed_and_the_rest_is_not() -> None:
         (event({"reasoning_content": "hm"}), event({"content": "yes"}), STOP, DONE),
         (event({"reasoning": "hm"}), event({"tool_calls": [{"function": {"arguments": "{"}}]}), STOP, DONE),
         (event({"refusal": "no"}), event({"content": "!"}), STOP, DONE),
+        (HELLO, WORLD, STOP, b"data: [DONE] \n\n"),
     ],
 )
 def test_two_tokens_in_every_dialect(reads: tuple[bytes, ...]) -> None:
     found = read(*reads)
     assert found.status == "ok", found.error
     assert len(found.event_ns) == 2
+
+
+def test_a_packed_answer_is_named() -> None:
+    found = read(HELLO, STOP, kind="text/event-stream\r\nContent-Encoding: gzip")
+    assert (found.status, found.error) == ("error", "the answer is packed as gzip, which nobody asked for")
 
 
 def test_events_in_one_read_come_at_once_and_are_counted() -> None:
