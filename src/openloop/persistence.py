@@ -89,9 +89,9 @@ class Retry(Term):
 
 @dataclass(frozen=True)
 class Hedge(Term):
-    """Send a copy where no answer has begun `after` a time, or after a percentile of the time until others began
-    (`p95`); whichever begins first is kept, and the other cancelled. With a `budget` no more than this share of
-    requests is copied, and ten more."""
+    """Send a copy where no answer has begun (its head alone is none: servers send that at once) `after` a time, or
+    after a percentile of the time until others began (`p95`); whichever begins first is kept, and the other cancelled.
+    With a `budget` no more than this share of requests is copied, and ten more."""
 
     name = "hedge"
     after: After = param(AFTER)
