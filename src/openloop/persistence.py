@@ -61,7 +61,7 @@ class Retry(Term):
     """Ask again after a failure, at most `most` times, waiting longer each time: `base` times a power of `factor`, at
     most `cap`, less a random part of it (`jitter` 1: anything from nothing to all of it). `on` names failures, as
     `429+503+timeout`: shed is 429 and 503, error is a broken connection or a status of 500 and above. With a `budget`
-    no more than this share of requests is asked again."""
+    no more than this share of requests is asked again, and ten more."""
 
     name = "retry"
     most: int = param(COUNT, 2, most=MOST_TRIES - 1)
@@ -89,9 +89,9 @@ class Retry(Term):
 
 @dataclass(frozen=True)
 class Hedge(Term):
-    """Send a copy where no answer has begun `after` a time, or after a percentile of the time until others began
-    (`p95`); whichever begins first is kept, and the other cancelled. With a `budget` no more than this share of
-    requests is copied."""
+    """Send a copy where no answer has begun (its head alone is none: servers send that at once) `after` a time, or
+    after a percentile of the time until others began (`p95`); whichever begins first is kept, and the other cancelled.
+    With a `budget` no more than this share of requests is copied, and ten more."""
 
     name = "hedge"
     after: After = param(AFTER)

@@ -1,6 +1,8 @@
 """What servers say: the events and answers of those that speak as OpenAI's does, and what becomes of a reply."""
 
+import re
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Annotated, Any
 
 import msgspec
@@ -9,7 +11,55 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 
 SHED = (429, 503, 529)
 MOST_TOKENS = 1_000_000  # in one event
+BOM = b"\xef\xbb\xbf"
+STARTS = (b"data:", b"event:", b":")  # of a stream, whatever it is said to be
 NO_SENSE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+
+
+def split_events(body: bytes) -> tuple[list[int], list[bytes]]:
+    """Where each event ends, and its data."""
+    plain = _plain(body)
+    if plain is not None:
+        return list(accumulate([len(data) + 8 for data in plain])), plain
+    feeds, returns = body.count(b"\n"), body.count(b"\r")
+    if body.startswith(BOM) or (returns and not feeds == returns == body.count(b"\r\n")):
+        return _scan(body)
+    gap = b"\r\n\r\n" if returns else b"\n\n"
+    pieces = body.split(gap)
+    pieces.pop()  # what follows the last whole event
+    return list(accumulate([len(piece) + len(gap) for piece in pieces])), [_data(piece) for piece in pieces]
+
+
+def _plain(body: bytes) -> list[bytes] | None:
+    """The data of events, if each is `data: `, a line, and an empty line, as most streams have it."""
+    if not (body.startswith(b"data: ") and body.endswith(b"\n\n")):
+        return None
+    found = body[6:-2].split(b"\n\ndata: ")
+    lines = b"".join(found)
+    return None if b"\n" in lines or b"\r" in lines else found
+
+
+def _data(event: bytes) -> bytes:
+    """The data lines of an event."""
+    name, _, data = event.partition(b"\ndata: ")
+    if data and name[:6] == b"event:" and b"\n" not in name and b"\n" not in data:
+        return data
+    lines = [line[5:].removeprefix(b" ") for line in event.splitlines() if line.startswith(b"data:")]
+    return b"\n".join(lines)
+
+
+def _scan(body: bytes) -> tuple[list[int], list[bytes]]:
+    """Events line by line, however lines end."""
+    ends: list[int] = []
+    found: list[bytes] = []
+    begun = at = len(BOM) if body.startswith(BOM) else 0
+    for line in re.finditer(rb"\r\n|\n|\r", body):
+        if line.start() == at:  # an empty one
+            ends.append(line.end())
+            found.append(_data(body[begun:at]))
+            begun = line.end()
+        at = line.end()
+    return ends, found
 
 
 class _Delta(msgspec.Struct, gc=False):

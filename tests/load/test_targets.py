@@ -84,12 +84,18 @@ def test_tokens_are_timed_and_the_rest_is_not() -> None:
         (event({"reasoning_content": "hm"}), event({"content": "yes"}), STOP, DONE),
         (event({"reasoning": "hm"}), event({"tool_calls": [{"function": {"arguments": "{"}}]}), STOP, DONE),
         (event({"refusal": "no"}), event({"content": "!"}), STOP, DONE),
+        (HELLO, WORLD, STOP, b"data: [DONE] \n\n"),
     ],
 )
 def test_two_tokens_in_every_dialect(reads: tuple[bytes, ...]) -> None:
     found = read(*reads)
     assert found.status == "ok", found.error
     assert len(found.event_ns) == 2
+
+
+def test_a_packed_answer_is_named() -> None:
+    found = read(HELLO, STOP, kind="text/event-stream\r\nContent-Encoding: gzip")
+    assert (found.status, found.error) == ("error", "the answer is packed as gzip, which nobody asked for")
 
 
 def test_events_in_one_read_come_at_once_and_are_counted() -> None:
@@ -360,7 +366,17 @@ def test_a_template_is_filled_in_as_its_kind_wants_it() -> None:
     assert unknown.endswith(b"[null]")
     with pytest.raises(SpecError, match=r"a place \$\{promt\} that nothing fills; it may have \$\{prompt\}"):
         check_template("${promt}")
-    assert check_template(template) == template
+    with pytest.raises(
+        SpecError, match=r'no JSON once it is filled in .*; a text stands between quotes: "\$\{prompt\}"'
+    ):
+        check_template('{"q": ${prompt}}')
+    for each in (
+        template,
+        '{"a": 1,\n\n"q": "${prompt}"}\n',
+        '{"n": ${number}}\n{"q": "${prompt}"}\n',
+        "[INST] ${prompt}",
+    ):
+        assert check_template(each) == each
 
 
 @pytest.mark.parametrize("name", HTTP)

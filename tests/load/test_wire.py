@@ -95,6 +95,14 @@ def test_a_response_without_length_ends_with_the_connection() -> None:
     assert not framing.keep
 
 
+def test_sizes_of_chunks_may_be_filled_up_with_blanks() -> None:
+    response = HEAD + b"Transfer-Encoding: chunked\r\n\r\nd  \r\ndata: word 1\n\r\n1 ; x\r\n\n\r\n0   \r\n\r\n"
+    framing = Framing()
+    assert framing.feed(response)
+    assert framing.keep
+    assert Reply(*joined([response], [7])).events().data == [b"word 1"]
+
+
 @pytest.mark.parametrize(
     "head",
     [

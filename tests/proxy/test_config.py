@@ -64,12 +64,18 @@ def test_the_file_in_the_docs_is_one_and_says_the_defaults() -> None:
         assert getattr(found, name) == getattr(plain, name), name
 
 
-STREAM = b": hello\n\n" + token("one") + token("zwei \u00fc") + token("") + last(2) + DONE
+STREAM = b": hello\n\ndata: \n\n" + token("one") + token("zwei \u00fc") + token("") + last(2) + DONE
+IN_LINES = STREAM.replace(b', "', b',\ndata: "').replace(b"data: {", b"id: 7\ndata:{\ndata:")
+BOM = b"\xef\xbb\xbf"
 
 
-@given(st.lists(st.integers(1, len(STREAM) - 1), max_size=12), st.booleans())
-def test_however_a_stream_is_cut_the_same_is_heard(cuts: list[int], carriage: bool) -> None:
-    stream = STREAM.replace(b"\n", b"\r\n") if carriage else STREAM
+@given(
+    st.sampled_from([STREAM, IN_LINES, BOM + STREAM.removeprefix(b": hello\n\n")]),
+    st.lists(st.integers(1, len(STREAM) - 1), max_size=12),
+    st.sampled_from([b"\n", b"\r\n", b"\r"]),
+)
+def test_however_a_stream_is_written_and_cut_the_same_is_heard(stream: bytes, cuts: list[int], end: bytes) -> None:
+    stream = stream.replace(b"\n", end)
     bounds = [0, *sorted(cuts), len(stream)]
     hearing = Hearing(True)
     for now, (a, b) in enumerate(pairwise(bounds)):

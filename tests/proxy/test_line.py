@@ -208,3 +208,35 @@ def test_connections_are_used_again_unless_they_spoke_unasked(tmp_path: Path) ->
         server.close()
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("answered", [1, 0])
+def test_a_connection_that_was_closed_while_it_rested_costs_an_attempt_and_not_the_request(
+    answered: int, tmp_path: Path
+) -> None:
+    """So many requests of a connection are answered, and the next is not; a fresh one that is closed is a refusal."""
+    writers: list[asyncio.StreamWriter] = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writers.append(writer)
+        for _ in range(answered):
+            await reader.readuntil(b"]}")
+            events = token("one") + last(1) + DONE
+            writer.write(CHUNKED + b"%x\r\n%b\r\n0\r\n\r\n" % (len(events), events))
+        await reader.readuntil(b"]}")
+        writer.close()
+
+    async def main() -> list[tuple[int, str, str]]:
+        server = await asyncio.start_server(answer, "127.0.0.1", 0)
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        async with world(tmp_path, extra_replicas=[url], health=None) as w:
+            for _ in range(2):
+                assert (await w.ask())[0] == (200 if answered else 502)
+            rows = [row for batch in (await w.run()).batches() for row in batch.to_pylist()]
+        for each in writers:
+            await closed(each)
+        server.close()
+        return [(row["request_id"], row["kind"], row["status"]) for row in rows]
+
+    asked = [(0, "first", "ok"), (1, "first", "error"), (1, "retry", "ok")]
+    assert asyncio.run(main()) == (asked if answered else [(0, "first", "error"), (1, "first", "error")])

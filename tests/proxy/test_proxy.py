@@ -76,6 +76,20 @@ def test_a_stream_passes_as_it_comes_and_is_a_row(tmp_path: Path) -> None:
     assert b"hush" not in kept
 
 
+@pytest.mark.parametrize("keys", [{}, {"retry": "1"}])
+def test_a_stream_that_does_not_say_that_it_is_one_is_one(keys: dict[str, str], tmp_path: Path) -> None:
+    async def unnamed(fake: Fake, request: web.BaseRequest) -> web.StreamResponse:
+        return web.Response(body=WHOLE, content_type="text/plain")
+
+    async def main() -> Run:
+        async with world(tmp_path, unnamed, **keys) as w:
+            assert await w.ask() == (200, WHOLE)
+            return await w.run()
+
+    (row,) = rows(asyncio.run(main()))
+    assert (row["status"], row["finish_reason"], len(row["event_ns"])) == ("ok", "stop", 3)
+
+
 def test_an_answer_at_once_passes_too(tmp_path: Path) -> None:
     said = {"choices": [{"message": {"content": "hi"}, "finish_reason": "stop"}], "usage": {"completion_tokens": 2}}
 

@@ -268,6 +268,15 @@ def test_the_largest_values_are_always_drawn(n: int) -> None:
     assert places[0] == 0
 
 
+def test_lines_by_percentile_end_where_the_requests_do() -> None:
+    rows = [row(i, i / 10, (0.05, 0.1), sent=0.02) for i in range(150)]
+    report = run_report(read_run_subject(run_of(rows, slo="ttft<=1s")))
+    [panel] = next(figure for figure in report.figures if figure.key == "distribution").panels
+    lines = [mark for mark in panel.marks if isinstance(mark, Curve) and mark.style != "dots"]
+    assert {line.style for line in lines} == {"line", "dashed"}
+    assert all(line.x.max() == 1 - 0.5 / 150 for line in lines)
+
+
 finite = st.floats(-1e9, 1e9, allow_nan=False)
 
 

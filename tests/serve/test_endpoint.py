@@ -1,6 +1,7 @@
 """The built-in endpoint speaks the dialect, keeps the truth, and misbehaves on command."""
 
 import json
+import socket
 import threading
 import time
 import urllib.error
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from openloop.serve import Behaviour, Endpoint, Slots
+from openloop.serve import endpoint as endpoint_module
 from openloop.serve.process import RunningEndpoint, endpoint_process
 
 
@@ -120,6 +122,27 @@ def test_it_cuts_streams_on_command(server: RunningEndpoint) -> None:
     assert 'finish_reason":"length' not in text
     server.behave(fault="late")
     assert "it broke, as commanded" in ask(server, stream=True)
+
+
+def test_a_client_that_gave_up_on_a_drip_does_not_end_the_server(
+    server: RunningEndpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(endpoint_module, "DRIP_NS", 20_000_000)
+    server.behave(fault="drip")
+    body = b'{"model": "openloop", "max_tokens": 2, "stream": true, "messages": []}'
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % len(body)
+    address = ("127.0.0.1", int(server.url.rpartition(":")[2]))
+    with socket.create_connection(address) as client:
+        client.sendall(head + body)
+        assert client.recv(1) == b"H"
+    others = [socket.create_connection(address) for _ in range(4)]  # one of them gets the number of the first
+    server.behave()
+    for other in others:
+        with other, other.makefile("rb") as reply:
+            other.settimeout(10)
+            time.sleep(0.05)  # for the next byte of the drip
+            other.sendall(head + body)
+            assert reply.readline() == b"HTTP/1.1 200 OK\r\n"
 
 
 def test_it_slows_down_on_command(server: RunningEndpoint) -> None:

@@ -154,6 +154,14 @@ def test_too_long_conversations_are_refused_before_memory_is_gone() -> None:
         Sessions(turns=Fixed(1_000_000)).demand(np.zeros(10), 1.0, np.random.default_rng(0))
 
 
+@pytest.mark.parametrize(
+    "spec", ["synthetic:prompt=99999999999", "synthetic:output=2e7", "sessions:prompt=uniform(1,1e9)"]
+)
+def test_a_length_that_is_surely_mistyped_is_refused_before_memory_is_gone(spec: str) -> None:
+    with pytest.raises(SpecError, match="is too long; at most 10,000,000 tokens are possible"):
+        demand(spec, 1.0, 2.0)
+
+
 def test_a_source_is_read_back_from_its_text() -> None:
     for each in (Synthetic(Uniform(1, 9), Fixed(3), 4, Fixed(7), 0.5, 1.5), Sessions(Fixed(2), Fixed(1.5))):
         assert read_source(str(each)) == each

@@ -1,14 +1,13 @@
 """What a response says, once it is read at leisure; and when each part of it had arrived."""
 
-import re
 from bisect import bisect_left
 from functools import cached_property
 from itertools import accumulate
 
 from openloop.load.skim import Events, skimmer
 from openloop.load.wire import HEADS, Marks, WireError, chunk_size, comes_in_chunks, length_of, read_head
+from openloop.said import split_events
 
-BOM = b"\xef\xbb\xbf"
 _HEADS_OF_DATA = [head + b"data: " for head in HEADS[4:]]  # by the length without the four line ends after it
 
 
@@ -72,7 +71,7 @@ class Reply:
         if self._in_chunks:
             ends, data = self._in_chunks
         else:
-            body_ends, data = _events(self.body)
+            body_ends, data = split_events(self.body)
             ends = self._raw_ends(body_ends)
         blocks = self._blocks(ends)
         if b"" in data:  # as of a comment that keeps the connection alive
@@ -109,52 +108,6 @@ def _events_in_chunks(raw: bytes, start: int) -> tuple[list[int], list[bytes]] |
     if b"\n" in lines or b"\r" in lines:
         return None
     return list(accumulate([size + 4 for size in sizes], initial=start - 2))[1:], data
-
-
-def _events(body: bytes) -> tuple[list[int], list[bytes]]:
-    """Where each event ends, and its data."""
-    plain = _plain(body)
-    if plain is not None:
-        return list(accumulate([len(data) + 8 for data in plain])), plain
-    feeds, returns = body.count(b"\n"), body.count(b"\r")
-    if body.startswith(BOM) or (returns and not feeds == returns == body.count(b"\r\n")):
-        return _scan(body)
-    gap = b"\r\n\r\n" if returns else b"\n\n"
-    pieces = body.split(gap)
-    pieces.pop()  # what follows the last whole event
-    return list(accumulate([len(piece) + len(gap) for piece in pieces])), [_data(piece) for piece in pieces]
-
-
-def _plain(body: bytes) -> list[bytes] | None:
-    """The data of events, if each is `data: `, a line, and an empty line, as most streams have it."""
-    if not (body.startswith(b"data: ") and body.endswith(b"\n\n")):
-        return None
-    found = body[6:-2].split(b"\n\ndata: ")
-    lines = b"".join(found)
-    return None if b"\n" in lines or b"\r" in lines else found
-
-
-def _data(event: bytes) -> bytes:
-    """The data lines of an event."""
-    name, _, data = event.partition(b"\ndata: ")
-    if data and name[:6] == b"event:" and b"\n" not in name and b"\n" not in data:
-        return data
-    lines = [line[5:].removeprefix(b" ") for line in event.splitlines() if line.startswith(b"data:")]
-    return b"\n".join(lines)
-
-
-def _scan(body: bytes) -> tuple[list[int], list[bytes]]:
-    """Events line by line, however lines end."""
-    ends: list[int] = []
-    found: list[bytes] = []
-    begun = at = len(BOM) if body.startswith(BOM) else 0
-    for line in re.finditer(rb"\r\n|\n|\r", body):
-        if line.start() == at:  # an empty one
-            ends.append(line.end())
-            found.append(_data(body[begun:at]))
-            begun = line.end()
-        at = line.end()
-    return ends, found
 
 
 def _chunks(raw: bytes, at: int) -> tuple[list[bytes], list[int]]:

@@ -139,7 +139,7 @@ def opens_chunks(head: bytes) -> bool:
 
 
 def chunk_size(line: bytes) -> int:
-    size = line if b";" not in line else line.partition(b";")[0].strip()
+    size = line.partition(b";")[0].rstrip(b" \t")  # older servers fill it up with blanks
     if not size.isalnum() or len(size) > 15:  # int() would take signs, spaces and underscores as well
         raise WireError(f"the response is broken: {line[:40]!r} is no size of a chunk")
     try:

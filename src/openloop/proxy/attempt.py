@@ -37,6 +37,7 @@ class Attempt:
     kind: str
     fleet: Fleet
     routed: Routed | None
+    fresh: bool = False  # it is to have a connection of its own
     outcome: Outcome = field(default_factory=Outcome)
     sent_ns: int | None = None
     ended_ns: int | None = None
@@ -44,6 +45,7 @@ class Attempt:
     until: float = 0.0  # by the clock of the event loop
     whole: bool = False  # the reply came to its end
     unreached: bool = False  # there was no connection: the replica has done nothing for it
+    stale: bool = False  # its connection had rested, and was closed without a byte of a reply
     _held: list[bytes] = field(default_factory=list)  # came, and is not passed on yet
     _hearing: Hearing | None = None
     _waits: bool = True
@@ -61,7 +63,7 @@ class Attempt:
         assert self.replica is not None
         self.until = asyncio.get_running_loop().time() + post.timeout_s
         self.sent_ns = time.monotonic_ns()
-        self.line = lines.take(self.replica.base)
+        self.line = None if self.fresh else lines.take(self.replica.base)
         if self.line is not None:
             self._write(self.line, post)
 
@@ -78,6 +80,7 @@ class Attempt:
         assert replica is not None
         if self.sent_ns is None:
             self.send(lines, post)
+        rested = self.line is not None
         try:
             async with asyncio.timeout_at(self.until):
                 if self.line is None:
@@ -94,6 +97,8 @@ class Attempt:
                 kind = line.headers.get("Content-Type", "").lower()
                 self._hearing = Hearing("event-stream" in kind, self.outcome)
                 if post.streamed and not self._hearing.streamed:
+                    self._held.append(self._took(await line.read()))
+                if post.streamed and not self._hearing.streamed:
                     fail(self.outcome, "a streaming request was answered with no stream")
                 while post.hold and self.good and not self._hearing.spoken and sum(map(len, self._held)) < MOST_HELD:
                     data = self._took(await line.read())
@@ -105,6 +110,8 @@ class Attempt:
             self.fleet.note(replica, False)
             self._fail(error)
         except TROUBLE as error:
+            closed = isinstance(error, aiohttp.ClientConnectionError)
+            self.stale = rested and closed and self.line is not None and self.line.silent
             self._fail(error)
 
     async def pass_on(self, pass_on: Hear, drain: Callable[[], Awaitable[None]]) -> None:

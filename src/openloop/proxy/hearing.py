@@ -5,10 +5,11 @@ from typing import Any
 
 import msgspec
 
-from openloop.said import NO_SENSE, Outcome, Said, fail, hear, hear_all, listed, settle
+from openloop.said import NO_SENSE, STARTS, Outcome, Said, fail, hear, hear_all, listed, settle, split_events
 
 PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings")
 LETTERS_PER_TOKEN = 4  # a guess, to weigh requests by
+ENDS = (b"\n\n", b"\n\r\n")  # of an event, from the end of its line
 LONGEST = 4 << 20  # bytes of one event, or of a whole answer, that are read
 
 
@@ -55,9 +56,9 @@ _SAID = msgspec.json.Decoder(Said)
 class Hearing:
     """Fed with a reply as it comes; bytes are only looked at."""
 
-    streamed: bool
+    streamed: bool  # as it is said; what begins as a stream is one
     found: Outcome = field(default_factory=Outcome)
-    _tail: bytes = b""  # of a line that is not whole yet
+    _tail: bytes = b""  # of an event that is not whole yet
     _counts: list[int] = field(default_factory=list)  # tokens so far, at each event with words
     _so_far: int = 0
     _over: bool = False
@@ -69,23 +70,36 @@ class Hearing:
     def feed(self, data: bytes, now_ns: int) -> None:
         if self.found.first_any_ns is None:
             self.found.first_any_ns = now_ns
+            self.streamed = self.streamed or data.startswith(STARTS)
         if self._over:
             return
         if not self.streamed:
             self._tail += data
             self._over = len(self._tail) > LONGEST
             return
-        *lines, self._tail = (self._tail + data).split(b"\n")
+        end = data.find(b"\n")
+        if (
+            data[end:] in ENDS
+            and data[:6] == b"data: "
+            and end > 7
+            and data.find(b"\r") in (-1, end - 1)
+            and not self._tail
+        ):
+            self._event(data[6:end], now_ns)  # one line, as nearly all are
+            return
+        data = self._tail + data
+        ends, events = split_events(data)
+        self._tail = data[ends[-1] :] if ends else data
         before = len(self.found.event_ns)
-        for line in lines:
-            if line[:5] == b"data:" and not self._over:
-                self._event(line[5:].strip(), now_ns)
+        for event in filter(None, events):
+            if not self._over:
+                self._event(event, now_ns)
         self.found.merged_events += max(len(self.found.event_ns) - before - 1, 0)
         if len(self._tail) > LONGEST:
             self._stop("an event is too long to be read")
 
     def _event(self, data: bytes, now_ns: int) -> None:
-        if data == b"[DONE]":
+        if data.strip() == b"[DONE]":
             self._over = True
             return
         try:

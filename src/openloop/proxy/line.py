@@ -30,6 +30,7 @@ class Line(asyncio.Protocol):
     """A connection, for one request. It is aiohttp's before and afterwards, which opens, keeps and closes connections
     and reads the heads of replies; where a body ends is followed here."""
 
+    silent = True  # not a byte of a reply has come
     status = 0
     headers: Mapping[str, str]
     error: Exception | None = None  # why it is over before its end
@@ -123,6 +124,7 @@ class Line(asyncio.Protocol):
 
     def _read_head(self, data: bytes) -> bytes:
         """What follows it."""
+        self.silent = False
         data, self._rest = self._rest + data, b""
         if data[:5] != b"HTTP/"[: len(data)]:
             raise BadHttpMessage("no HTTP")

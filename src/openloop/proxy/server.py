@@ -235,9 +235,10 @@ class Proxy:
             await asyncio.sleep(wait_s)
 
     def _wait_s(self, attempt: Attempt, tries: int) -> float | None:
-        """Before another attempt; None: that was the last. Who was not even reached is passed over at once."""
+        """Before another attempt; None: that was the last. Who was not even reached is passed over at once, and so is a
+        connection that was closed while it rested: the next is a fresh one, which cannot be."""
         retry, outcome = self._retry, attempt.outcome
-        if attempt.unreached and tries < 2 * len(self.fleet.replicas):
+        if attempt.stale or (attempt.unreached and tries < 2 * len(self.fleet.replicas)):
             return 0.0
         if retry is None or tries > retry.most or not retry.applies(outcome.status, outcome.http_status):
             return None
@@ -286,12 +287,13 @@ class Proxy:
         """To whom the policy says, and not to whom it went before; one that nobody gets is over at once."""
         slo = self.objectives.of(flight.workload_class)
         within = next((gate.within_s for gate in slo.gates if isinstance(gate, TTFT)), float("inf"))
-        before = flight.attempts[-1].routed if flight.attempts else None
+        last = flight.attempts[-1] if flight.attempts else None
+        before, fresh = (last.routed, last.stale) if last else (None, False)
         routed, why = None, "the proxy is draining"
         if not self.draining:
             deadline = (flight.due_ns - self.ledger.start_ns) / 1e9 + within
             routed, why = self.fleet.send(ask, flight.named, flight.session, deadline, before.place if before else None)
-        attempt = Attempt(len(flight.attempts), kind, self.fleet, routed)
+        attempt = Attempt(len(flight.attempts), kind, self.fleet, routed, fresh)
         flight.attempts.append(attempt)
         if routed is None:
             attempt.close("shed", why)

@@ -77,9 +77,7 @@ def tail_curve(scope: Scope, key: str, name: str, color: str, *, from_sent: bool
     values = getattr(scope.answers_from_sent if from_sent else scope.answers, key)
     values = np.sort(values[scope.deliveries.ok & ~np.isnan(values)])
     places = tail_places(len(values))
-    shares = places / max(len(values) - 1, 1)
-    if not from_sent:
-        shares = np.minimum(shares, 1 - 0.5 / max(len(values), 1))
+    shares = np.minimum(places / max(len(values) - 1, 1), 1 - 0.5 / max(len(values), 1))
     return Curve(name, shares, values[places], color, "dashed" if from_sent else "line")
 
 

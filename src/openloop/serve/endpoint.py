@@ -329,7 +329,7 @@ class Endpoint:
             self._drop(connection)
 
     def _drip(self, answer: _Answer) -> None:
-        if answer.connection.fd not in self._connections:
+        if not self._open(answer.connection):
             return
         self._write(answer, answer.dripping[:1])
         answer.dripping = answer.dripping[1:]
@@ -349,7 +349,7 @@ class Endpoint:
             self._engine.cancel(key)
         connection = answer.connection
         connection.answering = None
-        if connection.fd in self._connections:
+        if self._open(connection):
             self._read_requests(connection)
 
     def _send(self, connection: _Connection, data: bytes) -> None:
@@ -379,9 +379,14 @@ class Endpoint:
         if not connection.unsent:
             self._drop(connection)
 
+    def _open(self, connection: _Connection) -> bool:
+        """The number of one that is closed may be another's by now."""
+        return self._connections.get(connection.fd) is connection
+
     def _drop(self, connection: _Connection) -> None:
-        if self._connections.pop(connection.fd, None) is None:
+        if not self._open(connection):
             return
+        del self._connections[connection.fd]
         self._poller.forget(connection.fd)
         connection.sock.close()
         if connection.answering is not None:

@@ -26,8 +26,9 @@ KnownAnswer = tuple[str | None, str | None]  # the right answer, and what it is 
 @dataclass(frozen=True)
 class Corpus(Term):
     """Prompts in the order of the file, again from the start when they run out. A record holds `messages`, a `prompt`,
-    a `text` or ShareGPT's `conversations` (whose first question is asked), and may say `output_tokens`; `output` says
-    it for all others. Quality gates use its `reference`, the right answer, and its `context`."""
+    a `text` or ShareGPT's `conversations` (whose first question is asked, for as many tokens as its answer has there),
+    and may say `output_tokens`; `output` says it for all others. Quality gates use its `reference`, the right answer,
+    and its `context`."""
 
     name = "corpus"
     path: str = param(PATH)

@@ -12,8 +12,10 @@ import numpy as np
 
 from openloop.arrays import Bools, Codes, Floats, Ints
 from openloop.distributions import Distribution
+from openloop.errors import SpecError
 
 USER, ASSISTANT, SYSTEM = 0, 1, 2
+LONGEST = 10_000_000  # tokens of a prompt or an answer
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +62,9 @@ def one_piece(tokens: Ints) -> Pieces:
 
 def token_counts(lengths: Distribution, count: int, rng: np.random.Generator, least: int = 1) -> Ints:
     """Numbers of tokens."""
-    return np.maximum(np.rint(np.minimum(lengths.draw(count, rng), 1e9)), least).astype(np.int64)
+    if np.isfinite(lengths.mean) and lengths.mean > LONGEST:
+        raise SpecError(f"a length of {lengths.mean:,.0f} is too long; at most {LONGEST:,} tokens are possible")
+    return np.maximum(np.rint(np.minimum(lengths.draw(count, rng), LONGEST)), least).astype(np.int64)
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,7 +11,7 @@ import msgspec
 
 from openloop.load.reply import Reply
 from openloop.load.wire import Marks, encode_head
-from openloop.said import NO_SENSE, SHED, Outcome, fail, message, settle, short
+from openloop.said import NO_SENSE, SHED, STARTS, Outcome, fail, message, settle, short
 from openloop.workload import Ask
 
 T = TypeVar("T")
@@ -128,9 +128,12 @@ class JsonTarget(HttpTarget):
 
     def read_reply(self, reply: Reply, found: Outcome) -> None:
         kind = reply.headers.get("content-type", "").lower()
-        if not (self.stream and self.streams):
+        packed = reply.headers.get("content-encoding", "").lower()
+        if packed not in ("", "identity"):
+            fail(found, f"the answer is packed as {packed[:40]}, which nobody asked for")
+        elif not (self.stream and self.streams):
             self._read_answer(reply, found)
-        elif "event-stream" in kind or reply.body.startswith((b"data:", b"event:", b":")):
+        elif "event-stream" in kind or reply.body.startswith(STARTS):
             self._read_stream(reply, found)
         else:
             fail(found, f"a streaming request was answered with {kind or 'nothing that says what it is'}")
@@ -148,7 +151,7 @@ class JsonTarget(HttpTarget):
             found.event_ns += stamps[span]
             reads.update(blocks[span])
         found.merged_events = len(found.event_ns) - len(reads)
-        if found.status == "ok" and bad is not None:
+        if found.status == "ok" and bad is not None and bad.strip() != b"[DONE]":
             fail(found, f"an event is not JSON that makes sense: {short(bad)}")
         elif found.status == "ok" and found.finish_reason is None:
             fail(found, "the stream ended without a finish reason")

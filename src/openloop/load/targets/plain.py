@@ -10,7 +10,7 @@ import msgspec
 from openloop.errors import SpecError
 from openloop.load.reply import Reply
 from openloop.load.targets.base import HttpTarget
-from openloop.said import Outcome
+from openloop.said import NO_SENSE, Outcome
 from openloop.workload import Ask
 
 PLACES = ("prompt", "output_tokens", "number", "model")
@@ -30,10 +30,14 @@ class Plain(HttpTarget):
     template: str = ""
 
     def encode(self, ask: Ask, number: int) -> bytes:
+        return self.wrap(self.fill(ask.text, ask.output_tokens, number), number)
+
+    def fill(self, prompt: str, output_tokens: int | None, number: int) -> bytes:
+        """The body."""
         pieces, as_json = self._pieces
-        told = {"prompt": ask.text, "output_tokens": ask.output_tokens, "number": number, "model": self.model}
+        told = {"prompt": prompt, "output_tokens": output_tokens, "number": number, "model": self.model}
         written = [_written(told[each], as_json) if place % 2 else each for place, each in enumerate(pieces)]
-        return self.wrap("".join(written).encode(), number)
+        return "".join(written).encode()
 
     @cached_property
     def _pieces(self) -> tuple[list[str], bool]:
@@ -53,9 +57,15 @@ def _written(value: str | int | None, as_json: bool) -> str:
 
 
 def check_template(text: str) -> str:
-    """A template is taken as it is, unless it names a place that nobody fills."""
+    """A template is taken as it is, unless it names a place that nobody fills, or looks like JSON and would be none."""
     for name in re.findall(r"\$\{(\w*)\}", text):
         if name not in PLACES:
             known = ", ".join(f"${{{each}}}" for each in PLACES)
             raise SpecError(f"the template has a place ${{{name}}} that nothing fills; it may have {known}")
+    try:
+        if text.lstrip().startswith("{"):
+            msgspec.json.Decoder().decode_lines(Plain("", "model", template=text).fill("a prompt", 1, 1))
+    except NO_SENSE as error:
+        why = f"the template starts with {{, and is no JSON once it is filled in ({error})"
+        raise SpecError(f'{why}; a text stands between quotes: "${{prompt}}"') from None
     return text
