@@ -98,6 +98,24 @@ def test_first_and_last_tokens_are_enough(true: FleetSpec, runs: list[Run]) -> N
     assert made.decode(8, 250) == pytest.approx(true.step_time().decode(8, 250), rel=0.05)
 
 
+def test_prompts_that_are_read_in_several_steps_do_not_make_them_faster() -> None:
+    """How much of a prompt is read in which step is not known, but which steps have whole ones is."""
+    true = read_fleet({"step": {"floor": "9.3ms", "token": "65us", "context": "20ns"}, "max_tokens": 1024})
+    mix = "synthetic:prompt=lognormal(median=500,sigma=0.7),output=lognormal(median=120,sigma=0.6)"
+    runs = [
+        simulate_fleet(true, Workload.of(read_source(mix)), read_arrivals(f"poisson:rate={rate}"), 60.0, rate)
+        for rate in (2, 6, 8)
+    ]
+    found = calibrate(runs)
+    assert found.limits.max_tokens == 1024
+    for name, value in (("token", 65e-6), ("context", 20e-9)):
+        low, high = found.interval(name)
+        assert low <= value <= high
+    assert found.value("token") == pytest.approx(65e-6, rel=0.01)
+    assert found.value("floor") + found.value("fixed") == pytest.approx(9.3e-3, rel=0.01)
+    assert all(abs(each.tpot[0]) < 0.01 for each in found.held)
+
+
 def test_steps_that_stall_make_all_of_them_longer(true: FleetSpec, runs: list[Run]) -> None:
     """Six times a second everything stands still for 10 ms: 6% of the time, in few of the steps."""
     stalled = []

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from openloop.arrivals import Poisson
 from openloop.cli import cli
-from openloop.compare.tournament import SeedMean, Standing, read_policies, tournament
+from openloop.compare.tournament import SeedMean, Standing, _ranked, read_policies, tournament
 from openloop.errors import SpecError
 from openloop.report.compare import show_standings
 from openloop.routing import ROUTING, Router, read_routing
@@ -260,3 +260,14 @@ def test_the_commands(tmp_path: Path) -> None:
     assert CliRunner().invoke(cli, ["decisions", str(tmp_path / "log")]).exit_code == 1
     other = CliRunner().invoke(cli, ["decisions", str(tmp_path / "log"), "--policy", "random", "--json"])
     assert json.loads(other.stdout)["decisions"] == 5
+
+
+def test_rounding_does_not_rank() -> None:
+    """The same seeds in another order: sums differ in their last digit, and nothing else does."""
+    goodput = np.array([[0.1, 0.2, 0.3], [0.3, 0.2, 0.1]])
+    assert goodput[1].mean() != goodput[0].mean()
+    for rows in (goodput, goodput[::-1]):
+        scored = np.repeat(rows[:, :, None], 7, axis=2)
+        assert [each.policy for each in _ranked(["a", "b"], scored, False)] == ["a", "b"]
+        assert [each.rank_by_cost for each in _ranked(["a", "b"], scored, False)] == [1, 2]
+        assert _ranked(["a", "b"], scored, False)[1].behind_rps.mean == 0.0

@@ -199,3 +199,14 @@ def test_what_is_asked_of_a_search_is_checked() -> None:
         tune(space, scenario())
     with pytest.raises(SpecError, match="cannot maximize 'goodputs'; did you mean 'goodput'"):
         tune(space, scenario(), "goodputs")
+
+
+def test_a_replica_of_more_gpus_does_not_cost_the_same() -> None:
+    fleet = {"model": "8b", "gpu": "h100", "price_per_hour": 3.0}
+    for space in ({"tp": [1, 2]}, {"gpu": ["h100", "h200"]}):
+        with pytest.raises(SpecError, match="changes what a replica costs.*search groups.*maximize goodput"):
+            tune(read_space(fleet, space), scenario())
+        assert tune(read_space({**fleet, "price_per_hour": None}, space), scenario(), "goodput", processes=1).best
+    groups = [[{"replicas": 1, "price_per_hour": 3.0}], [{"replicas": 1, "tp": 2, "price_per_hour": 6.0}]]
+    found = tune(read_space(fleet, {"groups": groups}), scenario(), processes=1)
+    assert sorted(trial.cost_per_hour or 0.0 for trial in found.trials) == [3.0, 6.0]

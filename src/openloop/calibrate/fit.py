@@ -20,11 +20,12 @@ GAIN = 0.98  # a further limit or term must lower the loss on what it was not fi
 CLEAR, TRUST = 0.15, 30.0
 STALL = 3.0  # times what a step should take: a longer one counts as one of this length
 NEEDED = {"max_sequences": GAIN, "memory_tokens": 0.9}  # memory fits too well whatever it is put to
+CHANCE = 0.01  # of the loss: so much is gained by queues that happen to move alike
 ALMOST = 0.9  # of the KV cache: what servers fill at most before they put requests back
 FULL = 0.05  # of the time at a limit: so much shows that there is one
 QUEUE = 3  # who wait together: more than come at once by chance
 SHOWN = 1.05  # a limit that shows itself may cost so much, where the loss does not tell it
-BRIEF, LONG = 3, 12  # turns of a fit
+BRIEF, LONG, ALONE = 3, 12, 30  # turns of a fit; of one to single steps alone
 MOST_JITTER = 1.5
 LEAST_FORM, MOST_FORM = 0.01, 1.0  # of a step: what the form leaves open
 UNHELD = 0.03  # where no rate was held out
@@ -175,7 +176,8 @@ class _Search:
                 return each
         self.tell(f"trying {limits}")
         free = _free(terms)
-        found = fit(self.early, limits, np.where(free, start, 0.0), BRIEF, free, self.steps)
+        start = _begin(self.early, limits, np.where(free, start, 0.0), free, self.steps)
+        found = fit(self.early, limits, start, BRIEF, free, self.steps)
         tried = Tried(limits, terms, loss(residuals(self.late, limits, found.theta)))
         self.losses.append(tried)
         self.thetas[tried] = found.theta
@@ -210,11 +212,15 @@ class _Search:
         elif _reached(memory, 0.7 * room, waiting):  # who was put back for want of memory seems to hold some, too
             full = np.quantile(memory[waiting > 0], [0.5, 0.75, 0.9])
             values["memory_tokens"] = [int(each) for each in (*full, room)]
-        single = [self._better(best, name, each, NEEDED[name], self.guess.theta) for name, each in values.items()]
+
+        def needed(name: str) -> float:
+            return min(NEEDED[name], 1 - CHANCE / best.loss) if name == "memory_tokens" else NEEDED[name]
+
+        single = [self._better(best, name, each, needed(name), self.guess.theta) for name, each in values.items()]
         best = min(single, key=lambda each: each.loss)
         for name, each in values.items():
             if getattr(best.limits, name) is None:
-                best = self._better(best, name, each, NEEDED[name])
+                best = self._better(best, name, each, needed(name))
         if best.limits.memory_tokens is not None and "memory_tokens" not in self.given:
             for factor in (0.95, 1.05, 0.975, 1.025):
                 best = self._better(best, "memory_tokens", [int(factor * best.limits.memory_tokens)], 0.995)
@@ -246,20 +252,32 @@ class _Search:
         return best
 
 
+def _begin(
+    replays: Sequence[TraceReplay], limits: BatchLimits, start: Floats, free: list[bool], steps: float
+) -> Floats:
+    """What single steps tell alone where they are clear, and then the overhead, which they do not tell."""
+    if steps == 1.0 or limits.batching != "chunked":
+        return start
+    start = fit(replays, limits, start, ALONE, free, steps, alone=True).theta
+    return fit(replays, limits, start, BRIEF, [name == "overhead" for name in PARAMETERS], steps).theta
+
+
 def _fit(
     replays: Sequence[TraceReplay], limits: BatchLimits, start: Floats, turns: int, free: list[bool], steps: float
 ) -> Fitted:
     """Where a fit goes by single steps, it finds how long most of them take. Some stall, and requests wait for these
-    too: so all are made longer, until together they take as long as was measured."""
-    found = fit(replays, limits, start, turns, free, steps)
+    too: so all are made longer, until together they take as long as was measured; by runs, as far as their steps are
+    known."""
+    found = fit(replays, limits, _begin(replays, limits, start, free, steps), turns, free, steps)
     if steps == 1.0:
         return found
-    shares = []
+    shares, known = [], []
     for replay in replays:
-        measured = replay.amounts[:, 0]
-        made = measured * np.exp(replay.steps(limits, found.theta))
-        shares.append(np.minimum(measured, STALL * made).sum() / made.sum())
-    longer = float(np.mean(shares))
+        off = replay.steps(limits, found.theta)
+        known.append(float(np.mean(np.isfinite(off))) if len(off) else 0.0)
+        measured, made = replay.amounts[:, 0], replay.amounts[:, 0] * np.exp(off)
+        shares.append(np.nansum(np.minimum(measured, STALL * made)) / max(np.nansum(made), 1e-9))
+    longer = float(np.average(shares, weights=known)) if any(known) else 1.0
     return replace(found, theta=np.append(found.theta[:1], longer * found.theta[1:]))
 
 

@@ -73,8 +73,8 @@ class TraceReplay:
         return _seen(engine, self.trace, float(theta[0]), self.demand.due_s)
 
     def steps(self, limits: BatchLimits, theta: Floats) -> Floats:
-        """log(modelled / measured) of the steps that the gaps between tokens show."""
-        took, several, memory, tokens, pairs = self.amounts.T
+        """log(modelled / measured) of the steps that the gaps between tokens show; NaN where that is not known."""
+        took, several, memory, tokens, pairs, around = self.amounts.T
         _, floor, token, context, attention, sequence, fixed, packed = theta
         whole = memory + tokens
         if limits.padding > 1:
@@ -85,7 +85,8 @@ class TraceReplay:
             made = fixed + np.maximum(floor, token * several) + packed * several * memory
             made += (tokens > 0) * (fixed + np.maximum(floor, token * tokens) + packed * tokens**2)
         found: Floats = np.log((made + context * memory + attention * pairs + sequence * several) / took)
-        return found
+        # what does not fit into one step is read in several, and how much in which is not known
+        return np.where((limits.batching == "chunked") & (around + several > limits.max_tokens), np.nan, found)
 
 
 def _pieces(trace: MeasuredTrace) -> Pieces:
@@ -124,10 +125,17 @@ def _seen(engine: SimEngine, trace: MeasuredTrace, overhead: float, due_s: Float
     return Seen(first - due_s + overhead, np.where(came > 1, (last - first) / np.maximum(came - 1, 1), np.nan), gap)
 
 
-def residuals(replays: Sequence[TraceReplay], limits: BatchLimits, theta: Floats) -> list[dict[str, Floats]]:
-    """log(modelled / measured) of every request that counts, by run and kind; NaN where one is not known."""
+def residuals(
+    replays: Sequence[TraceReplay], limits: BatchLimits, theta: Floats, alone: bool = False
+) -> list[dict[str, Floats]]:
+    """log(modelled / measured) of every request that counts, by run and kind; NaN where one is not known. `alone`: of
+    single steps only, which needs no simulation."""
     found = []
     for replay in replays:
+        if alone:
+            unknown = np.full(len(replay.trace), np.nan)
+            found.append({**dict.fromkeys(WEIGHTS, unknown), "step": replay.steps(limits, theta)})
+            continue
         made = replay.serve(limits, theta)
         each, waited = {}, replay.trace.waited_s
         for name in ("ttft", "tpot", "gap"):
@@ -146,12 +154,13 @@ def _flat(found: Sequence[dict[str, Floats]]) -> Floats:
 
 
 def _shares(found: Sequence[dict[str, Floats]], steps: float = 1.0) -> Floats:
-    """How much each residual counts: runs alike, and kinds by WEIGHTS; single steps so many times that."""
+    """How much each residual counts: runs alike, and kinds by WEIGHTS; single steps so many times that, and less where
+    few of them are known."""
     parts = []
     for each in found:
         for name, weight in WEIGHTS.items():
             known = np.isfinite(each[name])
-            weight *= steps if name == "step" else 1.0
+            weight *= steps * float(np.mean(known)) if name == "step" and len(known) else 1.0
             parts.append(np.where(known, weight / max(int(np.count_nonzero(known)), 1), 0.0))
     return np.concatenate(parts) / len(found)
 
@@ -203,10 +212,12 @@ def fit(
     turns: int,
     free: Sequence[bool],
     steps: float,
+    alone: bool = False,
 ) -> Fitted:
-    """Least squares with outliers held down, by Gauss-Newton steps among values that are not below zero."""
+    """Least squares with outliers held down, by Gauss-Newton steps among values that are not below zero. `alone`: of
+    single steps only."""
     theta, units = start.copy(), _units(replays)
-    moving, found = np.array(free), residuals(replays, limits, theta)
+    moving, found = np.array(free), residuals(replays, limits, theta, alone)
     damping = 1e-3
     jacobian = weights = off = np.empty(0)
     for turn in range(turns + 1):
@@ -219,14 +230,14 @@ def fit(
         for k in np.flatnonzero(moving):
             moved = theta.copy()
             moved[k] += max(0.03 * theta[k], units[k])
-            change = _flat(residuals(replays, limits, moved)) - off
+            change = _flat(residuals(replays, limits, moved, alone)) - off
             jacobian[:, k] = np.nan_to_num(change) / (moved[k] - theta[k])
         if turn == turns:
             break
         better = False
         for _ in range(4):
             tried = _step(jacobian, np.nan_to_num(off), weights, theta, np.maximum(theta, units), damping, moving)
-            attempt = residuals(replays, limits, tried)
+            attempt = residuals(replays, limits, tried, alone)
             reached = _cost(_flat(attempt), scales, shares)
             if reached < best:
                 gain = (best - reached) / best

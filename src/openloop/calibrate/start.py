@@ -17,6 +17,7 @@ from openloop.calibrate.trace import MeasuredTrace
 MOST = 1500  # stretches of a run: more tell no more
 LEAST_STEPS = 4
 LEAST_GAPS = 200
+SHORT = 512  # tokens of prompts: what is read in one step, as budgets are
 HIDDEN = (0, 32, 64, 128, 192, 256, 384, 512)
 PADDINGS = (1, *(1 << n for n in range(10, 17)))
 OPTIONAL = ("attention", "packed")  # either: the second has the pairs of the first
@@ -33,8 +34,12 @@ class Guess:
 
 
 def first_guess(traces: Sequence[MeasuredTrace], mixed: bool = True) -> Guess:
-    """`mixed`: prompts are read in the steps of those that decode, and not while these stand still."""
+    """`mixed`: prompts are read in the steps of those that decode, and not while these stand still; long ones in
+    several steps, and so not looked at."""
     gaps = [trace.amounts() for trace in traces]
+    short = [each[each[:, -1] <= SHORT] for each in gaps]
+    if mixed and sum(np.count_nonzero(each[:, 3]) for each in short) >= LEAST_GAPS:
+        gaps = short
     if sum(len(each) for each in gaps) >= LEAST_GAPS:
         padding, terms, hidden, left = _best_form(gaps, mixed)
         both = np.concatenate(gaps)
@@ -90,7 +95,7 @@ def _best_form(gaps: Sequence[Floats], mixed: bool) -> tuple[int, frozenset[str]
 
 
 def _amounts(gaps: Floats, padding: int, terms: frozenset[str], hidden: int, mixed: bool) -> Floats:
-    _, several, memory, tokens, pairs = gaps.T
+    _, several, memory, tokens, pairs, _ = gaps.T
     if padding > 1:
         memory = np.ceil(np.maximum(memory + tokens, 1) / padding) * padding
     both = (several + tokens) * (memory if padding > 1 else memory + tokens)

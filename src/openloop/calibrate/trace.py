@@ -76,9 +76,10 @@ class MeasuredTrace:
         )
 
     def amounts(self) -> Floats:
-        """Of each gap: how long; how many decode; tokens in memory; tokens of prompts that were read; pairs of them."""
+        """Of each gap: how long; how many decode; tokens in memory; tokens of prompts that were read; pairs of them;
+        tokens of all prompts of which a part may have been read then, or right before."""
         if not len(self.gaps):
-            return np.empty((0, 5))
+            return np.empty((0, 6))
         begin, end = self.gaps.T
         long = end - begin > 0.2 * np.median(end - begin)  # the others came together, by chance or design
         begin, end = begin[long], end[long]
@@ -89,9 +90,19 @@ class MeasuredTrace:
         slack = 0.1 * np.median(end - begin)  # tokens of one step do not arrive at once
         low, high = (np.searchsorted(first, each + slack, "right") for each in (begin, end))
         several = np.maximum(crowd(self, middle), 1.0)
-        return np.column_stack(
-            [end - begin, several, held(self, middle), tokens[high] - tokens[low], pairs[high] - pairs[low]]
-        )
+        read = [tokens[high] - tokens[low], pairs[high] - pairs[low], self._around(begin, end, slack)]
+        return np.column_stack([end - begin, several, held(self, middle), *read])
+
+    def _around(self, begin: Floats, end: Floats, slack: float) -> Floats:
+        """Prompts are read in the order in which they came, each from when those before it are done."""
+        some = ~np.isnan(self.first_s)
+        done, tokens = np.maximum.accumulate(self.first_s[some]), np.cumsum((self.prompt - self.cached)[some])
+        before = begin - np.quantile(end - begin, 0.99)
+        low = np.searchsorted(done, before + slack, "right")
+        there, next_ = np.searchsorted(self.sent_s[some], begin), np.searchsorted(done, end + slack, "right") + 1
+        total = np.concatenate([[0.0], tokens])
+        found: Floats = np.maximum(total[np.minimum(there, next_)] - total[low], 0.0)
+        return found
 
 
 def crowd(trace: MeasuredTrace, at_s: Floats) -> Floats:

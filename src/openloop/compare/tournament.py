@@ -29,6 +29,7 @@ from openloop.slo import Objectives
 from openloop.workload import Demand, Warming, Workload
 
 ALONE_S = 3.0
+EXACT = 12  # decimals: beyond them a difference is of rounding
 _SCORED = ("goodput_rps", "attainment", "cost_per_accepted", "hit_rate", "ttft_mean_s", "ttft_p99_s", "shed")
 
 
@@ -44,7 +45,7 @@ class SeedMean:
     def of(values: Floats, same: bool = False) -> "SeedMean | None":
         if np.isnan(values).any():
             return None
-        mean, count = float(values.mean()), len(values)
+        mean, count = round(float(values.mean()), EXACT), len(values)
         if same:
             return SeedMean(mean, math.nan, math.nan)
         half = student_t(count) * float(values.std(ddof=1)) / math.sqrt(count)
@@ -171,8 +172,8 @@ def _play(
 
 def _ranked(policies: Sequence[str], scored: Floats, same: bool) -> list[Standing]:
     """`scored` is by policy, seed and figure; `same`: all seeds asked the same."""
-    goodput, cost = scored[:, :, 0], scored[:, :, 2].mean(axis=1)
-    order = np.argsort(-goodput.mean(axis=1), kind="stable")
+    goodput, cost = scored[:, :, 0], np.round(scored[:, :, 2].mean(axis=1), EXACT)
+    order = np.argsort(-np.round(goodput.mean(axis=1), EXACT), kind="stable")
     by_cost = np.argsort(cost, kind="stable").tolist()
     standings = []
     for rank, place in enumerate(order.tolist(), 1):

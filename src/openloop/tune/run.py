@@ -118,6 +118,10 @@ def tune(
         raise SpecError(f"cannot maximize {maximize!r}{suggest(maximize, MAXIMIZED)}")
     if maximize.endswith("per_dollar") and not _priced(space.base):
         raise SpecError(f"{maximize} needs a price: write price_per_hour: 3 into the fleet, or maximize goodput")
+    dearer = [name for name in space.values if name.split(".")[-1] in ("gpu", "tp")]
+    if dearer and _priced(space.base):
+        fix = "search groups, each with its price_per_hour, or leave the price out and maximize goodput"
+        raise SpecError(f"{dearer[0]} changes what a replica costs, and price_per_hour would stay the same: {fix}")
     budget = min(trials or _default_trials(space.size), space.size)
     asked = _Asked(
         msgspec.to_builtins(space.base),
