@@ -209,7 +209,9 @@ class _Search:
         use = [trace.kv_peak for trace in self.traces if trace.kv_peak == trace.kv_peak]
         if use:  # by the server's own account
             values["memory_tokens"] = [int(np.median(told))] if told and max(use) > ALMOST else []
-        elif _reached(memory, 0.7 * room, waiting):  # who was put back for want of memory seems to hold some, too
+        elif any(trace.put_back for trace in self.traces) and _reached(
+            memory, 0.7 * room, waiting
+        ):  # who was put back for want of memory seems to hold some, too
             full = np.quantile(memory[waiting > 0], [0.5, 0.75, 0.9])
             values["memory_tokens"] = [int(each) for each in (*full, room)]
 

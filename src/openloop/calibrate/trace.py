@@ -38,6 +38,7 @@ class MeasuredTrace:
     replicas: int = 1  # that served it
     beside: int = 1  # replicas of the run, each with a trace of its own
     asked: float | None = None  # rate, of the whole run
+    put_back: bool = True  # somebody may have been, for want of memory
     running_peak: float = np.nan  # by the server's own account
     memory_tokens: float = np.nan  # by the share of it that the server says is taken
     kv_peak: float = np.nan  # the largest such share
@@ -181,6 +182,7 @@ def read_trace(run: Run) -> list[MeasuredTrace]:
             replicas=1 if len(names) > 1 else max(run.manifest.replicas or 1, 1),
             beside=len(names),
             asked=asked_rps,
+            put_back=bool(np.any(ints(batch, "preemptions")[rows])),  # also where it is not told
         )
         found.append(replace(trace, **_told(trace, figures)) if figures and len(names) == 1 else trace)
     return found
@@ -189,7 +191,7 @@ def read_trace(run: Run) -> list[MeasuredTrace]:
 def _rows(run: Run, name: str) -> pa.RecordBatch:
     names = (
         "request_id sent_ns scheduled_ns event_ns event_tokens ends_only prompt_tokens cached_tokens output_tokens "
-        "requested_tokens status replica"
+        "requested_tokens status replica preemptions"
     )
     table = pa.Table.from_batches(list(run.batches(names.split())))
     if not table.num_rows:
