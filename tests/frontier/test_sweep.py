@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -24,6 +25,7 @@ from openloop.load.conductor import Snapshot
 from openloop.load.rows import Row
 from openloop.load.scenario import read_scenario, run_scenario
 from openloop.load.targets import Outcome
+from openloop.plan import frontier_system
 from openloop.records import TimedEvent
 from openloop.report.read import read_report
 from openloop.serve.process import endpoint_process
@@ -169,6 +171,26 @@ def test_the_best_of_many_runs_close_by_is_all_of_them_and_not_the_luckiest(tmp_
     assert found.cheapest is not None
     assert found.cheapest.cost_per_accepted == pytest.approx(3.0 / 3600 / found.peak.goodput_rps)
     assert found.to_dict()["cheapest"]["cost_per_accepted"] == found.cheapest.cost_per_accepted
+
+
+def test_a_probe_that_is_too_short_to_show_overload_is_not_the_best(tmp_path: Path) -> None:
+    model, slo = "fcfs:service=exponential(20ms)", "e2e<=500ms"
+    folder = write_frontier(tmp_path / "f", (20.0, 40.0, 45.0, 70.0), 60.0, model, slo)
+    how = {"slo": slo, "prices": ol.Prices(per_hour=3.0)}
+    ol.simulate(model, "poisson:rate=55", 3.0, 0, **how).save(folder / "points" / "55-1")
+    found = ol.open_frontier(folder)
+    probe = found.points[3]
+    assert not probe.overloaded
+    assert found.peak is not None
+    assert probe.goodput_rps > found.points[2].goodput_rps == found.peak.goodput_rps
+    assert found.cheapest is not None
+    assert found.cheapest.rate == 45.0
+    assert [load.rate for load in frontier_system(found).loads] == [20.0, 40.0, 45.0, 70.0]
+    for name in ("20-1", "40-1", "45-1", "70-1"):
+        shutil.rmtree(folder / "points" / name)
+    alone = ol.open_frontier(folder).peak  # where there is nothing else
+    assert alone is not None
+    assert alone.goodput_rps == probe.goodput_rps
 
 
 def test_a_folder_without_runs_says_so(tmp_path: Path) -> None:
