@@ -824,6 +824,14 @@ def test_a_limit_on_money_ends_the_run_cleanly(server: RunningEndpoint, tmp_path
     assert f"stopped by the limit on spending: it came to {spent:.4g} in the end, of 0.9 allowed" in run.manifest.notes
 
 
+def test_users_of_a_closed_loop_ask_no_more_once_the_money_is_spent(server: RunningEndpoint, tmp_path: Path) -> None:
+    load = load_of(server, 1.0, 30.0, users=5, most_spend=0.2, facts={"prices": ol.Prices(per_request=0.01)})
+    run = drive(load, tmp_path / "run")
+    run.validate()
+    assert run.num_rows < 60  # that is how many a worker has at hand
+    assert run.manifest.cut_short == "spend"
+
+
 def test_what_is_in_flight_counts_for_a_limit_on_money(server: RunningEndpoint, tmp_path: Path) -> None:
     load = load_of(server, 50.0, 30.0, most_spend=0.2, facts={"prices": ol.Prices(per_request=0.01)})
     server.behave(fault="hang")  # no answer tells for five seconds, in which 250 are due

@@ -535,7 +535,7 @@ class Conductor:
         for number in [each for each in self.asked if self.schedule.due_ns[each] >= halted]:
             del self.asked[number]  # was not due yet
         until = max(now, due_ns) + to_ns(self.load.drain_s if patience_s is None else patience_s)
-        self.crew.tell(("halt", self.halted_ns, until))
+        self.crew.tell(("halt", self.start_ns if self.load.users else self.halted_ns, until))  # users ask no more
 
     def _tell(self, now: int) -> None:
         seconds = (now - self.start_ns) / 1e9
