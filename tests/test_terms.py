@@ -60,7 +60,7 @@ def test_inside_a_term_times_are_written_with_their_unit() -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("gama:rate=3,cv=1", "unknown arrival process 'gama'; did you mean 'gamma'?"),
+        ("gama:rate=3,cv=1", "unknown arrival process 'gama'; did you mean 'gamma'? known are constant, poisson, "),
         ("gamma:rate=3", "arrival process 'gamma:rate=3': cv is missing; parameters are rate, cv"),
         ("gamma:rate=3,vc=1", "gamma has no parameter 'vc'; known are rate, cv"),
         ("gamma:raet=3,cv=1", "gamma has no parameter 'raet'; did you mean 'rate'?"),

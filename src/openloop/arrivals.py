@@ -307,7 +307,8 @@ def _listed_times(path: Path) -> Floats:
 
 @dataclass(frozen=True)
 class Replay(Term):
-    """Recorded times: those of a run folder, or of a file of seconds, one to a line; `speed` 2 is twice as fast."""
+    """Recorded times: those of a run folder, or of a file of seconds, one to a line; `speed` 2 is twice as fast, and a
+    run ends with them."""
 
     name = "replay"
     recorded: Recording = param(Codec(_read_recording, lambda recording: recording.path))
@@ -322,6 +323,16 @@ class Replay(Term):
 
     def dispersion(self, horizon_s: float) -> float:
         return 0.0
+
+    def lasts_s(self) -> float:
+        """Until a mean gap after the last."""
+        last, count = float(self.recorded.times_s[-1]), len(self.recorded.times_s)
+        return last * count / (count - 1) / self.speed if last > 0 else math.inf
+
+
+def lasts_s(arrivals: Arrivals) -> float:
+    """How long there is somebody to come: recorded times have an end."""
+    return arrivals.lasts_s() if isinstance(arrivals, Replay) else math.inf
 
 
 def read_arrivals(text: str) -> Arrivals:

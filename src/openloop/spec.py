@@ -113,11 +113,12 @@ def convert(value: object, to: type[T], where: str) -> T:
         raise SpecError(f"{where}: {_explain(str(error), value, to)}") from None
 
 
-def suggest(word: str, known: Iterable[str]) -> str:
-    """`; did you mean 'ttft'?` where something known is close, otherwise the list of what is known."""
+def suggest(word: str, known: Iterable[str], *, both: bool = False) -> str:
+    """`; did you mean 'ttft'?` where something known is close, otherwise (or as well) the list of what is known."""
     names = list(known)
     close = difflib.get_close_matches(word, names, n=1)
-    return f"; did you mean {close[0]!r}?" if close else f"; known are {', '.join(names)}"
+    meant, listed = f"; did you mean {close[0]!r}?" if close else "", f"known are {', '.join(names)}"
+    return f"{meant} {listed}" if close and both else meant or f"; {listed}"
 
 
 def _explain(message: str, value: Any, to: type) -> str:

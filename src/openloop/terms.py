@@ -132,7 +132,7 @@ def read_term(text: str, registry: Mapping[str, type[Term]], what: str, value: C
     """The term that `text` writes, one of `registry`; `what` is what is being read, for people."""
     name, inner = _name_and_inner(text, what)
     if name not in registry:
-        raise SpecError(f"unknown {what} {name!r}{suggest(name, registry)}")
+        raise SpecError(f"unknown {what} {name!r}{suggest(name, registry, both=True)}")
     kind = registry[name]
     try:
         return kind(**_arguments(inner, kind, value))

@@ -14,10 +14,13 @@ import openloop as ol
 from openloop.compare import read_regression_gate
 from openloop.errors import RunError, SpecError
 from openloop.records import Prices, Run
+from openloop.report.page import Table
+from openloop.report.read import read_comparison
 from openloop.score.judged import judge_run
 from openloop.sim import simulate
 from openloop.slo import read_slo
 from tests.frontier.test_sweep import ASKED, FLEET
+from tests.reports import write_frontier
 from tests.runs import row, run_of, write_run
 
 SLO = "e2e<=150ms"
@@ -254,6 +257,37 @@ def test_what_cannot_be_concluded_from_a_frontier_is_said(sweeps: tuple[Path, Pa
         ol.compare(sweeps[0], sweeps[1] / "points" / "10-1")
     with pytest.raises(RunError, match="points/10-1 and .* are a run and a frontier"):
         ol.compare(ol.open_run(sweeps[1] / "points" / "10-1"), sweeps[0])
+
+
+def test_what_a_frontier_short_of_its_knee_accepts_is_a_lower_bound(sweeps: tuple[Path, Path], tmp_path: Path) -> None:
+    whole, low = sweeps[1], tmp_path / "low"
+    ol.sweep(low, ASKED, {**FLEET, "speed": 1.5}, rates=[5.0, 10.0], target=0.95, processes=1)
+    change = ol.compare(whole, low).changes["goodput"]
+    assert change.a > 3 * change.b
+    assert (change.change, change.interval, change.winner, change.at_most) == (None, None, None, None)
+    told = "goodput < -5% cannot be judged, for goodput may be higher .*; knee of B: beyond 10.0/s"
+    with pytest.raises(SpecError, match=told):
+        ol.compare(whole, low, fail_if=["goodput < -5%"])
+    with pytest.raises(SpecError, match="cannot be judged"):
+        ol.compare(low, whole, fail_if=["goodput < -5%"])
+    assert not ol.compare(whole, low, fail_if=["goodput < -99%"]).failed  # what was measured is more than that
+    assert ol.compare(low, whole, fail_if=["goodput < 999%"]).failed  # nor can it have risen by more
+    (table,) = next(each for each in read_comparison(whole, low).sections if each.key == "numbers").parts
+    assert isinstance(table, Table)
+    assert next(row for row in table.rows if row[0] == "peak goodput")[-1] == "-"
+
+
+def test_a_target_that_is_never_met_leaves_the_highest_goodput_known(tmp_path: Path) -> None:
+    slo = "e2e<=20ms"  # six in ten make it, alone
+    a, b = (
+        write_frontier(tmp_path / name, (5.0, 20.0, 30.0, 45.0), 60.0, "fcfs:service=exponential(20ms)", slo)
+        for name in "ab"
+    )
+    found = ol.compare(a, b, fail_if=["goodput < -50%"])
+    assert found.knees is not None
+    assert found.knees[0].startswith("below")
+    assert found.changes["goodput"].interval is not None
+    assert not found.failed
 
 
 def test_the_command_gates_and_writes_what_builds_read(sweeps: tuple[Path, Path], tmp_path: Path) -> None:

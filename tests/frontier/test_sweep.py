@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from openloop.compare.states import gaps
 from openloop.errors import RunError, SpecError
 from openloop.frontier import Frontier
 from openloop.frontier.states import states_in, sweep_states
-from openloop.frontier.steady import BacklogWatch, flow_of, settled_from
+from openloop.frontier.steady import BacklogWatch, after_warm_up, flow_of, settled_from
 from openloop.load.conductor import Snapshot
 from openloop.load.rows import Row
 from openloop.load.scenario import read_scenario, run_scenario
@@ -170,6 +171,46 @@ def test_the_best_of_many_runs_close_by_is_all_of_them_and_not_the_luckiest(tmp_
     assert found.cheapest is not None
     assert found.cheapest.cost_per_accepted == pytest.approx(3.0 / 3600 / found.peak.goodput_rps)
     assert found.to_dict()["cheapest"]["cost_per_accepted"] == found.cheapest.cost_per_accepted
+
+
+def test_a_probe_that_is_too_short_to_show_overload_is_not_the_best(tmp_path: Path) -> None:
+    model, slo = "fcfs:service=exponential(20ms)", "e2e<=500ms"
+    folder = write_frontier(tmp_path / "f", (20.0, 40.0, 45.0, 70.0), 60.0, model, slo)
+    how = {"slo": slo, "prices": ol.Prices(per_hour=3.0)}
+    ol.simulate(model, "poisson:rate=55", 3.0, 0, **how).save(folder / "points" / "55-1")
+    found = ol.open_frontier(folder)
+    probe = found.points[3]
+    assert not probe.overloaded
+    assert found.peak is not None
+    assert probe.goodput_rps > found.points[2].goodput_rps == found.peak.goodput_rps
+    assert found.cheapest is not None
+    assert found.cheapest.rate == 45.0
+    assert [load.rate for load in frontier_system(found).loads] == [20.0, 40.0, 45.0, 70.0]
+    for name in ("20-1", "40-1", "45-1", "70-1"):
+        shutil.rmtree(folder / "points" / name)
+    alone = ol.open_frontier(folder).peak  # where there is nothing else
+    assert alone is not None
+    assert alone.goodput_rps == probe.goodput_rps
+
+
+def test_any_run_can_be_scored_without_its_warm_up(tmp_path: Path) -> None:
+    """As the point of a sweep is, or without so many seconds; a note says so."""
+    slow = [row(i, due=i / 10, tokens=[5.0 if i < 150 else 0.1]) for i in range(1000)]
+    run = run_of(slow, window_ns=(0, 100 * 10**9))
+    settled = settled_from(run, flow_of(run), 100.0)
+    assert settled == 15.0
+    for warm_up_s in (None, 15.0):
+        late = after_warm_up(run, warm_up_s)
+        assert ol.score(late, "ttft<=1s").attainment == 1.0
+        assert "warm-up: the first 15.0 s of the window are left out" in ol.score(late, "ttft<=1s").notes
+    assert ol.score(run, "ttft<=1s").attainment == 0.85
+    for wrong, why in ((run, "its window is 100 s long"), (run_of(slow, window_ns=None), "it has no window")):
+        with pytest.raises(SpecError, match=f"cannot do without its first 100 s: {why}"):
+            after_warm_up(wrong, 100.0)
+    run.save(tmp_path / "run")
+    command = [sys.executable, "-m", "openloop", "score", str(tmp_path / "run"), "--slo", "ttft<=1s", "--json"]
+    done = subprocess.run([*command, "--warm-up", "auto"], capture_output=True, text=True, check=False)
+    assert json.loads(done.stdout)["attainment"] == 1.0
 
 
 def test_a_folder_without_runs_says_so(tmp_path: Path) -> None:

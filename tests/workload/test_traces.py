@@ -7,11 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from openloop.arrivals import Constant
+from openloop.arrivals import Constant, read_arrivals
 from openloop.errors import SpecError
 from openloop.load.scenario import read_scenario
+from openloop.score import score
+from openloop.sim import simulate
 from openloop.sim.fleet import read_fleet, simulate_fleet
+from openloop.sim.warmth import simulate_warm
 from openloop.workload import Demand, Prompts, Words, Workload, describe, known_tokens, read_source
+from openloop.workload.warmth import WarmCache
 
 MOONCAKE = [
     {"timestamp": 0, "input_length": 1100, "output_length": 50, "hash_ids": [0, 1, 2]},
@@ -46,6 +50,29 @@ def lines(path: Path, records: list[dict[str, Any]]) -> Path:
 
 def read(spec: str, seconds: float = 1000.0) -> Demand:
     return Workload.of(read_source(spec)).demand(None, seconds, 1)
+
+
+def test_a_run_ends_with_recorded_arrivals(tmp_path: Path) -> None:
+    """They last until a mean gap after the last; one moment alone does not say how long."""
+    times = tmp_path / "times.txt"
+    times.write_text("\n".join(str(5 + n / 2) for n in range(100)))
+
+    def seconds(arrivals: str, **flags: Any) -> float:
+        return read_scenario(None, {"arrivals": arrivals, "for": "1h", **flags}, live=False).horizon_s
+
+    assert seconds(f"replay:{times}") == 50.0
+    assert seconds(f"replay:{times},speed=2") == 25.0
+    assert seconds(f"replay:{times}", **{"for": "10s"}) == 10.0
+    with pytest.raises(SpecError, match="the recording ends after 50 s"):
+        seconds(f"replay:{times}", events=["2m=deploy"])
+    (tmp_path / "one.txt").write_text("3")
+    assert seconds(f"replay:{tmp_path / 'one.txt'}") == 3600.0
+    recorded = read_arrivals(f"replay:{times}")
+    fleet = read_fleet({"step": {"floor": "10ms", "token": "100us"}})
+    run = simulate_fleet(fleet, Workload.of(read_source("synthetic:prompt=50,output=5")), recorded, 3600.0)
+    queue = simulate("fcfs:service=1ms", recorded, 3600.0)
+    assert run.manifest.window_ns == queue.manifest.window_ns == (0, 50 * 10**9)
+    assert score(run, "e2e<=1h").offered_rps == score(queue, "e2e<=1h").offered_rps == queue.manifest.offered_rps == 2.0
 
 
 def test_mooncake_blocks_are_honoured(tmp_path: Path) -> None:
@@ -117,6 +144,8 @@ def test_a_run_ends_with_its_recording(tmp_path: Path) -> None:
     fleet = read_fleet({"step": {"floor": "10ms", "token": "100us"}, "prefix_cache": False})
     run = simulate_fleet(fleet, Workload.of(read_source(f"trace:{path}")), None, 3600.0)
     assert run.manifest.window_ns == (0, 100 * 10**9)
+    warm = simulate_warm(fleet, WarmCache(), Workload.of(read_source(f"trace:{path}")), None, 100.0)
+    assert score(warm, "e2e<=1h").requests == 100  # a recording begins after what warms the caches
     assert read(f"trace:{path}").notes == (f"{path} ends after 99 s",)
     assert read(f"trace:{path}", 30.0).notes == ()
     with pytest.raises(SpecError, match="it is 99 s long"):

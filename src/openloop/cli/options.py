@@ -114,7 +114,12 @@ FLAGS: tuple[Flag, ...] = (
         type=COUNT,
     ),
     _flag("--max-requests", "limits.requests", "Stop after so many.", type=COUNT),
-    _flag("--max-spend", "limits.spend", "Stop when this is spent.", type=click.FloatRange(0)),
+    _flag(
+        "--max-spend",
+        "limits.spend",
+        "Stop when this is spent, with what requests in flight are known to cost.",
+        type=click.FloatRange(0),
+    ),
     _flag("--seed", "seed", "The same seed, the same requests.  [default: 0]", type=click.IntRange(0)),
     _flag("--prices", "prices", "YAML file of prices: of GPUs, tokens, requests, human reviews."),
     _flag("--price", "prices.per_hour", "Cost of all that serves, per hour.", type=click.FloatRange(0)),

@@ -35,6 +35,7 @@ def inspect(run: Path, rows: int, as_json: bool) -> None:
 @SLO
 @click.option("--by", multiple=True, help="Also score each replica, class, tenant or turn; several with commas.")
 @click.option("--window", type=DURATION, help="Also score each stretch of this length, for example 60s.")
+@click.option("--warm-up", help="Leave out the start of the window: so long, such as 30s; auto: until it settles.")
 @click.option("--disruption", type=DURATION, default="60s", help="How long an event in the run disturbs it.")
 @PRICES
 @REQUIRE
@@ -44,6 +45,7 @@ def score(
     slo: str | None,
     by: tuple[str, ...],
     window: float | None,
+    warm_up: str | None,
     disruption: float,
     prices: Path | None,
     require: float | None,
@@ -77,11 +79,15 @@ def score(
       openloop score run/ --slo slo.yaml --require 99% --json
       openloop score vllm-result.json --slo "ttft<=500ms, tpot<=40ms"
     """
+    from openloop.frontier.steady import after_warm_up
     from openloop.importers import open_any
     from openloop.records import read_prices
     from openloop.score import score as score_run
+    from openloop.units import parse_seconds
 
     opened = open_any(run)
+    if warm_up is not None:
+        opened = after_warm_up(opened, None if warm_up == "auto" else parse_seconds(warm_up))
     chosen = read_prices(prices) if prices else None
     groups = [key.strip() for keys in by for key in keys.split(",")]
     with progress_bar("scoring", quiet=opened.num_rows < WORTH_A_BAR) as progress:

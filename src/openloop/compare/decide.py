@@ -50,10 +50,15 @@ class RegressionGate:
 
     def fails(self, change: Change) -> bool | None:
         """Beyond the limit with 95% confidence: at the limit itself, one time in twenty. None: nobody can say."""
-        if change.at_most is None or change.at_least is None:
-            endless = np.inf in (change.a, change.b) and change.a != change.b  # a cost of nothing accepted
-            return (change.b < change.a) == self.below if endless else None
-        return change.at_most < self.limit if self.below else change.at_least > self.limit
+        if np.inf in (change.a, change.b) and change.a != change.b:  # a cost of nothing accepted
+            return (change.b < change.a) == self.below
+        near, far = (change.at_most, change.at_least)[:: 1 if self.below else -1]
+        if near is not None and self._beyond(near):
+            return True
+        return None if far is None or (near is None and self._beyond(far)) else False
+
+    def _beyond(self, change: float) -> bool:
+        return change < self.limit if self.below else change > self.limit
 
 
 def read_regression_gate(text: str) -> RegressionGate:
@@ -128,6 +133,9 @@ def compare(
         why = "too few requests, or all in one stretch of the run, show it: measure longer"
         if any(found.changes[gate.metric].a == 0 for gate in gates):
             why = "the baseline has none of it"
+        if found.knees:
+            knees = "; ".join(f"knee of {name}: {knee}" for name, knee in zip("AB", found.knees, strict=True))
+            why = f"goodput may be higher than what was measured where a knee is not shown ({knees})"
         raise SpecError(f"{', '.join(unknown)} cannot be judged, for {why}{others}")
     return replace(found, failed=failed)
 
@@ -312,7 +320,8 @@ def _frontiers(a: Path, b: Path, slo: Any) -> Comparison:
 
 def _cannot_be_concluded(found: Frontier) -> Iterator[str]:
     if found.knee.rate is None:
-        yield f"{found.path} has no knee: {found.knee.sentence}"
+        least = "" if _shows_its_best(found) else "; its goodput may be higher than at the rates that were measured"
+        yield f"{found.path} has no knee: {found.knee.sentence}{least}"
     if all(point.overloaded for point in found.points):
         yield f"{found.path} is overloaded at every rate: what it can do is not shown"
     if len(found.points) == 1:
@@ -379,4 +388,15 @@ def _best(a: Frontier, b: Frontier) -> dict[str, Change]:
             half = float(np.hypot(*(np.log(high / low) / 2 for _, low, high in known)))
             middle = float(np.log(known[1][0] / known[0][0]))
             found[name] = change_of(name, known[0][0], known[1][0], middle, half, half * ONE_SIDED)
+    shown_best = [_shows_its_best(each) for each in (a, b)]
+    if "goodput" in found and not all(shown_best):
+        most = found["goodput"].at_most if shown_best[1] else None
+        least = found["goodput"].at_least if shown_best[0] else None
+        found["goodput"] = replace(found["goodput"], change=None, interval=None, at_most=most, at_least=least)
     return found
+
+
+def _shows_its_best(found: Frontier) -> bool:
+    """Whether more rates could not show more goodput; else what was measured is a lower bound."""
+    knee, peak = found.knee, found.peak
+    return knee.rate is not None or (knee.above is None and peak is not None and peak.rate > found.points[0].rate)

@@ -18,6 +18,7 @@ from openloop.spec import Strict, convert, plain, read_json
 FRONTIER_FILE: Final = "frontier.json"
 POINTS: Final = "points"
 CLOSE_BY: Final = 0.03  # of a rate: what is measured there is taken for the same, to say which is the best
+LONG_SHARE: Final = 0.49  # of the time of a point: warm-up is at most half of it, and a probe a tenth
 
 TargetShare = Annotated[float, msgspec.Meta(gt=0, lt=1)]
 
@@ -127,6 +128,7 @@ def make_frontier(
     named = tuple(replace(point, name=_name(point, knee)) for point in points)
     room = None if asked.current is None else knee.headroom(asked.current)
     steady = [point for point in named if not point.overloaded]
+    steady = [point for point in steady if not is_probe(point, asked)] or steady
     priced = [point for point in steady if point.cost_per_accepted is not None]
     return Frontier(
         path=path,
@@ -145,6 +147,11 @@ def make_frontier(
         stopped=asked.stopped,
         notes=(*asked.notes, *_notes(named)),
     )
+
+
+def is_probe(point: Point, asked: SweepAsked) -> bool:
+    """Whether it is too short to show that its backlog grows."""
+    return point.seconds < LONG_SHARE * asked.seconds
 
 
 def _best(

@@ -302,8 +302,8 @@ class _Sweep:
                 return INTERRUPTED
             self.trials[each.key] = read_trial(run, self.objectives, self.asked.target)
             spent += self.trials[each.key].spent
-            if limit is not None and spent >= limit:
-                break
+            if limit is not None and (spent >= limit or run.manifest.cut_short == "spend"):
+                return f"the cost budget is used: {format_money(spent)} of {format_money(limit)}"
         return None
 
     def _todo(self, found: Frontier) -> tuple[list[_Todo], str]:

@@ -1,14 +1,16 @@
 """Whether a run settled: how much of its start to leave out, and whether its backlog grew without end."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import msgspec
 import numpy as np
 
 from openloop.arrays import Floats, Ints
+from openloop.errors import SpecError
 from openloop.load.conductor import Snapshot
 from openloop.records import MISSING, Run, ints
-from openloop.units import format_seconds
+from openloop.units import NS_PER_S, format_seconds, to_ns
 
 BLOCKS = 20  # of a run, by schedule time
 GRID = 40  # moments at which a backlog is looked at
@@ -63,6 +65,19 @@ def settled_from(run: Run, flow: Flow, end_s: float) -> float:
     found = start_s + warm_up(Flow(flow.due_s[later] - start_s, flow.left_s[later] - start_s), end_s - start_s)
     events = [event.at_ns / 1e9 for event in run.manifest.events if event.at_ns / 1e9 < end_s]
     return min([found, *(max(at, start_s) for at in events)])
+
+
+def after_warm_up(run: Run, warm_up_s: float | None = None) -> Run:
+    """What was due after the first so many seconds of the window; None: after as many as it takes to settle."""
+    start, end = run.manifest.window_ns or (0, 0)
+    if warm_up_s is None:
+        warm_up_s = settled_from(run, flow_of(run), end / NS_PER_S) - start / NS_PER_S if end else 0.0
+    if not 0 <= to_ns(warm_up_s) < end - start:
+        told = f"its window is {format_seconds((end - start) / NS_PER_S)} long" if end else "it has no window"
+        raise SpecError(f"{run.path or 'the run'} cannot do without its first {format_seconds(warm_up_s)}: {told}")
+    note = f"warm-up: the first {format_seconds(warm_up_s)} of the window are left out"
+    kept = {"window_ns": (start + to_ns(warm_up_s), end), "notes": (*run.manifest.notes, note)}
+    return replace(run, manifest=msgspec.structs.replace(run.manifest, **kept))
 
 
 def growth(flow: Flow, now_s: float) -> float:

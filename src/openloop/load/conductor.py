@@ -63,6 +63,7 @@ TICKETS = 2 * MOST_TRIES + 4  # of attempts at one request, copies included
 REMEMBERED = 1000
 ENOUGH = 100  # answers to know a percentile by
 RARELY = 100_000  # objects more than before, until cycles are looked for
+ROUNDING = 1e-9  # of a sum of money
 HALT_S = 5.0  # what is in flight has this long after an interrupt
 
 
@@ -155,6 +156,8 @@ class Conductor:
         self.patient = not (self.followers or load.retry or load.repair)  # no answer decides what is sent next
         self.retries = 0
         self.spent = 0.0
+        self.costs = _known_costs(load, self.demand)
+        self.dearest = max(self.costs, default=0.0)
         self.ended = False  # the workers know that nothing more will come
         self.rows: list[Row] = []
         self.statuses: Counter[str] = Counter()
@@ -491,11 +494,26 @@ class Conductor:
             self._halt(now, now, why, HALT_S, cut_short="interrupt")
         elif self.load.users and now >= self.start_ns + self.schedule.end_ns:
             self._halt(now, now, None, HALT_S)
-        elif self.load.most_spend is not None and self._spent(now) >= self.load.most_spend:
-            why = f"stopped when {self._spent(now):.4g} was spent, of {self.load.most_spend:g} allowed"
-            self._halt(now, now, why, cut_short="spend")
+        elif (afforded := self._afforded(now)) is not None:
+            self._halt(now, afforded, None, cut_short="spend")
         if self.interrupts > 1:
             self.crew.give_up()
+
+    def _afforded(self, now: int) -> int | None:
+        """Until when there is money for what is due, once that is known; requests in flight cost, too."""
+        most, users = self.load.most_spend, self.load.users
+        if most is None or self.halted_ns is not None:
+            return None
+        left = most - self._spent(now)
+        if left <= 0:
+            return now
+        if left > len(self.asked) * self.dearest:
+            return None
+        for due, number in sorted((self.schedule.due_ns[number], number) for number in self.asked)[:users]:
+            left -= self.costs[number]
+            if left <= ROUNDING * most:
+                return now if users else max(now, self.start_ns + due + 1)
+        return None
 
     def _spent(self, now: int) -> float:
         prices: Prices | None = self.load.facts.get("prices")
@@ -517,11 +535,11 @@ class Conductor:
         for number in [each for each in self.asked if self.schedule.due_ns[each] >= halted]:
             del self.asked[number]  # was not due yet
         until = max(now, due_ns) + to_ns(self.load.drain_s if patience_s is None else patience_s)
-        self.crew.tell(("halt", self.halted_ns, until))
+        self.crew.tell(("halt", self.start_ns if self.load.users else self.halted_ns, until))  # users ask no more
 
     def _tell(self, now: int) -> None:
         seconds = (now - self.start_ns) / 1e9
-        due = self.schedule.due_by((self.halted_ns or now) - self.start_ns)
+        due = self.schedule.due_by(min(self.halted_ns or now, now) - self.start_ns)
         if self.load.users:
             due = self.settled + min(len(self.asked), self.load.users)
         in_flight = max(due - self.settled, 0)
@@ -568,6 +586,11 @@ class Conductor:
             end = halted if self.load.users else min(halted, end)
         if self.full_ns is not None:
             end = min(end, stopped if self.load.users else self.full_ns)
+        if self.cut_short == "spend":
+            spent, most = self._spent(self.start_ns + stopped), self.load.most_spend
+            self.notes.append(
+                f"stopped by the limit on spending: it came to {spent:.4g} in the end, of {most:g} allowed"
+            )
         stolen = stolen_s() - self.stolen_s
         if stolen > STOLEN_SHARE * (os.cpu_count() or 1) * stopped / 1e9:
             self.notes.append(f"the host took {stolen:.1f} s of processor time from this machine during the run")
@@ -627,6 +650,14 @@ def rarely_collecting() -> Iterator[None]:
         yield
     finally:
         gc.set_threshold(*before)
+
+
+def _known_costs(load: Load, demand: Demand) -> list[float]:
+    """What each request costs at least, where money is limited: its prompt, and being asked."""
+    prices: Prices | None = load.facts.get("prices")
+    if load.most_spend is None or prices is None:
+        return []
+    return [prices.of(tokens, None, None) for tokens in np.maximum(demand.prompt_tokens, 0).tolist()]
 
 
 def _followers(demand: Demand) -> dict[int, int]:

@@ -194,9 +194,9 @@ def read_scenario(path: Path | None, flags: Mapping[str, Any] | None = None, *, 
 
 def _as_long_as_recorded(scenario: Scenario) -> Scenario:
     """A window beyond the end of a recording would be empty, and rates and costs over it are of nothing."""
-    if scenario.arrivals is not None or scenario.closed is not None:
+    if scenario.closed is not None:
         return scenario
-    lasts_s, warming = scenario.read_workload().lasts_s(), scenario.read_warming()
+    lasts_s, warming = scenario.read_workload().lasts_s(scenario.read_arrivals()), scenario.read_warming()
     settling_s = warming.most if isinstance(warming, Hot) else 0.0
     if not 0 < lasts_s < scenario.horizon_s + settling_s:
         return scenario

@@ -9,7 +9,7 @@ import numpy as np
 
 from openloop.errors import SpecError
 from openloop.frontier import Frontier, Point
-from openloop.frontier.folder import read_asked
+from openloop.frontier.folder import is_probe, read_asked
 from openloop.plan.formulas import little
 from openloop.records import open_run
 from openloop.score.quantiles import Z
@@ -133,13 +133,14 @@ def frontier_system(found: Frontier) -> System:
     """A replica of what was swept: users per second times their requests, over how many replicas there were."""
     if found.path is None or not found.points:
         raise SpecError(f"{found.path or 'the frontier'} has no finished run: there is nothing to plan by")
-    asked = read_asked(Path(found.path)).fleet
-    fleet = read_fleet(asked) if asked else None
+    asked = read_asked(Path(found.path))
+    fleet = read_fleet(asked.fleet) if asked.fleet else None
     manifest = open_run(str(found.points[0].scores[0].run)).manifest
     whole_fleet = fleet is not None and bool(fleet.groups)  # unlike replicas go together
     count = 1 if whole_fleet else manifest.replicas or 1
     rate, interval, notes = _knee(found)
     points = [point for point in found.points if point.usable and point.requests]
+    told = [point for point in points if point.rate <= rate or point.overloaded or not is_probe(point, asked)]
     near = min(points, key=lambda point: (point.overloaded, abs(point.rate - rate)))
     each = near.requests_per_user / count  # requests of a replica, per user
     best = max(points, key=lambda point: point.completed_in_window_rps)
@@ -167,7 +168,7 @@ def frontier_system(found: Frontier) -> System:
         measured_replicas=count,
         requests_per_user=near.requests_per_user,
         unit="fleet" if whole_fleet else "replica",
-        loads=tuple(_load(point, each) for point in points),
+        loads=tuple(_load(point, each) for point in told),
         notes=notes,
     )
 

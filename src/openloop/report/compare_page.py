@@ -134,10 +134,13 @@ def decided(both: Compared) -> Section | None:
 
 def numbers(both: Compared) -> Section | None:
     rows: list[list[Cell]] = []
+    goodput = both.decision.changes.get("goodput")
+    unsaid = "peak." if goodput is None or goodput.change is None else "-"  # a lower bound says nothing of a change
     for field, (words, unit) in _columns(both).items():
         a, b = (_number(both, which, field, unit) for which in "ab")
         if a.value is not None or b.value is not None:
             change = f"{100 * (b.value / a.value - 1):+,.1f}%" if a.value and b.value is not None else "-"
+            change = "-" if field.startswith(unsaid) else change
             rows.append([words, a, b, change])
     lead = "The same SLO and the same formulas on both sides."
     return Section("numbers", "Number by number", lead, [Table(("", *both.names, "change, A to B"), rows)])

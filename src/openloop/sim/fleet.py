@@ -78,10 +78,10 @@ def simulate_fleet(
 ) -> Run:
     """Users of so many seconds, served by modelled replicas in virtual time; with `out`, straight into a run folder.
 
-    Without arrivals it ends with the recording that the workload is. `primes` are known to every cache from the start.
+    It ends with the recording that the arrivals are or, without arrivals, the workload. `primes` are known to every
+    cache from the start.
     """
-    if arrivals is None:
-        seconds = min(seconds, workload.lasts_s() or seconds)
+    seconds = min(seconds, workload.lasts_s(arrivals) or seconds)
     parts = _asked(fleet, workload.parts(arrivals, seconds, seed), seed)
     first = _Part(*next(parts), 0, 0, 0)
     demand = first.demand

@@ -6,7 +6,7 @@ import numpy as np
 
 from openloop import __version__
 from openloop.arrays import Floats, Ints
-from openloop.arrivals import MOST_ARRIVALS, Arrivals, read_arrivals
+from openloop.arrivals import MOST_ARRIVALS, Arrivals, lasts_s, read_arrivals
 from openloop.errors import SpecError
 from openloop.records import Manifest, Run, checked, make_batch, make_lists, make_words
 from openloop.seeds import stream
@@ -21,7 +21,7 @@ def simulate(
     seed: int | np.random.Generator = 0,
     **facts: Any,
 ) -> Run:
-    """Arrivals of so many seconds through a queue, all of them to their end.
+    """Arrivals of so many seconds, or until a recording of them ends, through a queue, all of them to their end.
 
     A generator in place of a seed gives the arrivals first and then the service times. `facts` go into the manifest:
     prices, slo, notes.
@@ -29,6 +29,7 @@ def simulate(
     queue = read_queue(queue) if isinstance(queue, str) else queue
     arrivals = read_arrivals(arrivals) if isinstance(arrivals, str) else arrivals
     check_number("the length of the run in seconds", seconds, 1e-6, LONGEST_S)
+    seconds = min(seconds, lasts_s(arrivals))
     expected = arrivals.expected(seconds)
     if expected > MOST_ARRIVALS:
         raise SpecError(f"{expected:,.0f} arrivals are too many for one run, which holds {MOST_ARRIVALS:,}")

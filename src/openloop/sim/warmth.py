@@ -1,6 +1,7 @@
 """A fleet whose caches are brought into a state before it is measured, as a live server's are."""
 
 import dataclasses
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -30,6 +31,9 @@ class _Planned(Workload):
     def parts(self, *_: Any) -> Iterator[Demand]:
         assert self.planned is not None
         yield self.planned
+
+    def lasts_s(self, *_: Any) -> float:
+        return math.inf
 
 
 def simulate_warm(

@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 
 from openloop.arrays import Floats
-from openloop.arrivals import MOST_ARRIVALS, Arrivals
+from openloop.arrivals import MOST_ARRIVALS, Arrivals, lasts_s
 from openloop.errors import SpecError
 from openloop.seeds import stream
 from openloop.terms import by_name, read_term
@@ -70,8 +70,10 @@ class Workload:
         """Whether all of it knows when it is due."""
         return all(each.source.timed for each in self.classes)
 
-    def lasts_s(self) -> float:
-        """How long there is something to ask at times of its own: a recording has an end."""
+    def lasts_s(self, arrivals: Arrivals | None) -> float:
+        """How long there is something to ask, by `arrivals` or at times of its own: a recording has an end."""
+        if arrivals is not None:
+            return lasts_s(arrivals)
         sources = [each.source for each in self.classes]
         return max(each.lasts_s() if isinstance(each, Trace | ServeGen) else math.inf for each in sources)
 
