@@ -270,7 +270,7 @@ class _Worker:
                 case ("halt", from_ns, until_ns):  # nothing that is due from then on is sent
                     if self.intake is not None:
                         self._recall(self.intake)
-                    self.pending = sorted(each for each in self.pending if each[0] < from_ns and not self.plan.users)
+                    self.pending = sorted(each for each in self.pending if each[0] < from_ns)
                     self.fed = True
                     self.stop_ns = until_ns
                 case ("drain", until_ns):
