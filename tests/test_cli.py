@@ -451,7 +451,7 @@ def test_metrics_are_explained_with_what_others_call_them() -> None:
     assert "time_to_first_token" in call("metrics").stdout
     found = json.loads(call("metrics", "ttft", "goodput_rps", "--tool", "vllm", "--json").stdout)
     assert [(each["key"], list(each["theirs"])) for each in found] == [("ttft_s", ["vllm"]), ("goodput_rps", ["vllm"])]
-    assert "did you mean 'ttft'" in call("metrics", "tttf", code=2).stderr
+    assert "did you mean 'ttft_s'" in call("metrics", "tttf", code=2).stderr
     assert "unknown tool 'vlm'" in call("metrics", "--tool", "vlm", code=2).stderr
 
 

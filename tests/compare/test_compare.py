@@ -288,6 +288,9 @@ def test_a_target_that_is_never_met_leaves_the_highest_goodput_known(tmp_path: P
     assert found.knees[0].startswith("below")
     assert found.changes["goodput"].interval is not None
     assert not found.failed
+    low = write_frontier(tmp_path / "low", (5.0, 10.0), 60.0, "fcfs:service=exponential(20ms)", slo)
+    with pytest.raises(SpecError, match="cannot be judged"):  # it was only asked less
+        ol.compare(a, low, fail_if=["goodput < -5%"])
 
 
 def test_the_command_gates_and_writes_what_builds_read(sweeps: tuple[Path, Path], tmp_path: Path) -> None:

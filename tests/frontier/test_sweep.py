@@ -207,6 +207,11 @@ def test_any_run_can_be_scored_without_its_warm_up(tmp_path: Path) -> None:
     for wrong, why in ((run, "its window is 100 s long"), (run_of(slow, window_ns=None), "it has no window")):
         with pytest.raises(SpecError, match=f"cannot do without its first 100 s: {why}"):
             after_warm_up(wrong, 100.0)
+    facts: dict[str, Any] = {"window_ns": (0, 100 * 10**9), "offered_rps": 10.0, "arrivals": "ramp:start=5,end=15"}
+    ramp = [row(i, due=100 * (i / 1000) ** 0.5, tokens=[0.1]) for i in range(1000)]
+    assert not any(
+        "promises" in each for each in ol.score(after_warm_up(run_of(ramp, **facts), 50.0), "ttft<=1s").reasons
+    )
     run.save(tmp_path / "run")
     command = [sys.executable, "-m", "openloop", "score", str(tmp_path / "run"), "--slo", "ttft<=1s", "--json"]
     done = subprocess.run([*command, "--warm-up", "auto"], capture_output=True, text=True, check=False)

@@ -876,6 +876,32 @@ def test_a_limit_on_money_ends_the_run_cleanly(server: RunningEndpoint, tmp_path
     assert f"stopped by the limit on spending: it came to {spent:.4g} in the end, of 0.9 allowed" in run.manifest.notes
 
 
+def test_a_limit_on_money_takes_all_that_are_due_at_once(server: RunningEndpoint, tmp_path: Path) -> None:
+    """Twenty at once in each of three seconds: nothing that was due before the end of the window is missing."""
+    rows = [f'{{"timestamp": {n // 20 * 1000}, "input_length": 9, "output_length": 2}}' for n in range(60)]
+    (tmp_path / "t.jsonl").write_text("\n".join(rows))
+    workload = Workload.of(read_source(f"trace:{tmp_path / 't.jsonl'}"))
+    money = {"most_spend": 0.3, "facts": {"prices": ol.Prices(per_request=0.01)}}
+    run = drive(load_of(server, 1.0, 3.0, workload=workload, arrivals=None, **money), tmp_path / "run")
+    run.validate()
+    assert Counter(row["status"] for row in rows_of(run)) == {"ok": 40}
+    assert run.manifest.window_ns == (0, 2_000_000_000)
+
+
+def test_prompts_may_be_cached_and_what_was_never_sent_costs_nothing(server: RunningEndpoint, tmp_path: Path) -> None:
+    """So neither ends a run before the money is spent."""
+    prices = ol.Prices(per_million_input_tokens=1000.0, per_million_cached_tokens=0.0)
+    run = drive(load_of(server, 50.0, 1.0, most_spend=0.6, facts={"prices": prices}), tmp_path / "run")
+    assert run.num_rows > 30
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        place = find_place(f"http://127.0.0.1:{listener.getsockname()[1]}")
+    facts = {"prices": ol.Prices(per_request=0.01)}
+    nobody = load_of(server, 50.0, 1.0, sites=[(place, Chat("x", "m"))], most_spend=0.3, facts=facts)
+    unsent = drive(nobody, tmp_path / "unsent")
+    assert unsent.manifest.cut_short is None
+    assert unsent.num_rows > 30
+
+
 def test_users_of_a_closed_loop_ask_no_more_once_the_money_is_spent(server: RunningEndpoint, tmp_path: Path) -> None:
     load = load_of(server, 1.0, 30.0, users=5, most_spend=0.2, facts={"prices": ol.Prices(per_request=0.01)})
     run = drive(load, tmp_path / "run")

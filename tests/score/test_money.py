@@ -101,6 +101,17 @@ def test_a_rolling_deployment_is_one_disruption_however_many_events_it_has() -> 
     assert blend.cost_per_accepted == pytest.approx(1000 / 980)
 
 
+def test_of_disruptions_that_lie_apart_the_mean_counts() -> None:
+    """Two of 10 s in 100 s, in which half fail; one that would come more often than it lasts is left out."""
+    bad = {*range(201, 300, 2), *range(601, 700, 2)}
+    rows = [row(i, due=i / 10, tokens=[0.9 if i in bad else 0.1], cost=1.0) for i in range(1000)]
+    events = tuple(TimedEvent(at_ns=at * 10**9, kind="deploy") for at in (20, 60))
+    found = score(run_of(rows, window_ns=(0, 10**11), events=events), "ttft<=500ms", disruption_s=10.0)
+    (blend,) = blends(found, [50.0, 5.0])
+    assert blend.disrupted_share == pytest.approx(0.2)
+    assert blend.cost_per_accepted == pytest.approx(1000 / 900)
+
+
 def test_gpus_and_people_have_prices() -> None:
     """Three failed answers are reviewed, and a tenth of the other seven; two GPUs for a minute."""
     rows = [row(i, due=i * 6.0, tokens=[0.1], quality=i >= 3) for i in range(10)]

@@ -32,6 +32,11 @@ def test_how_often_may_be_a_number() -> None:
     assert fleet.client.persistence() == "retry:most=1; hedge:after=p95; repair:most=2"
 
 
+def test_repairs_are_not_among_the_lengths_of_what_is_asked() -> None:
+    long = "synthetic:prompt=lognormal(median=300,sigma=0.7),output=20"
+    assert run_of(ALWAYS, 2, long).manifest.lengths == run_of(SELDOM, 2, long).manifest.lengths
+
+
 def rows_of(run: Any) -> list[dict[str, Any]]:
     return sorted(run.head(1_000_000), key=lambda row: (row["request_id"], row["attempt"]))
 

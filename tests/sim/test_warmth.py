@@ -1,9 +1,11 @@
 """A modelled fleet in each state of its caches, and modelled quality."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
-from openloop.arrivals import Poisson
+from openloop.arrivals import Poisson, read_arrivals
 from openloop.errors import SpecError
 from openloop.records import Run
 from openloop.score import score
@@ -67,6 +69,16 @@ def test_events_of_a_fleet_count_from_the_beginning_of_the_window(warmth: str) -
     assert {row["replica"] for row in away} == {"0"}
     with pytest.raises(SpecError, match="after the end of the run, 8 s"):
         simulate_warm(fleet, read_warming(warmth), asked, Poisson(10.0), 8.0)
+
+
+def test_a_warm_run_ends_with_its_recorded_arrivals(tmp_path: Path) -> None:
+    (tmp_path / "t.txt").write_text("\n".join(str(n / 2) for n in range(100)))
+    recorded, workload = read_arrivals(f"replay:{tmp_path / 't.txt'}"), Workload.of(read_source("synthetic"))
+    run = simulate_warm(FLEET, read_warming("warm-cache"), workload, recorded, 3600.0)
+    assert run.num_rows == 100
+    assert run.manifest.window_ns == (0, 50_000_000_000)
+    with pytest.raises(SpecError, match="the recording ends after 50 s"):
+        simulate_warm(FLEET, read_warming("hot:most=60s"), workload, recorded, 3600.0)
 
 
 def test_a_disrupted_cache_loses_all_of_it_at_a_marked_time() -> None:

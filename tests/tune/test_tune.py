@@ -203,7 +203,8 @@ def test_what_is_asked_of_a_search_is_checked() -> None:
 
 def test_a_replica_of_more_gpus_does_not_cost_the_same() -> None:
     fleet = {"model": "8b", "gpu": "h100", "price_per_hour": 3.0}
-    for space in ({"tp": [1, 2]}, {"gpu": ["h100", "h200"]}):
+    free = [[{"replicas": 1}], [{"replicas": 1, "tp": 2}]]
+    for space in ({"tp": [1, 2]}, {"gpu": ["h100", "h200"]}, {"groups": free}):
         with pytest.raises(SpecError, match="changes what a replica costs.*search groups.*maximize goodput"):
             tune(read_space(fleet, space), scenario())
         assert tune(read_space({**fleet, "price_per_hour": None}, space), scenario(), "goodput", processes=1).best

@@ -398,5 +398,7 @@ def _best(a: Frontier, b: Frontier) -> dict[str, Change]:
 
 def _shows_its_best(found: Frontier) -> bool:
     """Whether more rates could not show more goodput; else what was measured is a lower bound."""
-    knee, peak = found.knee, found.peak
-    return knee.rate is not None or (knee.above is None and peak is not None and peak.rate > found.points[0].rate)
+    peak = found.peak
+    return found.knee.rate is not None or (
+        peak is not None and found.points[0].rate < peak.rate < found.points[-1].rate and found.knee.above is None
+    )

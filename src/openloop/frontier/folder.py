@@ -149,6 +149,13 @@ def make_frontier(
     )
 
 
+def requests_per_user(points: Sequence[Point]) -> float:
+    """Over all points that keep up, for in overload users wait for answers before they ask again."""
+    steady = [point for point in points if not point.overloaded and point.requests] or points
+    users = sum(point.requests / point.requests_per_user for point in steady)
+    return sum(point.requests for point in steady) / users if users else 1.0
+
+
 def is_probe(point: Point, asked: SweepAsked) -> bool:
     """Whether it is too short to show that its backlog grows."""
     return point.seconds < LONG_SHARE * asked.seconds
@@ -191,7 +198,7 @@ def _notes(points: Sequence[Point]) -> Iterator[str]:
     if bad:
         rates = ", ".join(f"{point.rate:g}/s" for point in bad)
         yield f"not used for the knee: {rates}; {bad[0].reasons[0] if bad[0].reasons else 'nothing was due'}"
-    several = max((point.requests_per_user for point in points if not point.overloaded), default=1.0)
+    several = requests_per_user(points)
     if several > 1:
         yield (
             f"offered rates and the knee are users per second, of {several:.3g} requests each; throughput and goodput "

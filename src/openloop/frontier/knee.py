@@ -36,7 +36,8 @@ MOST_OFF = 4.0  # errors that a run may be away: further, and it is wrong some o
 SURE = 2 * Z  # standard errors
 FALSE_ALARM = 0.002  # of a backlog that seems to grow, and of an attainment that seems to be surely on one side
 CAUTION = 1.5  # times: errors of short runs are seen too small; chosen by how often intervals hold the truth
-OPTIMISM = 2.0  # squared errors: rare latencies are rarely seen in a short run, which makes it look better than it is
+OPTIMISM = 0.4  # errors: rare latencies are rarely seen in a short run, which makes it look better than it is
+LARGE = 0.2  # an error; of smaller ones it is less
 MODEL = 0.01  # of the knee: the least that is left open, for no straight line is true
 SHARES = (0.025, 0.5, 0.975)
 
@@ -101,7 +102,7 @@ class _Runs:
         self.rate, self.slack, error, seconds = np.array(steady, float).reshape(-1, 4).T
         length = np.sqrt(seconds)
         self.error = np.exp(_rising(np.log(np.maximum(error, LEAST_ERROR) * length), seconds)) / length
-        self.slack = self.slack - OPTIMISM * self.error**2
+        self.slack = self.slack - OPTIMISM * self.error * np.minimum(self.error / LARGE, 1.0)
 
     def interval(self) -> tuple[float, float, float]:
         """Lower end, middle and upper end."""
@@ -155,7 +156,7 @@ def _quality_below(points: Sequence[Point], target: float) -> float | None:
     if not bad or not answers:
         return None
     good = 1 - bad / answers
-    return good if wilson(good, answers)[1] < target else None
+    return good if wilson(good, answers, SURE)[1] < target else None
 
 
 def _misses(point: Point, target: float) -> bool:

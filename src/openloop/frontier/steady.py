@@ -76,7 +76,8 @@ def after_warm_up(run: Run, warm_up_s: float | None = None) -> Run:
         told = f"its window is {format_seconds((end - start) / NS_PER_S)} long" if end else "it has no window"
         raise SpecError(f"{run.path or 'the run'} cannot do without its first {format_seconds(warm_up_s)}: {told}")
     note = f"warm-up: the first {format_seconds(warm_up_s)} of the window are left out"
-    kept = {"window_ns": (start + to_ns(warm_up_s), end), "notes": (*run.manifest.notes, note)}
+    promised = None if run.manifest.arrivals_cv is None else run.manifest.offered_rps  # unless rates change
+    kept = {"window_ns": (start + to_ns(warm_up_s), end), "notes": (*run.manifest.notes, note), "offered_rps": promised}
     return replace(run, manifest=msgspec.structs.replace(run.manifest, **kept))
 
 

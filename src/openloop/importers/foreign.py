@@ -1,6 +1,7 @@
 """What importers share: calls as another tool saw them, made into a run of ours."""
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
@@ -231,10 +232,12 @@ class JsonLines:
                         self.notes.append("the file ends in the middle of a line: what came after that is missing")
 
 
+BLANKS = re.compile(r"\s*")
+
+
 def _values(text: str) -> Iterator[Any]:
     """JSON values one after another."""
-    decoder, rest = json.JSONDecoder(), text.strip()
-    while rest:
-        value, end = decoder.raw_decode(rest)
+    decoder, at, end = json.JSONDecoder(), 0, len(text.rstrip())
+    while at < end:
+        value, at = decoder.raw_decode(text, BLANKS.match(text, at).end())  # type: ignore[union-attr]
         yield value
-        rest = rest[end:].lstrip()

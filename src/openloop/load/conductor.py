@@ -360,7 +360,7 @@ class Conductor:
         self.kernel_stamps += row.kernel_stamps
         self.stamps += row.stamps
         prices: Prices | None = self.load.facts.get("prices")
-        if prices is not None and prices.by_use:
+        if prices is not None and prices.by_use and row.sent_ns is not None:
             outcome = row.outcome
             self.spent += prices.of(outcome.prompt_tokens, outcome.cached_tokens, outcome.output_tokens)
 
@@ -509,10 +509,16 @@ class Conductor:
             return now
         if left > len(self.asked) * self.dearest:
             return None
-        for due, number in sorted((self.schedule.due_ns[number], number) for number in self.asked)[:users]:
-            left -= self.costs[number]
+        soon_ns = now - self.start_ns + 2 * TICK_NS  # later, answers may turn out to be cheaper
+        paid = {number for number, _ in self.awaited.values()}
+        coming = sorted((self.schedule.due_ns[number], number) for number in self.asked.keys() - paid)
+        for due, number in coming[:users]:
+            left -= self.costs[number] if due < soon_ns else 0.0
             if left <= ROUNDING * most:
-                return now if users else max(now, self.start_ns + due + 1)
+                if users:
+                    return now
+                together = self.schedule.next_ns <= due  # no worker has all yet that are due at that moment
+                return None if together else max(now, self.start_ns + self.schedule.after(due))
         return None
 
     def _spent(self, now: int) -> float:
@@ -653,11 +659,11 @@ def rarely_collecting() -> Iterator[None]:
 
 
 def _known_costs(load: Load, demand: Demand) -> list[float]:
-    """What each request costs at least, where money is limited: its prompt, and being asked."""
+    """What each request costs at least, where money is limited: being asked, and its prompt, all of it cached."""
     prices: Prices | None = load.facts.get("prices")
     if load.most_spend is None or prices is None:
         return []
-    return [prices.of(tokens, None, None) for tokens in np.maximum(demand.prompt_tokens, 0).tolist()]
+    return [prices.of(tokens, tokens, None) for tokens in np.maximum(demand.prompt_tokens, 0).tolist()]
 
 
 def _followers(demand: Demand) -> dict[int, int]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from openloop.errors import SpecError
 from openloop.frontier import Frontier, Point
-from openloop.frontier.folder import is_probe, read_asked
+from openloop.frontier.folder import is_probe, read_asked, requests_per_user
 from openloop.plan.formulas import little
 from openloop.records import open_run
 from openloop.score.quantiles import Z
@@ -142,7 +142,8 @@ def frontier_system(found: Frontier) -> System:
     points = [point for point in found.points if point.usable and point.requests]
     told = [point for point in points if point.rate <= rate or point.overloaded or not is_probe(point, asked)]
     near = min(points, key=lambda point: (point.overloaded, abs(point.rate - rate)))
-    each = near.requests_per_user / count  # requests of a replica, per user
+    several = requests_per_user(points)
+    each = several / count  # requests of a replica, per user
     best = max(points, key=lambda point: point.completed_in_window_rps)
     most = best.completed_in_window_rps
     margin = Z / np.sqrt(max(most * best.seconds, 1.0))
@@ -166,7 +167,7 @@ def frontier_system(found: Frontier) -> System:
         price=hourly / count if hourly else None,
         hit_rate=None if np.isnan(near.cache_hit_rate) else near.cache_hit_rate,
         measured_replicas=count,
-        requests_per_user=near.requests_per_user,
+        requests_per_user=several,
         unit="fleet" if whole_fleet else "replica",
         loads=tuple(_load(point, each) for point in told),
         notes=notes,

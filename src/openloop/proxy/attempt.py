@@ -15,6 +15,7 @@ from openloop.routing import Routed
 from openloop.said import SHED, Outcome, fail, message
 
 MOST_HELD = 256 << 10  # bytes before the first token
+STALE_NS = 25_000_000  # after sending: a connection that had been closed before shows it by then
 LARGEST_REFUSAL = 64 << 10
 TROUBLE = (*BROKEN, TimeoutError, OSError, ValueError)
 
@@ -110,8 +111,8 @@ class Attempt:
             self.fleet.note(replica, False)
             self._fail(error)
         except TROUBLE as error:
-            closed = isinstance(error, aiohttp.ClientConnectionError)
-            self.stale = rested and closed and self.line is not None and self.line.silent
+            closed = isinstance(error, aiohttp.ClientConnectionError) and self.line is not None and self.line.silent
+            self.stale = rested and closed and time.monotonic_ns() - (self.sent_ns or 0) <= STALE_NS
             self._fail(error)
 
     async def pass_on(self, pass_on: Hear, drain: Callable[[], Awaitable[None]]) -> None:

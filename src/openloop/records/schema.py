@@ -165,10 +165,11 @@ def _column(name: str, columns: Mapping[str, Any], rows: int) -> pa.Array:
 def _array(given: Any, wanted: pa.DataType) -> pa.Array:
     if isinstance(given, pa.Array) and given.type == wanted:
         return given
-    if pa.types.is_integer(_item(wanted)):  # from floats at once, Arrow would cut fractions off; a cast refuses them
-        found = pa.array(given)
-        given = found.cast(wanted) if pa.types.is_floating(_item(found.type)) else given
-    return pa.array(given, wanted)
+    if not pa.types.is_integer(_item(wanted)):
+        return pa.array(given, wanted)
+    found = pa.array(given)  # from floats at once, Arrow would cut fractions off; a cast refuses them
+    item = _item(found.type)
+    return found.cast(wanted) if pa.types.is_integer(item) or pa.types.is_floating(item) else pa.array(given, wanted)
 
 
 def _item(kind: pa.DataType) -> pa.DataType:

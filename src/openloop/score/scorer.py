@@ -171,10 +171,11 @@ def objectives_of(run: Run, slo: "str | Path | Mapping[str, Any] | SLO | Objecti
 
 
 def blends(score: Score, every_s: Sequence[float]) -> list[Blend]:
-    """Cost per accepted result if all that disturbed this run did so every so often; none where nothing did.
+    """Cost per accepted result if what disturbed this run did so every so often; none where nothing did.
 
-    What is not steady is disturbed, however many events overlap in it: a rolling deployment is one. As many are taken
-    to be due meanwhile as else, for more or fewer are no doing of the disruption.
+    What is not steady is disturbed, however many events overlap in it: a rolling deployment is one. Of several
+    disruptions that lie apart it is the mean. As many are taken to be due meanwhile as else, for more or fewer are no
+    doing of the disruption.
     """
     calm = score.steady
     if score.cost is None or calm is None or calm.cost is None or not calm.goodput_rps:
@@ -184,11 +185,23 @@ def blends(score: Score, every_s: Sequence[float]) -> list[Blend]:
     accepted = scale * (score.accepted - calm.accepted)
     hourly = score.cost.hourly - calm.cost.hourly
     cost = hourly + scale * (score.cost.total - calm.cost.total - hourly)
+    count = _apart(score.disruptions)
+    seconds, accepted, cost = seconds / count, accepted / count, cost / count
+    every_s = [every for every in every_s if every > seconds]
     if not accepted:  # all that is spent then goes to those accepted before and after
         rate = calm.cost.total / calm.window_s
         return [_all_lost(calm.cost.per_accepted, rate, cost, seconds, every) for every in every_s]
     share = accepted / seconds / calm.goodput_rps
     return [blended(calm.cost.per_accepted, cost / accepted, seconds, every, goodput_ratio=share) for every in every_s]
+
+
+def _apart(disruptions: Sequence[Disruption]) -> int:
+    """How many there are if those that overlap are one."""
+    count, until = 0, -math.inf
+    for each in sorted(disruptions, key=lambda each: each.start_s):
+        count += each.start_s > until
+        until = max(until, each.end_s)
+    return max(count, 1)
 
 
 def _all_lost(steady: float, rate: float, extra: float, length: float, every: float) -> Blend:

@@ -98,7 +98,7 @@ def simulate_fleet(
             "hardware": f"{fleet.tp} x {fleet.gpu}" if fleet.gpu else "none: virtual time",
             "replicas": fleet.size,
             "workload": str(workload),
-            "lengths": demand.lengths,
+            "lengths": _asked_first(first).lengths,
             "arrivals": "as recorded" if arrivals is None else str(arrivals),
             "arrivals_cv": None if arrivals is None or demand.with_answers else arrivals.cv,
             "window_ns": (0, to_ns(seconds)),
@@ -240,6 +240,11 @@ def _events(engine: SimEngine) -> tuple[TimedEvent, ...]:
         )
         for row in rows
     )
+
+
+def _asked_first(part: _Part) -> Demand:
+    """Without repairs."""
+    return part.demand if part.repaired is None else part.demand.take(np.flatnonzero(part.repaired.wave == 0))
 
 
 def _sizes(up: Floats) -> Iterator[str]:

@@ -11,6 +11,7 @@ import numpy as np
 
 from openloop.arrays import Floats
 from openloop.arrivals import Arrivals
+from openloop.errors import SpecError
 from openloop.records import Run, ints
 from openloop.sim.events import plan_rows
 from openloop.sim.fleet import FleetSpec, flags_of, simulate_fleet
@@ -48,6 +49,10 @@ def simulate_warm(
 ) -> Run:
     """As `simulate_fleet`, after a pass over what prompts have in common, and with prefixes that change as it says."""
     settling_s = warming.most if isinstance(warming, Hot) else 0.0
+    lasts_s = workload.lasts_s(arrivals) or math.inf
+    if settling_s >= lasts_s:
+        raise SpecError(f"the recording ends after {lasts_s:.4g} s, and {warming} may take all of it; settle for less")
+    seconds = min(seconds, lasts_s - settling_s)
     demand = workload.demand(arrivals, seconds + settling_s, seed)
     salts = np.array([warming.salt(n, due, seconds) for n, due in enumerate(_expected_due(demand).tolist())])
     primes = priming(demand) if warming.primes else None
@@ -66,7 +71,8 @@ def simulate_warm(
     begin_s = manifest.window_ns[0] / NS_PER_S
     later = tuple(str(dataclasses.replace(each, at=each.at + begin_s)) for each in fleet.plan())
     run = simulate_fleet(msgspec.structs.replace(fleet, events=later), *how, primes=primes, **facts)
-    kept = {name: getattr(manifest, name) for name in ("window_ns", "cache_warmth", "notes")}
+    kept = {name: getattr(manifest, name) for name in ("window_ns", "cache_warmth")}
+    kept["notes"] = tuple(dict.fromkeys((*manifest.notes, *run.manifest.notes)))
     told = msgspec.structs.replace(run.manifest, engine_flags=flags_of(fleet), **kept)
     return dataclasses.replace(run, manifest=told)
 

@@ -118,7 +118,7 @@ def tune(
         raise SpecError(f"cannot maximize {maximize!r}{suggest(maximize, MAXIMIZED)}")
     if maximize.endswith("per_dollar") and not _priced(space.base):
         raise SpecError(f"{maximize} needs a price: write price_per_hour: 3 into the fleet, or maximize goodput")
-    dearer = [name for name in space.values if name.split(".")[-1] in ("gpu", "tp")]
+    dearer = [name for name, values in space.values.items() if _changes_hardware(name, values)]
     if dearer and _priced(space.base):
         fix = "search groups, each with its price_per_hour, or leave the price out and maximize goodput"
         raise SpecError(f"{dearer[0]} changes what a replica costs, and price_per_hour would stay the same: {fix}")
@@ -139,6 +139,14 @@ def tune(
 def _default_trials(size: int) -> int:
     """A tenth of the space less what confirms; at least 20 and at most 200."""
     return int(np.clip(size // 10 - CONFIRM * FRESH, 20, 200))
+
+
+def _changes_hardware(name: str, values: Sequence[Any]) -> bool:
+    """Whether what a replica costs would change, and nobody says to what."""
+    if name != "groups":
+        return name.split(".")[-1] in ("gpu", "tp")
+    groups = [group for several in values for group in several or ()]
+    return any({"gpu", "tp"} & group.keys() and group.get("price_per_hour") is None for group in groups)
 
 
 def _priced(base: dict[str, Any]) -> bool:
