@@ -185,7 +185,7 @@ def units(scope: Scope) -> dict[str, UnitScore]:
     """By SLO: "all" where there is one, else its workload classes."""
     found, total, only = {}, work(scope), len(scope.run.slos) == 1
     for index, slo in enumerate(scope.run.slos):
-        mine = scope.part(scope.objective == index)
+        mine = scope if only else scope.part(scope.objective == index)
         cost = cost_score(mine, 1.0 if only else work(mine) / total if total else None)
         if slo.unit == "session":
             counted = sessions(mine)
