@@ -89,9 +89,9 @@ def _draw(scores: dict[float, Score]) -> Chart:
     chart.line(
         list(scores),
         [each.completed_in_window_rps for each in scores.values()],
-        "completed in the window",
+        "completed",
         color="orange",
     )
     chart.line(list(scores), [each.goodput_rps for each in scores.values()], "goodput", color="green")
-    chart.note(f"real HTTP load on the built-in endpoint; SLO {SLO}")
+    chart.note(f"SLO {SLO}")
     return chart
