@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from openloop.arrivals import read_arrivals
 from openloop.calibrate import Calibration, calibrate, compare_changes, drawn, fleet_of, read_known, write_model
-from openloop.calibrate.fit import _crowds, _piled
+from openloop.calibrate.fit import _crowds, _may_be_full, _piled
 from openloop.calibrate.model import suggestions, unknown
 from openloop.calibrate.read import read_change, resized, system_differences, wanted
 from openloop.calibrate.trace import read_trace
@@ -61,6 +61,15 @@ def runs(true: FleetSpec) -> list[Run]:
 @pytest.fixture(scope="module")
 def found(runs: list[Run]) -> Calibration:
     return calibrate(runs, "batching=chunked,max_tokens=512")
+
+
+def test_memory_was_enough_where_rows_say_that_nobody_was_put_back(runs: list[Run]) -> None:
+    """However much those in overload held while others waited; rows of live runs do not say it."""
+    for preempted, full in ((None, True), (0, False), (1, True)):
+        told = [preempted] * runs[2].num_rows
+        trace = read_trace(rows_of(runs[2], preemptions=told))[0]
+        _, memory, waiting = _crowds(trace)
+        assert _may_be_full([trace], memory, float(memory.max()), waiting) == full
 
 
 def test_a_known_system_is_found_again(true: FleetSpec, found: Calibration) -> None:

@@ -133,6 +133,11 @@ def _free(terms: frozenset[str]) -> list[bool]:
     return [name in terms or name not in OPTIONAL for name in PARAMETERS]
 
 
+def _may_be_full(traces: Sequence[MeasuredTrace], memory: Floats, room: float, waiting: Floats) -> bool:
+    """Who was put back for want of memory seems to hold some, too; where nobody was, there was enough."""
+    return any(trace.put_back for trace in traces) and _reached(memory, 0.7 * room, waiting)
+
+
 def _reached(values: Floats, near: float, waiting: Floats) -> bool:
     """Whether something was at its most for a while, and somebody waited meanwhile."""
     return bool(np.mean((values >= near) & (waiting > 0)) > FULL)
@@ -209,9 +214,7 @@ class _Search:
         use = [trace.kv_peak for trace in self.traces if trace.kv_peak == trace.kv_peak]
         if use:  # by the server's own account
             values["memory_tokens"] = [int(np.median(told))] if told and max(use) > ALMOST else []
-        elif any(trace.put_back for trace in self.traces) and _reached(
-            memory, 0.7 * room, waiting
-        ):  # who was put back for want of memory seems to hold some, too
+        elif _may_be_full(self.traces, memory, room, waiting):
             full = np.quantile(memory[waiting > 0], [0.5, 0.75, 0.9])
             values["memory_tokens"] = [int(each) for each in (*full, room)]
 
