@@ -27,6 +27,7 @@ from openloop.cli.exchange import FORMS
 from openloop.distributions import DISTRIBUTIONS
 from openloop.importers import IMPORTERS
 from openloop.load.prometheus import FIGURES
+from openloop.load.scenario import STARTER
 from openloop.load.targets import TARGETS
 from openloop.persistence import Hedge, Repair, Retry
 from openloop.quality import QUALITY_GATES
@@ -67,6 +68,10 @@ def columns() -> Iterator[str]:
     for name, column in COLUMNS.items():
         kind = str(column.type).replace("element: ", "").replace(" not null", "")
         yield f"| `{name}` | {kind} | {'no' if column.required else 'yes'} | {column.meaning} |"
+
+
+def scenario() -> Iterator[str]:
+    yield from ("```yaml", STARTER, "```")
 
 
 def figures() -> Iterator[str]:
@@ -206,6 +211,7 @@ PARTS: dict[str, Callable[[], Iterator[str]]] = {
     "claims": claims,
     "engines": terms(ENGINES),
     "targets": targets,
+    "scenario": scenario,
 }
 
 

@@ -112,6 +112,7 @@ def _serve(fleet: dict[str, Any]) -> None:
 
 READERS: dict[str, Callable[[dict[str, Any]], object]] = {
     "cost.md": read_prices,
+    "load.md": lambda block: read_scenario(None, block).read_workload(),
     "plan.md": _read_question,
     "proxy.md": read_proxy,
     "quality.md": read_gating,

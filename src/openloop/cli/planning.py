@@ -306,7 +306,7 @@ def decide(question: Path, out: Path | None, as_json: bool) -> None:
     },
 )
 @click.option("--attain", type=SHARE, default="0%", help="Least attainment.")
-@click.option("--trials", type=click.IntRange(1), help="Fleets to try.  [default: a tenth of the space, 20 to 200]")
+@click.option("--trials", type=click.IntRange(1), help="Fleets to try.  [default: a tenth of the space, less 6 to confirm; 20 to 200]")
 @click.option("--processes", type=click.IntRange(1), help="[default: all cores]")
 @click.option("-o", "--out", type=PATH, help="Folder of the search: it can be resumed there.")
 @JSON
@@ -326,7 +326,6 @@ def tune(
       max_tokens: {from: 512, to: 8192, times: 2}
       replicas: {from: 2, to: 8}
       admission: [null, deadline, "in-flight:32"]
-      groups: [[], [{replicas: 1, role: prefill}, {replicas: 3, role: decode}]]
       drafts: [null, {tokens: 3, acceptance: 0.6}]
 
     \b

@@ -112,9 +112,9 @@ TABLE: Final[Mapping[tuple[str, str, str], Mapping[str, Theirs]]] = {
         "guidellm": Theirs("requests_per_second", "T is until the last answer"),
         "inference-perf": Theirs("requests_per_sec", "T is until the last answer"),
         "genai-bench": Theirs("requests_per_second", "a closed loop: what was asked for, not what was offered"),
-        "loadgen": Theirs("completed samples per second", "the same"),
+        "loadgen": Theirs("completed samples per second", "T is until the last answer"),
         "k6": Theirs("http_reqs", "failures included"),
-        "vegeta": Theirs("throughput", "the same"),
+        "vegeta": Theirs("throughput", "T is until the last answer"),
         "locust": Theirs("requests/s", "failures included"),
         "wrk2": Theirs("requests/sec", "failures included"),
     },
@@ -127,7 +127,7 @@ TABLE: Final[Mapping[tuple[str, str, str], Mapping[str, Theirs]]] = {
         "genai-bench": Theirs("mean_output_throughput_tokens_per_s", "divided by the run with its warm-up"),
         "veeksha": Theirs("output_throughput", "of one request: n / E2E"),
         "llmperf": Theirs("request_output_throughput_token_per_s", "of one request: n / E2E"),
-        "loadgen": Theirs("completed tokens per second", "the same"),
+        "loadgen": Theirs("completed tokens per second", "T is until the last answer"),
     },
     ("client_lag_s", "how late the client was", "first sent - due"): {
         "vllm": Theirs(
