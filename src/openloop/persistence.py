@@ -60,8 +60,8 @@ def _read_failures(text: str) -> tuple[str, ...]:
 class Retry(Term):
     """Ask again after a failure, at most `most` times, waiting longer each time: `base` times a power of `factor`, at
     most `cap`, less a random part of it (`jitter` 1: anything from nothing to all of it). `on` names failures, as
-    `429+503+timeout`: shed is 429, 503 and 529, error is a broken connection or a status of 500 and above. With a `budget`
-    no more than this share of requests is asked again, and ten more."""
+    `429+503+timeout`: shed is 429, 503 and 529, error is a broken connection or a status of 500 and above. With a
+    `budget` no more than this share of requests is asked again, and ten more."""
 
     name = "retry"
     most: int = param(COUNT, 2, most=MOST_TRIES - 1)

@@ -242,3 +242,15 @@ def test_a_function_that_is_not_there_stops_the_worker_with_a_sentence(
     with pytest.raises(GoneError), driven(tmp_path, "none"):
         pass
     assert "cannot be loaded: AttributeError" in capfd.readouterr().err
+
+
+def test_whoever_was_due_first_is_given_up_first_in_whatever_order_they_were_called(tmp_path: Path) -> None:
+    with driven(tmp_path, "stuck", timeout_s=1.0) as driver:
+        payload = Function("any").encode(Ask((("user", "0"),), 7), 0)
+        for ticket, due_s in ((0, 0.5), (1, 0.0)):
+            driver.channel.send(("ask", [(ticket, driver.start_ns + int(due_s * 1e9), 0, payload, 0, b"")]))
+            time.sleep(max(0.0, driver.start_ns / 1e9 + 0.6 - time.monotonic()))
+        driver.channel.send(("end",))
+        found = driver.finish()
+    assert [found[ticket][1] for ticket in (0, 1)] == [TIMEOUT, TIMEOUT]
+    assert found[1][5] < found[0][5]

@@ -2,6 +2,7 @@
 
 import contextlib
 import socket
+import threading
 from typing import Any
 
 import pytest
@@ -44,3 +45,17 @@ def test_nothing_to_hear_is_nothing_heard() -> None:
     with pytest.raises(GoneError):
         there.send(("late",))
     there.close()
+
+
+def test_the_first_message_may_be_long() -> None:
+    here, there = map(Channel, socket.socketpair())
+    asked: list[Any] = []
+    thread = threading.Thread(target=lambda: asked.append(there.first()))
+    thread.start()
+    here.send(("plan", b"x" * (8 * ROOM)))
+    while here.full:
+        here.flush()
+    thread.join()
+    here.close()
+    there.close()
+    assert asked == [("plan", b"x" * (8 * ROOM))]

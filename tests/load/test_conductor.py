@@ -963,3 +963,73 @@ def test_cycles_are_looked_for_rarely_during_a_run_and_as_before_after_it(
         assert (seen, gc.get_threshold()) == ([during], (before, *usual[1:]))
     finally:
         gc.set_threshold(*usual)
+
+
+def test_copies_that_are_free_are_so_many_however_many_workers_there_are(
+    server: RunningEndpoint, tmp_path: Path
+) -> None:
+    load = load_of(server, 100.0, 1.0, hedge=Hedge(After(seconds=0.001), budget=0.0), workers=4)
+    rows = rows_of(drive(load, tmp_path / "run"))
+    assert sum(row["kind"] == "hedge" for row in rows) == 10
+
+
+def test_a_run_whose_window_opened_late_is_cut_short_until_that_is_over(
+    server: RunningEndpoint, tmp_path: Path
+) -> None:
+    conductor = Conductor(load_of(server, 100.0, 8.0), tmp_path / "run", lambda _: None)
+    conductor.start_ns = 1
+    conductor.schedule.end_at(14_000_000_000, ())
+    conductor._halt(11_000_000_000, 11_000_000_000, "interrupted", cut_short="interrupt")
+    conductor.writer.close()
+    conductor.crew.close()
+    assert conductor.cut_short == "interrupt"
+
+
+def test_a_closed_loop_that_ran_out_of_requests_says_so(
+    server: RunningEndpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("openloop.load.plan.MOST_IN_CLOSED_LOOP", 60)
+    run = drive(load_of(server, 100.0, 20.0, users=10), tmp_path / "run")
+    assert run.manifest.window_ns is not None
+    assert run.manifest.window_ns[1] < 15e9
+    assert run.manifest.cut_short == "requests"
+    assert any("the most of a closed loop" in note for note in run.manifest.notes)
+
+
+def test_users_who_get_no_connection_asked_when_they_did(server: RunningEndpoint, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as nobody:
+        port = nobody.getsockname()[1]
+    load = load_of(server, 100.0, 1.0, users=2)
+    place = find_place(f"http://127.0.0.1:{port}")
+    rows = rows_of(drive(replace(load, sites=[(place, load.sites[0][1])]), tmp_path / "run"))
+    due = [row["scheduled_ns"] for row in rows]
+    assert {row["status"] for row in rows} == {"error"}
+    assert max(due) > 500_000_000
+    assert sum(each == 0 for each in due) <= 2
+
+
+@pytest.mark.usefixtures("either_way")
+def test_who_is_refused_before_all_was_sent_is_refused_and_not_broken(tmp_path: Path) -> None:
+    body = b'{"error": {"message": "too many"}}'
+    said = b"HTTP/1.1 429 Too Many Requests\r\nContent-Length: %d\r\nConnection: close\r\n\r\n" % len(body) + body
+
+    def refuse(connection: socket.socket) -> None:
+        with connection, contextlib.suppress(OSError):
+            asked = b""
+            while b"\r\n\r\n" not in asked:
+                asked += connection.recv(4096)
+            connection.sendall(said)
+
+    def serve(listening: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                threading.Thread(target=refuse, args=(listening.accept()[0],), daemon=True).start()
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        threading.Thread(target=serve, args=(listening,), daemon=True).start()
+        place = find_place(f"http://127.0.0.1:{listening.getsockname()[1]}")
+        workload = Workload.of(Synthetic(Fixed(700_000), Fixed(1)))
+        load = Load([(place, Chat(place.host, "m"))], workload, Constant(3), 1.0, drain_s=30.0)
+        rows = rows_of(drive(load, tmp_path / "run"))
+    assert {(row["status"], row["http_status"]) for row in rows} == {("shed", 429)}

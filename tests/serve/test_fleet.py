@@ -208,3 +208,13 @@ def test_a_step_without_memory_is_not_served_with_a_cache(tmp_path: Path) -> Non
     path.write_text("step: {floor: 10ms, token: 0s}\n")
     with pytest.raises(SpecError, match="give memory_tokens"):
         engine(path)
+
+
+def test_who_ends_while_a_table_is_full_still_gets_tokens(tmp_path: Path) -> None:
+    """More come at once than there is room for, and nobody looks meanwhile."""
+    (tmp_path / "fleet.yaml").write_text("step: {floor: 1ms, token: 1us}\nmax_sequences: 4096\nprefix_cache: false\n")
+    found = engine(tmp_path / "fleet.yaml")
+    for key in range(1, 901):
+        found.submit(key, 5, 1 if key <= 100 else 2000, found._began_ns + key * 200_000)
+    due = found.advance(found._began_ns + 10_000_000_000)
+    assert np.bincount(due, minlength=901)[1:].tolist() == [1] * 100 + [2000] * 800

@@ -8,6 +8,7 @@ import pytest
 from openloop.arrivals import Constant
 from openloop.errors import SpecError
 from openloop.workload import Ask, Prompts, Words, Workload, describe, read_source
+from openloop.workload.mix import Class
 
 SHARE_GPT = [
     {
@@ -78,3 +79,13 @@ def test_what_is_wrong_with_a_corpus_is_said(tmp_path: Path, name: str, text: st
     (tmp_path / name).write_text(text)
     with pytest.raises(SpecError, match=sentence):
         asks(f"corpus:{tmp_path / name}")
+
+
+def test_only_requests_of_a_corpus_have_its_references(tmp_path: Path) -> None:
+    corpus = tmp_path / "c.jsonl"
+    corpus.write_text('{"prompt": "2 + 2?", "reference": "4"}\n')
+    sources = (("math", f"corpus:{corpus}"), ("words", "synthetic:prompt=10,output=5"))
+    mixed = Workload(tuple(Class(name, 0.5, read_source(source)) for name, source in sources))
+    demand = mixed.demand(Constant(20), 1.0, 0)
+    asks = [Prompts(demand, Words(0)).ask(number) for number in range(len(demand))]
+    assert {(ask.workload_class, ask.reference) for ask in asks} == {("math", "4"), ("words", None)}

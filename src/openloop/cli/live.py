@@ -147,8 +147,8 @@ def serve(engine: str, model: str, host: str, port: int, seed: int) -> None:
     """Serve an OpenAI-compatible endpoint around a modelled engine: for trying things out, and for tests.
 
     It answers /v1/chat/completions, /v1/completions, /v1/models, /health and /metrics; GET /truth tells when each
-    request arrived and each token was written (by X-Request-Id, a whole number), and POST /behaviour makes it stall, fail, cut, reset,
-    drip or hang, for example {"fault": "cut", "share": 0.1} or {"stall_s": 1, "every_s": 10}.
+    request arrived and each token was written (by X-Request-Id, a whole number), and POST /behaviour makes it stall,
+    fail, cut, reset, drip or hang, for example {"fault": "cut", "share": 0.1} or {"stall_s": 1, "every_s": 10}.
 
     \b
     Examples:

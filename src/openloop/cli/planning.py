@@ -306,7 +306,11 @@ def decide(question: Path, out: Path | None, as_json: bool) -> None:
     },
 )
 @click.option("--attain", type=SHARE, default="0%", help="Least attainment.")
-@click.option("--trials", type=click.IntRange(1), help="Fleets to try.  [default: a tenth of the space, less 6 to confirm; 20 to 200]")
+@click.option(
+    "--trials",
+    type=click.IntRange(1),
+    help="Fleets to try.  [default: a tenth of the space, less 6 to confirm; 20 to 200]",
+)
 @click.option("--processes", type=click.IntRange(1), help="[default: all cores]")
 @click.option("-o", "--out", type=PATH, help="Folder of the search: it can be resumed there.")
 @JSON

@@ -9,7 +9,6 @@ import contextlib
 import heapq
 import inspect
 import os
-import select
 import signal
 import socket
 import sys
@@ -217,11 +216,11 @@ class _Worker:
 
     def _look_at_clock(self, now: int) -> None:
         """Give up on what takes too long; and on everything, when it is time to stop."""
-        while self.in_flight and now >= self._deadline_ns():
-            call = next(iter(self.in_flight.values()))
+        for call in list(self.in_flight.values()) if now >= self._deadline_ns() else ():
             late = now >= call.due_ns + self.timeout_ns
-            self._finish(call, TIMEOUT if late else CENSORED, "", now if late else 0)
-            call.cancel()
+            if late or now >= self.stop_ns:
+                self._finish(call, TIMEOUT if late else CENSORED, "", now if late else 0)
+                call.cancel()
         if now >= self.stop_ns:
             self.pending.clear()
             self.fed = True
@@ -241,10 +240,8 @@ def work(sock: socket.socket) -> None:
     sys.setswitchinterval(SWITCH_S)
     channel = Channel(sock)
     with contextlib.suppress(GoneError):
-        select.select([sock], [], [])
-        for addresses, timeout_ns, _, _, users, *_ in channel.receive():
-            _Worker([find_function(name) for _, name, *_ in addresses], timeout_ns, users, channel).run()
-            return
+        addresses, timeout_ns, _, _, users, *_ = channel.first()
+        _Worker([find_function(name) for _, name, *_ in addresses], timeout_ns, users, channel).run()
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import contextlib
 import marshal
+import select
 import socket
 import struct
 from collections.abc import Iterator
@@ -71,6 +72,13 @@ class Channel:
             yield found
         if gone:
             raise GoneError
+
+    def first(self) -> Any:
+        """The first message of all, in as many reads as it takes."""
+        while True:
+            select.select([self.sock], [], [])
+            for message in self.receive():
+                return message
 
     def close(self) -> None:
         self.sock.close()

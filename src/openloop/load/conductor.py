@@ -150,6 +150,7 @@ class Conductor:
         self.awaited: dict[tuple[int, int], tuple[int, Row]] = {}  # whose grade decides what comes next
         self.rng = stream(load.seed, "retries")
         self.begun: deque[int] = deque(maxlen=REMEMBERED)  # how long until answers began
+        self.most = load.most_requests or (len(self.demand) - 1 if load.users else None)  # requests
         self.given = 0  # requests that a worker has or had
         self.latest = 0  # when the last of these is due
         self.full_ns: int | None = None  # when the first is due that was left out, for there were enough
@@ -274,7 +275,10 @@ class Conductor:
             return
         load = self.load
         if load.users:
-            self.schedule.due_ns[number] = max(finished[3] - self.start_ns, 0)  # it was due when it was sent
+            began = (
+                finished[3] or finished[5] or time.monotonic_ns()
+            )  # it was due when it was sent, or should have been
+            self.schedule.due_ns[number] = max(began - self.start_ns, 0)
         where = self._where(number, attempt)
         place, target = load.sites[where]
         name, kind = self.numbers[number], self._kind(request, attempt)
@@ -400,8 +404,7 @@ class Conductor:
             self.crew.tell(("end",))
 
     def _beyond_limit(self, number: int) -> bool:
-        most = self.load.most_requests
-        return most is not None and number not in self.asked and self.given >= most
+        return self.most is not None and number not in self.asked and self.given >= self.most
 
     def _leave_out(self, number: int, due: int) -> None:
         """This request and all after it: there are enough. Those that there are may still be tried again."""
@@ -410,7 +413,8 @@ class Conductor:
         self.full_ns = due
         self.cut_short = "requests"
         self.schedule.end_before(number, self.asked)
-        self.notes.append(f"stopped after {self.given:,} requests, as was asked for")
+        why = "as was asked for" if self.load.most_requests else "which is the most of a closed loop"
+        self.notes.append(f"stopped after {self.given:,} requests, {why}")
         self._tell_the_end(max(due, self.latest))
 
     def _asked(self, number: int, due: int) -> Asked:
@@ -532,7 +536,7 @@ class Conductor:
         """Nothing is due from this moment on; what is in flight has a while to end."""
         if self.halted_ns is not None:
             return
-        if now < self.start_ns + to_ns(self.load.seconds):
+        if now < self.start_ns + self.schedule.end_ns:
             self.cut_short = cut_short
         self.halted_ns = max(due_ns, self.start_ns + 1)
         if why:
@@ -557,7 +561,7 @@ class Conductor:
             self.watch = lambda _: None
             self.notes.append(f"the display failed ({type(error).__name__}), and the run went on")
         self.unseen = []
-        if why and seconds < self.load.seconds:
+        if why and seconds < self.schedule.end_ns / 1e9:
             self._halt(now, now, why, cut_short="overload")
 
     def _read_s(self) -> float:

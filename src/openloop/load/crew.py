@@ -17,6 +17,7 @@ from openloop.load.intake import gather, tables
 from openloop.load.plan import Load, share_of
 from openloop.load.worker import Finished
 from openloop.native.kept import code_to_map
+from openloop.persistence import SPARE
 from openloop.units import to_ns
 
 
@@ -70,7 +71,8 @@ class Crew:
         addresses = [astuple(place.address) for place, _ in load.sites]
         hedge = load.hedge.after.seconds if load.hedge else None
         share = load.hedge.budget if load.hedge else -1.0
-        plan = (to_ns(load.timeout_s), spare, limit, users, eager, to_ns(hedge or 0.0), share)
+        free = (number + 1) * SPARE // load.workers - number * SPARE // load.workers
+        plan = (to_ns(load.timeout_s), spare, limit, users, eager, to_ns(hedge or 0.0), share, free)
         channel.send((addresses, *plan, intake_code()))
         self._poller.watch(channel.fd, READ)
         return Worker(channel, process, mine)

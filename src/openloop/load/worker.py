@@ -11,7 +11,6 @@ import fcntl
 import gc
 import heapq
 import os
-import select
 import signal
 import socket
 import sys
@@ -40,7 +39,6 @@ Asked = tuple[int, int, int, bytes, int, bytes]
 # these are the kernel's, whether a copy of it is still on its way
 Finished = tuple[int, str, str, int, int, int, bytes, Marks, int, bool]
 
-FREE_COPIES = 10  # whatever the share
 CHECK_NS = 100_000_000
 HAND_OVER = 48
 MANY = 1000  # deadlines of what is over
@@ -64,6 +62,7 @@ class Plan:
     eager: bool = False  # something may follow from each answer: tell of it at once
     hedge_ns: int = 0  # send a copy where there is no answer after this long; 0: not yet
     hedge_share: float = -1.0  # of requests, at most; negative: none is copied
+    free_copies: int = 0  # whatever the share
     code: bytes = b""  # machine code that reads; else Python does
 
 
@@ -225,7 +224,7 @@ class _Worker:
         for request in self._passed(self.deadlines, now):
             self._give_up(request, TIMEOUT, now)
         for request in self._passed(self.late, now):
-            if not _has_begun(request) and self.copied < self.plan.hedge_share * self.sent + FREE_COPIES:
+            if not _has_begun(request) and self.copied < self.plan.hedge_share * self.sent + self.plan.free_copies:
                 self._send_copy(request)
         if now >= self.stop_ns:
             for request in list(self.in_flight.values()):
@@ -405,11 +404,19 @@ class _Worker:
             sent = 0
         except OSError as error:
             connection.unsent = data
+            self._hear_out(connection)
             self._lost(connection, _words(error.errno))
             return
         if sent < len(data):
             connection.unsent = data[sent:]
             self.poller.change(connection.fd, READ | WRITE)
+
+    def _hear_out(self, connection: Connection) -> None:
+        """What a server said before it hung up on a request that it did not read to its end."""
+        heard = -1
+        while (request := connection.request) is not None and len(request.marks) > heard and connection.opened:
+            heard = len(request.marks)
+            self._readable(connection)
 
     # Connections.
 
@@ -765,10 +772,8 @@ def work(sock: socket.socket) -> None:
     keep_memory()
     channel = Channel(sock)
     with contextlib.suppress(GoneError):
-        select.select([sock], [], [])
-        for addresses, *plan in channel.receive():
-            _Worker(Plan([Address(*each) for each in addresses], *plan), channel).run()
-            return
+        addresses, *plan = channel.first()
+        _Worker(Plan([Address(*each) for each in addresses], *plan), channel).run()
 
 
 if __name__ == "__main__":

@@ -122,12 +122,12 @@ class FleetEngine:
 
     def advance(self, now_ns: int) -> list[int]:
         sim, now = self._sim, self._seconds(now_ns)
+        due: list[int] = []
         while sim.advance(now) == loop.FULL:
-            self._collect_ended([])
+            self._collect_ended(due)
             sim.grow()
         sim.world[0].now = now
         sim.keep_looking()
-        due: list[int] = []
         self._give_running(due, now)
         self._collect_ended(due)
         return due

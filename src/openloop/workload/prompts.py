@@ -45,15 +45,16 @@ class Prompts:
             return Ask(self._made(number), demand.output_tokens.item(number) or None)
         session = None if demand.session is None else int(demand.session[number])
         follows = demand.after is not None and bool(demand.after[number] >= 0)
-        if demand.texts is not None and demand.texts[number] >= 0:
-            messages = demand.corpus[int(demand.texts[number])]
+        record = -1 if demand.texts is None else int(demand.texts[number])
+        if record >= 0:
+            messages = demand.corpus[record]
         elif follows and session in self._said:
             messages = (*self._said[session], *self._made(number, last=True))
         else:
             messages = self._made(number)
         if session is not None and self._grows:
             self._said[session] = list(messages)
-        known = demand.known[int(demand.texts[number])] if demand.texts is not None and demand.known else (None, None)
+        known = demand.known[record] if record >= 0 and demand.known else (None, None)
         return self.bare(number, messages, *known)
 
     def bare(
