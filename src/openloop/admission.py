@@ -1,4 +1,4 @@
-"""Whom a fleet refuses before it serves: limits as a user writes them, the same in the simulator and the proxy."""
+"""Whom a fleet refuses before it serves: limits as a user writes them, for the simulator and the proxy."""
 
 from dataclasses import dataclass
 
@@ -23,7 +23,8 @@ class InFlight(Admission):
 
 @dataclass(frozen=True)
 class Queue(Admission):
-    """At most `most` requests wait at a replica."""
+    """At most `most` requests wait at a replica: to be taken into a batch; in the proxy, which does not see batches, for
+    their first token."""
 
     name = "queue"
     most: int = param(COUNT)

@@ -1033,3 +1033,11 @@ def test_who_is_refused_before_all_was_sent_is_refused_and_not_broken(tmp_path: 
         load = Load([(place, Chat(place.host, "m"))], workload, Constant(3), 1.0, drain_s=30.0)
         rows = rows_of(drive(load, tmp_path / "run"))
     assert {(row["status"], row["http_status"]) for row in rows} == {("shed", 429)}
+
+
+def test_a_retry_goes_to_another_server_and_so_does_its_copy(server: RunningEndpoint, tmp_path: Path) -> None:
+    load = load_of(server, hedge=Hedge(After(seconds=0.1)), retry=Retry())
+    conductor = Conductor(replace(load, sites=[*load.sites] * 2), tmp_path / "run", lambda _: None)
+    conductor.writer.close()
+    conductor.crew.close()
+    assert [conductor._where(0, attempt) for attempt in range(4)] == [0, 1, 1, 0]

@@ -3,6 +3,8 @@
 import asyncio
 import gc
 import resource
+import threading
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -173,14 +175,14 @@ def test_a_refusal_in_pieces_is_passed_on_whole(tmp_path: Path) -> None:
         await response.prepare(request)
         await response.write(b"too ")
         await asyncio.sleep(0.05)
-        await response.write(b"long")
+        await response.write(b"long" * 50_000)
         return response
 
     async def main() -> tuple[int, bytes]:
         async with world(tmp_path, in_pieces) as w:
             return await w.ask()
 
-    assert asyncio.run(main()) == (400, b"too long")
+    assert asyncio.run(main()) == (400, b"too " + b"long" * 50_000)
 
 
 def test_a_retry_goes_elsewhere_and_the_client_sees_one_answer(tmp_path: Path) -> None:
@@ -391,6 +393,56 @@ def test_who_cannot_be_reached_is_passed_over_and_then_left_out(tmp_path: Path) 
     assert found.count(("nobody", "first", "error")) == 3
     assert found.count(("a", "retry", "ok")) == 2
     assert found.count(("a", "first", "ok")) == 6
+
+
+def test_who_was_left_out_is_tried_again_where_nobody_asks_whether_it_is_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("openloop.proxy.fleet.AGAIN_S", 0.05)
+
+    async def main() -> None:
+        async with world(tmp_path, three_tokens, three_tokens, health=None) as w:
+            for _ in range(2):
+                w.proxy.fleet.note(w.proxy.fleet.replicas[0], False)
+            assert w.proxy.fleet.open == [False, True]
+            await until(lambda: w.proxy.fleet.open[0])
+
+    asyncio.run(main())
+
+
+def test_rows_that_are_being_written_when_it_stops_are_not_lost(tmp_path: Path) -> None:
+    async def main() -> Run:
+        async with world(tmp_path, three_tokens) as w:
+            w.fakes[0].go.set()
+            assert w.proxy.ledger.writer is not None
+            append, begun = w.proxy.ledger.writer.append, threading.Event()
+
+            def slowly(batch: Any) -> None:
+                begun.set()
+                time.sleep(0.3)
+                append(batch)
+
+            w.proxy.ledger.writer.append = slowly  # type: ignore[method-assign]
+            await w.ask()
+            await until(begun.is_set)
+            return await w.run()
+
+    assert len(rows(asyncio.run(main()))) == 1
+
+
+def test_a_policy_of_ones_own_that_fails_is_a_row_that_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise ArithmeticError("boom")
+
+    async def main() -> Run:
+        async with world(tmp_path, three_tokens) as w:
+            with monkeypatch.context() as patch:
+                patch.setattr(w.proxy.fleet._router, "route", fail)
+                assert (await w.ask())[0] == 429
+            return await w.run()
+
+    (row,) = rows(asyncio.run(main()))
+    assert (row["status"], row["error"]) == ("shed", "the routing policy failed: ArithmeticError: boom")
 
 
 def test_what_is_kept_of_requests_does_not_grow_with_them(tmp_path: Path) -> None:

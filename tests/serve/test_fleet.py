@@ -218,3 +218,12 @@ def test_who_ends_while_a_table_is_full_still_gets_tokens(tmp_path: Path) -> Non
         found.submit(key, 5, 1 if key <= 100 else 2000, found._began_ns + key * 200_000)
     due = found.advance(found._began_ns + 10_000_000_000)
     assert np.bincount(due, minlength=901)[1:].tolist() == [1] * 100 + [2000] * 800
+
+
+@pytest.mark.parametrize(
+    "more", ["quality: 'quality:fail=5%'", "admission: deadline", "order: deadline", "order: goodput", "delay: 5ms"]
+)
+def test_what_only_virtual_time_knows_is_not_served_in_silence(more: str, tmp_path: Path) -> None:
+    (tmp_path / "fleet.yaml").write_text(FLEET + more)
+    with pytest.raises(SpecError, match=f"{more.split(':')[0]}.* cannot be served in real time"):
+        engine(tmp_path / "fleet.yaml")

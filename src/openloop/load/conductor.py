@@ -355,7 +355,9 @@ class Conductor:
         return "hedge" if attempt % 2 else request.waves[attempt // 2]
 
     def _where(self, number: int, attempt: int) -> int:
-        return (self.numbers[number] + attempt) % len(self.load.sites)
+        """One further with each try; a copy goes where the next try would."""
+        tries = attempt if self.load.hedge is None else attempt // 2 + attempt % 2
+        return (self.numbers[number] + tries) % len(self.load.sites)
 
     def _add(self, row: Row) -> None:
         self.rows.append(row)

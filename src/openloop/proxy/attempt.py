@@ -16,7 +16,7 @@ from openloop.said import SHED, Outcome, fail, message
 
 MOST_HELD = 256 << 10  # bytes before the first token
 STALE_NS = 25_000_000  # after sending: a connection that had been closed before shows it by then
-LARGEST_REFUSAL = 64 << 10
+LARGEST_REFUSAL = 4 << 20
 TROUBLE = (*BROKEN, TimeoutError, OSError, ValueError)
 
 

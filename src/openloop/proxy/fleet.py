@@ -18,6 +18,7 @@ from openloop.proxy.hearing import Ask
 from openloop.routing import CHUNK_TOKENS, ENTRIES, Routed, Router, prefix_names
 
 FALLS = 2  # failures in a row after which a replica is left out
+AGAIN_S = 10.0  # and tried again, where nobody asks whether it is well
 ENOUGH = 20  # first tokens before a percentile of them means something
 MOST_BLOCKS = 1 << 20  # of all caches together that are known
 
@@ -73,7 +74,7 @@ class Fleet:
         entries = MOST_BLOCKS if any(each.spec.kv_events for each in self.replicas) else ENTRIES
         self._router = Router(spec.policy(), len(self.replicas), note=note, entries=entries)
         self._keeper = Gatekeeper(spec.admits())
-        self._start_ns, self._tell = start_ns, tell
+        self._start_ns, self._tell, self._asked = start_ns, tell, spec.health is not None
         self._begun: deque[float] = deque(maxlen=1000)  # seconds until first tokens, of late
         self.open: list[bool] = []  # by replica, whether it gets requests
         self._look_who_is_open()
@@ -100,16 +101,19 @@ class Fleet:
         its prompt, they are pieces of its text."""
         now = self.now()
         blocks = named or Named(prefix_names(ask.text))
-        routed = self._router.route(
-            now,
-            blocks.tokens or ask.prompt_tokens,
-            output=ask.most_tokens or 0,
-            session=session,
-            deadline=deadline,
-            names=blocks.names,
-            each=blocks.each,
-            avoid=avoid,
-        )
+        try:
+            routed = self._router.route(
+                now,
+                blocks.tokens or ask.prompt_tokens,
+                output=ask.most_tokens or 0,
+                session=session,
+                deadline=deadline,
+                names=blocks.names,
+                each=blocks.each,
+                avoid=avoid,
+            )
+        except Exception as error:  # of a policy that somebody else wrote
+            return None, f"the routing policy failed: {type(error).__name__}: {error}"
         if routed is None:
             return None, "the policy sheds it" if any(self.open) else "no replica is open"
         replica = self.replicas[routed.place]
@@ -153,6 +157,8 @@ class Fleet:
         if replica.well != before:
             self._look_who_is_open()
             self._tell("recovery" if replica.well else "failure", replica.name)
+            if not replica.well and not self._asked:
+                asyncio.get_running_loop().call_later(AGAIN_S, self.note, replica, True)
 
     def drain(self, told: Mapping[str, bool]) -> None:
         """By name, whether a replica is to drain: it finishes what it has, and gets nothing new."""

@@ -31,8 +31,16 @@ class FleetEngineSpec:
 
     def __init__(self, path: str) -> None:
         self.fleet = msgspec.structs.replace(read_fleet(path), client=None)
-        if self.fleet.delay is not None or any(each.drafts for each in self.fleet.kinds()):
-            raise SpecError(f"{path}: delay and drafts cannot be served in real time; leave them out")
+        kinds = self.fleet.kinds()
+        virtual = {
+            "delay": self.fleet.delay is not None,
+            "drafts": any(each.drafts for each in kinds),
+            "quality": self.fleet.quality is not None,
+            "admission deadline": self.fleet.admission == "deadline",  # no client says until when it would wait
+            **{f"order {name}": any(each.order.startswith(name) for each in kinds) for name in ("deadline", "goodput")},
+        }
+        if unserved := [name for name, asked in virtual.items() if asked]:
+            raise SpecError(f"{path}: {' and '.join(unserved)} cannot be served in real time; leave it out")
 
     def start(self, seed: int = 0) -> "FleetEngine":
         return FleetEngine(self.fleet, seed)
