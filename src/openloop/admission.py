@@ -23,8 +23,8 @@ class InFlight(Admission):
 
 @dataclass(frozen=True)
 class Queue(Admission):
-    """At most `most` requests wait at a replica: to be taken into a batch; in the proxy, which does not see batches, for
-    their first token."""
+    """At most `most` requests wait at a replica: to be taken into a batch; in the proxy, which does not see batches,
+    for their first token."""
 
     name = "queue"
     most: int = param(COUNT)
