@@ -10,10 +10,12 @@ from typing import Any
 
 import aiohttp
 import pytest
+from aiohttp import web
 
 from openloop.errors import SpecError
 from openloop.proxy import Proxy, door, read_proxy
-from tests.proxy.fakes import DONE, World, closed, last, three_tokens, token, until, world
+from openloop.records import Run
+from tests.proxy.fakes import DONE, Fake, World, closed, last, three_tokens, token, until, world
 
 WHOLE = token("one") + token("two") + token("three") + last(3) + DONE
 
@@ -158,6 +160,19 @@ def test_a_token_is_asked_for_and_stays_here_and_keys_go_to_replicas(
     kept = b"".join(path.read_bytes() for path in (tmp_path / "run").iterdir())
     assert b"sesame" not in kept
     assert b"upstream-key" not in kept
+
+
+def test_a_key_that_a_replica_repeats_is_not_kept_with_its_words(tmp_path: Path) -> None:
+    async def repeats(fake: Fake, request: web.BaseRequest) -> web.StreamResponse:
+        return web.Response(status=401, text=f"{'p' * 190} {request.headers['Authorization']}")
+
+    async def main() -> Run:
+        async with world(tmp_path, repeats, error_texts=True) as w:
+            assert (await w.ask(Authorization="Bearer sk-verysecret-0123456789"))[0] == 401
+            return await w.run()
+
+    (row,) = [row for batch in asyncio.run(main()).batches() for row in batch.to_pylist()]
+    assert row["error"] == f"status 401: {'p' * 190} ..."
 
 
 STREAM = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
