@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from openloop import __version__
 from openloop.arrays import Floats, Ints
-from openloop.arrivals import Arrivals
+from openloop.arrivals import Arrivals, read_arrivals
 from openloop.records import (
     Manifest,
     Prices,
@@ -46,7 +46,7 @@ from openloop.sim.spec import (
 from openloop.sim.tables import CENSORED, OK, STATUSES
 from openloop.slo import Objectives
 from openloop.units import NS_PER_S, parse_seconds, to_ns
-from openloop.workload import Demand, Workload
+from openloop.workload import Demand, Workload, read_source
 
 __all__ = [
     "Calibrated",
@@ -65,9 +65,9 @@ KINDS = ("first", "retry", "hedge", "repair")
 
 
 def simulate_fleet(
-    fleet: FleetSpec,
-    workload: Workload,
-    arrivals: Arrivals | None,
+    fleet: FleetSpec | str | Path | dict[str, Any],
+    workload: Workload | str,
+    arrivals: Arrivals | str | None,
     seconds: float,
     seed: int = 0,
     objectives: Objectives | None = None,
@@ -79,8 +79,11 @@ def simulate_fleet(
     """Users of so many seconds, served by modelled replicas in virtual time; with `out`, straight into a run folder.
 
     It ends with the recording that the arrivals are or, without arrivals, the workload. `primes` are known to every
-    cache from the start.
+    cache from the start. A fleet may be a file or what stands in one, a workload and arrivals as flags have them.
     """
+    fleet = fleet if isinstance(fleet, FleetSpec) else read_fleet(fleet)
+    workload = Workload.of(read_source(workload)) if isinstance(workload, str) else workload
+    arrivals = read_arrivals(arrivals) if isinstance(arrivals, str) else arrivals
     seconds = min(seconds, workload.lasts_s(arrivals) or seconds)
     parts = _asked(fleet, workload.parts(arrivals, seconds, seed), seed)
     first = _Part(*next(parts), 0, 0, 0)
