@@ -119,7 +119,7 @@ def simulate_fleet(
     writer = None if out is None else RunWriter(out, manifest)
     for part, served in _served(fleet, engine, first, parts, objectives, seconds, seconds + drain_s):
         latest = max(latest, float(np.nanmax(served.rows.ended, initial=seconds)))
-        batch = _make_rows(fleet, part, served, to_ns(seconds))
+        batch = _make_rows(fleet, part, served, to_ns(seconds), engine.requests.tries[part.row :])
         latest = max(latest, ints(batch, "ended_ns").max(initial=0) / NS_PER_S)
         if quality and part.repaired is None:
             batch = labelled(batch, quality, seed)
@@ -267,8 +267,9 @@ def _prices(fleet: FleetSpec, engine: SimEngine, seconds: float) -> Prices | Non
     return Prices(per_hour=float(np.dot(up, [each or 0.0 for each in prices])))
 
 
-def _make_rows(fleet: FleetSpec, part: _Part, served: ServedAttempts, end_ns: int) -> pa.RecordBatch:
-    """Records of what was due in the window; a repair is an attempt at what it repairs, and was due when that was."""
+def _make_rows(fleet: FleetSpec, part: _Part, served: ServedAttempts, end_ns: int, tries: Ints) -> pa.RecordBatch:
+    """Records of what was due in the window; a repair is an attempt at what it repairs, and was due when that was.
+    So many `tries` there were at each."""
     demand, repaired = part.demand, part.repaired
     if repaired is not None:
         place = served.rows.request - part.row
@@ -292,7 +293,7 @@ def _make_rows(fleet: FleetSpec, part: _Part, served: ServedAttempts, end_ns: in
     if repaired is not None:
         wave = repaired.wave[request]
         kind = np.where((wave > 0) & (kind == 0), KINDS.index("repair"), kind)
-        attempt = attempt + wave * _most_attempts(fleet)
+        attempt = attempt + repaired.earlier(tries)[request]
     columns: dict[str, Any] = {
         "request_id": (request if repaired is None else repaired.origin[request]) + part.request,
         "scheduled_ns": np.minimum(_ns(rows.due), end_ns - 1),
@@ -334,12 +335,6 @@ def _make_rows(fleet: FleetSpec, part: _Part, served: ServedAttempts, end_ns: in
     if demand.tenant is not None:
         columns["tenant"] = make_words(demand.tenant[request], demand.tenants)
     return make_batch(columns)
-
-
-def _most_attempts(fleet: FleetSpec) -> int:
-    """At one answer, before it is repaired."""
-    retry, hedge = (fleet.client.retries(), fleet.client.hedges()) if fleet.client else (None, None)
-    return (1 + (retry.most if retry else 0)) * (2 if hedge else 1)
 
 
 def _sums(values: Ints, counts: Ints) -> Ints:
