@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import resource
+import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from openloop.errors import SpecError
 from openloop.proxy import line
 from openloop.proxy.attempt import Attempt
 from openloop.proxy.hearing import Hearing
-from openloop.proxy.ledger import Flight, _append
+from openloop.proxy.ledger import Flight, Ledger, _append
 from openloop.records import Run
 from openloop.routing import replay
 from openloop.score import score
@@ -481,3 +482,25 @@ def test_what_is_in_flight_is_served_to_its_end_and_the_rest_is_cut_off(tmp_path
 
     found = [(row["status"], row["error"]) for row in rows(asyncio.run(main()))]
     assert found == [("shed", "the proxy is draining"), ("ok", None), ("error", "the proxy was stopped")]
+
+
+def test_rows_that_are_being_written_when_it_stops_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, begun, go = Ledger._store, threading.Event(), threading.Event()
+
+    def store_late(self: Ledger, ended: Any, decisions: Any) -> Any:
+        if ended:
+            begun.set()
+            go.wait(20)
+        return store(self, ended, decisions)
+
+    monkeypatch.setattr(Ledger, "_store", store_late)
+
+    async def main() -> Run:
+        async with world(tmp_path, three_tokens) as w:
+            w.fakes[0].go.set()
+            assert (await w.ask())[0] == 200
+            await until(begun.is_set)
+            asyncio.get_running_loop().call_later(0.3, go.set)
+            return await w.run()
+
+    assert len(rows(asyncio.run(main()))) == 1
