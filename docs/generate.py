@@ -21,7 +21,7 @@ import click
 
 from openloop.admission import ADMISSION
 from openloop.arrivals import ARRIVALS
-from openloop.audit import CLAIMS, FACTS
+from openloop.audit import CLAIMS, FACTS, MORE
 from openloop.cli import cli
 from openloop.cli.exchange import FORMS
 from openloop.distributions import DISTRIBUTIONS
@@ -170,12 +170,17 @@ def steps() -> Iterator[str]:
 
 def facts() -> Iterator[str]:
     yield from ("| fact | why |", "|---|---|")
-    yield from (f"| {name.replace('_', ' ')} | {why} |" for name, why in FACTS.items())
+    yield from (f"| `{name}` | {why} |" for name, why in FACTS.items())
+
+
+def more_facts() -> Iterator[str]:
+    yield from ("| fact | what it is |", "|---|---|")
+    yield from (f"| `{name}` | {what} |" for name, what in MORE.items())
 
 
 def claims() -> Iterator[str]:
     yield from ("| claim | what it takes |", "|---|---|")
-    yield from (f"| {claim} | {', '.join(needs).replace('_', ' ')} |" for claim, needs in CLAIMS.items())
+    yield from (f"| {claim} | {', '.join(f'`{need}`' for need in needs)} |" for claim, needs in CLAIMS.items())
 
 
 def _first_sentence(kind: type) -> str:
@@ -208,6 +213,7 @@ PARTS: dict[str, Callable[[], Iterator[str]]] = {
     "warmths": terms({**WARMTHS}),
     "quality_model": terms({"quality": QualityModel}),
     "facts": facts,
+    "more_facts": more_facts,
     "claims": claims,
     "engines": terms(ENGINES),
     "targets": targets,

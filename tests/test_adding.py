@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 
 import openloop as ol
 from openloop import arrivals, quality
+from openloop.arrays import Bools
+from openloop.compare.change import METRICS, ComparedMetric
 from openloop.importers import registry
 from openloop.importers.foreign import NO_SCHEDULE, Call, make_run
 from openloop.quality.case import Case, Grade
@@ -20,9 +22,11 @@ from openloop.quality.gates import QUALITY_GATES
 from openloop.quality.gating import read_gating
 from openloop.records import Run
 from openloop.report import run as run_report
+from openloop.report.compare import as_markdown
 from openloop.report.html import page
 from openloop.report.page import Section
 from openloop.report.read import read_report
+from openloop.score.scope import Scope
 from openloop.sim import queues
 from openloop.slo.gates import GATES, AnswerColumns, GateForm, _Within
 from openloop.terms import COUNT, RATE, SECONDS, Term, param
@@ -107,6 +111,16 @@ def test_a_quality_gate(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(QUALITY_GATES, "polite", Polite)
     (gate,) = read_gating("polite").all
     assert [gate.check(Case(text)).passed for text in ("please wait", "wait")] == [True, False]
+
+
+def test_a_metric_to_compare(monkeypatch: pytest.MonkeyPatch) -> None:
+    def of(scope: Scope, kept: Bools, seconds: float) -> float:
+        return float(scope.deliveries.tokens[kept].sum()) / seconds
+
+    monkeypatch.setitem(METRICS, "all_tokens", ComparedMetric("tokens of all", 1, of))
+    found = ol.compare(steady_run(), steady_run(), "ttft<=500ms")
+    assert found.changes["all_tokens"].change == pytest.approx(0.0)
+    assert "tokens of all" in as_markdown(found)
 
 
 def looks_like(head: str) -> bool:

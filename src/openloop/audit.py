@@ -176,7 +176,7 @@ def _of_file(path: Path) -> Audit:
     names = (*FACTS, *MORE)
     for key in raw:
         if key not in names:
-            raise SpecError(f"{path}: unknown fact {key!r}{suggest(str(key), names)}")
+            raise SpecError(f"{path}: unknown fact {key!r}{suggest(str(key), names, both=True)}")
     known = {name: None if raw.get(name) in (None, "", False) else str(raw[name]) for name in names}
     return _audit(str(path), "file", 0, (), known)
 

@@ -1,8 +1,9 @@
 """What servers say: the events and answers of those that speak as OpenAI's does, and what becomes of a reply."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import accumulate
+from itertools import accumulate, takewhile
 from typing import Annotated, Any
 
 import msgspec
@@ -14,6 +15,11 @@ MOST_TOKENS = 1_000_000  # in one event
 BOM = b"\xef\xbb\xbf"
 STARTS = (b"data:", b"event:", b":")  # of a stream, whatever it is said to be
 NO_SENSE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+LONGEST = 300  # characters that are kept of what a server says is wrong
+HEARD = 8192  # and that are looked at before
+SECRET = 8  # letters that a key has at least
+PART = 12  # letters of its beginning that give it away
+PUBLIC = ("accept", "accept-encoding", "accept-language", "content-type", "user-agent")
 
 
 def split_events(body: bytes) -> tuple[list[int], list[bytes]]:
@@ -193,7 +199,7 @@ def fail(found: Outcome, error: str, status: str = "error") -> None:
 
 
 def message(body: bytes) -> str:
-    """What a server says is wrong, from wherever it puts it."""
+    """What a server says is wrong, from wherever it puts it: it may repeat secrets."""
     try:
         said = msgspec.json.decode(body)
     except NO_SENSE:
@@ -201,9 +207,20 @@ def message(body: bytes) -> str:
     for key in ("response", "error", "message", "detail"):
         if isinstance(said, dict) and key in said:
             said = said[key]
-    return said[:300] if isinstance(said, str) else short(msgspec.json.encode(said))
+    return said[:HEARD] if isinstance(said, str) else short(msgspec.json.encode(said))
 
 
 def short(data: bytes) -> str:
-    text = " ".join(data[:200].decode("utf-8", "replace").split())
+    text = " ".join(data[:HEARD].decode("utf-8", "replace").split())
     return text or "(nothing)"
+
+
+def without_secrets(text: str, headers: Mapping[str, str]) -> str:
+    """As much as is kept of what a server says, without what it repeats of our headers, be it only a beginning."""
+    values = {value for name, value in headers.items() if name.lower() not in PUBLIC}
+    words = {word for value in values for word in (" ".join(value.split()), *value.split()) if len(word) >= SECRET}
+    for secret in sorted(words, key=len, reverse=True):
+        while (at := text.find(secret[:PART])) >= 0:
+            same = takewhile(lambda pair: pair[0] == pair[1], zip(text[at:], secret, strict=False))
+            text = f"{text[:at]}...{text[at + len(list(same)) :]}"
+    return text[:LONGEST]

@@ -2,6 +2,7 @@
 
 import json
 import re
+from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -220,6 +221,20 @@ def test_vllm_waiting_in_the_client_counts_from_schedule_and_not_from_send(tmp_p
     assert late.attainment == 0
     assert late.attainment_from_sent == 1
     assert "the client was late" in " ".join(late.reasons)
+
+
+@pytest.mark.parametrize(
+    ("date", "started"),
+    [("20261115-121432", datetime(2026, 11, 15, 12, 14, 32).astimezone().timestamp()), ("today", None)],
+)
+def test_vllm_tells_when_it_was_over(date: str, started: float | None, tmp_path: Path) -> None:
+    found = told("vllm.json")
+    (tmp_path / "file.json").write_text(json.dumps(found | {"date": date}))
+    at = open_any(tmp_path / "file.json").manifest.started_at
+    if started is None:
+        assert at is None
+    else:
+        assert datetime.fromisoformat(at or "").timestamp() == pytest.approx(started - found["duration"], abs=0.001)
 
 
 def test_vllm_of_old_has_no_queue_times_and_says_so(tmp_path: Path) -> None:

@@ -246,6 +246,14 @@ def test_a_disk_that_takes_nothing_is_a_note(tmp_path: Path) -> None:
     assert "later server figures are missing" in note
 
 
+def test_a_key_that_the_page_repeats_is_not_in_the_note(tmp_path: Path) -> None:
+    key = "sk-VERYSECRET-0123456789"
+    with server(lambda _: f"what is {key}\r\n\r\n".encode()) as url:
+        source = MetricsPage("a", find_place(url), {"Authorization": f"Bearer {key}"})
+        _, notes, _ = scrape(tmp_path, [source])
+    assert "can be read (what is ...\r\n)" in notes[0]
+
+
 class FakeNvml:
     """Two GPUs, of which the second does not tell its power."""
 

@@ -26,7 +26,8 @@ from openloop.load.targets import (
     Responses,
     check_template,
 )
-from openloop.load.wire import WireError, joined
+from openloop.load.wire import Framing, WireError, joined
+from openloop.load.worker import BROKEN
 from openloop.plugins import find_function
 from openloop.records.validate import check_batch
 from openloop.workload import Ask
@@ -562,7 +563,43 @@ def test_a_request_says_what_is_asked() -> None:
     }
 
 
-def test_a_key_that_a_server_repeats_is_not_written_down() -> None:
-    target = Chat("host", headers={"Authorization": "Bearer sk-verysecret", "X-N": "1"})
-    found = target.read(*joined([b"HTTP/1.1 401 No\r\n\r\n", b"key sk-verysecret is not among 1"], [1, 2]))
-    assert found.error == "status 401: key ... is not among 1"
+KEY = "sk-verysecret-0123456789"
+
+
+@pytest.mark.parametrize(
+    ("body", "error"),
+    [
+        (f"key {KEY} is not among 1", "key ... is not among 1"),
+        *((f"{'p' * before} Bearer {KEY}", f"{'p' * before} ...") for before in (150, 180, 190, 199)),
+        (f"{'p' * 280} Bearer {KEY}", f"{'p' * 280} ..."),
+        (f"Bearer {KEY * 20}", "..." + "..." * 19),
+        (f"it was {KEY[:12]}", "it was ..."),
+        (f"it was {KEY[:15]}*** and no other", "it was ...*** and no other"),
+        (json.dumps({"error": {"message": f"{'p' * 280} {KEY}"}}), f"{'p' * 280} ..."),
+        (json.dumps({"detail": [{"input": KEY}]}), '[{"input":"..."}]'),
+        ("tenant one and its partner", "tenant ..."),
+        ("application/json is no text", "application/json is no text"),
+    ],
+)
+def test_a_key_that_a_server_repeats_is_not_written_down(body: str, error: str) -> None:
+    headers = {
+        "Authorization": f"Bearer {KEY}",
+        "X-N": "1",
+        "X-Who": "one and its partner",
+        "Accept": "application/json",
+    }
+    found = Chat("host", headers=headers).read(*joined([b"HTTP/1.1 401 No\r\n\r\n", body.encode()], [1, 2]))
+    assert found.error == f"status 401: {error}"[:300]
+
+
+def test_nor_in_a_stream_nor_where_it_is_no_answer_at_all() -> None:
+    target = Chat("host", headers={"Authorization": f"Bearer {KEY}"})
+    event = json.dumps({"error": {"message": f"{'p' * 280} {KEY}"}}).encode()
+    found = target.read(
+        *joined([b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n", b"data: %b\n\n" % event], [1, 2])
+    )
+    assert found.error == f"an error in the stream: {'p' * 280} ..."[:300]
+    with pytest.raises(WireError) as caught:
+        Framing().feed(f"{'p' * 40} {KEY}\r\n\r\n".encode())
+    lost = (0, BROKEN, str(caught.value), 0, 0, 0, b"", b"", 0, False)
+    assert KEY[:6] not in (read_finished(lost, target, 1.0).error or "")

@@ -10,10 +10,12 @@ from typing import Any
 
 import aiohttp
 import pytest
+from aiohttp import web
 
 from openloop.errors import SpecError
 from openloop.proxy import Proxy, door, read_proxy
-from tests.proxy.fakes import DONE, World, closed, last, three_tokens, token, until, world
+from openloop.records import Run
+from tests.proxy.fakes import DONE, Fake, World, closed, last, three_tokens, token, until, world
 
 WHOLE = token("one") + token("two") + token("three") + last(3) + DONE
 
@@ -40,6 +42,8 @@ BAD: dict[str, tuple[list[bytes], bytes]] = {
     "a body that is too large": ([HEAD + b"Transfer-Encoding: chunked\r\n\r\n2000\r\n" + b"x" * 8192], b"413"),
     "a header that is too large": ([HEAD + b"X-Long: " + b"x" * 5000 + b"\r\n\r\n"], b"400"),
     "too many headers": ([HEAD + b"".join(b"X-%d: 1\r\n" % n for n in range(500)) + b"\r\n"], b"400"),
+    "a header with a control character": ([HEAD + b"X-Prompt: my secret\x00prompt\r\n\r\n"], b"400"),
+    "a length that is none": ([HEAD + b"Content-Length: abc\r\n\r\n"], b"400"),
     "no HTTP": ([b"\x16\x03\x01 hello\r\n\r\n"], b"400"),
     "no JSON": ([HEAD + b"Connection: close\r\nContent-Length: 3\r\n\r\n{{{"], b"400"),
     "a foreign name": ([HEAD.replace(b"localhost", b"evil.example") + b"Content-Length: 2\r\n\r\n{}"], b"403"),
@@ -48,7 +52,9 @@ BAD: dict[str, tuple[list[bytes], bytes]] = {
 }
 
 
-def test_bad_requests_get_a_status_while_other_traffic_goes_on(tmp_path: Path) -> None:
+def test_bad_requests_get_a_status_and_are_counted_while_other_traffic_goes_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async def main() -> None:
         limits = {"largest_body": 4096, "largest_header": 2048, "slowest": "300ms"}
         async with world(tmp_path, three_tokens, **limits) as w:
@@ -61,8 +67,29 @@ def test_bad_requests_get_a_status_while_other_traffic_goes_on(tmp_path: Path) -
             assert await good == (200, WHOLE)
             assert await w.ask() == (200, WHOLE)
             assert len(w.fakes[0].asked) == 2
+            assert sum(w.proxy.meters.refused.values()) == len(BAD)
 
     asyncio.run(main())
+    assert caplog.text == ""
+
+
+def test_what_fails_in_the_proxy_is_a_line_without_the_words_of_a_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: Any) -> None:
+        raise ValueError("Bearer sk-verysecret")
+
+    monkeypatch.setattr(Proxy, "_take", fail)
+
+    async def main() -> None:
+        async with world(tmp_path, three_tokens) as w:
+            status, body = await w.ask()
+            assert (status, b"the proxy failed" in body) == (500, True)
+
+    asyncio.run(main())
+    (record,) = caplog.records
+    assert record.getMessage().startswith("a request failed in the proxy: ValueError in test_door.py, line ")
+    assert "sk-verysecret" not in caplog.text
 
 
 def asked(number: int, body: bytes = b'{"stream":true,"messages":[]}', more: bytes = b"") -> bytes:
@@ -158,6 +185,19 @@ def test_a_token_is_asked_for_and_stays_here_and_keys_go_to_replicas(
     kept = b"".join(path.read_bytes() for path in (tmp_path / "run").iterdir())
     assert b"sesame" not in kept
     assert b"upstream-key" not in kept
+
+
+def test_a_key_that_a_replica_repeats_is_not_kept_with_its_words(tmp_path: Path) -> None:
+    async def repeats(fake: Fake, request: web.BaseRequest) -> web.StreamResponse:
+        return web.Response(status=401, text=f"{'p' * 190} {request.headers['Authorization']}")
+
+    async def main() -> Run:
+        async with world(tmp_path, repeats, error_texts=True) as w:
+            assert (await w.ask(Authorization="Bearer sk-verysecret-0123456789"))[0] == 401
+            return await w.run()
+
+    (row,) = [row for batch in asyncio.run(main()).batches() for row in batch.to_pylist()]
+    assert row["error"] == f"status 401: {'p' * 190} ..."
 
 
 STREAM = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"

@@ -4,7 +4,6 @@ import asyncio
 import gc
 import resource
 import threading
-import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from openloop.errors import SpecError
 from openloop.proxy import line
 from openloop.proxy.attempt import Attempt
 from openloop.proxy.hearing import Hearing
-from openloop.proxy.ledger import Flight, _append
+from openloop.proxy.ledger import Flight, Ledger, _append
 from openloop.records import Run
 from openloop.routing import replay
 from openloop.score import score
@@ -410,26 +409,6 @@ def test_who_was_left_out_is_tried_again_where_nobody_asks_whether_it_is_well(
     asyncio.run(main())
 
 
-def test_rows_that_are_being_written_when_it_stops_are_not_lost(tmp_path: Path) -> None:
-    async def main() -> Run:
-        async with world(tmp_path, three_tokens) as w:
-            w.fakes[0].go.set()
-            assert w.proxy.ledger.writer is not None
-            append, begun = w.proxy.ledger.writer.append, threading.Event()
-
-            def slowly(batch: Any) -> None:
-                begun.set()
-                time.sleep(0.3)
-                append(batch)
-
-            w.proxy.ledger.writer.append = slowly  # type: ignore[method-assign]
-            await w.ask()
-            await until(begun.is_set)
-            return await w.run()
-
-    assert len(rows(asyncio.run(main()))) == 1
-
-
 def test_a_policy_of_ones_own_that_fails_is_a_row_that_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: Any, **__: Any) -> None:
         raise ArithmeticError("boom")
@@ -533,3 +512,25 @@ def test_what_is_in_flight_is_served_to_its_end_and_the_rest_is_cut_off(tmp_path
 
     found = [(row["status"], row["error"]) for row in rows(asyncio.run(main()))]
     assert found == [("shed", "the proxy is draining"), ("ok", None), ("error", "the proxy was stopped")]
+
+
+def test_rows_that_are_being_written_when_it_stops_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, begun, go = Ledger._store, threading.Event(), threading.Event()
+
+    def store_late(self: Ledger, ended: Any, decisions: Any) -> Any:
+        if ended:
+            begun.set()
+            go.wait(20)
+        return store(self, ended, decisions)
+
+    monkeypatch.setattr(Ledger, "_store", store_late)
+
+    async def main() -> Run:
+        async with world(tmp_path, three_tokens) as w:
+            w.fakes[0].go.set()
+            assert (await w.ask())[0] == 200
+            await until(begun.is_set)
+            asyncio.get_running_loop().call_later(0.3, go.set)
+            return await w.run()
+
+    assert len(rows(asyncio.run(main()))) == 1

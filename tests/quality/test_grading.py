@@ -272,6 +272,13 @@ def test_a_judge_that_is_late_or_away_is_left_open(tmp_path: Path) -> None:
     assert "refused" in next(iter(found.open))
 
 
+def test_a_key_that_cannot_be_sent_is_not_in_the_grades(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-verysecret\nsk-another1")
+    folder = run_with(tmp_path / "run", ["fine"])
+    found = grade_run(folder, ["judge:url=http://127.0.0.1:9,model=m"], jobs=1)
+    assert [why[:70] for why in found.open] == ["the judge cannot be asked: Invalid header value b'Bearer ...\\n...'"]
+
+
 def test_what_has_failed_is_not_shown_to_a_judge(tmp_path: Path) -> None:
     folder = run_with(tmp_path / "run", ["no json"])
     found = grade_run(folder, ["judge:url=http://127.0.0.1:9,model=m", "json"], jobs=1)

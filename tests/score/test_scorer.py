@@ -416,6 +416,20 @@ def test_a_repair_replaces_the_answer_that_was_refused() -> None:
     assert score(run_of(rows), "quality, ttft<=1s").accepted == 1
 
 
+@pytest.mark.parametrize(("last", "ttft_s"), [({"quality": False}, 0.9), ({"status": "error"}, 0.5)])
+def test_a_repair_is_what_the_user_has_in_the_end_also_if_it_is_bad_but_not_if_it_never_came(
+    last: dict[str, Any], ttft_s: float
+) -> None:
+    rows = [
+        row(0, tokens=[0.1], quality=False),
+        row(0, tokens=[0.5], sent=0.2, attempt=1, kind="repair", quality=False),
+        row(0, tokens=[0.9], sent=0.6, attempt=2, kind="repair", **last),
+    ]
+    found = score(run_of(rows), "quality").ttft_s
+    assert found is not None
+    assert found.mean == pytest.approx(ttft_s)
+
+
 def test_prices_apply_where_attempts_have_no_cost_of_their_own() -> None:
     prices = {
         "per_hour": 3600.0,

@@ -393,3 +393,11 @@ def test_a_demand_in_one_part_is_the_demand() -> None:
     lengths = [dict(zip(p.pieces.identity.tolist(), p.pieces.tokens.tolist(), strict=True)) for p in several]
     for each in lengths[1:]:
         assert {k: v for k, v in each.items() if k >= 0} == {k: v for k, v in lengths[0].items() if k >= 0}
+
+
+def test_texts_stand_for_what_they_name() -> None:
+    what = {"step": STEP, "memory_tokens": 20_000}
+    texts = simulate_fleet(what, "synthetic:prompt=50,output=9", "poisson:rate=8", 5.0)
+    same = simulate_fleet(fleet(), Workload.of(read_source("synthetic:prompt=50,output=9")), Poisson(8.0), 5.0)
+    assert texts.head(99) == same.head(99)
+    assert texts.manifest == same.manifest

@@ -61,6 +61,21 @@ def test_every_failure_is_repaired_as_often_as_allowed() -> None:
     assert found.accepted == 0
 
 
+def test_attempts_are_numbered_without_gaps_whatever_a_client_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    chats = "sessions:turns=uniform(1,3),think=500ms,prompt=60,output=uniform(5,30)"
+    parts = list(Workload.of(read_source(chats)).parts(Poisson(10.0), 120.0, 3, users=100))
+    monkeypatch.setattr("openloop.workload.mix.Workload.parts", lambda *_: iter(parts))
+    assert len(parts) > 8
+    client = {"retry": "retry:most=3,base=10ms,on=timeout", "hedge": "hedge:after=15ms", "timeout": "250ms"}
+    rows = rows_of(run_of(HALF, 2, chats, rate=10.0, seconds=120.0, client=client))
+    kinds = Counter(row["kind"] for row in rows)
+    assert min(kinds[each] for each in ("retry", "hedge", "repair")) > 20, kinds
+    numbers: dict[int, list[int]] = {}
+    for row in rows:
+        numbers.setdefault(row["request_id"], []).append(row["attempt"])
+    assert all(found == list(range(len(found))) for found in numbers.values())
+
+
 def test_amplification_waste_and_money_follow_the_chance_to_fail() -> None:
     """With chance p and one repair: 1 + p attempts, p * n tokens wasted, 1 - p * p accepted."""
     once, few = score(run_of(HALF, 1, seconds=600.0), "quality"), score(run_of(SELDOM, 1, seconds=600.0), "quality")

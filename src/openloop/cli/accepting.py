@@ -112,7 +112,8 @@ def audit(what: Path, slo: str | None, strict: bool, as_json: bool) -> None:
     """What is missing before a number of WHAT is evidence, and which claims these data could support.
 
     WHAT is a run, a frontier or another folder of runs, the result file of another tool, or a YAML or JSON file that
-    states what is known of somebody's benchmark, under the keys of a manifest.
+    states what is known of somebody's benchmark, one fact to a key: slo, lengths, hardware, engine, tail, sweep and the
+    others of docs/cost.md.
 
     \b
     Examples:

@@ -2,11 +2,22 @@
 
 import math
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from openloop.errors import RunError
-from openloop.importers.foreign import CHUNKS, NO_SCHEDULE, NOT_TOLD, Call, JsonLines, event_times, make_run, rows_of
+from openloop.importers.foreign import (
+    CHUNKS,
+    NO_SCHEDULE,
+    NOT_TOLD,
+    Call,
+    JsonLines,
+    event_times,
+    make_run,
+    rows_of,
+    wall_clock,
+)
 from openloop.records import Run
 from openloop.units import to_ns
 
@@ -46,12 +57,22 @@ def _run(found: dict[str, Any]) -> Run:
         notes=notes,
         seconds=found["duration"],
         model=found.get("model_id"),
+        started_at=_started_at(found),
         arrivals=f"closed: {found['max_concurrency']} at a time"
         if closed
         else _arrivals(found, rate)
         if timed
         else NOT_TOLD,
     )
+
+
+def _started_at(found: dict[str, Any]) -> str | None:
+    """Its date is when the run was over, in whole seconds of local time: of this machine, for want of another."""
+    try:
+        over = datetime.strptime(found.get("date", ""), "%Y%m%d-%H%M%S").timestamp()
+        return wall_clock(to_ns(over - found["duration"]))
+    except (TypeError, ValueError, OverflowError, OSError):
+        return None
 
 
 _EMPTY, _ENDLESS = "no token came", "when it was over is not in the file"

@@ -11,6 +11,7 @@ from openloop.load.address import Place, tls_context
 from openloop.load.reply import Reply
 from openloop.load.targets import JsonTarget
 from openloop.load.wire import Framing, WireError, joined
+from openloop.said import without_secrets
 from openloop.workload import Ask, Scale, Words
 
 PATIENCE_S = 5.0
@@ -43,7 +44,8 @@ def only_model(place: Place, headers: dict[str, str]) -> str:
         reply = exchange(place, "\r\n".join([*lines, "", ""]).encode("latin-1"))
         names = [str(each["id"]) for each in msgspec.json.decode(reply.body)["data"]]
     except (OSError, WireError, msgspec.MsgspecError, KeyError, TypeError) as error:
-        raise SpecError(f"{place.host} does not say which models it has ({error}); name one with --model") from None
+        why = without_secrets(str(error), headers)
+        raise SpecError(f"{place.host} does not say which models it has ({why}); name one with --model") from None
     if len(names) != 1:
         raise SpecError(f"{place.host} has {len(names)} models ({', '.join(names[:5])}); choose one with --model")
     return names[0]
@@ -58,7 +60,7 @@ def measure_scale(place: Place, target: JsonTarget, words: Words) -> Scale | str
             try:
                 found = target.decode(exchange(place, target.encode(ask, size)))
             except (OSError, ssl.SSLError, WireError) as error:
-                return f"it cannot be asked ({error})"
+                return f"it cannot be asked ({without_secrets(str(error), target.headers)})"
             if found.status != "shed" or last:
                 break
             time.sleep(RETRY_S)

@@ -13,6 +13,7 @@ from openloop.load.targets import Outcome, Target
 from openloop.load.wire import MARK, Marks, WireError
 from openloop.load.worker import BROKEN, CANCELLED, CENSORED, TIMEOUT, UNSENT, Finished
 from openloop.records import make_batch, make_lists
+from openloop.said import without_secrets
 from openloop.workload import Ask
 
 OWN = ("attempt", "kind", "sent_ns", "ended_ns", "connect_ns")
@@ -68,7 +69,7 @@ def read_finished(finished: Finished, target: Target, timeout_s: float) -> Outco
         found.status, found.error = "cancelled", "a copy of it was answered first"
     elif fate == BROKEN:
         what = "the stream was cut" if found.event_ns else "there was no answer"
-        found.status, found.error = "error", f"{what}: {why}"
+        found.status, found.error = "error", without_secrets(f"{what}: {why}", target.headers)
     elif fate == TIMEOUT:
         what = f"after {len(found.event_ns)} events" if found.event_ns else "without a token"
         found.status, found.error = "timeout", f"gave up after {timeout_s:g} s, {what}"
@@ -79,9 +80,10 @@ def _read(raw: bytes, marks: Marks, target: Target) -> Outcome:
     try:
         return target.read(raw, marks)
     except WireError as error:
-        return Outcome("error", error=str(error))
+        return Outcome("error", error=without_secrets(str(error), target.headers))
     except Exception as error:  # whatever a server sends costs its own request and no other
-        return Outcome("error", error=f"the reply cannot be read: {type(error).__name__}: {error}"[:300])
+        why = f"the reply cannot be read: {type(error).__name__}: {error}"
+        return Outcome("error", error=without_secrets(why, target.headers))
 
 
 def batch_of(rows: list[Row]) -> pa.RecordBatch:

@@ -11,6 +11,7 @@ from openloop.load.exchange import exchange
 from openloop.load.plan import Load
 from openloop.load.targets import HttpTarget, Target
 from openloop.load.wire import WireError
+from openloop.said import without_secrets
 from openloop.workload import Ask, Demand, Prompts, Warming, Words, priming
 
 AT_ONCE = 4
@@ -62,7 +63,7 @@ def prime(load: Load, demand: Demand, salter: Salter, words: Words, stop: Callab
         try:
             found = target.decode(exchange(place, target.encode(ask, number), load.timeout_s))
         except (OSError, WireError) as error:
-            return str(error) or type(error).__name__
+            return without_secrets(str(error), target.headers) or type(error).__name__
         return None if found.status == "ok" else found.error or found.status
 
     jobs = list(itertools.product(salter.primes(demand, words), load.sites))

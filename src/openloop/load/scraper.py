@@ -19,6 +19,7 @@ from openloop.errors import StorageError
 from openloop.load.address import Place, connection_to
 from openloop.load.prometheus import read_figures
 from openloop.records import SERVER, SideWriter
+from openloop.said import without_secrets
 
 Figures = list[tuple[str, str, float]]  # replica, name, value
 
@@ -37,8 +38,8 @@ class MetricsPage:
         self.replica = replica
         self.path = f"{place.base.removesuffix('/metrics')}/metrics"
         self.where = f"{'https' if place.address.name else 'http'}://{place.host}{self.path.removesuffix('/metrics')}"
-        self._headers = {"Host": place.host, "Accept": "text/plain", **(headers or {})}
-        self._timeout_s = timeout_s
+        self.headers = headers or {}
+        self._host, self._timeout_s = place.host, timeout_s
         self._connection = connection_to(place, timeout_s)
 
     def read(self) -> Figures:
@@ -57,7 +58,7 @@ class MetricsPage:
 
     def _fetch(self) -> str:
         until, body = time.monotonic() + self._timeout_s, b""
-        self._connection.request("GET", self.path, headers=self._headers)
+        self._connection.request("GET", self.path, headers={"Host": self._host, "Accept": "text/plain", **self.headers})
         with self._connection.getresponse() as response:
             if response.status != 200:
                 raise ValueError(f"status {response.status}")
@@ -82,6 +83,7 @@ class Gpus:
     """The GPUs of this host, through NVML."""
 
     where = "NVML"
+    headers: Mapping[str, str] = {}
 
     def __init__(self, nvml: Any) -> None:
         nvml.nvmlInit()
@@ -197,7 +199,7 @@ class Scraper:
         except Exception as error:  # whatever a server does to us, the run goes on
             tally.failed += 1
             why = error.strerror if isinstance(error, OSError) else None
-            tally.why = (why or str(error) or type(error).__name__).lower()
+            tally.why = without_secrets(why or str(error) or type(error).__name__, source.headers).lower()
             return False
         tally.read += 1
         before = self._hits[-1] if self._hits else {}

@@ -160,7 +160,7 @@ def read_head(head: bytes) -> tuple[int, dict[str, str]]:
     first, *lines = head.decode("latin-1").split("\r\n")
     match = re.match(r"HTTP/1\.[01] (\d{3})", first)
     if match is None:
-        raise WireError(f"the server does not speak HTTP: it said {first[:60]!r}")
+        raise WireError(f"the server does not speak HTTP: it said {first[:600]!r}")
     headers: dict[str, str] = {}
     for line in lines:
         name, _, value = line.partition(":")

@@ -12,7 +12,7 @@ from openloop.proxy.fleet import Fleet, Replica
 from openloop.proxy.hearing import Hearing
 from openloop.proxy.line import BROKEN, Hear, Line, Lines
 from openloop.routing import Routed
-from openloop.said import SHED, Outcome, fail, message
+from openloop.said import SHED, Outcome, fail, message, without_secrets
 
 MOST_HELD = 256 << 10  # bytes before the first token
 STALE_NS = 25_000_000  # after sending: a connection that had been closed before shows it by then
@@ -93,7 +93,7 @@ class Attempt:
                 await line.wait_for_head()
                 self.outcome.http_status = line.status
                 if not 200 <= line.status < 300:
-                    await self._read_refusal(line, post.error_texts)
+                    await self._read_refusal(line, post.error_texts, replica.signed(post.headers))
                     return
                 kind = line.headers.get("Content-Type", "").lower()
                 self._hearing = Hearing("event-stream" in kind, self.outcome)
@@ -148,11 +148,11 @@ class Attempt:
             self._end(now)
         return data
 
-    async def _read_refusal(self, line: Line, error_texts: bool) -> None:
+    async def _read_refusal(self, line: Line, error_texts: bool, sent: Mapping[str, str]) -> None:
         body = b""
         while len(body) < LARGEST_REFUSAL and (more := await line.read()):
             body += more
-        told = f": {message(body)}" if error_texts else ""
+        told = f": {without_secrets(message(body), sent)}" if error_texts else ""
         fail(self.outcome, f"status {line.status}{told}", "shed" if line.status in SHED else "error")
         self._held, self.whole = [body], line.over and line.error is None
         self._end(time.monotonic_ns())

@@ -7,6 +7,7 @@ import os
 import socket
 from collections.abc import Callable
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, Protocol
 
 import msgspec
@@ -20,6 +21,7 @@ from openloop.units import parse_seconds
 BACKLOG = 4096
 IDLE_S = 75.0  # a connection that asks nothing
 LINGER_S = 1.0  # what a client goes on sending after it was refused is read for so long
+BAD = "bad request"
 TOO_SLOW = "the request did not come in time"
 LATE = (
     f"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: {len(TOO_SLOW)}\r\n\r\n{TOO_SLOW}".encode()
@@ -28,9 +30,10 @@ LATE = (
 
 class Keeper(Protocol):
     """Who is behind the door. `begin` does what needs no waiting, before there is a task for a request; `handle` gets
-    what it gave, or `drop` where the client has gone meanwhile."""
+    what it gave, or `drop` where the client has gone meanwhile. `refuse` counts whom the door has sent away."""
 
     def begin(self, request: web.BaseRequest) -> Any: ...
+    def refuse(self, why: str) -> None: ...
     def drop(self, errand: Any) -> None: ...
     async def handle(self, request: web.BaseRequest, errand: Any) -> web.StreamResponse: ...
 
@@ -103,8 +106,34 @@ class _Visitor(web.RequestHandler):
     def _give_up(self) -> None:
         self.late = None
         if self.transport is not None and not self.asking:
+            self.hall.keeper.refuse("too slow")
             self.transport.write(LATE)
             self.transport.close()
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,  # noqa: ARG002
+    ) -> web.StreamResponse:
+        if status >= 500:
+            self.log_exception(exc_info=exc)
+        else:
+            self.hall.keeper.refuse(BAD)
+        if request.writer.output_size > 0:
+            raise ConnectionResetError
+        response = said(status, "the proxy failed" if status >= 500 else "the request is no HTTP that makes sense")
+        response.force_close()
+        return response
+
+    def log_exception(self, *_: Any, exc_info: BaseException | None = None) -> None:
+        """A line without the error's own words, which may be of a header or a prompt."""
+        at = exc_info.__traceback__ if exc_info else None
+        while at is not None and at.tb_next is not None:
+            at = at.tb_next
+        where = f" in {Path(at.tb_frame.f_code.co_filename).name}, line {at.tb_lineno}" if at else ""
+        self.logger.error("a request failed in the proxy: %s%s", type(exc_info).__name__, where)
 
 
 class _Hall(web.Server):

@@ -115,7 +115,7 @@ class Ledger:
     async def run(self) -> None:
         while True:
             await asyncio.sleep(EVERY_S)
-            await asyncio.shield(self.flush())  # who stops in the middle of it waits for its end
+            await asyncio.shield(self.flush())  # whoever ends this waits for what is being written
 
     async def flush(self) -> None:
         async with self._busy:

@@ -20,7 +20,7 @@ from openloop.errors import OpenloopError
 from openloop.proxy.attempt import Attempt, Post
 from openloop.proxy.caches import Caches
 from openloop.proxy.config import ProxySpec, read_proxy
-from openloop.proxy.door import Door, Refusal, said
+from openloop.proxy.door import BAD, Door, Refusal, said
 from openloop.proxy.fleet import Fleet
 from openloop.proxy.hearing import PATHS, Ask, read_ask
 from openloop.proxy.ledger import Flight, Judge, Ledger
@@ -126,6 +126,9 @@ class Proxy:
             return error
         return errand
 
+    def refuse(self, why: str) -> None:
+        self.meters.refused[why] += 1
+
     def drop(self, errand: Errand | Exception | None) -> None:
         """Nobody will wait for it."""
         if isinstance(errand, Errand):
@@ -140,7 +143,7 @@ class Proxy:
         except ConnectionError:  # the client went away while it was written to: nobody is there to be told
             raise asyncio.CancelledError from None
         except Refusal as refusal:
-            self.meters.refused[refusal.why] += 1
+            self.refuse(refusal.why)
             response = said(refusal.status, str(refusal))
             response.force_close()
             return response
@@ -184,7 +187,7 @@ class Proxy:
     def _take(self, request: web.BaseRequest, body: bytes, arrived_ns: int) -> Errand:
         ask = read_ask(body)
         if ask is None:
-            raise Refusal(400, "bad request", "the request is no JSON that makes sense")
+            raise Refusal(400, BAD, "the request is no JSON that makes sense")
         names, headers = self.spec.headers, request.headers
         session = headers.get(names.session)
         flight = Flight(

@@ -12,6 +12,7 @@ from typing import Any
 
 from openloop.errors import SpecError
 from openloop.quality.case import Case, Grade, QualityGate
+from openloop.said import without_secrets
 from openloop.spec import one_line, read_text
 from openloop.terms import COUNT, NUMBER, SECONDS, SHARE, TEXT, param
 
@@ -71,7 +72,7 @@ class Judge(QualityGate):
             try:
                 said, spent = self._ask(question)
             except (OSError, http.client.HTTPException, ValueError, KeyError, IndexError, TypeError) as error:
-                why = f"the judge cannot be asked: {_reason(error)}"
+                why = f"the judge cannot be asked: {_reason(error, self.key)}"
                 continue
             cost += spent
             found = set(VERDICT.findall(said.upper()))
@@ -95,12 +96,12 @@ class Judge(QualityGate):
         return str(answer["choices"][0]["message"]["content"] or ""), spent / 1e6
 
 
-def _reason(error: Exception) -> str:
+def _reason(error: Exception, key: str) -> str:
     if isinstance(error, urllib.error.HTTPError):
         return f"status {error.code}"
     if isinstance(error, TimeoutError) or "timed out" in str(error):
         return "it timed out"
-    return one_line(error)[:200] or type(error).__name__
+    return without_secrets(one_line(error), {key: os.environ.get(key, "")}) or type(error).__name__
 
 
 def _base(url: str) -> str:

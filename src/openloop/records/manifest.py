@@ -80,6 +80,8 @@ class Prices(Strict, frozen=True):
 
 
 class Manifest(Strict, frozen=True):
+    """What is known of a run besides its rows (run.json); null: it is not known."""
+
     source: str  # which producer: load, sim, proxy, import, example, ...
     schema_version: Annotated[int, msgspec.Meta(ge=1)] = SCHEMA_VERSION
     openloop_version: str | None = None

@@ -148,7 +148,7 @@ TABLE: Final[Mapping[tuple[str, str, str], Mapping[str, Theirs]]] = {
     (
         "fluidity_index",
         "share of token deadlines met, with slack carried over",
-        "deadlines met / deadlines, mean over due",
+        "deadlines met / (met + missed: one, and one per whole pace of lateness), mean over due",
     ): {"etalon": Theirs("1 - deadline_miss_rate", "its first deadline is a predicted prefill time plus slack")},
     ("qoe", "quality of experience by Andes", "1 - (area lost to delays) / (area expected)"): {},
     ("cost_per_accepted", "money per accepted request", "cost of all attempts / accepted"): {

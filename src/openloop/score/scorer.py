@@ -92,6 +92,8 @@ class Disruption(TimeWindow):
 
 @dataclass(frozen=True)
 class Score(Summary):
+    """A run under an SLO, whether it can be believed (`valid`, `reasons`), and parts of it (`by`, `windows`)."""
+
     run: str | None
     slo: str
     valid: bool

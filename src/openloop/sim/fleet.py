@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from openloop import __version__
 from openloop.arrays import Floats, Ints
-from openloop.arrivals import Arrivals
+from openloop.arrivals import Arrivals, read_arrivals
 from openloop.records import (
     Manifest,
     Prices,
@@ -46,7 +46,7 @@ from openloop.sim.spec import (
 from openloop.sim.tables import CENSORED, OK, STATUSES
 from openloop.slo import Objectives
 from openloop.units import NS_PER_S, parse_seconds, to_ns
-from openloop.workload import Demand, Workload
+from openloop.workload import Demand, Workload, read_source
 
 __all__ = [
     "Calibrated",
@@ -65,9 +65,9 @@ KINDS = ("first", "retry", "hedge", "repair")
 
 
 def simulate_fleet(
-    fleet: FleetSpec,
-    workload: Workload,
-    arrivals: Arrivals | None,
+    fleet: FleetSpec | str | Path | dict[str, Any],
+    workload: Workload | str,
+    arrivals: Arrivals | str | None,
     seconds: float,
     seed: int = 0,
     objectives: Objectives | None = None,
@@ -79,8 +79,11 @@ def simulate_fleet(
     """Users of so many seconds, served by modelled replicas in virtual time; with `out`, straight into a run folder.
 
     It ends with the recording that the arrivals are or, without arrivals, the workload. `primes` are known to every
-    cache from the start.
+    cache from the start. A fleet may be a file or what stands in one, a workload and arrivals as flags have them.
     """
+    fleet = fleet if isinstance(fleet, FleetSpec) else read_fleet(fleet)
+    workload = Workload.of(read_source(workload)) if isinstance(workload, str) else workload
+    arrivals = read_arrivals(arrivals) if isinstance(arrivals, str) else arrivals
     seconds = min(seconds, workload.lasts_s(arrivals) or seconds)
     parts = _asked(fleet, workload.parts(arrivals, seconds, seed), seed)
     first = _Part(*next(parts), 0, 0, 0)
@@ -116,7 +119,7 @@ def simulate_fleet(
     writer = None if out is None else RunWriter(out, manifest)
     for part, served in _served(fleet, engine, first, parts, objectives, seconds, seconds + drain_s):
         latest = max(latest, float(np.nanmax(served.rows.ended, initial=seconds)))
-        batch = _make_rows(fleet, part, served, to_ns(seconds))
+        batch = _make_rows(fleet, part, served, to_ns(seconds), engine.requests.tries[part.row :])
         latest = max(latest, ints(batch, "ended_ns").max(initial=0) / NS_PER_S)
         if quality and part.repaired is None:
             batch = labelled(batch, quality, seed)
@@ -264,8 +267,9 @@ def _prices(fleet: FleetSpec, engine: SimEngine, seconds: float) -> Prices | Non
     return Prices(per_hour=float(np.dot(up, [each or 0.0 for each in prices])))
 
 
-def _make_rows(fleet: FleetSpec, part: _Part, served: ServedAttempts, end_ns: int) -> pa.RecordBatch:
-    """Records of what was due in the window; a repair is an attempt at what it repairs, and was due when that was."""
+def _make_rows(fleet: FleetSpec, part: _Part, served: ServedAttempts, end_ns: int, tries: Ints) -> pa.RecordBatch:
+    """Records of what was due in the window; a repair is an attempt at what it repairs, and was due when that was.
+    So many `tries` there were at each."""
     demand, repaired = part.demand, part.repaired
     if repaired is not None:
         place = served.rows.request - part.row
@@ -289,7 +293,7 @@ def _make_rows(fleet: FleetSpec, part: _Part, served: ServedAttempts, end_ns: in
     if repaired is not None:
         wave = repaired.wave[request]
         kind = np.where((wave > 0) & (kind == 0), KINDS.index("repair"), kind)
-        attempt = attempt + wave * _most_attempts(fleet)
+        attempt = attempt + repaired.earlier(tries)[request]
     columns: dict[str, Any] = {
         "request_id": (request if repaired is None else repaired.origin[request]) + part.request,
         "scheduled_ns": np.minimum(_ns(rows.due), end_ns - 1),
@@ -331,12 +335,6 @@ def _make_rows(fleet: FleetSpec, part: _Part, served: ServedAttempts, end_ns: in
     if demand.tenant is not None:
         columns["tenant"] = make_words(demand.tenant[request], demand.tenants)
     return make_batch(columns)
-
-
-def _most_attempts(fleet: FleetSpec) -> int:
-    """At one answer, before it is repaired."""
-    retry, hedge = (fleet.client.retries(), fleet.client.hedges()) if fleet.client else (None, None)
-    return (1 + (retry.most if retry else 0)) * (2 if hedge else 1)
 
 
 def _sums(values: Ints, counts: Ints) -> Ints:

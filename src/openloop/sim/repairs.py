@@ -33,6 +33,16 @@ class Repaired:
     def requests(self) -> int:
         return int(np.sum(self.wave == 0))
 
+    def earlier(self, tries: Ints) -> Ints:
+        """Attempts at what each repairs, of which there were so many before it was asked for."""
+        assert self.demand.after is not None
+        found = np.zeros(len(self.demand), np.int64)
+        for number in range(1, 1 + int(self.wave.max(initial=0))):
+            those = np.flatnonzero(self.wave == number)
+            repaired = self.demand.after[those]
+            found[those] = found[repaired] + tries[repaired]
+        return found
+
 
 def with_repairs(
     demand: Demand, model: QualityModel, repair: Repair, rng: np.random.Generator, part: int = 0

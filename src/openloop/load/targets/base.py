@@ -11,14 +11,13 @@ import msgspec
 
 from openloop.load.reply import Reply
 from openloop.load.wire import Marks, encode_head
-from openloop.said import NO_SENSE, SHED, STARTS, Outcome, fail, message, settle, short
+from openloop.said import NO_SENSE, SHED, STARTS, Outcome, fail, message, settle, short, without_secrets
 from openloop.workload import Ask
 
 T = TypeVar("T")
 
 OWN_HEADERS = ("x-request-id", "content-length")
 OPEN, CLOSE = b"{}"
-SECRET = 8  # letters that a key has at least
 
 
 @dataclass(frozen=True)
@@ -83,15 +82,8 @@ class HttpTarget(Target):
             settle(found)
         else:
             fail(found, f"status {status}: {message(reply.body)}", "shed" if status in SHED else "error")
-        for secret in self._secrets if found.error else ():
-            found.error = (found.error or "").replace(secret, "...")
+        found.error = found.error and without_secrets(found.error, self.headers)
         return found
-
-    @cached_property
-    def _secrets(self) -> list[str]:
-        """What a server may repeat of our headers when it refuses, and nobody is to read."""
-        last = [value.split()[-1] for value in self.headers.values() if value.split()]
-        return [each for each in last if len(each) >= SECRET]
 
     @abstractmethod
     def read_reply(self, reply: Reply, found: Outcome) -> None:
