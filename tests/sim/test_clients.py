@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 import openloop as ol
 from openloop.arrivals import Poisson, read_arrivals
 from openloop.errors import SpecError
+from openloop.records import Stay
 from openloop.sim import tables
 from openloop.sim.batching import BATCHING
 from openloop.sim.fleet import read_fleet, simulate_fleet
@@ -232,10 +233,16 @@ def test_a_fleet_grows_with_what_waits_and_shrinks_again_and_is_paid_for_that_lo
     assert found.manifest.prices is not None
     assert 3.0 < found.manifest.prices.per_hour < 18.0
     there = found.manifest.prices.per_hour / 3.0
-    assert found.manifest.notes == (
-        f"{there:.2f} of {1 + kinds.count('scale-out')} replicas were there on average: "
-        "utilisation counts those that were not as idle",
-    )
+    assert sum(each.inside_ns((0, 300 * 10**9)) for each in found.manifest.stays) == pytest.approx(there * 300e9)
+    assert not found.manifest.notes
+
+
+def test_a_replica_is_busy_or_idle_only_while_it_is_there() -> None:
+    """Both are busy all the time: one that comes at half time, and one that then has its queue to serve."""
+    events = ["add:at=50s", "remove:at=50s,replica=0"]
+    found = steps_of(60.0, 100.0, replicas=1, max_sequences=4, events=events)
+    assert found.manifest.stays == (Stay("0", 0, 100 * 10**9), Stay("1", 50 * 10**9, 100 * 10**9))
+    assert ol.score(found, "ttft<=1s").utilisation == pytest.approx(1.0, abs=0.01)
 
 
 def test_refusing_early_keeps_those_who_are_let_in() -> None:

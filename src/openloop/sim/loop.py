@@ -53,6 +53,7 @@ from openloop.sim.tables import (
     HEDGE,
     IDLE,
     IN_FLIGHT,
+    LEFT,
     LIKELY_LATE,
     MOVED,
     MOVING,
@@ -485,21 +486,21 @@ def _crash(t: Any, m: Any, now: float) -> None:
     forget_all(t, m)
     if t.held is not None:
         forget(t.held, m.number)
-    _stop(m, now)
+    _stop(t, m, now)
 
 
-def _stop(m: Any, now: float) -> None:
+def _stop(t: Any, m: Any, now: float) -> None:
     """It serves nobody any more. What crashed comes back, so it stays reserved, and is paid for."""
-    m.paid += now - m.up_since if m.up and not m.crashed else 0.0
+    if t.log is not None and m.up and not m.crashed:
+        _note(t, LEFT, m.number, now, m.up_since)
     m.up = m.draining = 0
 
 
 def _note(t: Any, kind: int, number: int, now: float, value: float) -> None:
     w = t.world[0]
-    if w.events < len(t.log):
-        row = t.log[w.events]
-        row.kind, row.replica, row.time, row.value = kind, number, now, value
-        w.events += 1
+    row = t.log[w.events]
+    row.kind, row.replica, row.time, row.value = kind, number, now, value
+    w.events += 1
 
 
 def _happen(t: Any, number: int, now: float) -> None:
@@ -530,7 +531,7 @@ def _happen(t: Any, number: int, now: float) -> None:
     elif e.kind == DRAIN and m.up == 1:
         m.draining = max(m.draining, 2 if e.value > 0 else 1)
         if m.draining == 2 and m.phase == IDLE:
-            _stop(m, now)
+            _stop(t, m, now)
 
 
 def _look(t: Any, now: float) -> None:
@@ -568,7 +569,7 @@ def _look(t: Any, now: float) -> None:
         m.draining = 2
         _note(t, SCALE_IN, last, now, 0.0)
         if m.phase == IDLE:
-            _stop(m, now)
+            _stop(t, m, now)
     if w.live > 0 or w.waits > 0 or w.arrived < w.scheduled:
         push(t, now + c.every, LOOK, 0, 0)
 
@@ -652,6 +653,8 @@ def advance(t: Any, until: float) -> int:
             or 2 * w.taken + SPARE_ROWS > len(t.attempts)
         ):
             return FULL
+        if t.log is not None and w.events + SPARE_ROWS > len(t.log):
+            return FULL
         put_off = NEVER
         if t.later is not None:
             if w.waits + 3 * room > len(t.later):
@@ -690,7 +693,7 @@ def advance(t: Any, until: float) -> int:
                 m.refused = s.left
                 _finish(t, s, SHED, now)
             if m.draining == 2 and m.phase == IDLE:
-                _stop(m, now)
+                _stop(t, m, now)
         elif due == now:
             w.arrived += 1
             _send(t, w.arrived - 1, FIRST_TRY, now)
