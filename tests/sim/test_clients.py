@@ -396,11 +396,11 @@ def test_a_replica_that_was_sent_away_comes_back_cold_and_only_if_it_is_called()
     asked = Workload.of(read_source("synthetic:prompt=50,output=20,prefixes=1,prefix=2000,reuse=100%"))
     found = simulate_fleet(chosen, asked, read_arrivals("piecewise:30@0s,0.2@40s,30@100s,0.2@140s"), 200.0, 1)
     events = [(event.kind, event.at_ns / 1e9) for event in found.manifest.events if event.detail == "replica 1"]
-    assert [kind for kind, _ in events] == ["scale-in", "drain", "scale-out", "start", "scale-in"]
-    started = events[3][1]
+    assert [kind for kind, _ in events] == ["scale-in", "scale-out", "start", "scale-in"]
+    started = events[2][1]
     later = sorted((row["sent_ns"], row["cached_tokens"]) for row in found.head(100_000) if row["replica"] == "1")
     assert next(known for sent, known in later if sent >= started * 1e9) == 0
-    away = events[2][1] - events[0][1] + 200 - events[4][1]  # replica 0 was deployed anew, and reserved meanwhile
+    away = events[1][1] - events[0][1] + 200 - events[3][1]  # replica 0 was deployed anew, and reserved meanwhile
     assert found.manifest.prices is not None
     assert found.manifest.prices.per_hour == pytest.approx(2 - away / 200, abs=0.004)
 
@@ -415,6 +415,24 @@ def test_what_crashes_or_is_deployed_is_paid_for_all_the_time() -> None:
         assert ("scale-out" in [event.kind for event in found.manifest.events]) == ("scale" in case)
         assert found.manifest.prices is not None
         assert found.manifest.prices.per_hour == pytest.approx(2.0)
+
+
+def test_what_is_ordered_during_a_deployment_is_another_replica_and_nothing_starts_twice() -> None:
+    """Four of which one is down, then five; and where there can be no fifth, the one that is down is back once."""
+    for most, ordered in ((5, "replica 4"), (4, "replica 0")):
+        scale = {"on": "queue", "target": 0.1, "most": most, "every": "5s", "delay": "40s"}
+        events = ["deploy:at=4s,every=100s,grace=0s,restart=30s"]
+        found = steps_of(70.0, 60.0, replicas=4, max_sequences=4, scale=scale, events=events)
+        told = [(event.kind, event.detail) for event in found.manifest.events]
+        assert told[:3] == [("drain", "replica 0"), ("crash", "replica 0"), ("scale-out", ordered)]
+        assert told.count(("start", "replica 0")) == 1
+
+
+def test_one_that_is_removed_while_it_is_down_does_not_come_back() -> None:
+    events = ["crash:at=20s,replica=1,restart=20s", "remove:at=30s,replica=1"]
+    found = steps_of(4.0, 100.0, replicas=2, events=events)
+    assert [event.kind for event in found.manifest.events] == ["crash", "drain"]
+    assert found.manifest.stays == (Stay("0", 0, 100 * 10**9), Stay("1", 0, 30 * 10**9))
 
 
 def test_what_happens_after_the_window_is_not_paid_for() -> None:

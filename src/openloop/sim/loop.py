@@ -509,8 +509,11 @@ def _happen(t: Any, number: int, now: float) -> None:
     if now + e.every < e.until:
         push(t, now + e.every, HAPPEN, number, 0)
     m = t.replicas[e.replica]
-    if (e.kind == CRASH and m.up != 1) or (e.kind == START and m.up == 0 and m.crashed == 0 and e.value == 0):
-        return  # it had been taken away, and what is not there does not come back
+    gone = m.up != 1 and (m.crashed == 0 or e.value == 0)
+    if (e.kind == CRASH or e.kind == DRAIN) and gone:
+        return  # it had been taken away, or is being replaced
+    if e.kind == START and (m.up == 1 or (m.crashed == 0 and e.value == 0)):
+        return  # it is back already, or had been taken away before it was to be replaced
     _note(t, e.kind, e.replica, now, e.value)
     if e.kind == ROTATE:
         for r in range(len(t.replicas)):
@@ -522,13 +525,13 @@ def _happen(t: Any, number: int, now: float) -> None:
         m.crashed = m.draining != 2
         _crash(t, m, now)
     elif e.kind == START:
-        if m.up != 1:
-            m.up_since = now if m.up == 0 and not m.crashed else m.up_since
-            m.up, m.draining, m.crashed = 1, 0, 0
-            forget_all(t, m)
-            if t.held is not None:
-                forget(t.held, m.number)
-    elif e.kind == DRAIN and m.up == 1:
+        m.up_since = now if m.up == 0 and not m.crashed else m.up_since
+        m.up, m.draining, m.crashed = 1, 0, 0
+        forget_all(t, m)
+        if t.held is not None:
+            forget(t.held, m.number)
+    elif e.kind == DRAIN:
+        m.up, m.crashed = 1, 0  # one that is down will not come back
         m.draining = max(m.draining, 2 if e.value > 0 else 1)
         if m.draining == 2 and m.phase == IDLE:
             _stop(t, m, now)
@@ -548,8 +551,8 @@ def _look(t: Any, now: float) -> None:
             waiting += m.waiting
             requests += m.waiting + m.running + m.filling
         coming += m.up == 2
-        if m.up == 0 and down < 0:
-            down = r
+        if m.up == 0 and (down < 0 or (t.replicas[down].crashed and not m.crashed)):
+            down = r  # one that crashed comes back anyway
     more = False
     if c.signal == QUEUES:
         more = waiting > c.target * ready
