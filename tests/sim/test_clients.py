@@ -176,9 +176,47 @@ def test_a_stream_that_breaks_hands_out_nothing_that_was_still_to_be_delayed(mor
 
 
 def test_a_run_says_that_clients_do_not_know_of_what_is_added_afterwards() -> None:
-    plain, late = (run(2.0, 10.0, overhead="500ms", client=each) for each in (None, {"timeout": "1s"}))
-    assert not plain.manifest.notes
-    assert late.manifest.notes[0].startswith("overhead: added afterwards, so time-outs")
+    for client, noted in (({"patience": "1s"}, False), ({"timeout": "1s"}, True)):
+        notes = run(2.0, 10.0, delay="5ms", client=client).manifest.notes
+        assert [note.startswith("delay: added afterwards, so time-outs") for note in notes] == [True] * noted
+
+
+def test_a_client_has_an_answer_when_it_has_reached_it() -> None:
+    """Steps of 10 ms and 40 ms on the way: who waits for 130 ms gets nine tokens, and not thirteen."""
+    client = {"timeout": "130ms", "retry": "retry:most=1,on=timeout,base=10ms,jitter=0%"}
+    found = steps_of(1.0, 60.0, overhead="40ms", client=client)
+    found.validate()
+    assert not found.manifest.notes
+    rows = found.head(1000)
+    assert {row["requested_tokens"] <= 9 for row in rows if row["status"] == "ok"} == {True}
+    late = [row for row in rows if row["status"] == "timeout"]
+    assert {row["requested_tokens"] > 9 for row in late} == {True}
+    assert {row["ended_ns"] - row["sent_ns"] for row in late} == {130_000_000}
+    assert all(row["event_ns"][0] - row["sent_ns"] >= 50e6 for row in rows)
+    assert {row["output_tokens"] for row in late} <= {8, 9}
+
+
+@pytest.mark.parametrize("client", [{"patience": "45ms"}, {"hedge": "45ms"}, {"hedge": "55ms"}])
+def test_patience_and_copies_go_by_when_the_first_token_is_there(client: dict[str, str]) -> None:
+    """One that nobody waits before is made after 10 ms and there after 50 ms."""
+    rows = steps_of(0.2, 200.0, replicas=2, overhead="40ms", client=client).head(1000)
+    if "patience" in client:
+        assert {(row["status"], row["ended_ns"] - row["sent_ns"]) for row in rows} == {("cancelled", 45_000_000)}
+    else:
+        assert (len(rows) == 2 * len({row["request_id"] for row in rows})) == (client["hedge"] == "45ms")
+
+
+@pytest.mark.parametrize("client", [None, {"timeout": "10s"}])
+def test_the_next_turn_waits_for_all_of_the_answer(client: dict[str, str] | None) -> None:
+    how = {"prefix_cache": False, "overhead": "exponential(500ms)", "client": client}
+    chosen = read_fleet({"step": {"floor": "10ms", "token": "0s"}, **how})
+    talk = Workload.of(read_source("sessions:turns=4,think=1s,prompt=10,output=10"))
+    found = simulate_fleet(chosen, talk, Poisson(2.0), 50.0, 1)
+    assert not found.manifest.notes
+    rows = {(row["session_id"], row["turn"]): row for row in found.head(1000)}
+    gaps = [row["scheduled_ns"] - rows[s, n - 1]["event_ns"][-1] for (s, n), row in rows.items() if n > 0]
+    assert len(gaps) > 100
+    assert gaps == pytest.approx([1e9] * len(gaps), abs=2)
 
 
 def test_a_copy_helps_against_a_straggler_and_the_other_one_is_cancelled() -> None:

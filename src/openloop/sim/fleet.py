@@ -89,6 +89,7 @@ def simulate_fleet(
     first = _Part(*next(parts), 0, 0, 0)
     demand = first.demand
     engine = engine_of(fleet, demand, objectives, seconds, seed)
+    engine.requests.late = 0.0 if first.late_ns is None else first.late_ns / NS_PER_S
     if primes is not None and len(primes):
         engine.prime(*request_tables(fleet, primes, None))
     manifest = Manifest(
@@ -148,10 +149,9 @@ def _notes(fleet: FleetSpec, demand: Demand, primes: Demand | None) -> Iterator[
         yield told
     if any(each.role != "both" for each in fleet.kinds()):
         yield "a row names the replica that decoded it: utilisation counts those that prefill as idle"
-    late = [name for name in ("delay", "overhead") if getattr(fleet, name) is not None]
-    if late and (demand.after is not None or (fleet.client is not None and not fleet.client.asks_only)):
-        told = "added afterwards, so time-outs, patience, copies and next turns do not wait for it"
-        yield f"{' and '.join(late)}: {told}"
+    leaves = fleet.client is not None and fleet.client.timeout is not None
+    if fleet.delay is not None and (demand.after is not None or leaves):
+        yield "delay: added afterwards, so time-outs and next turns do not wait for it"
     if primes is not None and fleet.prefix_cache:
         yield f"prefixes that every cache was primed with: {len(primes):,}"
 
@@ -186,6 +186,7 @@ def _served(
         for served in engine.run_to(float(demand.due_s[0])):
             yield from _by_part(fed, served)
         requests, hashes = request_tables(fleet, demand, objectives)
+        requests.late = 0.0 if late_ns is None else late_ns / NS_PER_S
         requests.session += np.where(requests.session >= 0, last.session + last.sessions, 0)
         for served in engine.feed(requests, hashes):
             yield from _by_part(fed, served)
@@ -270,10 +271,10 @@ def _make_rows(fleet: FleetSpec, part: _Part, served: ServedAttempts, end_ns: in
     if fleet.delay is not None:
         times = _delayed(served.times, served.counts, to_ns(parse_seconds(fleet.delay)))
         served = replace(served, times=times).clipped()
-    rows, counts, times, tokens = served.rows, served.counts, served.times, served.tokens
     if part.late_ns is not None:
-        late = part.late_ns[rows.request - part.row]
-        times = times + np.repeat(np.where(rows.status == OK, late, 0), counts)
+        late = np.where(served.rows.status == CENSORED, 0, part.late_ns[served.rows.request - part.row])
+        served = replace(served, times=served.times + np.repeat(late, served.counts)).clipped()
+    rows, counts, times, tokens = served.rows, served.counts, served.times, served.tokens
     last = times[np.maximum(np.cumsum(counts) - 1, 0)] if len(times) else np.zeros(len(rows), np.int64)
     ok, over = rows.status == OK, rows.status != CENSORED
     ended = np.maximum(_ns(rows.ended), np.where(ok & (counts > 0), last, 0))

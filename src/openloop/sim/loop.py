@@ -1,8 +1,9 @@
 """A fleet in virtual time: what happens next, until there is nothing left or it is time to stop.
 
 Three kinds of things happen: a replica ends its steps, a request arrives, or something that was put off is due (the
-next turn of a conversation, a retry, a copy, a client who gives up, memory that has been handed over, an event of the
-plan). The earliest comes first; of equal times replicas come before arrivals, and otherwise who was put off first.
+next turn of a conversation, a retry, a copy, a client who gives up, tokens that reach their client, memory that has
+been handed over, an event of the plan). The earliest comes first; of equal times replicas come before arrivals, and
+otherwise who was put off first.
 
 Everything is in tables, so the loop can stop anywhere and go on: it returns when a table is full, or at `until`. What
 is not used is None, and its part of the code is not compiled.
@@ -79,7 +80,7 @@ from openloop.sim.tables import (
 
 FULL, REACHED, ENDED = range(3)  # why the loop returned
 SPARE_ROWS = 8
-FOLLOW, AGAIN, COPY, GIVE_UP, LOSE_PATIENCE, ARRIVE, HAPPEN, LOOK = range(8)  # what was put off
+FOLLOW, AGAIN, COPY, GIVE_UP, LOSE_PATIENCE, ARRIVE, HAPPEN, LOOK, SEE, RECEIVE = range(10)  # what was put off
 QUEUES, TAIL, GOODPUT = range(3)  # what a scaler looks at
 SHORTEST_S, BINS_PER_OCTAVE = 1e-4, 16  # of the histogram of times to first token
 
@@ -197,6 +198,17 @@ def _finish(t: Any, s: Any, status: int, now: float) -> None:
         _end(t, s, status, now)
     s.where = FREE
     t.world[0].taken -= 1
+
+
+def _deliver(t: Any, i: int, now: float) -> None:
+    """Its last token is made, and its client has it a little later."""
+    s = t.attempts[i]
+    late = t.requests[s.request].late
+    if t.later is not None and late > 0 and s.where != GONE:
+        s.where = MOVING
+        push(t, now + late, RECEIVE, i, s.serial)
+    else:
+        _finish(t, s, OK, now)
 
 
 def _withdraw(t: Any, s: Any, status: int, now: float) -> None:
@@ -413,10 +425,11 @@ def _end_steps(t: Any, m: Any, now: float) -> None:
         if seat.end > m.step:
             n += 1
             continue
-        s = t.attempts[seat.attempt]
+        i = seat.attempt
+        s = t.attempts[i]
         part(t, m, s, n)
         m.leaving -= s.where == GONE
-        _finish(t, s, OK, now)
+        _deliver(t, i, now)
 
 
 def _end_prefill(t: Any, m: Any, now: float) -> None:
@@ -442,16 +455,18 @@ def _end_prefill(t: Any, m: Any, now: float) -> None:
         s.away = 0
         s.open, s.replica, s.step, s.ran, s.first = 1, m.number, m.step, 0, np.nan if back else now
         s.made += 0 if back else 1
-        if s.answered != s.answered:
-            s.answered = now
-            if t.client is not None:
+        if t.client is not None and s.answered != s.answered:
+            late = t.requests[s.request].late
+            if late > 0:
+                push(t, now + late, SEE, i, s.serial)
+            else:
                 _answer(t, s, now)
         if s.made < s.output and m.role != PREFILL:
             join(t, m, s, i)
             continue
         leave(t, m, s, s.need // m.page, reserved(m, s, s.need))
         if s.made >= s.output:
-            _finish(t, s, OK, now)
+            _deliver(t, i, now)
         elif t.later is not None:
             _close(t, s)
             s.where, s.away = MOVING, MOVED
@@ -601,11 +616,18 @@ def _put_off(t: Any, now: float) -> None:
                 _finish(t, s, ERROR, now)
             else:
                 _enqueue(t, t.replicas[best], number, now)
+    elif kind == RECEIVE:
+        s = t.attempts[number]
+        if s.serial == serial and s.where == MOVING:
+            _finish(t, s, OK, now)
     elif t.client is not None:
-        if kind == GIVE_UP:
+        if kind == GIVE_UP or kind == SEE:
             s = t.attempts[number]
             if s.serial == serial and s.where != FREE and s.where != GONE:
-                _withdraw(t, s, TIMEOUT, now)
+                if kind == GIVE_UP:
+                    _withdraw(t, s, TIMEOUT, now)
+                elif s.answered != s.answered:
+                    _answer(t, s, now)
         elif kind == LOSE_PATIENCE or kind == COPY:
             q = t.requests[number]
             s = t.attempts[q.first]

@@ -28,7 +28,8 @@ REQUEST = row_kind(
     "names named named_prompt "  # where the hashes of its blocks begin, how many there are, how many of the prompt
     "session tenant tries copies live done "
     "first second",  # who tries, and who tries beside
-    "due think within",  # due NaN: `think` after the answer to the one before; within: its first token is wanted
+    "due think within "  # due NaN: `think` after the answer to the one before; within: its first token is wanted
+    "late",  # how long its tokens take to its client
 )
 
 ATTEMPT = row_kind(
