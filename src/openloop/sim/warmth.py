@@ -11,14 +11,13 @@ import numpy as np
 
 from openloop.arrays import Floats
 from openloop.arrivals import Arrivals
-from openloop.errors import SpecError
 from openloop.records import Run, ints
 from openloop.sim.events import plan_rows
 from openloop.sim.fleet import FleetSpec, flags_of, prices_in, simulate_fleet
 from openloop.slo import Objectives
 from openloop.units import NS_PER_S, to_ns
 from openloop.workload import Demand, Warming, Workload, priming, salted, steady
-from openloop.workload.warmth import Hot
+from openloop.workload.warmth import Hot, window_s
 
 LOOKS = 40  # at the hit rate, while it settles
 
@@ -49,10 +48,7 @@ def simulate_warm(
 ) -> Run:
     """As `simulate_fleet`, after a pass over what prompts have in common, and with prefixes that change as it says."""
     settling_s = warming.most if isinstance(warming, Hot) else 0.0
-    lasts_s = workload.lasts_s(arrivals) or math.inf
-    if settling_s >= lasts_s:
-        raise SpecError(f"the recording ends after {lasts_s:.4g} s, and {warming} may take all of it; settle for less")
-    seconds = min(seconds, lasts_s - settling_s)
+    seconds = window_s(seconds, workload.lasts_s(arrivals), warming)
     demand = workload.demand(arrivals, seconds + settling_s, seed)
     salts = np.array([warming.salt(n, due, seconds) for n, due in enumerate(_expected_due(demand).tolist())])
     primes = priming(demand) if warming.primes else None
