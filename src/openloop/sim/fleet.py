@@ -58,6 +58,7 @@ __all__ = [
     "explain_fleet",
     "flags_of",
     "present_keys",
+    "prices_in",
     "read_fleet",
     "simulate_fleet",
 ]
