@@ -1,4 +1,4 @@
-"""Run the benches that docs/performance.md has a table of, and write what they found into it.
+"""Run all benches, and write what they found into the table of docs/performance.md.
 
     python bench/all.py [--quick] [NAME...]
 
@@ -24,21 +24,28 @@ BENCHES = {  # slow ones last, and what makes them quick
     "sim": "",
     "fleet": "",
     "view": "",
+    "scale": "--for 2",
+    "gating": "--rounds 1",
     "score": "--large 0",
     "proxy": "--alone",
     "load": "--rates 100",
     "compare": "--pairs 200",
     "knee": "--systems 40",
+    "tune": "--seeds 2",
 }
+LONGEST_S = 3600  # that a bench may take
 MARKS = r"(<!-- measured -->\n).*?(<!-- end -->)"
 
 
 def rows_of(name: str, arguments: list[str]) -> list[str]:
     print(f"{name} {shlex.join(arguments)}", flush=True)
     command = [sys.executable, str(HOME / f"{name}.py"), *arguments]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-    print(done.stdout, flush=True)
-    found = [line[3:] for line in done.stdout.splitlines() if line.startswith("=> ")]
+    try:
+        told = subprocess.run(command, stdout=subprocess.PIPE, timeout=LONGEST_S, check=False).stdout.decode()
+    except subprocess.TimeoutExpired as late:
+        told = f"{(late.stdout or b'').decode()}\n=> not done after {LONGEST_S} s | | | |"
+    print(told, flush=True)
+    found = [line[3:] for line in told.splitlines() if line.startswith("=> ")]
     return [f"| {row} | `bench/{name}.py` |" for row in found] or [f"| `bench/{name}.py` failed | | | | | |"]
 
 

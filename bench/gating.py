@@ -16,6 +16,7 @@ import numpy as np
 from openloop.load.selftest import RateTrial, selftest
 from openloop.quality import read_gating
 
+MEASURED = {"lag": "sending late", "ttft": "error of TTFT", "itl": "error of token gaps"}
 GATES = ["regex:'.'", "python:bench/gating.py:slow"]
 
 
@@ -41,13 +42,16 @@ def main() -> None:
             found.append(trial)
             cells = "  ".join(f"{_three(each):>22}" for each in (trial.lag, trial.ttft, trial.itl))
             print(f"{name:>8}  {cells}  {trial.cpu_s_per_1000:>10.2f}  {trial.stolen:>6.1%}", flush=True)
+    p99 = {
+        name: {what: 1e3 * float(np.median([getattr(trial, what).p99 for trial in found])) for what in MEASURED}
+        for name, found in trials.items()
+    }
     for name, found in trials.items():
-        medians = {
-            what: 1e3 * float(np.median([getattr(trial, what).p99 for trial in found]))
-            for what in ("lag", "ttft", "itl")
-        }
-        told = ", ".join(f"{what} {value:.3f} ms" for what, value in medians.items())
+        told = ", ".join(f"{what} {value:.3f} ms" for what, value in p99[name].items())
         print(f"{name} gates, median of p99: {told}; completed {min(trial.completed for trial in found):.0%}")
+    for what, words in MEASURED.items():
+        ours, plain = p99["with"][what], p99["without"][what]
+        print(f"=> {words}, p99, outputs graded | {ours:.3f} ms | not graded: {plain:.3f} ms | {ours / plain:.1f}x |")
 
 
 def _three(error: Any) -> str:

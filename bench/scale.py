@@ -49,7 +49,7 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=1000.0)
     parser.add_argument("--for", dest="seconds", type=float, default=5.0)
     given = parser.parse_args()
-    cores = sorted(os.sched_getaffinity(0))
+    cores, rows = sorted(os.sched_getaffinity(0)), list[str]()
     with endpoint_process(ENGINE, cores[0]) as server:
         os.sched_setaffinity(0, cores[-1:])
         print(f"{'tokens':>6} {'worker':>9} {'conductor':>9} {'a worker sends':>15} {'workers':>8} {'cores':>6}")
@@ -61,6 +61,11 @@ def main() -> None:
             wanted = WANTED_RPS * sum(spent) / 1000 / SHARE
             told = f"{tokens:6} {spent[0]:7.3f} s {spent[1]:7.3f} s {sends:13.0f}/s"
             print(f"{told} {WANTED_RPS / sends:8.0f} {wanted:6.0f}")
+            rows.append(
+                f"=> client, 1,000 answers of {tokens} token{'s' * (tokens > 1)} | {sum(spent):.2f} s of CPU"
+                f" | {WANTED_RPS:,}/s at {SHARE:.0%} of a core: {wanted:.0f} cores | |"
+            )
+    print("\n".join(rows))
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import openloop
 from openloop.errors import RecordError, RunError, SpecError
-from openloop.records import Manifest, Run, RunWriter, TimedEvent, open_run
+from openloop.records import Manifest, Run, RunWriter, Stay, TimedEvent, open_run
 from openloop.score import Score, score
 from openloop.score.judged import judge_run
 from openloop.score.scorer import score_judged
@@ -687,6 +687,14 @@ def test_a_tenant_with_an_odd_name_hides_nobody() -> None:
 def test_replicas_that_the_manifest_counts_and_nobody_used_were_idle() -> None:
     run = run_of([row(0, tokens=[1.0], replica="a")], window_ns=(0, 10**9), replicas=4)
     assert score(run, "ttft<=2s").utilisation == pytest.approx(0.25)
+
+
+def test_replicas_that_were_not_there_yet_were_not_idle_and_nobody_is_no_replica() -> None:
+    rows = [row(0, tokens=[1.0], replica="a"), row(1, due=1.0, tokens=[1.0], replica="b"), row(2, tokens=[0.5])]
+    run = run_of(rows, window_ns=(0, 4 * 10**9), replicas=1)
+    assert score(run, "ttft<=2s").utilisation == pytest.approx(0.25)
+    stays = (Stay("a", 0, 4 * 10**9), Stay("b", 3 * 10**9, 9 * 10**9))
+    assert score(run_of(rows, window_ns=(0, 4 * 10**9), stays=stays), "ttft<=2s").utilisation == pytest.approx(2 / 5)
 
 
 def test_event_tokens_that_belong_to_another_row_are_refused() -> None:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 import openloop as ol
 from openloop.arrivals import Poisson, read_arrivals
 from openloop.errors import SpecError
+from openloop.records import Stay
 from openloop.sim import tables
 from openloop.sim.batching import BATCHING
 from openloop.sim.fleet import read_fleet, simulate_fleet
@@ -175,9 +176,47 @@ def test_a_stream_that_breaks_hands_out_nothing_that_was_still_to_be_delayed(mor
 
 
 def test_a_run_says_that_clients_do_not_know_of_what_is_added_afterwards() -> None:
-    plain, late = (run(2.0, 10.0, overhead="500ms", client=each) for each in (None, {"timeout": "1s"}))
-    assert not plain.manifest.notes
-    assert late.manifest.notes[0].startswith("overhead: added afterwards, so time-outs")
+    for client, noted in (({"patience": "1s"}, False), ({"timeout": "1s"}, True)):
+        notes = run(2.0, 10.0, delay="5ms", client=client).manifest.notes
+        assert [note.startswith("delay: added afterwards, so time-outs") for note in notes] == [True] * noted
+
+
+def test_a_client_has_an_answer_when_it_has_reached_it() -> None:
+    """Steps of 10 ms and 40 ms on the way: who waits for 130 ms gets nine tokens, and not thirteen."""
+    client = {"timeout": "130ms", "retry": "retry:most=1,on=timeout,base=10ms,jitter=0%"}
+    found = steps_of(1.0, 60.0, overhead="40ms", client=client)
+    found.validate()
+    assert not found.manifest.notes
+    rows = found.head(1000)
+    assert {row["requested_tokens"] <= 9 for row in rows if row["status"] == "ok"} == {True}
+    late = [row for row in rows if row["status"] == "timeout"]
+    assert {row["requested_tokens"] > 9 for row in late} == {True}
+    assert {row["ended_ns"] - row["sent_ns"] for row in late} == {130_000_000}
+    assert all(row["event_ns"][0] - row["sent_ns"] >= 50e6 for row in rows)
+    assert {row["output_tokens"] for row in late} <= {8, 9}
+
+
+@pytest.mark.parametrize("client", [{"patience": "45ms"}, {"hedge": "45ms"}, {"hedge": "55ms"}])
+def test_patience_and_copies_go_by_when_the_first_token_is_there(client: dict[str, str]) -> None:
+    """One that nobody waits before is made after 10 ms and there after 50 ms."""
+    rows = steps_of(0.2, 200.0, replicas=2, overhead="40ms", client=client).head(1000)
+    if "patience" in client:
+        assert {(row["status"], row["ended_ns"] - row["sent_ns"]) for row in rows} == {("cancelled", 45_000_000)}
+    else:
+        assert (len(rows) == 2 * len({row["request_id"] for row in rows})) == (client["hedge"] == "45ms")
+
+
+@pytest.mark.parametrize("client", [None, {"timeout": "10s"}])
+def test_the_next_turn_waits_for_all_of_the_answer(client: dict[str, str] | None) -> None:
+    how = {"prefix_cache": False, "overhead": "exponential(500ms)", "client": client}
+    chosen = read_fleet({"step": {"floor": "10ms", "token": "0s"}, **how})
+    talk = Workload.of(read_source("sessions:turns=4,think=1s,prompt=10,output=10"))
+    found = simulate_fleet(chosen, talk, Poisson(2.0), 50.0, 1)
+    assert not found.manifest.notes
+    rows = {(row["session_id"], row["turn"]): row for row in found.head(1000)}
+    gaps = [row["scheduled_ns"] - rows[s, n - 1]["event_ns"][-1] for (s, n), row in rows.items() if n > 0]
+    assert len(gaps) > 100
+    assert gaps == pytest.approx([1e9] * len(gaps), abs=2)
 
 
 def test_a_copy_helps_against_a_straggler_and_the_other_one_is_cancelled() -> None:
@@ -232,10 +271,16 @@ def test_a_fleet_grows_with_what_waits_and_shrinks_again_and_is_paid_for_that_lo
     assert found.manifest.prices is not None
     assert 3.0 < found.manifest.prices.per_hour < 18.0
     there = found.manifest.prices.per_hour / 3.0
-    assert found.manifest.notes == (
-        f"{there:.2f} of {1 + kinds.count('scale-out')} replicas were there on average: "
-        "utilisation counts those that were not as idle",
-    )
+    assert sum(each.inside_ns((0, 300 * 10**9)) for each in found.manifest.stays) == pytest.approx(there * 300e9)
+    assert not found.manifest.notes
+
+
+def test_a_replica_is_busy_or_idle_only_while_it_is_there() -> None:
+    """Both are busy all the time: one that comes at half time, and one that then has its queue to serve."""
+    events = ["add:at=50s", "remove:at=50s,replica=0"]
+    found = steps_of(60.0, 100.0, replicas=1, max_sequences=4, events=events)
+    assert found.manifest.stays == (Stay("0", 0, 100 * 10**9), Stay("1", 50 * 10**9, 100 * 10**9))
+    assert ol.score(found, "ttft<=1s").utilisation == pytest.approx(1.0, abs=0.01)
 
 
 def test_refusing_early_keeps_those_who_are_let_in() -> None:
@@ -389,11 +434,11 @@ def test_a_replica_that_was_sent_away_comes_back_cold_and_only_if_it_is_called()
     asked = Workload.of(read_source("synthetic:prompt=50,output=20,prefixes=1,prefix=2000,reuse=100%"))
     found = simulate_fleet(chosen, asked, read_arrivals("piecewise:30@0s,0.2@40s,30@100s,0.2@140s"), 200.0, 1)
     events = [(event.kind, event.at_ns / 1e9) for event in found.manifest.events if event.detail == "replica 1"]
-    assert [kind for kind, _ in events] == ["scale-in", "drain", "scale-out", "start", "scale-in"]
-    started = events[3][1]
+    assert [kind for kind, _ in events] == ["scale-in", "scale-out", "start", "scale-in"]
+    started = events[2][1]
     later = sorted((row["sent_ns"], row["cached_tokens"]) for row in found.head(100_000) if row["replica"] == "1")
     assert next(known for sent, known in later if sent >= started * 1e9) == 0
-    away = events[2][1] - events[0][1] + 200 - events[4][1]  # replica 0 was deployed anew, and reserved meanwhile
+    away = events[1][1] - events[0][1] + 200 - events[3][1]  # replica 0 was deployed anew, and reserved meanwhile
     assert found.manifest.prices is not None
     assert found.manifest.prices.per_hour == pytest.approx(2 - away / 200, abs=0.004)
 
@@ -408,6 +453,24 @@ def test_what_crashes_or_is_deployed_is_paid_for_all_the_time() -> None:
         assert ("scale-out" in [event.kind for event in found.manifest.events]) == ("scale" in case)
         assert found.manifest.prices is not None
         assert found.manifest.prices.per_hour == pytest.approx(2.0)
+
+
+def test_what_is_ordered_during_a_deployment_is_another_replica_and_nothing_starts_twice() -> None:
+    """Four of which one is down, then five; and where there can be no fifth, the one that is down is back once."""
+    for most, ordered in ((5, "replica 4"), (4, "replica 0")):
+        scale = {"on": "queue", "target": 0.1, "most": most, "every": "5s", "delay": "40s"}
+        events = ["deploy:at=4s,every=100s,grace=0s,restart=30s"]
+        found = steps_of(70.0, 60.0, replicas=4, max_sequences=4, scale=scale, events=events)
+        told = [(event.kind, event.detail) for event in found.manifest.events]
+        assert told[:3] == [("drain", "replica 0"), ("crash", "replica 0"), ("scale-out", ordered)]
+        assert told.count(("start", "replica 0")) == 1
+
+
+def test_one_that_is_removed_while_it_is_down_does_not_come_back() -> None:
+    events = ["crash:at=20s,replica=1,restart=20s", "remove:at=30s,replica=1"]
+    found = steps_of(4.0, 100.0, replicas=2, events=events)
+    assert [event.kind for event in found.manifest.events] == ["crash", "drain"]
+    assert found.manifest.stays == (Stay("0", 0, 100 * 10**9), Stay("1", 0, 30 * 10**9))
 
 
 def test_what_happens_after_the_window_is_not_paid_for() -> None:

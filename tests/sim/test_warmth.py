@@ -1,6 +1,7 @@
 """A modelled fleet in each state of its caches, and modelled quality."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -69,6 +70,23 @@ def test_events_of_a_fleet_count_from_the_beginning_of_the_window(warmth: str) -
     assert {row["replica"] for row in away} == {"0"}
     with pytest.raises(SpecError, match="after the end of the run, 8 s"):
         simulate_warm(fleet, read_warming(warmth), asked, Poisson(10.0), 8.0)
+
+
+@pytest.mark.parametrize(
+    ("change", "price"),
+    [
+        ({"events": ["add:at=10s,count=3"]}, 3 * (2 + 3 * 20 / 30)),
+        ({"events": ["remove:at=10s,replica=1"]}, 3 * (1 + 10 / 30)),
+        ({"scale": {"on": "queue", "target": 9, "idle": 9, "most": 2, "every": "1s"}}, 3 * 1),  # one is gone after 1 s
+    ],
+)
+def test_a_hot_fleet_costs_what_was_there_in_the_window(change: dict[str, Any], price: float) -> None:
+    fleet = read_fleet({"model": "8b", "gpu": "h100", "replicas": 2, "price_per_hour": 3.0, **change})
+    asked = Workload.of(read_source("synthetic:prompt=64,output=8,prefixes=5,prefix=3200"))
+    run = simulate_warm(fleet, read_warming("hot:most=60s"), asked, Poisson(10.0), 30.0)
+    found = score(run, SLO)
+    assert found.cost is not None
+    assert found.cost.total == pytest.approx(price * 30 / 3600, rel=1e-3)
 
 
 def test_a_warm_run_ends_with_its_recorded_arrivals(tmp_path: Path) -> None:

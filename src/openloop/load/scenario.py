@@ -34,7 +34,7 @@ from openloop.terms import NUMBER
 from openloop.units import parse_seconds, parse_share, to_ns, write_seconds
 from openloop.workload import Ask, Scale, Synthetic, Warming, Words, Workload, read_source, read_warming, word_tokens
 from openloop.workload.mix import Class
-from openloop.workload.warmth import Cold, Hot
+from openloop.workload.warmth import Cold, window_s
 
 STARTER = Path(__file__).with_name("starter.yaml").read_text(encoding="utf-8")  # what `openloop init` writes
 MOST_WORKERS = 64
@@ -196,16 +196,14 @@ def _as_long_as_recorded(scenario: Scenario) -> Scenario:
     """A window beyond the end of a recording would be empty, and rates and costs over it are of nothing."""
     if scenario.closed is not None:
         return scenario
-    lasts_s, warming = scenario.read_workload().lasts_s(scenario.read_arrivals()), scenario.read_warming()
-    settling_s = warming.most if isinstance(warming, Hot) else 0.0
-    if not 0 < lasts_s < scenario.horizon_s + settling_s:
+    lasts_s = scenario.read_workload().lasts_s(scenario.read_arrivals())
+    seconds = window_s(scenario.horizon_s, lasts_s, scenario.read_warming())
+    if seconds == scenario.horizon_s:
         return scenario
     late = [each for each in scenario.events if _seconds(each.at, f"event {each.kind!r}: at") >= lasts_s]
     if late:
         raise SpecError(f"event {late[0].kind!r} is at {late[0].at}, and the recording ends after {lasts_s:.4g} s")
-    if settling_s >= lasts_s:
-        raise SpecError(f"the recording ends after {lasts_s:.4g} s, and {warming} may take all of it; settle for less")
-    return msgspec.structs.replace(scenario, seconds=write_seconds(lasts_s - settling_s))
+    return msgspec.structs.replace(scenario, seconds=write_seconds(seconds))
 
 
 def _spelt_out(raw: Mapping[str, Any], flags: dict[str, Any]) -> dict[str, Any]:

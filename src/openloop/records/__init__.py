@@ -1,6 +1,16 @@
 """The table every producer writes and every reader reads."""
 
-from openloop.records.manifest import MANIFEST_FILE, Manifest, Node, Prices, TimedEvent, Warmth, checked, read_prices
+from openloop.records.manifest import (
+    MANIFEST_FILE,
+    Manifest,
+    Node,
+    Prices,
+    Stay,
+    TimedEvent,
+    Warmth,
+    checked,
+    read_prices,
+)
 from openloop.records.remote import copy_run, is_url, locate
 from openloop.records.run import PARTS, Run, open_run
 from openloop.records.schema import (
@@ -46,6 +56,7 @@ __all__ = [
     "Run",
     "RunWriter",
     "SideWriter",
+    "Stay",
     "TimedEvent",
     "Warmth",
     "check_attempts",

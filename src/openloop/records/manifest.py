@@ -29,6 +29,17 @@ class TimedEvent(Strict, frozen=True):
     detail: str | None = None
 
 
+class Stay(Strict, frozen=True):
+    """When a replica was there."""
+
+    replica: str
+    from_ns: Time
+    to_ns: Time
+
+    def inside_ns(self, window_ns: tuple[int, int]) -> int:
+        return max(min(self.to_ns, window_ns[1]) - max(self.from_ns, window_ns[0]), 0)
+
+
 class Node(Strict, frozen=True):
     """A machine that drove a part of the run; its rows are in nodes/, by its place in the list, unless it was lost."""
 
@@ -103,6 +114,7 @@ class Manifest(Strict, frozen=True):
     quantization: str | None = None
     hardware: str | None = None
     replicas: Count | None = None
+    stays: tuple[Stay, ...] = ()  # of a fleet that grew or shrank; empty: all were there all the time
     nodes: tuple[Node, ...] = ()  # machines that sent, where there were several
 
     workload: str | None = None

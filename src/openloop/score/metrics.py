@@ -1,12 +1,13 @@
 """Metrics over judged requests: one function each, its formula above the code."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from openloop.arrays import Bools, Counts, Floats, Ints
-from openloop.records import KINDS, MISSING
+from openloop.records import KINDS, MISSING, Stay
 from openloop.score.attempts import HEDGE, REPAIR, RETRY
 from openloop.score.leaks import work
 from openloop.score.money import cost_score
@@ -230,10 +231,11 @@ def retry_score(scope: Scope) -> RetryScore:
     return RetryScore(attempts, ratio(attempts, scope.n), retries, hedges, repairs, wasted)
 
 
-def utilisation(scope: Scope, replicas: int | None) -> float:
-    """Share of the window in which a replica had something in flight, mean over replicas. Busy is not productive."""
+def utilisation(scope: Scope, replicas: int | None, stays: Sequence[Stay] = ()) -> float:
+    """Share of their time in the window in which replicas had something in flight. Busy is not productive."""
     attempts, (start, end) = scope.run.attempts, scope.window_ns
-    sent = attempts.sent_ns != MISSING
+    told = len(attempts.words["replica"]) > 0  # where rows name replicas, those that are not named were idle
+    sent = (attempts.sent_ns != MISSING) & ((attempts.replica >= 0) | (not told))
     left = np.where(attempts.ended_ns != MISSING, attempts.ended_ns, scope.run.stopped_ns)
     shares = []
     for replica in np.flatnonzero(np.bincount(attempts.replica[sent] + 1)) - 1:
@@ -246,8 +248,10 @@ def utilisation(scope: Scope, replicas: int | None) -> float:
         finish = np.maximum.accumulate(finish)
         idle = np.sum(np.maximum(begin[1:] - finish[:-1], 0)) + (begin[0] - start) + (end - finish[-1])
         shares.append(1 - idle / (end - start))
-    told = len(attempts.words["replica"]) > 0  # where rows name replicas, those that are not named were idle
-    return ratio(float(np.sum(shares)), max(len(shares), replicas or 0) if told else len(shares))
+    there: float = max(len(shares), replicas or 0) if told else len(shares)
+    if stays:
+        there = sum(each.inside_ns(scope.window_ns) for each in stays) / (end - start)
+    return min(ratio(float(np.sum(shares)), there), 1.0)
 
 
 def cache_hit_rate(scope: Scope) -> float:

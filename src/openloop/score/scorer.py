@@ -267,7 +267,7 @@ def score_judged(
         sessions=metrics.sessions(scope),
         joint_failures=scope.judgement.joint_failures(),
         little=metrics.little_score(scope),
-        utilisation=metrics.utilisation(scope, run.manifest.replicas),
+        utilisation=metrics.utilisation(scope, run.manifest.replicas, run.manifest.stays),
         server=server,
         preemptions=None if (counts := told(scope, "preemptions")) is None else int(counts.sum()),
         retries=metrics.retry_score(scope),

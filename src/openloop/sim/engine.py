@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from openloop.arrays import Bools, Floats, Ints, records
+from openloop.arrays import Bools, Ints, records
 from openloop.errors import SpecError
 from openloop.native.build import native
 from openloop.routing import ASK, VIEW, Policy, make_index, start_memory
@@ -23,6 +23,7 @@ from openloop.sim.tables import (
     FREE,
     GONE,
     LATER,
+    LEFT,
     LINE,
     LOG,
     NOT_YET,
@@ -117,7 +118,7 @@ class SimEngine:
             self.head = np.full((fleet, 1 << known.bit_length()), -1, np.int32)
             replicas.spares = known
         self.client, self.scaler, self.events = client, scaler, events
-        self.log = None if client is None else records(LOG, 100_000)
+        self.log = None if client is None else records(LOG, 1024)
         self.waits = None if client is None else np.zeros(WAIT_BINS, np.int64)
         self.errors: list[Exception] = []  # of a user's own routing policy
         self.choose: Any = None
@@ -133,7 +134,6 @@ class SimEngine:
             w.view_every, w.viewed = view_every, -view_every
         self.places = {0: _Place(len(requests), 0, 0 if hashes is None else len(hashes))}
         self.fed = 0  # where those begin that were fed last
-        self.paid_s: Floats = np.zeros(fleet)  # how long each replica was paid for, in the window
         w.seed = seed & ((1 << 62) - 1)
         w.scheduled = int(np.count_nonzero(~np.isnan(requests.due)))
         w.hedge_after = np.inf if client is None else client[0].hedge_after
@@ -211,12 +211,13 @@ class SimEngine:
         found = np.concatenate([alive, self.ended[: w.ended].request, asked, patient])
         return bool(np.any((found >= first) & (found < first + rows)))
 
-    def up_s(self, until: float) -> Floats:
-        """How long each replica was paid for."""
-        reps = self.replicas
-        reserved = (reps.up > 0) | (reps.crashed > 0)
-        found: Floats = reps.paid + np.where(reserved, np.maximum(until - reps.up_since, 0.0), 0.0)
-        return found
+    def stays(self, until: float) -> list[tuple[int, float, float]]:
+        """When each replica was there, and paid for: which, from when, and until when."""
+        rows = () if self.log is None else self.log[: self.world[0].events]
+        found = [(int(row.replica), float(row.value), float(row.time)) for row in rows if row.kind == LEFT]
+        reserved = self.replicas[(self.replicas.up > 0) | (self.replicas.crashed > 0)]
+        found += [(int(m.number), float(m.up_since), until) for m in reserved]
+        return [(number, begin, min(end, until)) for number, begin, end in sorted(found) if begin < until]
 
     def grow(self) -> None:
         """What is still full."""
@@ -228,6 +229,7 @@ class SimEngine:
             "runs": w.runs + room,
             "later": w.waits + 3 * room,
             "attempts": 2 * w.taken + loop.SPARE_ROWS,
+            "log": w.events + loop.SPARE_ROWS,
         }
         for name, rows in needed.items():
             table = getattr(self, name)

@@ -18,6 +18,7 @@ from openloop.records import (
     Prices,
     Run,
     RunWriter,
+    Stay,
     TimedEvent,
     checked,
     ints,
@@ -43,7 +44,7 @@ from openloop.sim.spec import (
     read_fleet,
     request_tables,
 )
-from openloop.sim.tables import CENSORED, OK, STATUSES
+from openloop.sim.tables import CENSORED, LEFT, OK, STATUSES
 from openloop.slo import Objectives
 from openloop.units import NS_PER_S, parse_seconds, to_ns
 from openloop.workload import Demand, Workload, read_source
@@ -57,10 +58,12 @@ __all__ = [
     "explain_fleet",
     "flags_of",
     "present_keys",
+    "prices_in",
     "read_fleet",
     "simulate_fleet",
 ]
 
+MOST_EVENTS = 100_000  # of a manifest
 KINDS = ("first", "retry", "hedge", "repair")
 
 
@@ -85,10 +88,12 @@ def simulate_fleet(
     workload = Workload.of(read_source(workload)) if isinstance(workload, str) else workload
     arrivals = read_arrivals(arrivals) if isinstance(arrivals, str) else arrivals
     seconds = min(seconds, workload.lasts_s(arrivals) or seconds)
+    window = (0, to_ns(seconds))
     parts = _asked(fleet, workload.parts(arrivals, seconds, seed), seed)
     first = _Part(*next(parts), 0, 0, 0)
     demand = first.demand
     engine = engine_of(fleet, demand, objectives, seconds, seed)
+    engine.requests.late = 0.0 if first.late_ns is None else first.late_ns / NS_PER_S
     if primes is not None and len(primes):
         engine.prime(*request_tables(fleet, primes, None))
     manifest = Manifest(
@@ -104,7 +109,7 @@ def simulate_fleet(
             "lengths": _asked_first(first).lengths,
             "arrivals": "as recorded" if arrivals is None else str(arrivals),
             "arrivals_cv": None if arrivals is None or demand.with_answers else arrivals.cv,
-            "window_ns": (0, to_ns(seconds)),
+            "window_ns": window,
             "seed": seed,
             "quantization": None if fleet.quantization is None else fleet.quantization.name,
             "quality_gate": None if fleet.quality is None else str(fleet.read_quality()),
@@ -117,18 +122,19 @@ def simulate_fleet(
     quality = fleet.read_quality()
     batches: list[pa.RecordBatch] = []
     writer = None if out is None else RunWriter(out, manifest)
-    for part, served in _served(fleet, engine, first, parts, objectives, seconds, seconds + drain_s):
+    for part, served in _served(fleet, engine, first, parts, objectives, seconds + drain_s):
         latest = max(latest, float(np.nanmax(served.rows.ended, initial=seconds)))
         batch = _make_rows(fleet, part, served, to_ns(seconds), engine.requests.tries[part.row :])
         latest = max(latest, ints(batch, "ended_ns").max(initial=0) / NS_PER_S)
         if quality and part.repaired is None:
             batch = labelled(batch, quality, seed)
         (batches if writer is None else writer).append(batch)
+    stays = tuple(Stay(str(number), to_ns(begin), to_ns(end)) for number, begin, end in engine.stays(seconds))
     last: dict[str, Any] = {
         "stopped_ns": to_ns(min(latest + 1.0, seconds + drain_s)),
         "events": (*manifest.events, *_events(engine)),
-        "prices": manifest.prices or _prices(fleet, engine, seconds),
-        "notes": (*manifest.notes, *_sizes(engine.paid_s / seconds)),
+        "prices": manifest.prices or prices_in(fleet, stays, window),
+        "stays": stays if any(each.inside_ns(window) < window[1] for each in stays) else (),
     }
     if writer is None:
         return Run.of(checked(msgspec.structs.replace(manifest, finished=True, **last)), batches)
@@ -147,10 +153,9 @@ def _notes(fleet: FleetSpec, demand: Demand, primes: Demand | None) -> Iterator[
         yield told
     if any(each.role != "both" for each in fleet.kinds()):
         yield "a row names the replica that decoded it: utilisation counts those that prefill as idle"
-    late = [name for name in ("delay", "overhead") if getattr(fleet, name) is not None]
-    if late and (demand.after is not None or (fleet.client is not None and not fleet.client.asks_only)):
-        told = "added afterwards, so time-outs, patience, copies and next turns do not wait for it"
-        yield f"{' and '.join(late)}: {told}"
+    leaves = fleet.client is not None and fleet.client.timeout is not None
+    if fleet.delay is not None and (demand.after is not None or leaves):
+        yield "delay: added afterwards, so time-outs and next turns do not wait for it"
     if primes is not None and fleet.prefix_cache:
         yield f"prefixes that every cache was primed with: {len(primes):,}"
 
@@ -177,7 +182,6 @@ def _served(
     last: "_Part",
     parts: Iterator[_Asked],
     objectives: Objectives | None,
-    seconds: float,
     until: float,
 ) -> Iterator[tuple["_Part", ServedAttempts]]:
     """All that is served, part by part of the demand; the next part is fed when its first request is due."""
@@ -186,14 +190,12 @@ def _served(
         for served in engine.run_to(float(demand.due_s[0])):
             yield from _by_part(fed, served)
         requests, hashes = request_tables(fleet, demand, objectives)
+        requests.late = 0.0 if late_ns is None else late_ns / NS_PER_S
         requests.session += np.where(requests.session >= 0, last.session + last.sessions, 0)
         for served in engine.feed(requests, hashes):
             yield from _by_part(fed, served)
         last = _Part(demand, repaired, late_ns, engine.fed, last.request + last.requests, last.session + last.sessions)
         fed = {row: part for row, part in fed.items() if row in engine.places} | {engine.fed: last}
-    for served in engine.run_to(seconds):
-        yield from _by_part(fed, served)
-    engine.paid_s = engine.up_s(seconds)
     for served in engine.run(until):
         yield from _by_part(fed, served)
 
@@ -235,13 +237,14 @@ def _by_part(fed: dict[int, _Part], served: ServedAttempts) -> Iterator[tuple[_P
 
 def _events(engine: SimEngine) -> tuple[TimedEvent, ...]:
     rows = engine.log[: engine.world[0].events] if engine.log is not None else ()
+    shown = [row for row in rows if row.kind != LEFT][:MOST_EVENTS]
     return tuple(
         TimedEvent(
             at_ns=to_ns(float(row.time)),
             kind=LOGGED[row.kind],
             detail=f"replica {row.replica}" + (f", factor {row.value:g}" if LOGGED[row.kind] == "slow" else ""),
         )
-        for row in rows
+        for row in shown
     )
 
 
@@ -250,21 +253,13 @@ def _asked_first(part: _Part) -> Demand:
     return part.demand if part.repaired is None else part.demand.take(np.flatnonzero(part.repaired.wave == 0))
 
 
-def _sizes(up: Floats) -> Iterator[str]:
-    """Of a fleet that grew or shrank: the share of the time in which each replica was there."""
-    some = up[up > 0]
-    if np.any(some < 1 - 1e-9):
-        told = f"{some.sum():.2f} of {len(some)} replicas were there on average"
-        yield f"{told}: utilisation counts those that were not as idle"
-
-
-def _prices(fleet: FleetSpec, engine: SimEngine, seconds: float) -> Prices | None:
-    """Of what was up, on average."""
-    up = engine.paid_s / seconds
-    prices = [each.price_per_hour for each in fleet.kinds_of(len(up))]
+def prices_in(fleet: FleetSpec, stays: tuple[Stay, ...], window_ns: tuple[int, int]) -> Prices | None:
+    """Of what was there in a window, on average."""
+    prices = [each.price_per_hour for each in fleet.kinds_of(1 + max(int(each.replica) for each in stays))]
     if all(each is None for each in prices):
         return None
-    return Prices(per_hour=float(np.dot(up, [each or 0.0 for each in prices])))
+    paid = sum((prices[int(each.replica)] or 0.0) * each.inside_ns(window_ns) for each in stays)
+    return Prices(per_hour=paid / (window_ns[1] - window_ns[0]))
 
 
 def _make_rows(fleet: FleetSpec, part: _Part, served: ServedAttempts, end_ns: int, tries: Ints) -> pa.RecordBatch:
@@ -281,10 +276,10 @@ def _make_rows(fleet: FleetSpec, part: _Part, served: ServedAttempts, end_ns: in
     if fleet.delay is not None:
         times = _delayed(served.times, served.counts, to_ns(parse_seconds(fleet.delay)))
         served = replace(served, times=times).clipped()
-    rows, counts, times, tokens = served.rows, served.counts, served.times, served.tokens
     if part.late_ns is not None:
-        late = part.late_ns[rows.request - part.row]
-        times = times + np.repeat(np.where(rows.status == OK, late, 0), counts)
+        late = np.where(served.rows.status == CENSORED, 0, part.late_ns[served.rows.request - part.row])
+        served = replace(served, times=served.times + np.repeat(late, served.counts)).clipped()
+    rows, counts, times, tokens = served.rows, served.counts, served.times, served.tokens
     last = times[np.maximum(np.cumsum(counts) - 1, 0)] if len(times) else np.zeros(len(rows), np.int64)
     ok, over = rows.status == OK, rows.status != CENSORED
     ended = np.maximum(_ns(rows.ended), np.where(ok & (counts > 0), last, 0))

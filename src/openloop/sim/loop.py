@@ -1,8 +1,9 @@
 """A fleet in virtual time: what happens next, until there is nothing left or it is time to stop.
 
 Three kinds of things happen: a replica ends its steps, a request arrives, or something that was put off is due (the
-next turn of a conversation, a retry, a copy, a client who gives up, memory that has been handed over, an event of the
-plan). The earliest comes first; of equal times replicas come before arrivals, and otherwise who was put off first.
+next turn of a conversation, a retry, a copy, a client who gives up, tokens that reach their client, memory that has
+been handed over, an event of the plan). The earliest comes first; of equal times replicas come before arrivals, and
+otherwise who was put off first.
 
 Everything is in tables, so the loop can stop anywhere and go on: it returns when a table is full, or at `until`. What
 is not used is None, and its part of the code is not compiled.
@@ -53,6 +54,7 @@ from openloop.sim.tables import (
     HEDGE,
     IDLE,
     IN_FLIGHT,
+    LEFT,
     LIKELY_LATE,
     MOVED,
     MOVING,
@@ -78,7 +80,7 @@ from openloop.sim.tables import (
 
 FULL, REACHED, ENDED = range(3)  # why the loop returned
 SPARE_ROWS = 8
-FOLLOW, AGAIN, COPY, GIVE_UP, LOSE_PATIENCE, ARRIVE, HAPPEN, LOOK = range(8)  # what was put off
+FOLLOW, AGAIN, COPY, GIVE_UP, LOSE_PATIENCE, ARRIVE, HAPPEN, LOOK, SEE, RECEIVE = range(10)  # what was put off
 QUEUES, TAIL, GOODPUT = range(3)  # what a scaler looks at
 SHORTEST_S, BINS_PER_OCTAVE = 1e-4, 16  # of the histogram of times to first token
 
@@ -196,6 +198,17 @@ def _finish(t: Any, s: Any, status: int, now: float) -> None:
         _end(t, s, status, now)
     s.where = FREE
     t.world[0].taken -= 1
+
+
+def _deliver(t: Any, i: int, now: float) -> None:
+    """Its last token is made, and its client has it a little later."""
+    s = t.attempts[i]
+    late = t.requests[s.request].late
+    if t.later is not None and late > 0 and s.where != GONE:
+        s.where = MOVING
+        push(t, now + late, RECEIVE, i, s.serial)
+    else:
+        _finish(t, s, OK, now)
 
 
 def _withdraw(t: Any, s: Any, status: int, now: float) -> None:
@@ -412,10 +425,11 @@ def _end_steps(t: Any, m: Any, now: float) -> None:
         if seat.end > m.step:
             n += 1
             continue
-        s = t.attempts[seat.attempt]
+        i = seat.attempt
+        s = t.attempts[i]
         part(t, m, s, n)
         m.leaving -= s.where == GONE
-        _finish(t, s, OK, now)
+        _deliver(t, i, now)
 
 
 def _end_prefill(t: Any, m: Any, now: float) -> None:
@@ -441,16 +455,18 @@ def _end_prefill(t: Any, m: Any, now: float) -> None:
         s.away = 0
         s.open, s.replica, s.step, s.ran, s.first = 1, m.number, m.step, 0, np.nan if back else now
         s.made += 0 if back else 1
-        if s.answered != s.answered:
-            s.answered = now
-            if t.client is not None:
+        if t.client is not None and s.answered != s.answered:
+            late = t.requests[s.request].late
+            if late > 0:
+                push(t, now + late, SEE, i, s.serial)
+            else:
                 _answer(t, s, now)
         if s.made < s.output and m.role != PREFILL:
             join(t, m, s, i)
             continue
         leave(t, m, s, s.need // m.page, reserved(m, s, s.need))
         if s.made >= s.output:
-            _finish(t, s, OK, now)
+            _deliver(t, i, now)
         elif t.later is not None:
             _close(t, s)
             s.where, s.away = MOVING, MOVED
@@ -485,21 +501,21 @@ def _crash(t: Any, m: Any, now: float) -> None:
     forget_all(t, m)
     if t.held is not None:
         forget(t.held, m.number)
-    _stop(m, now)
+    _stop(t, m, now)
 
 
-def _stop(m: Any, now: float) -> None:
+def _stop(t: Any, m: Any, now: float) -> None:
     """It serves nobody any more. What crashed comes back, so it stays reserved, and is paid for."""
-    m.paid += now - m.up_since if m.up and not m.crashed else 0.0
+    if t.log is not None and m.up and not m.crashed:
+        _note(t, LEFT, m.number, now, m.up_since)
     m.up = m.draining = 0
 
 
 def _note(t: Any, kind: int, number: int, now: float, value: float) -> None:
     w = t.world[0]
-    if w.events < len(t.log):
-        row = t.log[w.events]
-        row.kind, row.replica, row.time, row.value = kind, number, now, value
-        w.events += 1
+    row = t.log[w.events]
+    row.kind, row.replica, row.time, row.value = kind, number, now, value
+    w.events += 1
 
 
 def _happen(t: Any, number: int, now: float) -> None:
@@ -508,8 +524,11 @@ def _happen(t: Any, number: int, now: float) -> None:
     if now + e.every < e.until:
         push(t, now + e.every, HAPPEN, number, 0)
     m = t.replicas[e.replica]
-    if (e.kind == CRASH and m.up != 1) or (e.kind == START and m.up == 0 and m.crashed == 0 and e.value == 0):
-        return  # it had been taken away, and what is not there does not come back
+    gone = m.up != 1 and (m.crashed == 0 or e.value == 0)
+    if (e.kind == CRASH or e.kind == DRAIN) and gone:
+        return  # it had been taken away, or is being replaced
+    if e.kind == START and (m.up == 1 or (m.crashed == 0 and e.value == 0)):
+        return  # it is back already, or had been taken away before it was to be replaced
     _note(t, e.kind, e.replica, now, e.value)
     if e.kind == ROTATE:
         for r in range(len(t.replicas)):
@@ -521,16 +540,16 @@ def _happen(t: Any, number: int, now: float) -> None:
         m.crashed = m.draining != 2
         _crash(t, m, now)
     elif e.kind == START:
-        if m.up != 1:
-            m.up_since = now if m.up == 0 and not m.crashed else m.up_since
-            m.up, m.draining, m.crashed = 1, 0, 0
-            forget_all(t, m)
-            if t.held is not None:
-                forget(t.held, m.number)
-    elif e.kind == DRAIN and m.up == 1:
+        m.up_since = now if m.up == 0 and not m.crashed else m.up_since
+        m.up, m.draining, m.crashed = 1, 0, 0
+        forget_all(t, m)
+        if t.held is not None:
+            forget(t.held, m.number)
+    elif e.kind == DRAIN:
+        m.up, m.crashed = 1, 0  # one that is down will not come back
         m.draining = max(m.draining, 2 if e.value > 0 else 1)
         if m.draining == 2 and m.phase == IDLE:
-            _stop(m, now)
+            _stop(t, m, now)
 
 
 def _look(t: Any, now: float) -> None:
@@ -547,8 +566,8 @@ def _look(t: Any, now: float) -> None:
             waiting += m.waiting
             requests += m.waiting + m.running + m.filling
         coming += m.up == 2
-        if m.up == 0 and down < 0:
-            down = r
+        if m.up == 0 and (down < 0 or (t.replicas[down].crashed and not m.crashed)):
+            down = r  # one that crashed comes back anyway
     more = False
     if c.signal == QUEUES:
         more = waiting > c.target * ready
@@ -568,7 +587,7 @@ def _look(t: Any, now: float) -> None:
         m.draining = 2
         _note(t, SCALE_IN, last, now, 0.0)
         if m.phase == IDLE:
-            _stop(m, now)
+            _stop(t, m, now)
     if w.live > 0 or w.waits > 0 or w.arrived < w.scheduled:
         push(t, now + c.every, LOOK, 0, 0)
 
@@ -597,11 +616,18 @@ def _put_off(t: Any, now: float) -> None:
                 _finish(t, s, ERROR, now)
             else:
                 _enqueue(t, t.replicas[best], number, now)
+    elif kind == RECEIVE:
+        s = t.attempts[number]
+        if s.serial == serial and s.where == MOVING:
+            _finish(t, s, OK, now)
     elif t.client is not None:
-        if kind == GIVE_UP:
+        if kind == GIVE_UP or kind == SEE:
             s = t.attempts[number]
             if s.serial == serial and s.where != FREE and s.where != GONE:
-                _withdraw(t, s, TIMEOUT, now)
+                if kind == GIVE_UP:
+                    _withdraw(t, s, TIMEOUT, now)
+                elif s.answered != s.answered:
+                    _answer(t, s, now)
         elif kind == LOSE_PATIENCE or kind == COPY:
             q = t.requests[number]
             s = t.attempts[q.first]
@@ -652,6 +678,8 @@ def advance(t: Any, until: float) -> int:
             or 2 * w.taken + SPARE_ROWS > len(t.attempts)
         ):
             return FULL
+        if t.log is not None and w.events + SPARE_ROWS > len(t.log):
+            return FULL
         put_off = NEVER
         if t.later is not None:
             if w.waits + 3 * room > len(t.later):
@@ -690,7 +718,7 @@ def advance(t: Any, until: float) -> int:
                 m.refused = s.left
                 _finish(t, s, SHED, now)
             if m.draining == 2 and m.phase == IDLE:
-                _stop(m, now)
+                _stop(t, m, now)
         elif due == now:
             w.arrived += 1
             _send(t, w.arrived - 1, FIRST_TRY, now)

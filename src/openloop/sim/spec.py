@@ -338,7 +338,7 @@ def assemble(
             row.time, row.kind, row.replica, row.value = at, kind, replica, value
             row.every, row.until = again or (np.inf, 0.0)
         events.time[len(plan) :], events.kind[len(plan) :] = np.inf, START  # for a scaler
-        events.replica[len(plan) :] = np.arange(len(reps))
+        events.replica[len(plan) :], events.value[len(plan) :] = np.arange(len(reps)), 1.0
     routing = read_routing(fleet.routing) if len(reps) > 1 or client is not None else None
     follows = fleet.client is not None and fleet.client.repair is not None
     return SimEngine(requests, reps, hashes, routing, client=client, scaler=scaler, events=events, seed=seed,

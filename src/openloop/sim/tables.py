@@ -21,14 +21,15 @@ STATUSES = ("ok", "shed", "censored", "error", "timeout", "cancelled")
 OK, SHED, CENSORED, ERROR, TIMEOUT, CANCELLED = range(6)
 FIRST_TRY, RETRY, HEDGE = range(3)
 # What happens to a fleet at a given time, by plan or by a rule.
-SLOW, CRASH, START, DRAIN, ROTATE, SCALE_OUT, SCALE_IN = range(7)
+SLOW, CRASH, START, DRAIN, ROTATE, SCALE_OUT, SCALE_IN, LEFT = range(8)
 
 REQUEST = row_kind(
     "prompt output follower "  # tokens; the request that comes after its answer, or -1
     "names named named_prompt "  # where the hashes of its blocks begin, how many there are, how many of the prompt
     "session tenant tries copies live done "
     "first second",  # who tries, and who tries beside
-    "due think within",  # due NaN: `think` after the answer to the one before; within: its first token is wanted
+    "due think within "  # due NaN: `think` after the answer to the one before; within: its first token is wanted
+    "late",  # how long its tokens take to its client
 )
 
 ATTEMPT = row_kind(
@@ -56,7 +57,7 @@ REPLICA = row_kind(
     # (context + chunk / 2) + sequence * sequences + packed * tokens * tokens in memory, times `slow`.
     "fixed floor token reading attention sequence packed swap draft draft_step gain slow "
     "transfer transfer_token "  # to hand a prompt over to those that decode: once, and for each token
-    "context start pace slope next busy up_since paid kept_start kept_pace "
+    "context start pace slope next busy up_since kept_start kept_pace "
     "admitted gap",  # when somebody was last taken from a queue, and how long that takes on average
 )
 
@@ -69,7 +70,7 @@ LATER = row_kind("order kind number serial", "time")
 RUN = row_kind("replica step", "start pace slope")  # from this step on, step j lasts pace + slope * j
 SEGMENT = row_kind("serial replica step steps", "first")  # tokens of an attempt that moved or had to make room
 EVENT = row_kind("kind replica", "time value every until")  # again every so often, until then
-LOG = row_kind("kind replica", "time value")
+LOG = row_kind("kind replica", "time value")  # the value of one that left: since when it was there
 WORLD = row_kind(
     "arrived scheduled waits order runs segments ended events live taken spare serial seed requests retries hedges "
     "answered answers slow ends good "  # the last four since a scaler looked

@@ -11,14 +11,13 @@ import numpy as np
 
 from openloop.arrays import Floats
 from openloop.arrivals import Arrivals
-from openloop.errors import SpecError
 from openloop.records import Run, ints
 from openloop.sim.events import plan_rows
-from openloop.sim.fleet import FleetSpec, flags_of, simulate_fleet
+from openloop.sim.fleet import FleetSpec, flags_of, prices_in, simulate_fleet
 from openloop.slo import Objectives
 from openloop.units import NS_PER_S, to_ns
 from openloop.workload import Demand, Warming, Workload, priming, salted, steady
-from openloop.workload.warmth import Hot
+from openloop.workload.warmth import Hot, window_s
 
 LOOKS = 40  # at the hit rate, while it settles
 
@@ -49,10 +48,7 @@ def simulate_warm(
 ) -> Run:
     """As `simulate_fleet`, after a pass over what prompts have in common, and with prefixes that change as it says."""
     settling_s = warming.most if isinstance(warming, Hot) else 0.0
-    lasts_s = workload.lasts_s(arrivals) or math.inf
-    if settling_s >= lasts_s:
-        raise SpecError(f"the recording ends after {lasts_s:.4g} s, and {warming} may take all of it; settle for less")
-    seconds = min(seconds, lasts_s - settling_s)
+    seconds = window_s(seconds, workload.lasts_s(arrivals), warming)
     demand = workload.demand(arrivals, seconds + settling_s, seed)
     salts = np.array([warming.salt(n, due, seconds) for n, due in enumerate(_expected_due(demand).tolist())])
     primes = priming(demand) if warming.primes else None
@@ -63,18 +59,16 @@ def simulate_warm(
         return simulate_fleet(fleet, *how, primes=primes, **facts)
     plan_rows(fleet.plan(), fleet.size, seconds)
     calm = msgspec.structs.replace(fleet, events=())  # until it is steady, and its events count from then on
-    run = _opened(simulate_fleet(calm, *how, primes=primes, **facts), settling_s, seconds)
-    if not fleet.events:
-        return run
-    manifest = run.manifest
-    assert manifest.window_ns is not None
-    begin_s = manifest.window_ns[0] / NS_PER_S
-    later = tuple(str(dataclasses.replace(each, at=each.at + begin_s)) for each in fleet.plan())
-    run = simulate_fleet(msgspec.structs.replace(fleet, events=later), *how, primes=primes, **facts)
-    kept = {name: getattr(manifest, name) for name in ("window_ns", "cache_warmth")}
-    kept["notes"] = tuple(dict.fromkeys((*manifest.notes, *run.manifest.notes)))
-    told = msgspec.structs.replace(run.manifest, engine_flags=flags_of(fleet), **kept)
-    return dataclasses.replace(run, manifest=told)
+    run = simulate_fleet(calm, *how, primes=primes, **facts)
+    opened = _opened(run, settling_s, seconds)
+    begin, _ = window = opened["window_ns"]
+    if fleet.events:
+        later = tuple(str(dataclasses.replace(each, at=each.at + begin / NS_PER_S)) for each in fleet.plan())
+        run = simulate_fleet(msgspec.structs.replace(fleet, events=later), *how, primes=primes, **facts)
+        opened["engine_flags"] = flags_of(fleet)
+    if run.manifest.stays and not facts.get("prices"):
+        opened["prices"] = prices_in(fleet, run.manifest.stays, window)
+    return dataclasses.replace(run, manifest=msgspec.structs.replace(run.manifest, **opened))
 
 
 def _expected_due(demand: Demand) -> Floats:
@@ -86,8 +80,8 @@ def _expected_due(demand: Demand) -> Floats:
     return np.nan_to_num(due)
 
 
-def _opened(run: Run, settling_s: float, seconds: float) -> Run:
-    """The run, measured from when its hit rate was steady."""
+def _opened(run: Run, settling_s: float, seconds: float) -> dict[str, Any]:
+    """What the manifest says of a run that is measured from when its hit rate was steady."""
     names = ("ended_ns", "cached_tokens", "prompt_tokens")
     columns = [np.concatenate([ints(batch, name) for batch in run.batches(names)]) for name in names]
     ended, cached, prompt = columns
@@ -97,14 +91,9 @@ def _opened(run: Run, settling_s: float, seconds: float) -> Run:
     hits = np.stack([cached[mine], prompt[mine]], axis=1).tolist()
     found = next((at for at in moments if steady(hits[: np.searchsorted(ended[mine], at)])), None)
     at = int(moments[-1] if found is None else found)
-    manifest = msgspec.structs.replace(
-        run.manifest,
-        window_ns=(at, at + to_ns(seconds)),
-        cache_warmth=run.manifest.cache_warmth if found is not None else None,
-        notes=(
-            *run.manifest.notes,
-            f"the hit rate was {'steady' if found is not None else 'not steady yet'} after "
-            f"{at / 1e9:.0f} s, and the window begins there",
-        ),
-    )
-    return dataclasses.replace(run, manifest=manifest)
+    told = f"the hit rate was {'steady' if found is not None else 'not steady yet'} after {at / 1e9:.0f} s"
+    return {
+        "window_ns": (at, at + to_ns(seconds)),
+        "cache_warmth": run.manifest.cache_warmth if found is not None else None,
+        "notes": (*run.manifest.notes, f"{told}, and the window begins there"),
+    }

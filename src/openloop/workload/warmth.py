@@ -117,6 +117,14 @@ def read_warming(text: str) -> Warming:
     return found
 
 
+def window_s(seconds: float, lasts_s: float, warming: Warming | None) -> float:
+    """For how long is measured, once caches have settled: not beyond the end of a recording that lasts so long."""
+    settling_s = warming.most if isinstance(warming, Hot) else 0.0
+    if settling_s >= lasts_s > 0:
+        raise SpecError(f"the recording ends after {lasts_s:.4g} s, and {warming} may take all of it; settle for less")
+    return min(seconds, lasts_s - settling_s) if lasts_s > 0 else seconds
+
+
 def split_states(text: str) -> list[str]:
     """`warm-cache,disrupted:at=30s` as two."""
     return [each.strip() for each in re.split(r",(?!\s*\w+\s*=)", text)]
