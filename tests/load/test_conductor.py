@@ -25,7 +25,7 @@ from openloop.arrivals import Constant, Poisson, read_arrivals
 from openloop.distributions import Fixed
 from openloop.errors import SpecError
 from openloop.load.address import Address, Place, find_place
-from openloop.load.conductor import RARELY, Conductor, Snapshot, drive
+from openloop.load.conductor import RARELY, Conductor, Snapshot, drive, politeness_pays
 from openloop.load.plan import Load
 from openloop.load.targets import Chat
 from openloop.persistence import After, Hedge, Retry
@@ -364,12 +364,33 @@ def test_a_conductor_that_others_leave_no_processor_goes_on_without_politeness(
         fed_by.append(threading.current_thread())
         feed(self, now)
 
+    monkeypatch.setattr("openloop.load.conductor.politeness_pays", lambda: True)
     monkeypatch.setattr(Conductor, "_starved", lambda self, now: now > self.start_ns + 200_000_000)
     monkeypatch.setattr(Conductor, "_feed", watched)
     rows = rows_of(drive(load_of(server, arrivals=Constant(100), drain_s=20.0), tmp_path / "run"))
     assert Counter(row["status"] for row in rows) == {"ok": 100}
     assert fed_by[0] is not threading.main_thread()
     assert fed_by[-1] is threading.main_thread()
+
+
+@pytest.mark.parametrize("pays", [True, False])
+def test_a_conductor_is_polite_only_where_that_leaves_it_time(
+    server: RunningEndpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pays: bool
+) -> None:
+    polite: list[bool] = []
+    monkeypatch.setattr("openloop.load.conductor.politeness_pays", lambda: pays)
+    monkeypatch.setattr("openloop.load.conductor.be_polite", lambda: polite.append(True))
+    drive(load_of(server, arrivals=Constant(20), seconds=0.5), tmp_path / "run")
+    assert bool(polite) == pays
+
+
+@pytest.mark.parametrize("runs", [True, False])
+def test_politeness_pays_where_a_polite_thread_gets_to_run(monkeypatch: pytest.MonkeyPatch, runs: bool) -> None:
+    hold = threading.Event()
+    monkeypatch.setattr("openloop.load.conductor.be_polite", lambda: runs or hold.wait(60))
+    monkeypatch.setattr("openloop.load.conductor.SOON_S", 20.0 if runs else 0.01)
+    assert politeness_pays() == runs
+    hold.set()
 
 
 def test_limits_are_shared_exactly_and_not_below_one_each(server: RunningEndpoint, tmp_path: Path) -> None:
