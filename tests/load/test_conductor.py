@@ -944,6 +944,17 @@ def test_what_is_in_flight_counts_for_a_limit_on_money(server: RunningEndpoint, 
     assert any(f"it came to {0.01 * run.num_rows:.4g} in the end, of 0.2" in note for note in run.manifest.notes)
 
 
+def test_what_is_in_flight_counts_with_all_the_tokens_that_it_asks_for(server: RunningEndpoint, tmp_path: Path) -> None:
+    """Answers take two seconds: twenty are paid for, and a hundred would be asked before the first ends."""
+    prices = ol.Prices(per_million_output_tokens=1000.0)
+    workload = Workload.of(Synthetic(Fixed(10), Fixed(400)))
+    load = load_of(server, 50.0, 30.0, workload=workload, drain_s=30.0, most_spend=8.0, facts={"prices": prices})
+    run = drive(replace(load, timeout_s=30.0), tmp_path / "run")
+    run.validate()
+    assert run.manifest.cut_short == "spend"
+    assert 20 <= run.num_rows <= 80  # just 20, where the machine is not too busy
+
+
 def test_a_worker_that_dies_takes_its_retries_with_it(server: RunningEndpoint, tmp_path: Path) -> None:
     load = load_of(server, 60.0, 3.0, retry=Retry(most=5, base=0.3, factor=1.0, jitter=0.0), workers=2)
     server.behave(fault="overloaded", share=0.5)

@@ -159,7 +159,7 @@ class Conductor:
         self.patient = not (self.followers or load.retry or load.repair)  # no answer decides what is sent next
         self.retries = 0
         self.spent = 0.0
-        self.costs = _known_costs(load, self.demand)
+        self.costs = _most_costs(load, self.demand)
         self.dearest = max(self.costs, default=0.0)
         self.ended = False  # the workers know that nothing more will come
         self.rows: list[Row] = []
@@ -505,7 +505,7 @@ class Conductor:
             self.crew.give_up()
 
     def _afforded(self, now: int) -> int | None:
-        """Until when there is money for what is due, once that is known; requests in flight cost, too."""
+        """Until when there is money for what is due, once that is known, and for the most that is in flight."""
         most, users = self.load.most_spend, self.load.users
         if most is None or self.halted_ns is not None:
             return None
@@ -682,12 +682,15 @@ def rarely_collecting() -> Iterator[None]:
         gc.set_threshold(*before)
 
 
-def _known_costs(load: Load, demand: Demand) -> list[float]:
-    """What each request costs at least, where money is limited: being asked, and its prompt, all of it cached."""
+def _most_costs(load: Load, demand: Demand) -> list[float]:
+    """What each request may cost, where money is limited: none of its prompt cached, all tokens that it asks for."""
     prices: Prices | None = load.facts.get("prices")
     if load.most_spend is None or prices is None:
         return []
-    return [prices.of(tokens, tokens, None) for tokens in np.maximum(demand.prompt_tokens, 0).tolist()]
+    prompts = np.maximum(demand.prompt_tokens, 0).tolist()
+    return [
+        prices.of(prompt, None, output) for prompt, output in zip(prompts, demand.output_tokens.tolist(), strict=True)
+    ]
 
 
 def _followers(demand: Demand) -> dict[int, int]:
