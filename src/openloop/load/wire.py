@@ -65,7 +65,7 @@ class Framing:
         """So much came, and is whole chunks."""
         self.size += size
         if self.size > LARGEST:
-            raise WireError(f"the response is larger than {LARGEST >> 20} MB")
+            raise WireError(f"the response is larger than {LARGEST >> 20} MB: it was not read to its end")
 
     def feed(self, data: bytes) -> bool:
         """Whether the response is complete."""
