@@ -2,7 +2,7 @@
 
 Of the versions that were read: vllm bench 0.32, sglang 0.5.23, aiperf 0.13, guidellm 0.8.1, inference-perf 0.7,
 genai-bench 0.0.5, veeksha 0.4.5, etalon and llmperf of 2024, LoadGen 6.0, kneepoint 0.3, OpenTelemetry's GenAI
-conventions 1.41, and k6, vegeta, locust and wrk2 as of 2026.
+conventions 1.41, and k6, vegeta, locust, hey and wrk2 as of 2026.
 """
 
 from collections.abc import Mapping
@@ -85,6 +85,7 @@ TABLE: Final[Mapping[tuple[str, str, str], Mapping[str, Theirs]]] = {
         "k6": Theirs("http_req_duration", "from send, without the wait for a connection"),
         "vegeta": Theirs("latency"),
         "locust": Theirs("response_time", "from send, rounded to two digits in its export"),
+        "hey": Theirs("response-time", "from send"),
         "wrk2": Theirs("latency", "from schedule: the same; its uncorrected latency is from send"),
     },
     ("goodput_rps", "requests accepted per second", "accepted / T, T the window in which they were due"): {
@@ -116,6 +117,7 @@ TABLE: Final[Mapping[tuple[str, str, str], Mapping[str, Theirs]]] = {
         "k6": Theirs("http_reqs", "failures included"),
         "vegeta": Theirs("throughput", "the same"),
         "locust": Theirs("requests/s", "failures included"),
+        "hey": Theirs("Requests/sec", "failures included; T is until the last answer"),
         "wrk2": Theirs("requests/sec", "failures included"),
     },
     ("output_tokens_per_s", "output tokens of completed requests per second", "sum of n over completed / T"): {
