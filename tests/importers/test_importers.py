@@ -468,6 +468,23 @@ def test_the_percentile_table_is_the_log_but_for_rounding_up() -> None:
     assert log.e2e_s.p99 == pytest.approx(table.e2e_s.p99, rel=0.1)
 
 
+@pytest.mark.parametrize(
+    ("name", "first"),
+    [
+        ("aiperf/profile_export.jsonl", "2026-11-15T12:19:50.490+00:00"),  # when its first credit was given out
+        ("guidellm.json", "2026-11-15T12:20:27.548+00:00"),  # when the first was to start
+        ("vegeta.json", None),
+        ("k6.json", None),
+        ("otel.json", None),
+    ],
+)
+def test_times_count_from_when_a_run_is_said_to_have_begun(name: str, first: str | None) -> None:
+    run = open_any(FILES / name)
+    assert min(row["scheduled_ns"] for row in run.head(1000)) == 0
+    assert run.manifest.started_at is not None
+    assert run.manifest.started_at == first or first is None
+
+
 def test_hey_tells_when_and_how_answers_came() -> None:
     run = open_any(FILES / "hey.csv")
     rows = run.head(100)
