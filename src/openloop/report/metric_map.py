@@ -69,6 +69,7 @@ TABLE: Final[Mapping[tuple[str, str, str], Mapping[str, Theirs]]] = {
     },
     ("tbt_s", "longest gap of a request", "max_i (t_i - t_(i-1))"): {},
     ("jitter_s", "longest less shortest gap of a request", "max_i gap - min_i gap"): {},
+    ("longest_wait_s", "longest time without anything new", "max of TTFT and of all gaps"): {},
     ("e2e_s", "end-to-end latency", "t_n - due; the end, where nothing was streamed"): {
         "vllm": Theirs("e2el", "from send, to the last chunk with choices; older versions, to the usage chunk"),
         "sglang": Theirs("e2e_latency", "from send, to the last line of the stream"),
