@@ -314,6 +314,20 @@ def test_the_command_gates_and_writes_what_builds_read(sweeps: tuple[Path, Path]
     assert wrong.stderr.startswith("openloop: 'x' is no gate")
 
 
+def test_a_gate_that_cannot_be_judged_is_in_what_builds_read(sweeps: tuple[Path, Path], tmp_path: Path) -> None:
+    a, b = (each / "points" / "30-1" for each in sweeps)
+    files = ["--junit", str(tmp_path / "x.xml"), "--md", str(tmp_path / "x.md")]
+    gates = ["--fail-if", "knee < -5%", "--fail-if", "goodput < -90%"]
+    command = [sys.executable, "-m", "openloop", "compare", str(a), str(b), *files, *gates]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("openloop: knee < -5% cannot be judged, for knee is not known of both")
+    suite = ElementTree.parse(tmp_path / "x.xml").getroot()
+    assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == ("2", "0", "1")
+    assert [case.get("name") for case in suite if case.find("error") is not None] == ["knee < -5%"]
+    assert "- NOT JUDGED: knee < -5%: knee is not known of both" in (tmp_path / "x.md").read_text()
+
+
 def test_a_run_that_is_not_valid_makes_no_comparison(sweeps: tuple[Path, Path], tmp_path: Path) -> None:
     good = sweeps[0] / "points" / "30-1"
     short = write_run(tmp_path / "short", [row(i, due=i / 10, tokens=[0.1]) for i in range(20)])

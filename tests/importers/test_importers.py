@@ -38,6 +38,7 @@ SAMPLES = {
     "vegeta": "vegeta.json",
     "k6": "k6.json",
     "locust": "locust.json",
+    "hey": "hey.csv",
     "hdr": "hdr.hlog",
     "otel": "otel.json",
 }
@@ -480,6 +481,43 @@ def test_the_percentile_table_is_the_log_but_for_rounding_up() -> None:
     assert table.e2e_s is not None
     assert log.e2e_s.p50 <= table.e2e_s.p50 * 1.001
     assert log.e2e_s.p99 == pytest.approx(table.e2e_s.p99, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("name", "first"),
+    [
+        ("aiperf/profile_export.jsonl", "2026-11-15T12:19:50.490+00:00"),  # when its first credit was given out
+        ("guidellm.json", "2026-11-15T12:20:27.548+00:00"),  # when the first was to start
+        ("vegeta.json", None),
+        ("k6.json", None),
+        ("otel.json", None),
+    ],
+)
+def test_times_count_from_when_a_run_is_said_to_have_begun(name: str, first: str | None) -> None:
+    run = open_any(FILES / name)
+    assert min(row["scheduled_ns"] for row in run.head(1000)) == 0
+    assert run.manifest.started_at is not None
+    assert run.manifest.started_at == first or first is None
+
+
+def test_hey_tells_when_and_how_answers_came() -> None:
+    run = open_any(FILES / "hey.csv")
+    rows = run.head(100)
+    assert (rows[0]["sent_ns"], rows[0]["ended_ns"]) == (0, 23_300_000)
+    assert (rows[2]["sent_ns"], rows[2]["ended_ns"]) == (25_300_000, 27_400_000)
+    assert {row["status"]: row["http_status"] for row in rows} == {"ok": 200, "error": 503}
+    found = score(run, "e2e<=50ms")
+    assert (found.requests, found.completed) == (40, sum(row["status"] == "ok" for row in rows))
+    assert any("closed loop" in reason for reason in found.reasons)
+    assert any("answers only" in note for note in found.notes)
+
+
+def test_a_file_of_an_old_hey_is_named(tmp_path: Path) -> None:
+    """It did not say when, nor whether it was well."""
+    lines = (FILES / "hey.csv").read_text().splitlines()
+    (tmp_path / "old.csv").write_text("\n".join(line.rsplit(",", 2)[0] for line in lines))
+    with pytest.raises(RunError, match="cannot be read as a file of hey: it has no 'offset'"):
+        open_any(tmp_path / "old.csv")
 
 
 @pytest.mark.parametrize("name", ["vllm.json", "vegeta.json", "otel.json", "kneepoint.jsonl"])

@@ -2,15 +2,22 @@
 
 import contextlib
 import socket
+import ssl
+import subprocess
+import threading
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
-from openloop.load import crew
+from openloop.load import crew, wire
+from openloop.load import worker as working
 from openloop.load.address import Address
 from openloop.load.channel import Channel
 from openloop.load.connection import Connection, Request
+from openloop.load.rows import read_finished
+from openloop.load.targets import Chat
 from openloop.load.worker import BROKEN, MANY, REST_NS, Plan, _Worker
 
 TIMEOUT_NS = 1 << 60
@@ -52,3 +59,89 @@ def test_a_rest_goes_by_the_times_between_reads(worker: _Worker) -> None:
                 worker._look_at_clock(0)
             assert worker.rest.ns == rest_ns
             assert worker.intake is None or worker.intake.state.rest_ns == rest_ns
+
+
+STREAM = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
+TOKEN = b'data: {"choices": [{"index": 0, "delta": {"content": "x"}}]}\n\n'
+ENDLESS = {
+    "chunks of one token": (b"Transfer-Encoding: chunked\r\n\r\n", b"%x\r\n%b\r\n" % (len(TOKEN), TOKEN)),
+    "chunks of many": (b"Transfer-Encoding: chunked\r\n\r\n", b"%x\r\n%b\r\n" % (1000 * len(TOKEN), 1000 * TOKEN)),
+    "a chunk of an exabyte": (b"Transfer-Encoding: chunked\r\n\r\nfffffffffffffff\r\n", TOKEN * 100),
+    "until it closes": (b"\r\n", TOKEN * 100),
+    "a long answer": (b"Content-Length: 1073741824\r\n\r\n", b"x" * 4000),
+}
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tls")
+    made = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
+    subprocess.run([*made, "-keyout", "key.pem", "-out", "cert.pem"], cwd=folder, check=True, capture_output=True)
+    return folder
+
+
+def plain(sock: socket.socket) -> socket.socket:
+    return sock
+
+
+@contextlib.contextmanager
+def flooding(
+    first: bytes, again: bytes, wrap: Callable[[socket.socket], socket.socket]
+) -> Iterator[tuple[int, threading.Event]]:
+    """A server that answers without end, at a port; and whether somebody closed the connection on it."""
+    closed = threading.Event()
+
+    def flood(client: socket.socket) -> None:
+        with contextlib.suppress(OSError), wrap(client) as sock:
+            if sock.recv(65536):
+                with contextlib.suppress(OSError):
+                    sock.sendall(first)
+                    while True:
+                        sock.sendall(again)
+                closed.set()
+
+    def accept() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                threading.Thread(target=flood, args=(listener.accept()[0],), daemon=True).start()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=accept, daemon=True).start()
+        yield listener.getsockname()[1], closed
+        listener.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.mark.parametrize("path", ["machine code", "Python", "TLS"])
+@pytest.mark.parametrize("form", ENDLESS)
+def test_an_answer_without_end_is_ended(
+    path: str, form: str, certificate: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wire, "LARGEST", 1 << 20)
+    monkeypatch.setattr(working, "LARGEST", 1 << 20)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate / "cert.pem", certificate / "key.pem")
+    secure = path == "TLS"
+    head, again = ENDLESS[form]
+    wrap = (lambda sock: context.wrap_socket(sock, server_side=True)) if secure else plain
+    with flooding(STREAM + head, again, wrap) as (port, closed):
+        ours, theirs = socket.socketpair()
+        address = Address(socket.AF_INET, "127.0.0.1", port, "localhost" if secure else "", insecure=secure)
+        code = crew.intake_code() if path == "machine code" else b""
+        worker = _Worker(Plan([address], TIMEOUT_NS, spare=1, code=code), Channel(theirs))
+        thread = threading.Thread(target=worker.run)
+        thread.start()
+        channel = Channel(ours)
+        channel.send(("ask", [(0, 0, 0, b"GET / HTTP/1.1\r\n\r\n", 0, b"")]))
+        channel.send(("end",))
+        thread.join(60)
+        assert not thread.is_alive()
+        assert closed.wait(60)
+        for spare in worker.connections.values():
+            spare.sock.close()
+        with ours, theirs, contextlib.closing(worker.poller):
+            ((_, fate, why, *_, raw, marks, _, _),) = next(m[1] for m in channel.receive() if m[0] == "done")
+    assert (fate, why) == (BROKEN, "the response is larger than 1 MB: it was not read to its end")
+    assert raw.startswith(STREAM)
+    assert len(raw) <= 1 << 16  # nobody wants to read the rest
+    outcome = read_finished((0, fate, why, 0, 0, 0, raw, marks, 0, False), Chat("x", "m"), 1.0)
+    assert (outcome.status, outcome.error) == ("error", why)

@@ -91,6 +91,16 @@ def test_a_stream_that_does_not_say_that_it_is_one_is_one(keys: dict[str, str], 
     assert (row["status"], row["finish_reason"], len(row["event_ns"])) == ("ok", "stop", 3)
 
 
+def test_an_answer_without_end_is_passed_on_and_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("openloop.proxy.hearing.MOST_EVENTS", 3)
+    hearing = Hearing(streamed=True)
+    for number in range(10):
+        hearing.feed(token("one"), number)
+    found = hearing.close()
+    assert (found.status, len(found.event_ns)) == ("error", 3)
+    assert found.error == "the answer has more than 3 events, and is not read any further"
+
+
 def test_an_answer_at_once_passes_too(tmp_path: Path) -> None:
     said = {"choices": [{"message": {"content": "hi"}, "finish_reason": "stop"}], "usage": {"completion_tokens": 2}}
 
@@ -473,6 +483,7 @@ def test_attainment_and_goodput_come_first_and_are_the_scorers(tmp_path: Path) -
             await w.ask(x_workload_class="chat", x_slow="1")
             await w.ask(x_workload_class="nobody knows")
             await w.ask()
+            await until(lambda: w.proxy.ledger.ended == 6)  # a client has its answer a moment before it is a row
             return await w.metrics(), await w.run()
 
     page, run = asyncio.run(main())

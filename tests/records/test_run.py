@@ -4,6 +4,7 @@ import contextlib
 import json
 import random
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -266,6 +267,22 @@ def test_a_table_that_memory_is_too_small_for_is_not_said_to_be_damaged_only(
     monkeypatch.setattr(pq.ParquetFile, "read_row_groups", fail)
     with pytest.raises(RunError, match=r"needs more memory than there is, or is damaged in row group 0: malloc"):
         open_run(folder).head(1)
+
+
+def test_a_batch_that_memory_is_too_small_for_is_not_the_end_of_a_spool(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = RunWriter(tmp_path / "run", Manifest(source="test"))
+    writer.append(batch(ROWS[:5]))
+    writer.close()
+
+    def fail(_: object) -> Iterator[pa.RecordBatch]:
+        yield batch(ROWS[:5])
+        raise pa.ArrowMemoryError("malloc of size 32768 failed")
+
+    monkeypatch.setattr(pa.ipc, "open_stream", fail)
+    with pytest.raises(RunError, match="a batch of rows needs more memory than there is: malloc of size 32768 failed"):
+        open_run(tmp_path / "run")
 
 
 @pytest.mark.parametrize("seed", range(40))

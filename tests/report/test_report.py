@@ -22,14 +22,14 @@ from openloop.report.curve import STEPS, frontier_report, read_frontier_subject
 from openloop.report.figures import DRAWN, LARGEST, tail_places, token_times
 from openloop.report.html import page
 from openloop.report.markdown import markdown
-from openloop.report.marks import Axis, Curve, Figure, Panel
+from openloop.report.marks import Axis, Curve, Figure, Panel, Rule
 from openloop.report.page import Number, Report, Table, show
 from openloop.report.picture import draw_figure
 from openloop.report.plot import show_report, text_plot
 from openloop.report.read import read_comparison, read_report
 from openloop.report.run import read_run_subject, run_report
 from openloop.report.scales import AxisScale, x_scale, y_scale
-from openloop.report.svg import WIDE, svg
+from openloop.report.svg import NARROW, WIDE, svg
 from openloop.score import score
 from tests.reports import HOSTILE, SLO, fleet_run, hostile_run, look_up, write_frontier
 from tests.runs import batch, row, run_of, steady_run
@@ -307,6 +307,17 @@ def test_marks_are_drawn_where_their_values_are() -> None:
     dots = [tuple(map(float, each)) for each in re.findall(r'cx="(.*?)" cy="(.*?)"', text)]
     np.testing.assert_allclose(dots, [(left, top + height), (left + width, top)], atol=0.06)
     assert x_scale(figure.x, figure.panels).high == 10.0
+
+
+@pytest.mark.parametrize("width", [WIDE, NARROW])
+def test_names_of_events_stand_below_the_title_of_their_axis(width: int) -> None:
+    rules = [Rule(at, "failure", "x", "purple") for at in (0.0, 1.0, 2.0)]
+    curve = Curve("c", np.array([0.0, 10.0]), np.array([1.0, 2.0]), "blue")
+    panel = Panel(Axis("requests due per second", "rate", low=0.0), [*rules, curve], 90)
+    drawn = svg(Figure("f", "t", Axis("time", "seconds"), [panel]), width)
+    lines = {kind: re.findall(rf'y="([0-9.]+)" class="{kind}"', drawn) for kind in ("title", "middle name")}
+    assert len(lines["middle name"]) == 3
+    assert min(map(float, lines["middle name"])) >= float(lines["title"][0]) + 14  # a line
 
 
 def test_a_terminal_gets_a_plot_and_a_file_plain_letters(sweep: Path, capsys: pytest.CaptureFixture[str]) -> None:

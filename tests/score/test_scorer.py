@@ -217,6 +217,10 @@ def test_the_score_is_what_the_definitions_say(
         "e2e_s": [r.e2e() for r in completed],
         "tbt_s": [max(r.gaps) if r.gaps else None for r in completed],
         "jitter_s": [max(r.gaps) - min(r.gaps) if r.gaps else None for r in completed],
+        "longest_wait_s": [
+            max([first, *r.gaps]) if (first := r.ttft()) is not None and (r.gaps or r.tokens <= 1) else None
+            for r in completed
+        ],
         "itl_s": [gap for r in completed for gap in r.gaps],
     }
     for metric, values in ladders.items():

@@ -170,16 +170,22 @@ def compare(
       openloop compare before/ after/ --fail-if "goodput < -5%" --fail-if "ttft_p99 > 10%" --junit compare.xml
       openloop compare frontier-a/ frontier-b/ --slo "ttft<=500ms, tpot<=40ms"
     """
+    from openloop.compare import UnjudgedError, read_regression_gate
     from openloop.compare import compare as decide
-    from openloop.compare import read_regression_gate
     from openloop.report.compare import as_junit, as_markdown, show_comparison
 
     gates = tuple(str(read_regression_gate(each)) for each in fail_if)
-    found = decide(a, b, slo, fail_if)
+    unjudged: UnjudgedError | None = None
+    try:
+        found = decide(a, b, slo, fail_if)
+    except UnjudgedError as error:
+        found, unjudged = error.found, error
     if junit:
         junit.write_text(as_junit(found, gates), encoding="utf-8")
     if md:
         md.write_text(as_markdown(found), encoding="utf-8")
     tell(found, as_json, show_comparison)
+    if unjudged:
+        raise unjudged
     if found.failed or not found.valid:
         sys.exit(1)

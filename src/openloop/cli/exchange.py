@@ -32,8 +32,8 @@ def import_file(file: Path, out: Path, tool: str | None, part: int | None, as_js
     """Make a run of another tool's FILE, so that everything that reads runs reads it.
 
     It knows vllm bench, sglang bench_serving, aiperf, guidellm, inference-perf, genai-bench, veeksha, etalon, llmperf,
-    MLPerf LoadGen, kneepoint, vegeta, k6, locust, wrk2 and HdrHistogram logs, and OpenTelemetry GenAI spans. What the
-    file cannot tell is said in the run's notes. `openloop score FILE` takes such a file as it is.
+    MLPerf LoadGen, kneepoint, vegeta, k6, locust, hey, wrk2 and HdrHistogram logs, and OpenTelemetry GenAI spans. What
+    the file cannot tell is said in the run's notes. `openloop score FILE` takes such a file as it is.
 
     \b
     Examples:

@@ -117,7 +117,7 @@ FLAGS: tuple[Flag, ...] = (
     _flag(
         "--max-spend",
         "limits.spend",
-        "Stop when this is spent, with what requests in flight are known to cost.",
+        "Stop when this is spent, with the most that requests in flight may cost.",
         type=click.FloatRange(0),
     ),
     _flag("--seed", "seed", "The same seed, the same requests.  [default: 0]", type=click.IntRange(0)),

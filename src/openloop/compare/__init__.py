@@ -8,9 +8,9 @@ from types import ModuleType
 from typing import Any
 
 from openloop.compare.change import Change
-from openloop.compare.decide import Comparison, RegressionGate, compare, read_regression_gate
+from openloop.compare.decide import Comparison, RegressionGate, UnjudgedError, compare, read_regression_gate
 
-__all__ = ["Change", "Comparison", "RegressionGate", "compare", "read_regression_gate"]
+__all__ = ["Change", "Comparison", "RegressionGate", "UnjudgedError", "compare", "read_regression_gate"]
 
 
 class _Callable(ModuleType):

@@ -92,11 +92,21 @@ class Comparison:
     more_minutes: float | None = None  # of each, until a difference of 5% would be found
     warnings: tuple[str, ...] = ()
     failed: tuple[str, ...] = ()  # gates
+    unjudged: dict[str, str] = field(default_factory=dict)  # gates, and why nobody can say
 
     def to_dict(self) -> dict[str, Any]:
         found: dict[str, Any] = plain(self)
         found["by_rate"] = {f"{rate:g}": each for rate, each in found["by_rate"].items()}
         return found
+
+
+class UnjudgedError(SpecError):
+    """Gates that nobody can judge; all else was `found`."""
+
+    def __init__(self, found: Comparison) -> None:
+        told = [f"{gate} cannot be judged, for {why}" for gate, why in found.unjudged.items()]
+        super().__init__("; ".join([*told, *(f"failed is {gate}" for gate in found.failed)]))
+        self.found = found
 
 
 def compare(
@@ -121,23 +131,24 @@ def compare(
         first, second = (each if isinstance(each, Run) else open_any(each) for each in (a, b))
         names = [str((each.path if isinstance(each, Run) else each) or place) for place, each in (("A", a), ("B", b))]
         found = _runs(first, second, names, slo)
-    for gate in gates:
-        if gate.metric not in found.changes:
-            told = ", ".join(found.changes) or "nothing"
-            raise SpecError(f"{gate} cannot be judged, for {gate.metric} is not known of both; known is {told}")
-    fails = {str(gate): gate.fails(found.changes[gate.metric]) for gate in gates}
-    failed = tuple(gate for gate, wrong in fails.items() if wrong)
-    unknown = [gate for gate, wrong in fails.items() if wrong is None]
-    if unknown:
-        others = f"; failed is {', '.join(failed)}" if failed else ""
-        why = "too few requests, or all in one stretch of the run, show it: measure longer"
-        if any(found.changes[gate.metric].a == 0 for gate in gates):
-            why = "the baseline has none of it"
-        if found.knees:
-            knees = "; ".join(f"knee of {name}: {knee}" for name, knee in zip("AB", found.knees, strict=True))
-            why = f"goodput may be higher than what was measured where a knee is not shown ({knees})"
-        raise SpecError(f"{', '.join(unknown)} cannot be judged, for {why}{others}")
-    return replace(found, failed=failed)
+    fails = {gate: gate.fails(found.changes[gate.metric]) if gate.metric in found.changes else None for gate in gates}
+    failed = tuple(str(gate) for gate, wrong in fails.items() if wrong)
+    unjudged = {str(gate): _why_unjudged(found, gate) for gate, wrong in fails.items() if wrong is None}
+    found = replace(found, failed=failed, unjudged=unjudged)
+    if unjudged:
+        raise UnjudgedError(found)
+    return found
+
+
+def _why_unjudged(found: Comparison, gate: RegressionGate) -> str:
+    if gate.metric not in found.changes:
+        return f"{gate.metric} is not known of both; known is {', '.join(found.changes) or 'nothing'}"
+    if found.knees:
+        knees = "; ".join(f"knee of {name}: {knee}" for name, knee in zip("AB", found.knees, strict=True))
+        return f"goodput may be higher than what was measured where a knee is not shown ({knees})"
+    if found.changes[gate.metric].a == 0:
+        return "the baseline has none of it"
+    return "too few requests, or all in one stretch of the run, show it: measure longer"
 
 
 def _one_slo(slos: Sequence[Any], slo: Any, names: Sequence[str]) -> Objectives:

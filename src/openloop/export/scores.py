@@ -30,7 +30,7 @@ RATES = (
     *("attainment", "attainment_from_sent", "output_tokens_per_s", "output_token_goodput", "smooth_goodput"),
     *("cost_per_accepted", "window_s", "qoe", "fluidity_index", "utilisation", "cache_hit_rate", "valid"),
 )
-LATENCIES = ("ttft_s", "tpot_s", "itl_s", "tbt_s", "jitter_s", "e2e_s", "client_lag_s")
+LATENCIES = ("ttft_s", "tpot_s", "itl_s", "tbt_s", "jitter_s", "longest_wait_s", "e2e_s", "client_lag_s")
 LONGEST = 6000  # characters that MLflow takes of a parameter
 SECONDS = [0.01 * 2**i for i in range(14)]
 BETWEEN = [0.001, 0.0025, 0.005, *SECONDS[:8]]

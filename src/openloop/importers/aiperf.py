@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from openloop.errors import RunError
-from openloop.importers.foreign import CHUNKS, Call, JsonLines, load_json, make_run, slo_of, wall_clock
+from openloop.importers.foreign import CHUNKS, Call, JsonLines, load_json, make_run, slo_of
 from openloop.records import Run
 from openloop.units import NS_PER_S
 
@@ -38,7 +38,7 @@ def read(path: Path) -> Iterator[Run]:
             "that it skipped or gave up when it fell behind are not in the file",
             *rows.notes,
         ],
-        started_at=wall_clock(start),
+        dated=True,
         **{"seconds": (over - start) / NS_PER_S, **facts},
     )
 

@@ -70,9 +70,10 @@ def make_run(
     notes: Iterable[str] = (),
     start_ns: int | None = None,
     seconds: float | None = None,
+    dated: bool = False,
     **facts: Any,
 ) -> Run:
-    """The run of these calls.
+    """The run of these calls; `dated`: their clock is the wall's, so that it is known when the run began.
 
     `seconds` is what the tool divides its rates by, from `start_ns` or the first call; the window is longer only where
     something would otherwise be due after it.
@@ -93,6 +94,8 @@ def make_run(
         raise RunError(f"it says that it took {seconds:g} s; a run takes more than none")
     opened = (origin if start_ns is None else start_ns) - origin
     last = max((call.sent_ns if call.due_ns is None else call.due_ns) or 0 for call in calls) - origin
+    if dated:
+        facts["started_at"] = wall_clock(origin)
     manifest = Manifest(
         source="import",
         finished=True,

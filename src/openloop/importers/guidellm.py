@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from openloop.importers.foreign import Call, load_json, make_run, slo_of, wall_clock
+from openloop.importers.foreign import Call, load_json, make_run, slo_of
 from openloop.records import Run
 from openloop.units import to_ns
 
@@ -39,14 +39,13 @@ def _run(found: dict[str, Any]) -> Run:
             f"{cancelled:,} requests were cancelled at the tool's limit: it leaves them out of its own attainment, "
             "which is higher for it"
         )
-    start_ns = to_ns(found["start_time"])
     return make_run(
         "guidellm",
         calls,
         notes=notes,
-        start_ns=min([start_ns, *(call.due_ns for call in calls if call.due_ns is not None)]),
+        start_ns=min([to_ns(found["start_time"]), *(call.due_ns for call in calls if call.due_ns is not None)]),
         seconds=found["duration"],
-        started_at=wall_clock(start_ns),
+        dated=True,
         model=backend.get("model"),
         arrivals=f"closed: {strategy['type_']}" if closed else _arrivals(strategy),
         slo=slo_of(config.get("slo") or {}, GATES),

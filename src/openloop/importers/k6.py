@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from openloop.importers.foreign import NO_SCHEDULE, Call, JsonLines, make_run, milliseconds, times, wall_clock
+from openloop.importers.foreign import NO_SCHEDULE, Call, JsonLines, make_run, milliseconds, times
 from openloop.importers.vegeta import iso_ns
 from openloop.records import Run
 
@@ -33,7 +33,7 @@ def read(path: Path) -> Iterator[Run]:
             "no tokens, only whole answers",
             *rows.notes,
         ],
-        started_at=wall_clock(start),
+        dated=True,
     )
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from openloop.importers.foreign import NO_SCHEDULE, Call, JsonLines, make_run, wall_clock
+from openloop.importers.foreign import NO_SCHEDULE, Call, JsonLines, make_run
 from openloop.records import Run
 from openloop.units import to_ns
 
@@ -47,8 +47,7 @@ def calls(batches: Iterable[dict[str, Any]]) -> list[tuple[bool, Call]]:
 
 def run_of(found: Sequence[Call], start_ns: int | None = None, more: Sequence[str] = ()) -> Run:
     """Times count from `start_ns`, or from the first call; there may be more to note."""
-    start = min((call.sent_ns or 0 for call in found), default=0) if start_ns is None else start_ns
-    return make_run("OpenTelemetry", found, notes=(*NOTES, *more), start_ns=start_ns, started_at=wall_clock(start))
+    return make_run("OpenTelemetry", found, notes=(*NOTES, *more), start_ns=start_ns, dated=True)
 
 
 def _call(span: dict[str, Any]) -> Call | None:

@@ -15,7 +15,7 @@ from openloop.spec import one_line, suggest
 # Each is a module of this room, an underscore for a hyphen.
 TOOLS = (
     *("vllm", "sglang", "aiperf", "guidellm", "inference-perf", "genai-bench", "veeksha", "etalon", "llmperf"),
-    *("loadgen", "kneepoint", "vegeta", "k6", "locust", "hdr", "otel"),
+    *("loadgen", "kneepoint", "vegeta", "k6", "locust", "hey", "hdr", "otel"),
 )
 IMPORTERS: Final[Mapping[str, ModuleType]] = {
     name: import_module(f"openloop.importers.{name.replace('-', '_')}") for name in TOOLS

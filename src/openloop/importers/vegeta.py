@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 
-from openloop.importers.foreign import ENCODING, NO_SCHEDULE, Call, JsonLines, make_run, wall_clock
+from openloop.importers.foreign import ENCODING, NO_SCHEDULE, Call, JsonLines, make_run
 from openloop.records import Run
 
 CSV = re.compile(r"\d{18,20},\d{1,3},\d+,\d+,\d+,")
@@ -26,9 +26,8 @@ def read(path: Path) -> Iterator[Run]:
         else:
             hits = ((int(r[0]), int(r[1]), int(r[2]), r[5]) for r in csv.reader(file))
         calls = [_call(*hit) for hit in hits]
-    start = min((call.sent_ns or 0 for call in calls), default=0)
     notes = [NO_SCHEDULE, "no tokens, only whole answers", *rows.notes]
-    yield make_run("vegeta", calls, notes=notes, started_at=wall_clock(start))
+    yield make_run("vegeta", calls, notes=notes, dated=True)
 
 
 def _call(sent_ns: int, code: int, took_ns: int, error: str) -> Call:

@@ -36,7 +36,9 @@ class Channel:
     def send(self, message: Any) -> None:
         """Send, or keep what does not fit for `flush`. Values are numbers, text, bytes, tuples and lists."""
         data = marshal.dumps(message)
-        self._unsent += [memoryview(_LENGTH.pack(len(data)) + data)]
+        length = _LENGTH.pack(len(data))
+        pieces = [length + data] if len(data) < ROOM else [length, data]  # what is large is not copied again
+        self._unsent += map(memoryview, pieces)
         self.flush()
 
     def flush(self) -> None:

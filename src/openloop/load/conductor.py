@@ -5,6 +5,7 @@ Nothing here is in a hurry: workers send and stamp, and this process parses, cou
 
 import contextlib
 import gc
+import hashlib
 import os
 import signal
 import threading
@@ -58,6 +59,8 @@ HELD_NS = 2 * CHECK_NS  # a worker has answers by itself no longer than this
 GRADED_NS = 2_000_000  # between looks for a grade that a repair waits for
 LEAST_READINGS = 8  # of the server's counters, to call them steady
 TELL_NS = 500_000_000
+SOME_WORK = 8 << 20  # bytes to add up: some milliseconds
+SOON_S = 0.2
 STOLEN_SHARE = 0.01
 TICKETS = 2 * MOST_TRIES + 4  # of attempts at one request, copies included
 REMEMBERED = 1000
@@ -157,7 +160,7 @@ class Conductor:
         self.patient = not (self.followers or load.retry or load.repair)  # no answer decides what is sent next
         self.retries = 0
         self.spent = 0.0
-        self.costs = _known_costs(load, self.demand)
+        self.costs = _most_costs(load, self.demand)
         self.dearest = max(self.costs, default=0.0)
         self.ended = False  # the workers know that nothing more will come
         self.rows: list[Row] = []
@@ -214,30 +217,32 @@ class Conductor:
     def _conduct_politely(self) -> None:
         """In a thread of its own, whose priority is lowered for good: where processors are few, workers come first.
 
-        Not where answers decide what is sent next: then reading them is as urgent as sending. And not any longer where
-        others use the processors so much that the workers would run out of requests.
+        Not where answers decide what is sent next: then reading them is as urgent as sending. And not, or not any
+        longer, where others use the processors so much that the workers would run out of requests.
         """
-        if self.patient:
-            with contextlib.suppress(AttributeError, OSError):
-                os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
         try:
-            self._begin()
-            self._conduct(polite=self.patient)
+            polite = self._begin()
+            if polite:
+                be_polite()
+            self._conduct(polite)
         except BaseException as error:
             self.failure = error
 
-    def _begin(self) -> None:
+    def _begin(self) -> bool:
+        """Whether there is time for politeness."""
         while not self.crew.ready:
             self.crew.listen(None)
         if self.primes:
             stop = lambda: bool(self.interrupts)  # noqa: E731
             told, self.primed = prime(self.load, self.demand, self.primes, self.prompts.words, stop)
             self.notes += told
+        polite = self.patient and politeness_pays()
         self.start_ns = self.begin()
         self.stolen_s = stolen_s()
         if self.scraper:
             self.scraper.start(self.start_ns)
         self._tell_the_end(self.schedule.end_ns)
+        return polite
 
     def _conduct(self, polite: bool) -> None:
         """Until every worker has said goodbye, or is gone; or a polite one finds that it is too late for manners."""
@@ -506,7 +511,7 @@ class Conductor:
             self.crew.give_up()
 
     def _afforded(self, now: int) -> int | None:
-        """Until when there is money for what is due, once that is known; requests in flight cost, too."""
+        """Until when there is money for what is due, once that is known, and for the most that is in flight."""
         most, users = self.load.most_spend, self.load.users
         if most is None or self.halted_ns is not None:
             return None
@@ -653,6 +658,25 @@ def interrupts_heard(tell: Callable[[], None]) -> Iterator[None]:
             signal.signal(each, handler)
 
 
+def be_polite() -> None:
+    """This thread, from now on: whoever else wants a processor has it first."""
+    with contextlib.suppress(AttributeError, OSError):
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+
+
+def politeness_pays() -> bool:
+    """Whether a polite thread gets to work: beside a busy process on each processor it waits for seconds."""
+    done = threading.Event()
+
+    def work() -> None:
+        be_polite()
+        hashlib.sha256(bytes(SOME_WORK))  # lets others run Python meanwhile
+        done.set()
+
+    threading.Thread(target=work, daemon=True).start()
+    return done.wait(SOON_S)
+
+
 @contextlib.contextmanager
 def rarely_collecting() -> Iterator[None]:
     """Rows that wait for the disk are many, and none is part of a cycle: they are not looked through for any."""
@@ -664,12 +688,15 @@ def rarely_collecting() -> Iterator[None]:
         gc.set_threshold(*before)
 
 
-def _known_costs(load: Load, demand: Demand) -> list[float]:
-    """What each request costs at least, where money is limited: being asked, and its prompt, all of it cached."""
+def _most_costs(load: Load, demand: Demand) -> list[float]:
+    """What each request may cost, where money is limited: none of its prompt cached, all tokens that it asks for."""
     prices: Prices | None = load.facts.get("prices")
     if load.most_spend is None or prices is None:
         return []
-    return [prices.of(tokens, tokens, None) for tokens in np.maximum(demand.prompt_tokens, 0).tolist()]
+    prompts = np.maximum(demand.prompt_tokens, 0).tolist()
+    return [
+        prices.of(prompt, None, output) for prompt, output in zip(prompts, demand.output_tokens.tolist(), strict=True)
+    ]
 
 
 def _followers(demand: Demand) -> dict[int, int]:

@@ -69,7 +69,8 @@ def read_finished(finished: Finished, target: Target, timeout_s: float) -> Outco
         found.status, found.error = "cancelled", "a copy of it was answered first"
     elif fate == BROKEN:
         what = "the stream was cut" if found.event_ns else "there was no answer"
-        found.status, found.error = "error", without_secrets(f"{what}: {why}", target.headers)
+        said = why if why.startswith("the response ") else f"{what}: {why}"
+        found.status, found.error = "error", without_secrets(said, target.headers)
     elif fate == TIMEOUT:
         what = f"after {len(found.event_ns)} events" if found.event_ns else "without a token"
         found.status, found.error = "timeout", f"gave up after {timeout_s:g} s, {what}"

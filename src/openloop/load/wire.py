@@ -65,7 +65,7 @@ class Framing:
         """So much came, and is whole chunks."""
         self.size += size
         if self.size > LARGEST:
-            raise WireError(f"the response is larger than {LARGEST >> 20} MB")
+            raise WireError(f"the response is larger than {LARGEST >> 20} MB: it was not read to its end")
 
     def feed(self, data: bytes) -> bool:
         """Whether the response is complete."""
@@ -174,8 +174,12 @@ def listed(headers: Mapping[str, str], name: str) -> list[str]:
 
 
 def comes_in_chunks(headers: Mapping[str, str]) -> bool:
-    """Whether that is the last of what was done to a body: what was done before does not say where it ends."""
-    return listed(headers, "transfer-encoding")[-1:] == ["chunked"]
+    """Whether a body does; what else was done to it on the way nobody asked for. `identity` is nothing."""
+    codings = set(listed(headers, "transfer-encoding")) - {"identity"}
+    if codings - {"chunked"}:
+        told = headers["transfer-encoding"][:40]
+        raise WireError(f"the response is sent as {told!r}, which nobody asked for: only chunked is read")
+    return bool(codings)
 
 
 # Of an answer as it was read: where each read ends among all bytes, and when that was, in turns.

@@ -11,6 +11,7 @@ PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings")
 LETTERS_PER_TOKEN = 4  # a guess, to weigh requests by
 ENDS = (b"\n\n", b"\n\r\n")  # of an event, from the end of its line
 LONGEST = 4 << 20  # bytes of one event, or of a whole answer, that are read
+MOST_EVENTS = 1 << 18  # of one answer
 
 
 class Ask(msgspec.Struct):
@@ -112,6 +113,8 @@ class Hearing:
             told = said.usage.completion_tokens if said.usage else None
             self._so_far = told if told is not None else self._so_far + listed(said)
             self._counts.append(self._so_far)
+            if len(self._counts) >= MOST_EVENTS:
+                self._stop(f"the answer has more than {MOST_EVENTS:,} events, and is not read any further")
         elif said.error is not None:
             self._stop("an error in the stream")
         else:

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.ipc
 import pyarrow.parquet as pq
 
-from openloop.errors import StorageError
+from openloop.errors import RunError, StorageError
 
 GROUP_BYTES = 64 << 20
 LARGE = 64 << 20  # a batch
@@ -133,6 +133,8 @@ def read_spool(file: IO[bytes], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
                 return
             batch.validate(full=True)
             yield batch
+    except MemoryError as error:  # which Arrow counts among its own
+        raise RunError(f"a batch of rows needs more memory than there is: {first_line(error)}") from None
     except DAMAGE:
         return
 

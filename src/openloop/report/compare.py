@@ -59,6 +59,8 @@ def _lines(found: Comparison) -> Iterator[str]:
     yield f"SLO {found.slo}; {'the same schedule, paired' if found.paired else 'schedules of their own'}"
     for gate in found.failed:
         yield f"FAILED: {gate}: {_bound(found, gate)}"
+    for gate, why in found.unjudged.items():
+        yield f"NOT JUDGED: {gate}: {why}"
     for warning in found.warnings:
         yield f"warning: {warning}"
 
@@ -85,11 +87,15 @@ def as_junit(found: Comparison, gates: tuple[str, ...]) -> str:
     """A case per gate; without gates, or if it is not valid, one that carries the verdict."""
     failed = found.failed if found.valid else ("comparison", *found.failed)
     cases = gates if gates and found.valid else ("comparison", *gates)
-    suite = ElementTree.Element("testsuite", name="openloop compare", tests=str(len(cases)), failures=str(len(failed)))
+    counts = {"tests": cases, "failures": failed, "errors": found.unjudged}
+    told = {name: str(len(each)) for name, each in counts.items()}
+    suite = ElementTree.Element("testsuite", {"name": "openloop compare", **told})
     for gate in cases:
         case = ElementTree.SubElement(suite, "testcase", classname="openloop.compare", name=gate)
         if gate in failed:
             ElementTree.SubElement(case, "failure", message=f"{gate}: {next(_lines(found))}")
+        elif gate in found.unjudged:
+            ElementTree.SubElement(case, "error", message=f"{gate} cannot be judged, for {found.unjudged[gate]}")
         ElementTree.SubElement(case, "system-out").text = "\n".join(_lines(found))
     return '<?xml version="1.0" encoding="utf-8"?>\n' + ElementTree.tostring(suite, encoding="unicode") + "\n"
 

@@ -2,7 +2,7 @@
 
 Of the versions that were read: vllm bench 0.32, sglang 0.5.23, aiperf 0.13, guidellm 0.8.1, inference-perf 0.7,
 genai-bench 0.0.5, veeksha 0.4.5, etalon and llmperf of 2024, LoadGen 6.0, kneepoint 0.3, OpenTelemetry's GenAI
-conventions 1.41, and k6, vegeta, locust and wrk2 as of 2026.
+conventions 1.41, and k6, vegeta, locust, hey and wrk2 as of 2026.
 """
 
 from collections.abc import Mapping
@@ -69,6 +69,7 @@ TABLE: Final[Mapping[tuple[str, str, str], Mapping[str, Theirs]]] = {
     },
     ("tbt_s", "longest gap of a request", "max_i (t_i - t_(i-1))"): {},
     ("jitter_s", "longest less shortest gap of a request", "max_i gap - min_i gap"): {},
+    ("longest_wait_s", "longest time without anything new", "max of TTFT and of all gaps"): {},
     ("e2e_s", "end-to-end latency", "t_n - due; the end, where nothing was streamed"): {
         "vllm": Theirs("e2el", "from send, to the last chunk with choices; older versions, to the usage chunk"),
         "sglang": Theirs("e2e_latency", "from send, to the last line of the stream"),
@@ -85,6 +86,7 @@ TABLE: Final[Mapping[tuple[str, str, str], Mapping[str, Theirs]]] = {
         "k6": Theirs("http_req_duration", "from send, without the wait for a connection"),
         "vegeta": Theirs("latency"),
         "locust": Theirs("response_time", "from send, rounded to two digits in its export"),
+        "hey": Theirs("response-time", "from send"),
         "wrk2": Theirs("latency", "from schedule: the same; its uncorrected latency is from send"),
     },
     ("goodput_rps", "requests accepted per second", "accepted / T, T the window in which they were due"): {
@@ -116,6 +118,7 @@ TABLE: Final[Mapping[tuple[str, str, str], Mapping[str, Theirs]]] = {
         "k6": Theirs("http_reqs", "failures included"),
         "vegeta": Theirs("throughput", "T is until the last answer"),
         "locust": Theirs("requests/s", "failures included"),
+        "hey": Theirs("Requests/sec", "failures included; T is until the last answer"),
         "wrk2": Theirs("requests/sec", "failures included"),
     },
     ("output_tokens_per_s", "output tokens of completed requests per second", "sum of n over completed / T"): {

@@ -70,7 +70,7 @@ def svg(figure: Figure, width: int) -> str:
 
 def _panel(panel: Panel, box: _Box, rows: dict[int, int], number: int, width: int) -> Iterator[str]:
     yield f'<g class="panel" data-box="{box.left:.1f} {box.top:.1f} {box.width:.1f} {box.height:.1f}">'
-    yield from _y_axis(panel.y, box, width)
+    yield from _y_axis(panel.y, box, len(set(rows.values())), width)
     for place, mark in enumerate(panel.marks):
         match mark:
             case Stretch():
@@ -87,9 +87,10 @@ def _panel(panel: Panel, box: _Box, rows: dict[int, int], number: int, width: in
     yield "</g>"
 
 
-def _y_axis(axis: Axis, box: _Box, width: int) -> Iterator[str]:
+def _y_axis(axis: Axis, box: _Box, rows: int, width: int) -> Iterator[str]:
+    """Its title stands above so many lines of names."""
     if axis.label:
-        yield _text(0, box.top - LINE * 0.8, axis.label, "title")
+        yield _text(0, box.top - LINE * (0.8 + rows), axis.label, "title")
     for value in box.y.ticks(6 if box.height > 120 else 3):
         y = float(box.at_y(value))
         if axis.scale != "names":

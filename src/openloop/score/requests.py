@@ -255,6 +255,11 @@ class Answers:
     def jitter_s(self) -> Floats:
         return self.deliveries.jitter_s
 
+    @property
+    def longest_wait_s(self) -> Floats:
+        """For the first token, or between two."""
+        return _known(np.fmax(self.ttft_s, self.tbt_s), self.timed)
+
     @cached_property
     def e2e_s(self) -> Floats:
         return _known(self._since(self.deliveries.done_ns), self.deliveries.done_ns != MISSING)

@@ -68,6 +68,7 @@ class Summary:
     tpot_s: Percentiles | None
     tbt_s: Percentiles | None
     jitter_s: Percentiles | None
+    longest_wait_s: Percentiles | None
     e2e_s: Percentiles | None
     gates: dict[str, GateScore]
     cache_hit_rate: float
@@ -315,6 +316,7 @@ def _summary(scope: Scope, hourly_share: float | None = 1.0) -> Summary:
         tpot_s=_percentiles(scope, scope.sample(answers.tpot_s)),
         tbt_s=_percentiles(scope, scope.sample(answers.tbt_s)),
         jitter_s=_percentiles(scope, scope.sample(answers.jitter_s)),
+        longest_wait_s=_percentiles(scope, scope.sample(answers.longest_wait_s), sent.longest_wait_s),
         e2e_s=_percentiles(scope, scope.e2e_s, sent.e2e_s),
         gates=scope.judgement.gate_scores(seconds),
         cache_hit_rate=metrics.cache_hit_rate(scope),

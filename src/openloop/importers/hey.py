@@ -1,0 +1,39 @@
+"""hey's `-o csv`: a row per answer, in seconds, with the moment of sending as an offset from the start."""
+
+import csv
+from collections.abc import Iterator
+from pathlib import Path
+
+from openloop.importers.foreign import ENCODING, Call, make_run
+from openloop.records import Run
+from openloop.units import to_ns
+
+
+def looks_like(head: str) -> bool:
+    return head.startswith("response-time,DNS+dialup,")
+
+
+def read(path: Path) -> Iterator[Run]:
+    with path.open(encoding=ENCODING, newline="") as file:
+        calls = [_call(row) for row in csv.DictReader(file)]
+    yield make_run(
+        "hey",
+        calls,
+        notes=[
+            "the file lists answers only, and the first million of them: requests without one, as after a time-out, "
+            "are missing from every share",
+            "times are rounded to a tenth of a millisecond",
+            "no tokens, only whole answers",
+        ],
+        arrivals="closed: users that wait for answers",
+    )
+
+
+def _call(row: dict[str, str]) -> Call:
+    sent, code = to_ns(float(row["offset"])), int(row["status-code"])
+    return Call(
+        sent_ns=sent,
+        ended_ns=sent + to_ns(float(row["response-time"])),
+        status="ok" if 200 <= code < 400 else "error",
+        http_status=code,
+    )
