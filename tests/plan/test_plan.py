@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,6 +15,7 @@ from openloop.load.scenario import read_scenario
 from openloop.plan import CapacityPlan, Needs, frontier_system, make_plan, read_plan, typed_system
 from openloop.plan.formulas import some_up
 from openloop.plan.simulated import model_error, plan_fleet, widened
+from openloop.records import Prices
 from openloop.report.marks import Figure
 from openloop.report.page import Table
 from openloop.report.plan import plan_report
@@ -130,6 +132,20 @@ def test_a_frontier_is_planned_by_its_knee_and_shown(sweep: Path, tmp_path: Path
     report = read_report(path)
     assert check_numbers(report) > 20
     assert report.headline.startswith(f"Deploy {plan.replicas} replicas for ")
+
+
+def test_what_is_paid_by_use_is_in_the_bill(sweep: Path) -> None:
+    """Of answers of 64 tokens, beside the hours of replicas or without any."""
+    by_use = Prices(per_request=0.01, per_million_output_tokens=5.0)
+    each = 0.01 + 64 * 5e-6
+    prices = (None, msgspec.structs.replace(by_use, per_hour=3.0), by_use)
+    plans = [make_plan(frontier_system(open_frontier(sweep, prices=each)), Needs(100.0)) for each in prices]
+    hours = 3.0 * plans[0].replicas
+    bills = [plan.cost_per_hour.value for plan in plans if plan.cost_per_hour]
+    assert bills == pytest.approx([hours, hours + 360_000 * each, 360_000 * each])
+    million = [plan.cost_per_million.value * plan.attainment.value for plan in plans if plan.cost_per_million]
+    assert million == pytest.approx([bill / 0.36 for bill in bills])
+    assert plans[2].needs.price == 0
 
 
 def test_every_section_of_a_plan_has_its_numbers() -> None:
