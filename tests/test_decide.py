@@ -1,5 +1,6 @@
 """Three decisions: what to do, what it saves, how sure, and what was not measured."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +90,8 @@ def test_capacity_goes_by_goodput(measured: Path) -> None:
     assert case.plan is not None
     assert case.plan.raw is not None
     assert case.plan.raw.value < case.plan.replicas
-    assert case.plan.peak_rate == pytest.approx(120 / 0.9)
+    assert case.attainment is not None
+    assert case.plan.peak_rate == pytest.approx(120 / case.attainment.value, rel=1e-3)
     assert case.replicas is not None
     assert case.replicas.interval is not None
     assert case.replicas.interval[0] < case.replicas.value <= case.replicas.interval[1]
@@ -98,6 +100,38 @@ def test_capacity_goes_by_goodput(measured: Path) -> None:
     assert "hardware" not in facts or "cache warmth" in facts
     assert "quality gate" not in facts  # it was given
     assert check_numbers(decision_report(found)) > 25
+
+
+@pytest.mark.parametrize("demand", [100.0, 1.0])
+def test_what_is_late_is_asked_for_again(measured: Path, tmp_path: Path, demand: float) -> None:
+    """A sweep whose target is lax: up to a third of the requests at its knee are late."""
+    lax = shutil.copytree(measured / "sweep", tmp_path / "lax")
+    asked = (lax / "frontier.json").read_text()
+    (lax / "frontier.json").write_text(asked.replace('"target":0.95', '"target":0.7'))
+    option = {"from": str(lax), "price": "3/h"}
+    found = decide({"decision": "capacity", "demand": f"{demand}/s", "options": {"A": option}})
+    (case,) = found.cases
+    assert case.plan and case.attainment and case.goodput_each and case.cost_per_accepted  # noqa: PT018
+    share = case.attainment.value
+    assert share == case.plan.system.attainment_at(case.plan.needs.demand / case.plan.replicas).value
+    assert (share < 0.95) == (demand == 100)  # that of the load of the plan
+    assert case.plan.needs.demand * share == pytest.approx(demand, rel=0.02)
+    assert any(f"{100 * (1 - share):.1f}% of answers are not" in each for each in found.sentences) == (share < 0.9995)
+    assert case.cost_per_accepted.value == pytest.approx(3 * case.plan.replicas / 3600 / demand)
+    assert demand / case.plan.replicas < case.goodput_each.value < 0.95 * case.plan.knee
+
+
+def test_what_is_paid_by_use_counts_also_with_a_frontier(measured: Path) -> None:
+    own = {"from": str(measured / "sweep")}
+    dear = {**own, "prices": {"per_hour": 3.0, "per_request": 0.01}}
+    point = {"from": str(measured / "sweep/points/6-1"), "prices": dear["prices"]}
+    for demand in ("100/s", None):
+        found = decide(choice(own, dear, demand=demand))
+        hours, both = (case.cost_per_accepted for case in found.cases)
+        share = found.cases[1].attainment
+        assert hours and both and share  # noqa: PT018
+        assert both.value - hours.value == pytest.approx(0.01 / share.value)
+    assert decide(choice(dear, point, demand="100/s")).choose is None
 
 
 def test_a_knee_beyond_the_sweep_lets_fewer_do(tmp_path: Path) -> None:

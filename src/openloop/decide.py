@@ -22,7 +22,7 @@ from openloop.audit import FACTS, audit
 from openloop.errors import SpecError
 from openloop.frontier import Point, open_frontier
 from openloop.frontier.folder import FRONTIER_FILE
-from openloop.plan import CapacityPlan, Needs, System, frontier_system, make_plan, typed_system
+from openloop.plan import CapacityPlan, LoadPoint, Needs, System, frontier_system, make_plan, typed_system
 from openloop.plan.make import HOURS
 from openloop.plan.system import Estimate
 from openloop.records import Prices, open_run
@@ -170,7 +170,7 @@ def _case(name: str, option: _Option, asked: _Question, needs: Needs | None, fol
         return _typed(name, option, price, quality, needs)
     path = folder / option.source
     if (path / FRONTIER_FILE).exists():
-        found = open_frontier(path, asked.slo)
+        found = open_frontier(path, asked.slo, option.prices)
         tokens = max(map(_tokens_in_time, found.points), default=None)
         return _planned(name, option.source, frontier_system(found), price, quality, needs, tokens)
     return _scored(name, option, path, price, quality, asked, needs)
@@ -207,30 +207,54 @@ def _planned(
     needs: Needs | None,
     tokens: float | None,
 ) -> KnownOption:
-    """By the knee. What fails its gate is asked again, so the demand grows by it."""
-    attainment = _times(system.attainment_at(system.knee), quality)
-    each = _times(system.knees, quality)
+    """By the knee. What is not accepted is asked for again, so the demand grows by it."""
     price = system.price if price is None else price
+    each = _times(system.knees.times(system.goodput / system.knee), quality)
     if needs is None:
-        cost = None if price is None else _over(price / 3600, each)
+        attainment = _times(Estimate(system.goodput / system.knee), quality)
+        cost = None if price is None else _over(price / 3600 + system.by_use_at(system.knee) * system.knee, each)
         return KnownOption(name, source, each, system.capacity, tokens, attainment, cost)
-
-    def planned(good: float, knee: float) -> CapacityPlan:
-        asked = replace(needs, demand=needs.demand / good, quality=good, price=price, by="middle")
-        return make_plan(replace(system, knee=knee, knee_interval=None), asked)
-
-    plan = make_plan(system, replace(needs, demand=needs.demand / quality.value, quality=quality.value, price=price))
+    priced = replace(needs, price=price)
+    plan = _accepting(system, priced, quality.value)
     if plan.raw is not None:  # whoever goes by throughput takes every answer for good
-        naive = make_plan(system, replace(needs, price=price))
+        naive = make_plan(system, priced)
         count = naive.raw.value if naive.raw else 1.0
         rate = plan.peak_rate / count
         plan = replace(plan, raw=naive.raw, raw_rate_each=rate, raw_cost_per_hour=naive.raw_cost_per_hour)
-    best, worst = (planned(quality.ends[end], system.knees.ends[end]) for end in (2, 0))
+    ends = [_accepting(_at_end(system, end), replace(priced, by="middle"), quality.ends[end]) for end in (2, 0)]
+    plans = [ends[0], plan, ends[1]]
     measured = quality.interval is not None or (system.knee_interval is not None and not system.beyond)
-    size = Estimate.spanning([float(found.replicas) for found in (best, plan, worst)], measured)
-    bill = None if price is None else size.times(price * HOURS)
-    cost = None if price is None else size.times(price / 3600 / needs.demand)
+    size = Estimate.spanning([float(found.replicas) for found in plans], measured)
+    costs = [_cost_each(found, needs.demand) for found in plans if found.needs.price is not None]
+    cost = Estimate.spanning(costs, measured) if costs else None
+    attainment = _times(system.attainment_at(plan.needs.demand / plan.replicas), quality)
+    bill = _monthly(cost, needs)
     return KnownOption(name, source, each, system.capacity, tokens, attainment, cost, size, bill, plan=plan)
+
+
+def _accepting(system: System, needs: Needs, good: float) -> CapacityPlan:
+    """For so many accepted results: as many more requests as are late or bad under the load of the plan."""
+    demand = needs.demand / good
+    while True:
+        plan = make_plan(system, replace(needs, demand=demand, quality=good))
+        share = plan.attainment.value
+        if demand * share >= 0.9999 * needs.demand:
+            return plan
+        demand *= min(needs.demand / (demand * max(share, 0.01)), 1.01)  # in steps that skip no replica
+
+
+def _at_end(system: System, end: int) -> System:
+    """As good or as bad as what was measured allows; at its knee the target is met."""
+    knee, target = system.knees.ends[end], system.target
+    loads = [replace(load, attainment=system.attainment_at(load.rate).ends[end]) for load in system.loads]
+    loads += [] if target is None else [LoadPoint(knee, target, (target, target), None)]
+    loads.sort(key=lambda load: load.rate)
+    return replace(system, knee=knee, knee_interval=None, loads=tuple(loads))
+
+
+def _cost_each(plan: CapacityPlan, accepted: float) -> float:
+    used = plan.system.by_use_at(plan.needs.demand / plan.replicas) / plan.attainment.value
+    return (plan.needs.price or 0.0) * plan.replicas / 3600 / accepted + used
 
 
 def _scored(
@@ -316,7 +340,7 @@ def _capacity(asked: _Question, case: KnownOption, gaps: tuple[Unmeasured, ...])
         f"The demand of {asked.demand} needs {most}{plan.replicas} {plan.system.unit}s, each at "
         f"{100 * plan.utilisation.value:.0f}% of what it serves in time."
     ]
-    if case.attainment and case.attainment.value < 1:
+    if case.attainment and case.attainment.value < 0.9995:
         sentences.append(
             f"{100 * (1 - case.attainment.value):.1f}% of answers are not accepted and are asked for again."
         )
