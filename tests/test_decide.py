@@ -8,6 +8,7 @@ import pytest
 
 from openloop.decide import decide
 from openloop.errors import SpecError
+from openloop.records import Prices
 from openloop.report.decision import decision_report
 from tests.report.test_report import check_numbers
 from tests.reports import write_frontier
@@ -132,6 +133,15 @@ def test_what_is_paid_by_use_counts_also_with_a_frontier(measured: Path) -> None
         assert hours and both and share  # noqa: PT018
         assert both.value - hours.value == pytest.approx(0.01 / share.value)
     assert decide(choice(dear, point, demand="100/s")).choose is None
+
+
+@pytest.mark.parametrize("prices", [None, Prices(per_hour=7.0), Prices(per_gpu_hour=2.0, gpus=4)])
+def test_a_price_stands_in_place_of_what_the_run_was_charged_by_the_hour(tmp_path: Path, prices: Prices | None) -> None:
+    steady_run(400, replicas=2, prices=prices).save(tmp_path / "run")
+    option = {"from": str(tmp_path / "run"), "price": "3/h"}
+    (case, _) = decide(choice(option, option, slo="ttft<=500ms")).cases
+    assert case.cost_per_accepted and case.goodput_each  # noqa: PT018
+    assert case.cost_per_accepted.value == pytest.approx(3 / 3600 / case.goodput_each.value)
 
 
 def test_a_knee_beyond_the_sweep_lets_fewer_do(tmp_path: Path) -> None:

@@ -271,7 +271,8 @@ def _scored(
     count = run.manifest.replicas or 1
     prices = option.prices
     if price is not None:
-        prices = msgspec.structs.replace(prices or run.manifest.prices or Prices(), per_hour=price * count)
+        by_use = prices or run.manifest.prices or Prices()
+        prices = msgspec.structs.replace(by_use, per_hour=price * count, per_gpu_hour=0.0, gpus=None)
     found: Score = score_run(run, asked.slo, prices=prices)
     attainment = _times(Estimate(found.attainment, found.attainment_interval), quality)
     low, high = found.goodput_rps_interval
