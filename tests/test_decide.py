@@ -194,6 +194,17 @@ def test_a_run_that_is_not_valid_makes_a_decision_that_is_not(tmp_path: Path) ->
         (choice({"attainment": "much"}, ROUTE_B), "not a number"),
         (choice({"attainment": "50%"}, {"attainment": "60%"}), "give both a price"),
         (choice({"form": "x"}, {}), "unknown key 'form'"),
+        (choice({"from": "x", "knee": "9/s"}, ROUTE_B), "A: knee is not used beside from: leave out one"),
+        (choice(ROUTE_A, {"knee": "9/s", "attainment": "50%"}), "B: attainment is not used beside knee"),
+        (choice(ROUTE_A, {"knee": "9/s", "cost_per_request": 0.01}), "B: cost_per_request is not used beside knee"),
+        (choice({**ROUTE_A, "prices": {"per_request": 0.01}}, ROUTE_B), "A: prices is not used beside attainment"),
+        (choice({**ROUTE_A, "accepted": "50%"}, ROUTE_B), "A: accepted is not used beside attainment"),
+        (choice({**ROUTE_A, "price": "3/h"}, ROUTE_B), "price and cost_per_request are two costs"),
+        (
+            choice({**ROUTE_A, "cost_per_request": -0.011}, ROUTE_B),
+            r">= 0.0 at `options\[\.\.\.\]\.cost_per_request`",
+        ),
+        (choice(ROUTE_A, ROUTE_B, one_time=-500), ">= 0.0 at `one_time`, found -500"),
     ],
 )
 def test_a_question_that_cannot_be_answered_says_why(question: dict[str, Any], sentence: str) -> None:

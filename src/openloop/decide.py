@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 import numpy as np
@@ -33,6 +33,13 @@ from openloop.spec import Strict, convert, plain, read_yaml
 from openloop.units import parse_price, parse_rate, parse_share, parse_times, parse_token_rate
 
 SURE = 0.95
+Amount = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
+KEYS = {  # what may be said of an option, by what is known of it
+    "from": ("price", "prices", "quality"),
+    "knee": ("price", "quality", "throughput"),
+    "attainment": ("price", "quality", "throughput", "cost_per_request"),
+    "accepted": ("price", "quality", "throughput", "cost_per_request"),  # as attainment was called before
+}
 
 
 class _Option(Strict, frozen=True, rename={"source": "from"}):
@@ -46,7 +53,7 @@ class _Option(Strict, frozen=True, rename={"source": "from"}):
     throughput: str | None = None  # typed: rate of a replica, accepted or not; or 1200tok/s
     attainment: str | None = None  # typed: as 58% of 100
     accepted: str | None = None  # what attainment was called before
-    cost_per_request: float | None = None
+    cost_per_request: Amount | None = None
 
 
 class _Question(Strict, frozen=True):
@@ -59,7 +66,7 @@ class _Question(Strict, frozen=True):
     availability: str | None = None
     machine_up: str = "99.9%"
     slo: Any = None
-    one_time: float = 0.0
+    one_time: Amount = 0.0
 
 
 @dataclass(frozen=True)
@@ -163,7 +170,19 @@ def _counted(text: str, what: str) -> Estimate:
     return Estimate(share, wilson(share, float(match[2])) if match[2] and float(match[2]) > 0 else None)
 
 
+def _check(name: str, option: _Option) -> None:
+    """An option says one thing: what is not used is refused and not dropped."""
+    said = [key for key, value in msgspec.to_builtins(option).items() if value is not None]
+    basis = next((key for key in KEYS if key in said), None)
+    for key in said:
+        if basis is not None and key != basis and key not in KEYS[basis]:
+            raise SpecError(f"{name}: {key} is not used beside {basis}: leave out one of them")
+    if option.price is not None and option.cost_per_request is not None:
+        raise SpecError(f"{name}: price and cost_per_request are two costs of the same requests: leave out one of them")
+
+
 def _case(name: str, option: _Option, asked: _Question, needs: Needs | None, folder: Path) -> KnownOption:
+    _check(name, option)
     price = None if option.price is None else parse_price(option.price)
     quality = Estimate(1.0) if option.quality is None else _counted(option.quality, f"{name}: quality")
     if option.source is None:
