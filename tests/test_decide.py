@@ -8,8 +8,9 @@ import pytest
 
 from openloop.decide import decide
 from openloop.errors import SpecError
-from openloop.records import Prices
+from openloop.records import Prices, TimedEvent
 from openloop.report.decision import decision_report
+from openloop.score import score
 from tests.report.test_report import check_numbers
 from tests.reports import write_frontier
 from tests.runs import steady_run
@@ -142,6 +143,19 @@ def test_a_price_stands_in_place_of_what_the_run_was_charged_by_the_hour(tmp_pat
     (case, _) = decide(choice(option, option, slo="ttft<=500ms")).cases
     assert case.cost_per_accepted and case.goodput_each  # noqa: PT018
     assert case.cost_per_accepted.value == pytest.approx(3 / 3600 / case.goodput_each.value)
+
+
+def test_a_price_is_paid_for_as_many_replicas_as_were_there(tmp_path: Path) -> None:
+    """Two, and a third one from the middle on."""
+    grown = TimedEvent(at_ns=10**10, kind="scale-out", detail="replica 2")
+    run = steady_run(400, replicas=2, window_ns=(0, 2 * 10**10), events=(grown,))
+    run.save(tmp_path / "run")
+    option = {"from": str(tmp_path / "run"), "price": "3/h"}
+    (case, _) = decide(choice(option, option, slo="ttft<=500ms")).cases
+    found = score(run, "ttft<=500ms", prices=Prices(per_hour=2.5 * 3))
+    assert case.cost_per_accepted and case.goodput_each  # noqa: PT018
+    assert case.cost_per_accepted.value == pytest.approx(found.cost_per_accepted)
+    assert case.goodput_each.value == pytest.approx(found.goodput_rps / 2.5)
 
 
 def test_a_knee_beyond_the_sweep_lets_fewer_do(tmp_path: Path) -> None:

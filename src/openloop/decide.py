@@ -24,7 +24,7 @@ from openloop.frontier import Point, open_frontier
 from openloop.frontier.folder import FRONTIER_FILE
 from openloop.plan import CapacityPlan, LoadPoint, Needs, System, frontier_system, make_plan, typed_system
 from openloop.plan.make import HOURS
-from openloop.plan.system import Estimate
+from openloop.plan.system import Estimate, mean_replicas
 from openloop.records import Prices, open_run
 from openloop.score import Score
 from openloop.score import score as score_run
@@ -287,7 +287,7 @@ def _scored(
 ) -> KnownOption:
     """By one operating point: as many per replica as it was asked for."""
     run = open_run(path)
-    count = run.manifest.replicas or 1
+    count = mean_replicas(run.manifest)
     prices = option.prices
     if price is not None:
         by_use = prices or run.manifest.prices or Prices()

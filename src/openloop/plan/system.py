@@ -11,9 +11,10 @@ from openloop.errors import SpecError
 from openloop.frontier import Frontier, Point
 from openloop.frontier.folder import is_probe, read_asked, requests_per_user
 from openloop.plan.formulas import little
-from openloop.records import open_run
+from openloop.records import Manifest, open_run
 from openloop.score.quantiles import Z
-from openloop.sim.fleet import read_fleet
+from openloop.sim.events import Add, Remove
+from openloop.sim.fleet import FleetSpec, read_fleet
 from openloop.units import format_rate, format_share
 
 Interval = tuple[float, float]
@@ -141,12 +142,33 @@ def typed_system(
     return System("knee as typed", middle, interval, in_flight=in_flight, latency_s=latency_s, **more)
 
 
+def mean_replicas(manifest: Manifest) -> float:
+    """Paid for on average: those that were there, and those that a scaler ordered or gave back in the window."""
+    count = float(manifest.replicas or 1)
+    start, end = manifest.window_ns or (0, 1)
+    for event in manifest.events:
+        change = {"scale-out": 1, "scale-in": -1}.get(event.kind, 0)
+        count += change * max(end - max(event.at_ns, start), 0) / (end - start)
+    return count
+
+
+def check_size(fleet: FleetSpec, where: str) -> None:
+    """What a replica does cannot be told of a fleet whose size changes with its load, or while it is measured."""
+    if fleet.scale is not None or any(isinstance(event, Add | Remove) for event in fleet.plan()):
+        raise SpecError(
+            f"{where}: the fleet grows or shrinks, so nobody can say what one replica does; leave out scale, add and "
+            "remove, and measure a fixed number (what scaling saves is told by single runs, and by plan --day)"
+        )
+
+
 def frontier_system(found: Frontier) -> System:
     """A replica of what was swept: users per second times their requests, over how many replicas there were."""
     if found.path is None or not found.points:
         raise SpecError(f"{found.path or 'the frontier'} has no finished run: there is nothing to plan by")
     asked = read_asked(Path(found.path))
     fleet = read_fleet(asked.fleet) if asked.fleet else None
+    if fleet is not None:
+        check_size(fleet, found.path)
     manifest = open_run(str(found.points[0].scores[0].run)).manifest
     whole_fleet = fleet is not None and bool(fleet.groups)  # unlike replicas go together
     count = 1 if whole_fleet else manifest.replicas or 1
