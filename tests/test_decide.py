@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from openloop.compare import compare
 from openloop.decide import decide
 from openloop.errors import SpecError
 from openloop.records import Prices, TimedEvent
@@ -181,6 +182,27 @@ def test_two_frontiers_are_compared_for_the_demand(measured: Path) -> None:
         assert case.tokens_per_s == pytest.approx(64 * (case.throughput_each or 0.0), rel=0.02)
     same = decide(choice({**option, "price": "3/h"}, {**option, "price": "3/h"}, demand="100/s"))
     assert same.choose is None
+
+
+def test_options_that_were_asked_different_things_are_told_as_in_a_comparison(measured: Path, tmp_path: Path) -> None:
+    asked = {"toy": "prompt 100, output 20 tokens", "real": "prompt 900, output 150 tokens"}
+    for name, lengths in asked.items():
+        steady_run(400, lengths=lengths, arrivals="poisson:rate=20", slo=f"ttft<={len(name)}s").save(tmp_path / name)
+    options = [{"from": str(tmp_path / name), "price": "3/h"} for name in asked]
+    told = [
+        f"{each[0].upper()}{each[1:]}." for each in compare(tmp_path / "toy", tmp_path / "real", "ttft<=1s").warnings
+    ]
+    found = decide(choice(*options))
+    assert f"Not the same workload: lengths: {asked['toy']} and {asked['real']}." in found.sentences
+    assert [each for each in found.sentences if each.startswith("Not the same")] == told
+    common = decide(choice(*options, slo="ttft<=1s")).sentences  # one SLO for both is no difference
+    assert [each for each in common if each.startswith("Not the same")] == [
+        each for each in told if ": slo:" not in each
+    ]
+    assert not any("workload" in each for each in decide(choice(options[0], options[0])).sentences)
+    sweep = {"from": str(measured / "sweep"), "price": "3/h"}
+    mixed = decide(choice(sweep, {**sweep, "from": str(measured / "sweep/points/6-1")}, demand="10/s"))
+    assert not any("Not the same" in each for each in mixed.sentences)  # a frontier has no rate of its own
 
 
 def test_a_run_that_is_not_valid_makes_a_decision_that_is_not(tmp_path: Path) -> None:

@@ -19,9 +19,10 @@ import msgspec
 import numpy as np
 
 from openloop.audit import FACTS, audit
+from openloop.compare.decide import other_work
 from openloop.errors import SpecError
 from openloop.frontier import Point, open_frontier
-from openloop.frontier.folder import FRONTIER_FILE
+from openloop.frontier.folder import FRONTIER_FILE, trials_in
 from openloop.plan import CapacityPlan, LoadPoint, Needs, System, frontier_system, make_plan, typed_system
 from openloop.plan.make import HOURS
 from openloop.plan.system import Estimate, mean_replicas
@@ -143,7 +144,8 @@ def decide(what: str | Path | dict[str, Any]) -> Decision:
     gaps = tuple(gap for name, option in asked.options.items() for gap in _gaps(name, option, asked, folder))
     if asked.decision == "capacity":
         return _capacity(asked, cases[0], gaps)
-    return _choice(asked, cases[0], cases[1], gaps)
+    found = _choice(asked, cases[0], cases[1], gaps)
+    return replace(found, sentences=(*found.sentences, *_other_work(asked, folder)))
 
 
 def _needs(asked: _Question) -> Needs | None:
@@ -348,6 +350,16 @@ def _gaps(name: str, option: _Option, asked: _Question, folder: Path) -> Iterato
             yield Unmeasured(name, fact.replace("_", " "), FACTS[fact])
     if not option.source or not (folder / option.source / FRONTIER_FILE).exists():
         yield Unmeasured(name, "other rates", "one operating point: how it does with more load is not known")
+
+
+def _other_work(asked: _Question, folder: Path) -> Iterator[str]:
+    """What the two were asked differently, as a comparison says it; a frontier has no rate of its own."""
+    paths = [folder / option.source for option in asked.options.values() if option.source is not None]
+    sweeps = [path for path in paths if (path / FRONTIER_FILE).exists()]
+    leave = [*(("arrivals", "offered_rps") if sweeps else ()), *(() if asked.slo is None else ("slo",))]
+    if len(paths) == 2:
+        first, second = (open_run(next(trials_in(path))[1] if path in sweeps else path).manifest for path in paths)
+        yield from (f"N{told[1:]}." for told in other_work(first, second, leave))
 
 
 def _capacity(asked: _Question, case: KnownOption, gaps: tuple[Unmeasured, ...]) -> Decision:
