@@ -205,6 +205,17 @@ def test_options_that_were_asked_different_things_are_told_as_in_a_comparison(me
     assert not any("Not the same" in each for each in mixed.sentences)  # a frontier has no rate of its own
 
 
+def test_throughput_is_told_of_a_replica(tmp_path: Path) -> None:
+    """Four replicas stream more tokens than one that is faster."""
+    for name, count, rate in (("four", 4, 20.0), ("one", 1, 8.0)):
+        steady_run(400, rate, replicas=count).save(tmp_path / name)
+    options = [{"from": str(tmp_path / name), "price": "3/h"} for name in ("four", "one")]
+    found = decide(choice(*options, slo="ttft<=500ms"))
+    assert found.by_throughput == "B"
+    for case in found.cases:
+        assert case.tokens_per_s == pytest.approx(20 * (case.throughput_each or 0.0), rel=0.02)
+
+
 def test_a_run_that_is_not_valid_makes_a_decision_that_is_not(tmp_path: Path) -> None:
     for name, count in (("a", 20), ("b", 400)):
         steady_run(count).save(tmp_path / name)

@@ -87,7 +87,7 @@ class KnownOption:
     source: str
     goodput_each: Estimate | None = None  # accepted per second and replica
     throughput_each: float | None = None  # answers, accepted or not
-    tokens_per_s: float | None = None  # throughput in tokens, of what was measured
+    tokens_per_s: float | None = None  # throughput of a replica, in tokens
     attainment: Estimate | None = None
     cost_per_accepted: Estimate | None = None
     replicas: Estimate | None = None  # for the demand
@@ -192,8 +192,9 @@ def _case(name: str, option: _Option, asked: _Question, needs: Needs | None, fol
     path = folder / option.source
     if (path / FRONTIER_FILE).exists():
         found = open_frontier(path, asked.slo, option.prices)
-        tokens = max(map(_tokens_in_time, found.points), default=None)
-        return _planned(name, option.source, frontier_system(found), price, quality, needs, tokens)
+        system = frontier_system(found)
+        tokens = max(map(_tokens_in_time, found.points)) / system.measured_replicas
+        return _planned(name, option.source, system, price, quality, needs, tokens)
     return _scored(name, option, path, price, quality, asked, needs)
 
 
@@ -304,7 +305,7 @@ def _scored(
         source=str(option.source),
         goodput_each=goodput,
         throughput_each=found.completed_in_window_rps / count,
-        tokens_per_s=_tokens_in_time(found),
+        tokens_per_s=_tokens_in_time(found) / count,
         attainment=attainment,
         cost_per_accepted=cost,
         monthly=_monthly(cost, needs),
