@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openloop.arrivals import read_arrivals
 from openloop.errors import SpecError
 from openloop.frontier import Knee, open_frontier
 from openloop.load.scenario import read_scenario
@@ -235,7 +234,7 @@ def test_replicas_of_a_fleet_that_scales_are_those_that_were_paid_for() -> None:
         {"step": {"floor": "10ms", "token": "100us"}, "max_sequences": 4, "scale": SCALED, "price_per_hour": 2}
     )
     asked = read_scenario(None, {"arrivals": "piecewise:90@0s,5@60s", "prompt": "20", "output": "10"}, live=False)
-    manifest = simulate_fleet(fleet, asked.read_workload(), read_arrivals("piecewise:90@0s,5@60s"), 300.0).manifest
+    manifest = simulate_fleet(fleet, asked.read_workload(), asked.read_arrivals(), 300.0).manifest
     assert {"scale-out", "scale-in"} <= {event.kind for event in manifest.events}
     assert manifest.prices is not None
     assert 2 * mean_replicas(manifest) == pytest.approx(manifest.prices.hourly, rel=0.01)
