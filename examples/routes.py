@@ -60,7 +60,7 @@ def route(
         "status": ["error"] * (2 * retried),
         "cost": np.full(2 * retried, cost / (N + 2 * retried)),
     }
-    manifest = ol.Manifest(source="example", workload=f"RAG, {name}", window_ns=(0, 10_000_000_000))
+    manifest = ol.Manifest(source="example", target=f"route {name}", workload="RAG", window_ns=(0, 10_000_000_000))
     return ol.Run.of(manifest, [ol.make_batch(answers), *([ol.make_batch(failures)] if retried else [])])
 
 

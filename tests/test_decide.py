@@ -1,13 +1,17 @@
 """Three decisions: what to do, what it saves, how sure, and what was not measured."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from openloop.compare import compare
 from openloop.decide import decide
 from openloop.errors import SpecError
+from openloop.records import Prices, TimedEvent
 from openloop.report.decision import decision_report
+from openloop.score import score
 from tests.report.test_report import check_numbers
 from tests.reports import write_frontier
 from tests.runs import steady_run
@@ -89,7 +93,8 @@ def test_capacity_goes_by_goodput(measured: Path) -> None:
     assert case.plan is not None
     assert case.plan.raw is not None
     assert case.plan.raw.value < case.plan.replicas
-    assert case.plan.peak_rate == pytest.approx(120 / 0.9)
+    assert case.attainment is not None
+    assert case.plan.peak_rate == pytest.approx(120 / case.attainment.value, rel=1e-3)
     assert case.replicas is not None
     assert case.replicas.interval is not None
     assert case.replicas.interval[0] < case.replicas.value <= case.replicas.interval[1]
@@ -98,6 +103,60 @@ def test_capacity_goes_by_goodput(measured: Path) -> None:
     assert "hardware" not in facts or "cache warmth" in facts
     assert "quality gate" not in facts  # it was given
     assert check_numbers(decision_report(found)) > 25
+
+
+@pytest.mark.parametrize("demand", [100.0, 1.0])
+def test_what_is_late_is_asked_for_again(measured: Path, tmp_path: Path, demand: float) -> None:
+    """A sweep whose target is lax: up to a third of the requests at its knee are late."""
+    lax = shutil.copytree(measured / "sweep", tmp_path / "lax")
+    asked = (lax / "frontier.json").read_text()
+    (lax / "frontier.json").write_text(asked.replace('"target":0.95', '"target":0.7'))
+    option = {"from": str(lax), "price": "3/h"}
+    found = decide({"decision": "capacity", "demand": f"{demand}/s", "options": {"A": option}})
+    (case,) = found.cases
+    assert case.plan and case.attainment and case.goodput_each and case.cost_per_accepted  # noqa: PT018
+    share = case.attainment.value
+    assert share == case.plan.system.attainment_at(case.plan.needs.demand / case.plan.replicas).value
+    assert (share < 0.95) == (demand == 100)  # that of the load of the plan
+    assert case.plan.needs.demand * share == pytest.approx(demand, rel=0.02)
+    assert any(f"{100 * (1 - share):.1f}% of answers are not" in each for each in found.sentences) == (share < 0.9995)
+    assert case.cost_per_accepted.value == pytest.approx(3 * case.plan.replicas / 3600 / demand)
+    assert demand / case.plan.replicas < case.goodput_each.value < 0.95 * case.plan.knee
+
+
+def test_what_is_paid_by_use_counts_also_with_a_frontier(measured: Path) -> None:
+    own = {"from": str(measured / "sweep")}
+    dear = {**own, "prices": {"per_hour": 3.0, "per_request": 0.01}}
+    point = {"from": str(measured / "sweep/points/6-1"), "prices": dear["prices"]}
+    for demand in ("100/s", None):
+        found = decide(choice(own, dear, demand=demand))
+        hours, both = (case.cost_per_accepted for case in found.cases)
+        share = found.cases[1].attainment
+        assert hours and both and share  # noqa: PT018
+        assert both.value - hours.value == pytest.approx(0.01 / share.value)
+    assert decide(choice(dear, point, demand="100/s")).choose is None
+
+
+@pytest.mark.parametrize("prices", [None, Prices(per_hour=7.0), Prices(per_gpu_hour=2.0, gpus=4)])
+def test_a_price_stands_in_place_of_what_the_run_was_charged_by_the_hour(tmp_path: Path, prices: Prices | None) -> None:
+    steady_run(400, replicas=2, prices=prices).save(tmp_path / "run")
+    option = {"from": str(tmp_path / "run"), "price": "3/h"}
+    (case, _) = decide(choice(option, option, slo="ttft<=500ms")).cases
+    assert case.cost_per_accepted and case.goodput_each  # noqa: PT018
+    assert case.cost_per_accepted.value == pytest.approx(3 / 3600 / case.goodput_each.value)
+
+
+def test_a_price_is_paid_for_as_many_replicas_as_were_there(tmp_path: Path) -> None:
+    """Two, and a third one from the middle on."""
+    grown = TimedEvent(at_ns=10**10, kind="scale-out", detail="replica 2")
+    run = steady_run(400, replicas=2, window_ns=(0, 2 * 10**10), events=(grown,))
+    run.save(tmp_path / "run")
+    option = {"from": str(tmp_path / "run"), "price": "3/h"}
+    (case, _) = decide(choice(option, option, slo="ttft<=500ms")).cases
+    found = score(run, "ttft<=500ms", prices=Prices(per_hour=2.5 * 3))
+    assert case.cost_per_accepted and case.goodput_each  # noqa: PT018
+    assert case.cost_per_accepted.value == pytest.approx(found.cost_per_accepted)
+    assert case.goodput_each.value == pytest.approx(found.goodput_rps / 2.5)
 
 
 def test_a_knee_beyond_the_sweep_lets_fewer_do(tmp_path: Path) -> None:
@@ -125,6 +184,38 @@ def test_two_frontiers_are_compared_for_the_demand(measured: Path) -> None:
     assert same.choose is None
 
 
+def test_options_that_were_asked_different_things_are_told_as_in_a_comparison(measured: Path, tmp_path: Path) -> None:
+    asked = {"toy": "prompt 100, output 20 tokens", "real": "prompt 900, output 150 tokens"}
+    for name, lengths in asked.items():
+        steady_run(400, lengths=lengths, arrivals="poisson:rate=20", slo=f"ttft<={len(name)}s").save(tmp_path / name)
+    options = [{"from": str(tmp_path / name), "price": "3/h"} for name in asked]
+    told = [
+        f"{each[0].upper()}{each[1:]}." for each in compare(tmp_path / "toy", tmp_path / "real", "ttft<=1s").warnings
+    ]
+    found = decide(choice(*options))
+    assert f"Not the same workload: lengths: {asked['toy']} and {asked['real']}." in found.sentences
+    assert [each for each in found.sentences if each.startswith("Not the same")] == told
+    common = decide(choice(*options, slo="ttft<=1s")).sentences  # one SLO for both is no difference
+    assert [each for each in common if each.startswith("Not the same")] == [
+        each for each in told if ": slo:" not in each
+    ]
+    assert not any("workload" in each for each in decide(choice(options[0], options[0])).sentences)
+    sweep = {"from": str(measured / "sweep"), "price": "3/h"}
+    mixed = decide(choice(sweep, {**sweep, "from": str(measured / "sweep/points/6-1")}, demand="10/s"))
+    assert not any("Not the same" in each for each in mixed.sentences)  # a frontier has no rate of its own
+
+
+def test_throughput_is_told_of_a_replica(tmp_path: Path) -> None:
+    """Four replicas stream more tokens than one that is faster."""
+    for name, count, rate in (("four", 4, 20.0), ("one", 1, 8.0)):
+        steady_run(400, rate, replicas=count).save(tmp_path / name)
+    options = [{"from": str(tmp_path / name), "price": "3/h"} for name in ("four", "one")]
+    found = decide(choice(*options, slo="ttft<=500ms"))
+    assert found.by_throughput == "B"
+    for case in found.cases:
+        assert case.tokens_per_s == pytest.approx(20 * (case.throughput_each or 0.0), rel=0.02)
+
+
 def test_a_run_that_is_not_valid_makes_a_decision_that_is_not(tmp_path: Path) -> None:
     for name, count in (("a", 20), ("b", 400)):
         steady_run(count).save(tmp_path / name)
@@ -150,6 +241,17 @@ def test_a_run_that_is_not_valid_makes_a_decision_that_is_not(tmp_path: Path) ->
         (choice({"attainment": "much"}, ROUTE_B), "not a number"),
         (choice({"attainment": "50%"}, {"attainment": "60%"}), "give both a price"),
         (choice({"form": "x"}, {}), "unknown key 'form'"),
+        (choice({"from": "x", "knee": "9/s"}, ROUTE_B), "A: knee is not used beside from: leave out one"),
+        (choice(ROUTE_A, {"knee": "9/s", "attainment": "50%"}), "B: attainment is not used beside knee"),
+        (choice(ROUTE_A, {"knee": "9/s", "cost_per_request": 0.01}), "B: cost_per_request is not used beside knee"),
+        (choice({**ROUTE_A, "prices": {"per_request": 0.01}}, ROUTE_B), "A: prices is not used beside attainment"),
+        (choice({**ROUTE_A, "accepted": "50%"}, ROUTE_B), "A: accepted is not used beside attainment"),
+        (choice({**ROUTE_A, "price": "3/h"}, ROUTE_B), "price and cost_per_request are two costs"),
+        (
+            choice({**ROUTE_A, "cost_per_request": -0.011}, ROUTE_B),
+            r">= 0.0 at `options\[\.\.\.\]\.cost_per_request`",
+        ),
+        (choice(ROUTE_A, ROUTE_B, one_time=-500), ">= 0.0 at `one_time`, found -500"),
     ],
 )
 def test_a_question_that_cannot_be_answered_says_why(question: dict[str, Any], sentence: str) -> None:

@@ -13,18 +13,19 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 import numpy as np
 
 from openloop.audit import FACTS, audit
+from openloop.compare.decide import other_work
 from openloop.errors import SpecError
 from openloop.frontier import Point, open_frontier
-from openloop.frontier.folder import FRONTIER_FILE
-from openloop.plan import CapacityPlan, Needs, System, frontier_system, make_plan, typed_system
+from openloop.frontier.folder import FRONTIER_FILE, trials_in
+from openloop.plan import CapacityPlan, LoadPoint, Needs, System, frontier_system, make_plan, typed_system
 from openloop.plan.make import HOURS
-from openloop.plan.system import Estimate
+from openloop.plan.system import Estimate, mean_replicas
 from openloop.records import Prices, open_run
 from openloop.score import Score
 from openloop.score import score as score_run
@@ -33,6 +34,13 @@ from openloop.spec import Strict, convert, plain, read_yaml
 from openloop.units import parse_price, parse_rate, parse_share, parse_times, parse_token_rate
 
 SURE = 0.95
+Amount = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
+KEYS = {  # what may be said of an option, by what is known of it
+    "from": ("price", "prices", "quality"),
+    "knee": ("price", "quality", "throughput"),
+    "attainment": ("price", "quality", "throughput", "cost_per_request"),
+    "accepted": ("price", "quality", "throughput", "cost_per_request"),  # as attainment was called before
+}
 
 
 class _Option(Strict, frozen=True, rename={"source": "from"}):
@@ -46,7 +54,7 @@ class _Option(Strict, frozen=True, rename={"source": "from"}):
     throughput: str | None = None  # typed: rate of a replica, accepted or not; or 1200tok/s
     attainment: str | None = None  # typed: as 58% of 100
     accepted: str | None = None  # what attainment was called before
-    cost_per_request: float | None = None
+    cost_per_request: Amount | None = None
 
 
 class _Question(Strict, frozen=True):
@@ -59,7 +67,7 @@ class _Question(Strict, frozen=True):
     availability: str | None = None
     machine_up: str = "99.9%"
     slo: Any = None
-    one_time: float = 0.0
+    one_time: Amount = 0.0
 
 
 @dataclass(frozen=True)
@@ -79,7 +87,7 @@ class KnownOption:
     source: str
     goodput_each: Estimate | None = None  # accepted per second and replica
     throughput_each: float | None = None  # answers, accepted or not
-    tokens_per_s: float | None = None  # throughput in tokens, of what was measured
+    tokens_per_s: float | None = None  # throughput of a replica, in tokens
     attainment: Estimate | None = None
     cost_per_accepted: Estimate | None = None
     replicas: Estimate | None = None  # for the demand
@@ -136,7 +144,8 @@ def decide(what: str | Path | dict[str, Any]) -> Decision:
     gaps = tuple(gap for name, option in asked.options.items() for gap in _gaps(name, option, asked, folder))
     if asked.decision == "capacity":
         return _capacity(asked, cases[0], gaps)
-    return _choice(asked, cases[0], cases[1], gaps)
+    found = _choice(asked, cases[0], cases[1], gaps)
+    return replace(found, sentences=(*found.sentences, *_other_work(asked, folder)))
 
 
 def _needs(asked: _Question) -> Needs | None:
@@ -163,16 +172,29 @@ def _counted(text: str, what: str) -> Estimate:
     return Estimate(share, wilson(share, float(match[2])) if match[2] and float(match[2]) > 0 else None)
 
 
+def _check(name: str, option: _Option) -> None:
+    """An option says one thing: what is not used is refused and not dropped."""
+    said = [key for key, value in msgspec.to_builtins(option).items() if value is not None]
+    basis = next((key for key in KEYS if key in said), None)
+    for key in said:
+        if basis is not None and key != basis and key not in KEYS[basis]:
+            raise SpecError(f"{name}: {key} is not used beside {basis}: leave out one of them")
+    if option.price is not None and option.cost_per_request is not None:
+        raise SpecError(f"{name}: price and cost_per_request are two costs of the same requests: leave out one of them")
+
+
 def _case(name: str, option: _Option, asked: _Question, needs: Needs | None, folder: Path) -> KnownOption:
+    _check(name, option)
     price = None if option.price is None else parse_price(option.price)
     quality = Estimate(1.0) if option.quality is None else _counted(option.quality, f"{name}: quality")
     if option.source is None:
         return _typed(name, option, price, quality, needs)
     path = folder / option.source
     if (path / FRONTIER_FILE).exists():
-        found = open_frontier(path, asked.slo)
-        tokens = max(map(_tokens_in_time, found.points), default=None)
-        return _planned(name, option.source, frontier_system(found), price, quality, needs, tokens)
+        found = open_frontier(path, asked.slo, option.prices)
+        system = frontier_system(found)
+        tokens = max(map(_tokens_in_time, found.points)) / system.measured_replicas
+        return _planned(name, option.source, system, price, quality, needs, tokens)
     return _scored(name, option, path, price, quality, asked, needs)
 
 
@@ -207,30 +229,54 @@ def _planned(
     needs: Needs | None,
     tokens: float | None,
 ) -> KnownOption:
-    """By the knee. What fails its gate is asked again, so the demand grows by it."""
-    attainment = _times(system.attainment_at(system.knee), quality)
-    each = _times(system.knees, quality)
+    """By the knee. What is not accepted is asked for again, so the demand grows by it."""
     price = system.price if price is None else price
+    each = _times(system.knees.times(system.goodput / system.knee), quality)
     if needs is None:
-        cost = None if price is None else _over(price / 3600, each)
+        attainment = _times(Estimate(system.goodput / system.knee), quality)
+        cost = None if price is None else _over(price / 3600 + system.by_use_at(system.knee) * system.knee, each)
         return KnownOption(name, source, each, system.capacity, tokens, attainment, cost)
-
-    def planned(good: float, knee: float) -> CapacityPlan:
-        asked = replace(needs, demand=needs.demand / good, quality=good, price=price, by="middle")
-        return make_plan(replace(system, knee=knee, knee_interval=None), asked)
-
-    plan = make_plan(system, replace(needs, demand=needs.demand / quality.value, quality=quality.value, price=price))
+    priced = replace(needs, price=price)
+    plan = _accepting(system, priced, quality.value)
     if plan.raw is not None:  # whoever goes by throughput takes every answer for good
-        naive = make_plan(system, replace(needs, price=price))
+        naive = make_plan(system, priced)
         count = naive.raw.value if naive.raw else 1.0
         rate = plan.peak_rate / count
         plan = replace(plan, raw=naive.raw, raw_rate_each=rate, raw_cost_per_hour=naive.raw_cost_per_hour)
-    best, worst = (planned(quality.ends[end], system.knees.ends[end]) for end in (2, 0))
+    ends = [_accepting(_at_end(system, end), replace(priced, by="middle"), quality.ends[end]) for end in (2, 0)]
+    plans = [ends[0], plan, ends[1]]
     measured = quality.interval is not None or (system.knee_interval is not None and not system.beyond)
-    size = Estimate.spanning([float(found.replicas) for found in (best, plan, worst)], measured)
-    bill = None if price is None else size.times(price * HOURS)
-    cost = None if price is None else size.times(price / 3600 / needs.demand)
+    size = Estimate.spanning([float(found.replicas) for found in plans], measured)
+    costs = [_cost_each(found, needs.demand) for found in plans if found.needs.price is not None]
+    cost = Estimate.spanning(costs, measured) if costs else None
+    attainment = _times(system.attainment_at(plan.needs.demand / plan.replicas), quality)
+    bill = _monthly(cost, needs)
     return KnownOption(name, source, each, system.capacity, tokens, attainment, cost, size, bill, plan=plan)
+
+
+def _accepting(system: System, needs: Needs, good: float) -> CapacityPlan:
+    """For so many accepted results: as many more requests as are late or bad under the load of the plan."""
+    demand = needs.demand / good
+    while True:
+        plan = make_plan(system, replace(needs, demand=demand, quality=good))
+        share = plan.attainment.value
+        if demand * share >= 0.9999 * needs.demand:
+            return plan
+        demand *= min(needs.demand / (demand * max(share, 0.01)), 1.01)  # in steps that skip no replica
+
+
+def _at_end(system: System, end: int) -> System:
+    """As good or as bad as what was measured allows; at its knee the target is met."""
+    knee, target = system.knees.ends[end], system.target
+    loads = [replace(load, attainment=system.attainment_at(load.rate).ends[end]) for load in system.loads]
+    loads += [] if target is None else [LoadPoint(knee, target, (target, target), None)]
+    loads.sort(key=lambda load: load.rate)
+    return replace(system, knee=knee, knee_interval=None, loads=tuple(loads))
+
+
+def _cost_each(plan: CapacityPlan, accepted: float) -> float:
+    used = plan.system.by_use_at(plan.needs.demand / plan.replicas) / plan.attainment.value
+    return (plan.needs.price or 0.0) * plan.replicas / 3600 / accepted + used
 
 
 def _scored(
@@ -244,10 +290,11 @@ def _scored(
 ) -> KnownOption:
     """By one operating point: as many per replica as it was asked for."""
     run = open_run(path)
-    count = run.manifest.replicas or 1
+    count = mean_replicas(run.manifest)
     prices = option.prices
     if price is not None:
-        prices = msgspec.structs.replace(prices or run.manifest.prices or Prices(), per_hour=price * count)
+        by_use = prices or run.manifest.prices or Prices()
+        prices = msgspec.structs.replace(by_use, per_hour=price * count, per_gpu_hour=0.0, gpus=None)
     found: Score = score_run(run, asked.slo, prices=prices)
     attainment = _times(Estimate(found.attainment, found.attainment_interval), quality)
     low, high = found.goodput_rps_interval
@@ -258,7 +305,7 @@ def _scored(
         source=str(option.source),
         goodput_each=goodput,
         throughput_each=found.completed_in_window_rps / count,
-        tokens_per_s=_tokens_in_time(found),
+        tokens_per_s=_tokens_in_time(found) / count,
         attainment=attainment,
         cost_per_accepted=cost,
         monthly=_monthly(cost, needs),
@@ -306,6 +353,16 @@ def _gaps(name: str, option: _Option, asked: _Question, folder: Path) -> Iterato
         yield Unmeasured(name, "other rates", "one operating point: how it does with more load is not known")
 
 
+def _other_work(asked: _Question, folder: Path) -> Iterator[str]:
+    """What the two were asked differently, as a comparison says it; a frontier has no rate of its own."""
+    paths = [folder / option.source for option in asked.options.values() if option.source is not None]
+    sweeps = [path for path in paths if (path / FRONTIER_FILE).exists()]
+    leave = [*(("arrivals", "offered_rps") if sweeps else ()), *(() if asked.slo is None else ("slo",))]
+    if len(paths) == 2:
+        first, second = (open_run(next(trials_in(path))[1] if path in sweeps else path).manifest for path in paths)
+        yield from (f"N{told[1:]}." for told in other_work(first, second, leave))
+
+
 def _capacity(asked: _Question, case: KnownOption, gaps: tuple[Unmeasured, ...]) -> Decision:
     plan = case.plan
     if plan is None:
@@ -316,7 +373,7 @@ def _capacity(asked: _Question, case: KnownOption, gaps: tuple[Unmeasured, ...])
         f"The demand of {asked.demand} needs {most}{plan.replicas} {plan.system.unit}s, each at "
         f"{100 * plan.utilisation.value:.0f}% of what it serves in time."
     ]
-    if case.attainment and case.attainment.value < 1:
+    if case.attainment and case.attainment.value < 0.9995:
         sentences.append(
             f"{100 * (1 - case.attainment.value):.1f}% of answers are not accepted and are asked for again."
         )

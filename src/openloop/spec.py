@@ -129,7 +129,10 @@ def _explain(message: str, value: Any, to: type) -> str:
     if unknown:
         key = unknown[1]
         return f"unknown key {key!r}{f' in {path!r}' if path else ''}{suggest(key, _fields(to, path))}"
-    for step in re.findall(r"\w+", path):
+    for step in re.findall(r"\w+|\.\.\.", path):
+        if step == "...":  # somewhere in a table: msgspec does not say where
+            value = None
+            break
         value = value[int(step) if isinstance(value, list | tuple) else step]
     found = f", found {value!r}" if path and isinstance(value, str | int | float) else ""
     if what.startswith("Expected `str`, got `") and found:

@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,11 +15,13 @@ from openloop.load.scenario import read_scenario
 from openloop.plan import CapacityPlan, Needs, frontier_system, make_plan, read_plan, typed_system
 from openloop.plan.formulas import some_up
 from openloop.plan.simulated import model_error, plan_fleet, widened
+from openloop.plan.system import mean_replicas
+from openloop.records import Prices
 from openloop.report.marks import Figure
 from openloop.report.page import Table
 from openloop.report.plan import plan_report
 from openloop.report.read import read_report
-from openloop.sim.fleet import read_fleet
+from openloop.sim.fleet import read_fleet, simulate_fleet
 from tests.report.test_report import check_numbers
 from tests.reports import write_frontier
 
@@ -132,6 +135,20 @@ def test_a_frontier_is_planned_by_its_knee_and_shown(sweep: Path, tmp_path: Path
     assert report.headline.startswith(f"Deploy {plan.replicas} replicas for ")
 
 
+def test_what_is_paid_by_use_is_in_the_bill(sweep: Path) -> None:
+    """Of answers of 64 tokens, beside the hours of replicas or without any."""
+    by_use = Prices(per_request=0.01, per_million_output_tokens=5.0)
+    each = 0.01 + 64 * 5e-6
+    prices = (None, msgspec.structs.replace(by_use, per_hour=3.0), by_use)
+    plans = [make_plan(frontier_system(open_frontier(sweep, prices=each)), Needs(100.0)) for each in prices]
+    hours = 3.0 * plans[0].replicas
+    bills = [plan.cost_per_hour.value for plan in plans if plan.cost_per_hour]
+    assert bills == pytest.approx([hours, hours + 360_000 * each, 360_000 * each])
+    million = [plan.cost_per_million.value * plan.attainment.value for plan in plans if plan.cost_per_million]
+    assert million == pytest.approx([bill / 0.36 for bill in bills])
+    assert plans[2].needs.price == 0
+
+
 def test_every_section_of_a_plan_has_its_numbers() -> None:
     system = typed_system([430.0, 450.0, 470.0], 64, 0.12, capacity=500.0, tokens=200.0)
     cache = "cache:hit=85%,replicas=4,saves=30%"
@@ -190,6 +207,38 @@ def test_a_modelled_fleet_is_planned_and_its_size_confirmed(tmp_path: Path) -> N
     assert plan.needs.price == 2.0
     worse = replace(plan, confirmed=replace(plan.confirmed, enough=False))
     assert plan_report(worse).verdict == "invalid"
+
+
+SCALED = {"on": "queue", "target": 2, "idle": 2, "most": 6, "every": "5s", "delay": "10s"}
+
+
+def test_a_fleet_that_scales_is_planned_by_replicas_of_a_fixed_number(tmp_path: Path) -> None:
+    """Its own sweep says nothing of a replica: how many there were depends on the rate."""
+    fixed = {"step": {"floor": "10ms", "token": "100us"}, "max_sequences": 4, "replicas": 2, "price_per_hour": 2}
+    flags = {"arrivals": "poisson:rate=1", "for": "30s", "slo": "ttft<=200ms", "prompt": "20", "output": "10"}
+    scenario, plans = read_scenario(None, flags, live=False), []
+    for name, fleet in {"fixed": fixed, "scaled": {**fixed, "scale": SCALED}}.items():
+        (tmp_path / f"{name}.yaml").write_text(json.dumps(fleet))
+        plans.append(plan_fleet(tmp_path / f"{name}.yaml", scenario, Needs(150.0), tmp_path / name, 0.95))
+    assert plans[0].system.knee == plans[1].system.knee
+    assert plans[0].cost_per_hour == plans[1].cost_per_hour
+    assert "scales itself" in plans[1].notes[-1]
+    path = tmp_path / "fixed" / "frontier.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "fleet": {**fixed, "scale": SCALED}}))
+    with pytest.raises(SpecError, match="nobody can say what one replica does; leave out scale"):
+        frontier_system(open_frontier(tmp_path / "fixed"))
+
+
+def test_replicas_of_a_fleet_that_scales_are_those_that_were_paid_for() -> None:
+    fleet = read_fleet(
+        {"step": {"floor": "10ms", "token": "100us"}, "max_sequences": 4, "scale": SCALED, "price_per_hour": 2}
+    )
+    asked = read_scenario(None, {"arrivals": "piecewise:90@0s,5@60s", "prompt": "20", "output": "10"}, live=False)
+    manifest = simulate_fleet(fleet, asked.read_workload(), asked.read_arrivals(), 300.0).manifest
+    assert {"scale-out", "scale-in"} <= {event.kind for event in manifest.events}
+    assert manifest.prices is not None
+    assert 2 * mean_replicas(manifest) == pytest.approx(manifest.prices.hourly, rel=0.01)
+    assert mean_replicas(manifest) > 1.2
 
 
 def test_a_planned_fleet_that_is_simulated_for_less_than_until_its_event_is_not_confirmed(

@@ -1,7 +1,7 @@
 """Two runs or two frontiers: which one, by how much, how sure, and what else could explain it."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -213,16 +213,25 @@ def _lengths_of_time(a: Scope, b: Scope) -> Iterator[str]:
 
 
 def _differences(a: Manifest, b: Manifest) -> Iterator[str]:
+    yield from other_work(a, b)
+    yield from _differ(a, b, SAME_SYSTEM, "they differ in ")
+
+
+def other_work(a: Manifest, b: Manifest, leave: Collection[str] = ()) -> Iterator[str]:
+    """What was asked of one and not of the other; of what is left out nothing is said."""
+    return _differ(a, b, [name for name in SAME_WORK if name not in leave], "not the same workload: ")
+
+
+def _differ(a: Manifest, b: Manifest, names: Sequence[str], what: str) -> Iterator[str]:
     anew = any(getattr(a, name) != getattr(b, name) for name in ("seed", "arrivals", "window_ns"))
     by_chance = a.workload is not None and a.workload == b.workload and anew
-    for names, what in ((SAME_WORK, "not the same workload: "), (SAME_SYSTEM, "they differ in ")):
-        for name in names:
-            first, second = (_keys(msgspec.to_builtins(getattr(each, name))) for each in (a, b))
-            if name == "lengths" and by_chance and first and second:  # but for what a prompt is made of
-                first, second = (each.partition("; ")[2] for each in (first, second))
-            close = name == "offered_rps" and first and second and abs(first / second - 1) < 0.01
-            if first != second and not close:
-                yield f"{what}{name.replace('_', ' ')}: {_told(first, second)} and {_told(second, first)}"
+    for name in names:
+        first, second = (_keys(msgspec.to_builtins(getattr(each, name))) for each in (a, b))
+        if name == "lengths" and by_chance and first and second:  # but for what a prompt is made of
+            first, second = (each.partition("; ")[2] for each in (first, second))
+        close = name == "offered_rps" and first and second and abs(first / second - 1) < 0.01
+        if first != second and not close:
+            yield f"{what}{name.replace('_', ' ')}: {_told(first, second)} and {_told(second, first)}"
 
 
 def _keys(value: Any) -> Any:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -11,7 +12,8 @@ import msgspec
 from openloop.errors import RunError, SpecError
 from openloop.frontier.knee import Knee, find_knee
 from openloop.frontier.point import Point, PointRun, make_point, read_trial
-from openloop.records import open_run
+from openloop.records import Prices, open_run
+from openloop.score.judged import judge_run
 from openloop.slo import SLO, Objectives, read_slo
 from openloop.spec import Strict, convert, plain, read_json
 
@@ -78,12 +80,19 @@ def _without_scores(point: Point) -> dict[str, Any]:
     return {**kept, "runs": [score.run for score in point.scores]}
 
 
-def open_frontier(path: str | Path, slo: "str | Path | Mapping[str, Any] | SLO | Objectives | None" = None) -> Frontier:
-    """The sweep in a folder, scored from its runs: against its own SLO, or against another."""
+def open_frontier(
+    path: str | Path,
+    slo: "str | Path | Mapping[str, Any] | SLO | Objectives | None" = None,
+    prices: Prices | None = None,
+) -> Frontier:
+    """The sweep in a folder, scored from its runs: against its own SLO and prices, or against others."""
     folder = Path(path)
     asked = read_asked(folder)
     objectives = read_slo(asked.slo if slo is None else slo)
-    trials = {each: read_trial(open_run(where), objectives, asked.target) for each, where in trials_in(folder)}
+    judge = partial(judge_run, prices=prices)
+    trials = {
+        each: read_trial(open_run(where), objectives, asked.target, judge=judge) for each, where in trials_in(folder)
+    }
     return make_frontier(asked, str(objectives), trials, str(folder))
 
 

@@ -298,7 +298,7 @@ def _attainment(system: System, needs: Needs, replicas: int) -> Estimate:
 
 
 class _Money:
-    """D / (3600 u X), of results that are accepted."""
+    """D / (3600 u X) and what is paid by use, of results that are accepted."""
 
     def __init__(self, system: System, needs: Needs) -> None:
         self.system, self.needs = system, needs
@@ -315,8 +315,13 @@ class _Money:
         return Estimate(share / most, (share / high, share / low) if low < high else None)
 
     def hourly(self, replicas: int, by_end: list[int], measured: bool) -> Estimate | None:
-        price = self.needs.price
-        return None if price is None else Estimate.spanning(by_end, measured, replicas).times(price)
+        if self.needs.price is None:
+            return None
+        bills = [self.needs.price * each + 3600 * self.needs.demand * self.by_use(each) for each in (*by_end, replicas)]
+        return Estimate.spanning(bills[:-1], measured, bills[-1])
+
+    def by_use(self, replicas: float) -> float:
+        return self.system.by_use_at(self.needs.demand / replicas)
 
     def throughput_each(self, replicas: float) -> float:
         """u X: what a replica completes on average."""
@@ -326,7 +331,7 @@ class _Money:
     def per_million(self, replicas: float, attainment: Estimate) -> Estimate | None:
         if self.needs.price is None:
             return None
-        each = 1e6 * cost_each(self.needs.price, 1.0, self.throughput_each(replicas))
+        each = 1e6 * (cost_each(self.needs.price, 1.0, self.throughput_each(replicas)) + self.by_use(replicas))
         low, value, high = attainment.ends
         if value <= 0:
             return None

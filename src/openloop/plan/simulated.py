@@ -12,7 +12,7 @@ from openloop.frontier import sweep
 from openloop.frontier.measure import INTERRUPTED, View
 from openloop.load.scenario import Scenario
 from openloop.plan.make import CapacityPlan, Confirmed, Needs, make_plan
-from openloop.plan.system import System, frontier_system
+from openloop.plan.system import System, check_size, frontier_system
 from openloop.score import score as score_run
 from openloop.sim.fleet import FleetSpec, StepSpec, read_fleet, simulate_fleet
 from openloop.units import format_share
@@ -28,7 +28,9 @@ def plan_fleet(
 ) -> CapacityPlan:
     """A replica of a large fleet may do less than one alone: its cache is colder. Where the planned fleet misses its
     target at the peak, the knee is lowered until it does not."""
-    chosen = read_fleet(fleet)
+    asked = read_fleet(fleet)
+    chosen = msgspec.structs.replace(asked, scale=None)
+    check_size(chosen, str(fleet))
     found = sweep(out, scenario, chosen, target=target, precision=0.03, view=view)
     if found.stopped == INTERRUPTED:
         raise KeyboardInterrupt
@@ -36,6 +38,9 @@ def plan_fleet(
     known = getattr(chosen, "calibration", None)  # of a fleet that was fitted to runs
     if known is not None and chosen.step is not None:
         system = widened(system, model_error(chosen, known.intervals))
+    if asked.scale is not None:
+        note = "the fleet scales itself; planned is a fixed number of its replicas, as many as the peak needs"
+        system = replace(system, notes=(*system.notes, note))
     plan = make_plan(system, needs)
     if chosen.groups:
         return plan

@@ -11,9 +11,10 @@ from openloop.errors import SpecError
 from openloop.frontier import Frontier, Point
 from openloop.frontier.folder import is_probe, read_asked, requests_per_user
 from openloop.plan.formulas import little
-from openloop.records import open_run
+from openloop.records import Manifest, open_run
 from openloop.score.quantiles import Z
-from openloop.sim.fleet import read_fleet
+from openloop.sim.events import Add, Remove
+from openloop.sim.fleet import FleetSpec, read_fleet
 from openloop.units import format_rate, format_share
 
 Interval = tuple[float, float]
@@ -50,6 +51,7 @@ class LoadPoint:
     attainment: float | None
     attainment_interval: Interval | None
     latency_s: float | None  # mean, from when a request was due
+    by_use: float | None = None  # cost of a request, apart from the hours of what served it
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,12 @@ class System:
     def knees(self) -> Estimate:
         return Estimate(self.knee, self.knee_interval)
 
+    @property
+    def goodput(self) -> float:
+        """The most that is accepted per second at rates up to the knee."""
+        found = [load.rate * (load.attainment or 0.0) for load in self.loads if load.rate <= self.knee]
+        return max([self.knee * (1.0 if self.target is None else self.target), *found])
+
     def latency_at(self, rate: float) -> float | None:
         """Mean time in the system at a rate, between the rates that were measured."""
         known = [(load.rate, load.latency_s) for load in self.loads if load.latency_s is not None]
@@ -86,6 +94,11 @@ class System:
             return self.latency_s
         rates, latencies = np.array(known).T
         return float(np.interp(rate, rates, latencies))
+
+    def by_use_at(self, rate: float) -> float:
+        """What a request costs besides hours: by requests and tokens, judges and people."""
+        known = [(load.rate, load.by_use) for load in self.loads if load.by_use is not None]
+        return float(np.interp(rate, *np.array(known).T)) if known else 0.0
 
     def attainment_at(self, rate: float) -> Estimate:
         """Attainment at a rate: as measured, or all, up to a knee that was typed."""
@@ -129,12 +142,33 @@ def typed_system(
     return System("knee as typed", middle, interval, in_flight=in_flight, latency_s=latency_s, **more)
 
 
+def mean_replicas(manifest: Manifest) -> float:
+    """Paid for on average: those that were there, and those that a scaler ordered or gave back in the window."""
+    count = float(manifest.replicas or 1)
+    start, end = manifest.window_ns or (0, 1)
+    for event in manifest.events:
+        change = {"scale-out": 1, "scale-in": -1}.get(event.kind, 0)
+        count += change * max(end - max(event.at_ns, start), 0) / (end - start)
+    return count
+
+
+def check_size(fleet: FleetSpec, where: str) -> None:
+    """What a replica does cannot be told of a fleet whose size changes with its load, or while it is measured."""
+    if fleet.scale is not None or any(isinstance(event, Add | Remove) for event in fleet.plan()):
+        raise SpecError(
+            f"{where}: the fleet grows or shrinks, so nobody can say what one replica does; leave out scale, add and "
+            "remove, and measure a fixed number (what scaling saves is told by single runs, and by plan --day)"
+        )
+
+
 def frontier_system(found: Frontier) -> System:
     """A replica of what was swept: users per second times their requests, over how many replicas there were."""
     if found.path is None or not found.points:
         raise SpecError(f"{found.path or 'the frontier'} has no finished run: there is nothing to plan by")
     asked = read_asked(Path(found.path))
     fleet = read_fleet(asked.fleet) if asked.fleet else None
+    if fleet is not None:
+        check_size(fleet, found.path)
     manifest = open_run(str(found.points[0].scores[0].run)).manifest
     whole_fleet = fleet is not None and bool(fleet.groups)  # unlike replicas go together
     count = 1 if whole_fleet else manifest.replicas or 1
@@ -147,7 +181,8 @@ def frontier_system(found: Frontier) -> System:
     best = max(points, key=lambda point: point.completed_in_window_rps)
     most = best.completed_in_window_rps
     margin = Z / np.sqrt(max(most * best.seconds, 1.0))
-    hourly = manifest.prices.hourly if manifest.prices else 0.0
+    first = found.points[0].scores[0]
+    hourly = first.cost.hourly * 3600 / first.window_s if first.cost else 0.0
     tokens = near.output_token_goodput / near.goodput_rps if near.goodput_rps else 0.0
     if whole_fleet and fleet is not None:
         notes += (f"a unit is the whole fleet that was measured, {fleet.size} replicas that belong together",)
@@ -164,7 +199,7 @@ def frontier_system(found: Frontier) -> System:
         capacity_interval=(most * (1 - margin) / count, most * (1 + margin) / count),
         in_flight=None if fleet is None or fleet.groups else float(fleet.max_sequences),
         tokens=tokens or None,
-        price=hourly / count if hourly else None,
+        price=hourly / count if hourly or (first.cost and first.cost.serving) else None,
         hit_rate=None if np.isnan(near.cache_hit_rate) else near.cache_hit_rate,
         measured_replicas=count,
         requests_per_user=several,
@@ -207,4 +242,6 @@ def _never_met(found: Frontier, first: Point) -> str:
 
 def _load(point: Point, each: float) -> LoadPoint:
     latency = point.e2e_s.mean if point.e2e_s and not point.overloaded else None
-    return LoadPoint(point.rate * each, point.attainment, point.attainment_interval, latency)
+    costs = [score.cost for score in point.scores if score.cost]
+    by_use = sum(cost.total - cost.hourly for cost in costs) / point.requests if costs else None
+    return LoadPoint(point.rate * each, point.attainment, point.attainment_interval, latency, by_use)

@@ -15,7 +15,7 @@ ROWS: Columns = {
     "attainment": ("attainment", "share"),
     "goodput_each": ("goodput of each replica", "rate"),
     "throughput_each": ("throughput of each replica", "rate"),
-    "tokens_per_s": ("tokens per second, raw", "rate"),
+    "tokens_per_s": ("tokens per second of each, raw", "rate"),
 }
 
 

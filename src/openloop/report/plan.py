@@ -244,7 +244,7 @@ def money(plan: CapacityPlan) -> Section | None:
         lead += f" The difference is {format_money(more)} an hour, the price of answers in time."
     note = (
         "Cost of a request = D / (3600 u X): price per hour, share of the time in use, and requests per second in full "
-        "use; of an accepted one, that over the attainment. A month has 730 hours."
+        "use; and what is paid by use. Of an accepted one, that over the attainment. A month has 730 hours."
     )
     return Section("money", "What it costs", lead, told, note)
 
@@ -373,6 +373,8 @@ def cache(plan: CapacityPlan) -> Section | None:
 def basis(plan: CapacityPlan) -> Section | None:
     """What it rests on."""
     system, needs = plan.system, plan.needs
+    by_use = system.by_use_at(needs.demand / plan.replicas)
+    used = f", and {format_money(by_use)} per request" if by_use else ""
     facts = {
         f"one {system.unit} does": _knee(plan),
         "by": system.source,
@@ -381,7 +383,7 @@ def basis(plan: CapacityPlan) -> Section | None:
         if system.capacity is None or system.beyond
         else _rate(system.capacity, system.capacity_interval),
         "demand": f"{format_rate(needs.demand)} on average, {needs.peak:.3g} times that at the peak",
-        "price": "-" if needs.price is None else f"{format_money(needs.price)} per {system.unit} and hour",
+        "price": "-" if needs.price is None else f"{format_money(needs.price)} per {system.unit} and hour{used}",
         "sized by": f"the {'lower end' if needs.by == 'low' else 'middle'} of the knee's interval",
     }
     rows = [[name, value] for name, value in facts.items()]
