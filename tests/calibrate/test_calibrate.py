@@ -205,6 +205,19 @@ def test_more_replicas_accept_more_and_changes_meet_the_same_load(true: FleetSpe
     assert (same.goodput_rps, same.gain) == (first.goodput_rps, 0.0)
 
 
+@pytest.mark.parametrize("price", [None, 3.0])
+def test_replicas_that_a_scaler_stopped_are_not_paid_for(true: FleetSpec, price: float | None) -> None:
+    fleet = msgspec.structs.replace(true, price_per_hour=price, replicas=3)
+    scale = {"on": "queue", "target": 2, "idle": 6, "least": 1, "most": 3, "every": "5s", "delay": "5s"}
+    load = Workload.of(read_source(MIX)), read_arrivals("poisson:rate=4"), 60.0, read_slo("ttft<=10s")
+    fixed, scaled = compare_changes(fleet, [FleetChange("scaled", {"scale": scale})], *load, draws=1)
+    alone = score(
+        simulate_fleet(changed(fleet, {"scale": scale, "price_per_hour": price or 3600.0}), *load[:3]), load[3]
+    )
+    assert scaled.cost_per_accepted == pytest.approx(alone.cost_per_accepted)
+    assert scaled.cost_per_accepted < 0.8 * fixed.cost_per_accepted
+
+
 def test_longer_prompts(true: FleetSpec) -> None:
     load, arrivals = Workload.of(read_source(MIX)), read_arrivals("poisson:rate=5")
     twice, mean = resized(load, arrivals, (True, 2.0), None), resized(load, arrivals, (False, 500.0), (True, 3.0))
@@ -341,6 +354,11 @@ def test_too_short_or_at_one_concurrency(true: FleetSpec) -> None:
         calibrate([calm])
 
 
+def whatif(keys: dict[str, Any]) -> None:
+    load = Workload.of(read_source(MIX)), read_arrivals("poisson:rate=4"), 1.0, read_slo("ttft<=10s")
+    compare_changes(read_fleet(TRUE), [FleetChange("mine", keys)], *load, draws=1)
+
+
 @pytest.mark.parametrize(
     ("read", "sentence"),
     [
@@ -354,6 +372,7 @@ def test_too_short_or_at_one_concurrency(true: FleetSpec) -> None:
         (lambda: changed(read_fleet(TRUE), {"model": "70b"}), "changes nothing.*speed"),
         (lambda: system_differences([Manifest(source="load", model=each) for each in "ab"]), "several models"),
         (lambda: wanted(read_fleet(TRUE), None, None, None), "give --workload"),
+        (lambda: whatif({"price_per_hour": 5}), "the fleet as it is has none; give that with --price"),
     ],
 )
 def test_sentences(read: Any, sentence: str) -> None:

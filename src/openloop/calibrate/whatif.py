@@ -10,7 +10,6 @@ import numpy as np
 from openloop.arrivals import Arrivals
 from openloop.calibrate.model import drawn
 from openloop.errors import SpecError
-from openloop.records import Prices
 from openloop.routing import ROUTING
 from openloop.score import score
 from openloop.sim.fleet import FleetSpec, read_fleet, simulate_fleet
@@ -81,6 +80,11 @@ def common_changes(fleet: FleetSpec, acceptance: float) -> list[FleetChange]:
     ]
 
 
+def _check_price(fleet: FleetSpec, tried: FleetSpec) -> None:
+    if fleet.price_per_hour is None and any(each.price_per_hour is not None for each in tried.kinds()):
+        raise SpecError("it has a price_per_hour and the fleet as it is has none; give that with --price as well")
+
+
 def compare_changes(
     fleet: FleetSpec,
     changes: Sequence[FleetChange],
@@ -98,7 +102,7 @@ def compare_changes(
     several = [FleetChange("as it is", {}), *changes]
     for change in changes:
         with saying_where(f"the change {change.name!r}"):
-            changed(fleet, change.keys)
+            _check_price(fleet, changed(fleet, change.keys))
     figures = np.empty((len(several), draws, 6))
     sizes = [0] * len(several)
     for number in range(draws):
@@ -107,9 +111,9 @@ def compare_changes(
             tell(f"{change.name}: simulation {number + 1} of {draws}")
             tried = changed(mine, change.keys)
             sizes[place] = tried.size
-            price = 3600.0 if fleet.price_per_hour is None else tried.price_per_hour or 0.0
-            prices = Prices(per_hour=tried.size * price)
-            run = simulate_fleet(tried, workload, arrivals, seconds, seed + number, objectives, prices=prices)
+            if fleet.price_per_hour is None:  # cost is in replica seconds
+                tried = msgspec.structs.replace(tried, price_per_hour=3600.0)
+            run = simulate_fleet(tried, workload, arrivals, seconds, seed + number, objectives)
             found = score(run, objectives)
             tails = [np.nan if each is None else each.p99 for each in (found.ttft_s, found.tpot_s)]
             cost = np.inf if found.cost_per_accepted is None else found.cost_per_accepted
