@@ -284,6 +284,18 @@ def test_a_number_of_replicas_is_no_change_of_a_fleet_with_groups(true: FleetSpe
     assert changed(apart, {"replicas": 4, "groups": []}).size == 4
 
 
+def test_other_hardware_has_another_price() -> None:
+    fleet = read_fleet({"model": "8b", "gpu": "h100", "price_per_hour": 3.0})
+    for keys in ({"tp": 4}, {"gpu": "h200"}, {"groups": [{"replicas": 2}, {"tp": 4}]}):
+        with pytest.raises(SpecError, match=r"changes what a replica costs, .* stay 3: give it as well"):
+            changed(fleet, keys)
+    groups = [{"replicas": 2}, {"tp": 4, "price_per_hour": 12.0}]
+    priced = [changed(fleet, {"tp": 4, "price_per_hour": 12.0}), changed(fleet, {"groups": groups})]
+    assert [each.kinds()[-1].price_per_hour for each in priced] == [12.0, 12.0]
+    assert changed(fleet, {"tp": 1, "gpu": "h100", "replicas": 3}).size == 3
+    assert changed(msgspec.structs.replace(fleet, price_per_hour=None), {"tp": 4}).tp == 4
+
+
 def test_each_replica_has_its_own_steps_and_the_model_has_all_of_them(found: Calibration) -> None:
     slow = {"step": {**STEP, "fixed": "10ms"}}
     run = measure(read_fleet({**TRUE, "groups": [{"replicas": 1}, {"replicas": 1, **slow}]}), 10.0, 1)

@@ -57,7 +57,22 @@ def changed(fleet: FleetSpec, keys: Mapping[str, Any]) -> FleetSpec:
             " have; change these, as --change 'groups: [{replicas: 3, role: prefill}, {replicas: 1, role: decode}]'"
         )
     plain = msgspec.to_builtins(fleet)
-    return read_fleet({**{key: value for key, value in plain.items() if value is not None}, **keys})
+    tried = read_fleet({**{key: value for key, value in plain.items() if value is not None}, **keys})
+    if fleet.price_per_hour and "price_per_hour" not in keys and {"gpu", "tp", "groups"} & keys.keys():
+        _check_hardware(fleet, tried)
+    return tried
+
+
+def _check_hardware(fleet: FleetSpec, tried: FleetSpec) -> None:
+    """A price is of one replica as it is."""
+    for group in tried.groups or ({},):
+        for name in ("gpu", "tp"):
+            value = group.get(name, getattr(tried, name))
+            if value != getattr(fleet, name) and group.get("price_per_hour") is None:
+                raise SpecError(
+                    f"{name}: {value} changes what a replica costs, and price_per_hour would stay"
+                    f" {fleet.price_per_hour:g}: give it as well, as '{name}: {value}, price_per_hour: 12'"
+                )
 
 
 def common_changes(fleet: FleetSpec, acceptance: float) -> list[FleetChange]:
