@@ -134,6 +134,16 @@ def test_what_is_reserved_is_borne_by_classes_for_whom_it_worked() -> None:
     assert sum(by_class.values()) == pytest.approx(found.cost.total)
 
 
+def test_prompts_are_work_unless_they_were_cached() -> None:
+    """100 + 20 tokens, and of 12,000 + 5 all but 275 were cached: 120 and 280 of 400."""
+    long = {"prompt_tokens": 12000, "cached_tokens": 11725, "output_tokens": 5, "workload_class": "summary"}
+    short = {"prompt_tokens": 100, "output_tokens": 20, "workload_class": "chat"}
+    rows = [row(i, due=float(i), tokens=[0.1], **(long if i % 2 else short)) for i in range(10)]
+    found = score(run_of(rows, window_ns=(0, 10**10), prices=ol.Prices(per_hour=3600.0)), "ttft<=1s", by=["class"])
+    by_class = {name: each.cost.hourly for name, each in found.by["class"].items() if each.cost}
+    assert by_class == {"chat": pytest.approx(3.0), "summary": pytest.approx(7.0)}
+
+
 @pytest.mark.parametrize("per_hour", [0.0, 360.0])
 def test_what_does_not_tell_its_input_is_charged_for_the_rest(per_hour: float) -> None:
     """A request costs 1, an input token 1 and an output token 10: 1 + 5 + 10, at least 1 + 10, and 1 for nothing."""

@@ -6,7 +6,7 @@ from typing import Literal
 import numpy as np
 
 from openloop.arrays import Codes, Ints
-from openloop.score.money import extra_work
+from openloop.score.money import extra_work, told
 from openloop.score.scope import Scope
 from openloop.score.server import ServerScore
 
@@ -30,8 +30,11 @@ class Leak:
 
 
 def work(scope: Scope) -> float:
-    """Tokens that the attempts at these requests are known to have taken."""
-    extra = sum(float(each.sum()) for each in extra_work(scope).values() if each is not None)
+    """Tokens that were computed for these requests, as far as rows tell: prompts but what was cached, output of all
+    attempts, what was recomputed, and rejected drafts."""
+    prompt, cached = (told(scope, name) for name in ("prompt_tokens", "cached_tokens"))
+    read = None if prompt is None else prompt if cached is None else np.maximum(prompt - cached, 0)
+    extra = sum(float(each.sum()) for each in (read, *extra_work(scope).values()) if each is not None)
     return float(scope.deliveries.spending.tokens.sum()) + extra
 
 
