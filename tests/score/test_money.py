@@ -164,6 +164,17 @@ def test_what_does_not_tell_its_input_is_charged_for_the_rest(per_hour: float) -
     assert (cheaper.serving, cheaper.known_for) == (3.0, 1.0)
 
 
+def test_a_rows_own_cost_goes_before_prices_by_use_and_hours_come_on_top() -> None:
+    rows = [row(i, due=float(i), tokens=[0.1], **({"cost": 5.0} if i < 2 else {})) for i in range(10)]
+    run = run_of(rows, window_ns=(0, 10**10), prices=ol.Prices(per_hour=3600.0, per_request=0.5))
+    by_use, hours = score(run, "ttft<=1s").cost, score(run, "ttft<=1s", prices=ol.Prices(per_hour=7200.0)).cost
+    assert by_use is not None
+    assert hours is not None
+    assert (by_use.serving, by_use.hourly, by_use.known_for) == (2 * 5 + 8 * 0.5, pytest.approx(10.0), 1.0)
+    assert (hours.serving, hours.hourly, hours.known_for) == (10.0, pytest.approx(20.0), 0.2)
+    assert score(run, "cost<=5").accepted == 2  # of the others nobody can say it
+
+
 def test_prices_may_be_given_instead_of_the_manifests() -> None:
     rows = [row(i, due=float(i), tokens=[0.1]) for i in range(10)]
     run = run_of(rows, prices=ol.Prices(per_request=1.0))
