@@ -228,6 +228,7 @@ def test_a_model_that_is_not_known_exactly_widens_the_knee() -> None:
         (Needs(5.0, cache="cache:hit=2"), "not a share"),
         (Needs(1e12), "more than 1,000,000"),
         (Needs(1.0, day="constant:rate=0"), "rate"),
+        (Needs(1.0, peak=1.5, day="constant:rate=100"), "a day has a peak of its own, and 1.5 times more"),
     ],
 )
 def test_what_cannot_be_planned_is_said(needs: Needs, sentence: str) -> None:

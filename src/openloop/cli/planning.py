@@ -47,7 +47,7 @@ def _tell_report(found: Any, outs: Sequence[Path], as_json: bool) -> None:
 @click.argument("what", required=False, type=PATH)
 @click.option("--demand", type=RATE, help="Requests to serve on average, for example 9000/s or 10000/d.")
 @click.option("--peak", type=TIMES, default="1x", help="The peak, in times of the average.")
-@click.option("--day", help="Demand over 24 hours in place of both, as 'sine:rate=6000,swing=50%'.")
+@click.option("--day", help="Demand over 24 hours in place of --demand and --peak, as 'sine:rate=6000,swing=50%'.")
 @click.option("--price", type=PRICE, help="Of one replica, for example 3/h.  [default: as measured]")
 @click.option("--headroom", type=SHARE, default="0%", help="Beyond the peak.")
 @click.option("--failures", type=click.IntRange(0), default=0, help="Replicas that may be down.")

@@ -217,13 +217,18 @@ def _spelt_out(needs: Needs) -> tuple[Needs, Floats | None]:
     """A day is a demand and a peak."""
     if needs.day is None:
         return needs, None
+    if needs.peak != 1:
+        raise SpecError(
+            f"a day has a peak of its own, and {needs.peak:g} times more is asked for: leave out --peak, or write a day"
+            " of higher rates"
+        )
     edges = np.arange(0.0, DAY_S + 1, SLOT_S)
     arrivals = read_arrivals(needs.day)
     rates = np.diff([arrivals.expected(each) if each else 0.0 for each in edges]) / SLOT_S
     if not rates.max() > 0:
         raise SpecError(f"the day {needs.day!r} brings no requests: nothing has to be deployed; give a rate above 0")
     mean = float(rates.mean())
-    return replace(needs, demand=mean, peak=needs.peak * float(rates.max()) / mean), rates
+    return replace(needs, demand=mean, peak=float(rates.max()) / mean), rates
 
 
 def _check(needs: Needs) -> None:
