@@ -5,9 +5,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
+from openloop.cli import cli
 from openloop.errors import SpecError
 from openloop.frontier import Knee, open_frontier
 from openloop.load.scenario import read_scenario
@@ -259,6 +261,16 @@ def test_where_nothing_costs_anything_replicas_are_what_is_saved() -> None:
 def test_a_knee_is_within_raw_capacity() -> None:
     with pytest.raises(SpecError, match="cannot do 450/s in time and 400/s in all"):
         typed_system([450.0], capacity=400.0)
+
+
+def test_a_capacity_that_is_typed_has_no_interval_and_is_at_least_the_knee(sweep: Path) -> None:
+    args = ["plan", str(sweep), "--demand", "500/s", "--json", "--capacity"]
+    plan = json.loads(CliRunner().invoke(cli, [*args, "500/s"]).output)
+    assert plan["raw"] == {"value": 1, "interval": None}
+    assert plan["busy"] == {"value": pytest.approx(1 / plan["replicas"]), "interval": None}
+    refused = CliRunner().invoke(cli, [*args, "1/s"])
+    assert refused.exit_code != 0
+    assert "and 1/s in all: --capacity is at least the knee" in str(refused.exception)
 
 
 def test_conversations_are_planned_by_their_requests(tmp_path: Path) -> None:
