@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from openloop.cli import cli
-from openloop.errors import SpecError
+from openloop.errors import RunError, SpecError
 from openloop.frontier import Knee, open_frontier
 from openloop.load.scenario import read_scenario
 from openloop.plan import CapacityPlan, Needs, frontier_system, make_plan, read_plan, typed_system
@@ -236,6 +236,15 @@ def test_a_model_that_is_not_known_exactly_widens_the_knee() -> None:
 def test_what_cannot_be_planned_is_said(needs: Needs, sentence: str) -> None:
     with pytest.raises(SpecError, match=sentence):
         make_plan(typed_system([450.0]), needs)
+
+
+def test_a_day_without_hours_is_no_plan(tmp_path: Path) -> None:
+    plan = make_plan(typed_system([450.0]), Needs(1.0, day="sine:rate=6000,swing=50%")).to_dict()
+    path = tmp_path / "plan.json"
+    for day in ({"rate": []}, {name: [] for name in ("hours", "rate", "ahead", "late")}):
+        path.write_text(json.dumps(plan | {"day": plan["day"] | day}))
+        with pytest.raises(RunError, match="the day has not as many"):
+            read_plan(path)
 
 
 def test_a_plan_without_a_price_says_so() -> None:

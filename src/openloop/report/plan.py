@@ -148,7 +148,7 @@ def size(plan: CapacityPlan) -> Section | None:
         Axis(f"{plan.system.unit}s", "count", low=0.0),
         [name for name, *_ in steps],
         marks,
-        "Each step asks for at least as many as the one above it.",
+        "The most of these is deployed.",
     )
     rows += _estimate(plan, "by raw capacity", "raw", "count", "as typed")
     lead = f"A {plan.system.unit} keeps its promise up to {_knee(plan)}. Beyond that it is busy, but not useful."
