@@ -259,6 +259,9 @@ def test_what_a_tenth_saves_in_a_month_is_of_the_bill() -> None:
     (table,) = [each for each in section.parts if isinstance(each, Table)]
     saved = {row[0]: row[-1] for row in table.rows}
     assert saved["price of a replica"] == "4,380"  # a tenth of 20 replicas at 3 an hour, for 730 hours
+    assert saved["knee (rate of a replica)"] == "2,190"  # one of the 20
+    assert saved["utilisation"] == "0.00"  # cheaper results, and as many replicas at the same price
+    assert any("that was given, 20.0%; the demand alone makes it 100.0%" in note for note in plan.notes)
 
 
 def test_where_nothing_costs_anything_replicas_are_what_is_saved() -> None:

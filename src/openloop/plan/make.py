@@ -15,6 +15,7 @@ from openloop.plan.formulas import all_up, cost_each, diluted, machines_for, rou
 from openloop.plan.system import Estimate, Interval, System
 from openloop.spec import convert, plain, read_json
 from openloop.terms import COUNT, FLAG, SHARE, Term, param, read_term
+from openloop.units import format_share
 
 PRICE = "price of a replica"
 HOURS = 730.0  # in a month
@@ -448,6 +449,12 @@ def _notes(system: System, needs: Needs, replicas: int) -> Iterator[str]:
         yield (
             f"the knee was measured with {system.measured_replicas} replica(s) and their caches: with more of them "
             "hits become rarer unless the router knows where prefixes are; --cache says what that costs"
+        )
+    by_demand = needs.demand / replicas / (system.capacity or system.knee)
+    if needs.utilisation is not None and abs(needs.utilisation - by_demand) > 0.005:
+        yield (
+            f"the cost of a result goes by the utilisation that was given, {format_share(needs.utilisation)}; the "
+            f"demand alone makes it {format_share(by_demand)}"
         )
     if not system.loads:
         yield "nothing was measured: the knee is as typed, and everything up to it is taken to be accepted"
