@@ -274,6 +274,14 @@ def test_changes_as_people_write_them() -> None:
         assert read_change(text).keys == drafts
 
 
+def test_a_change_is_read_as_a_fleet_file_is() -> None:
+    keys = read_change("scale: {on: queue, target: 2, least: 1, most: 6}, transfer: {bandwidth: 50e9}").keys
+    assert keys["scale"] == {"on": "queue", "target": 2, "least": 1, "most": 6}
+    assert keys["transfer"] == {"bandwidth": 50e9}
+    with pytest.raises(SpecError, match="is no change"):
+        read_change("replicas: 2, replicas: 3")
+
+
 def test_a_number_of_replicas_is_no_change_of_a_fleet_with_groups(true: FleetSpec) -> None:
     groups = [{"replicas": 1, "role": "prefill"}, {"replicas": 2, "role": "decode"}]
     apart = changed(true, {"groups": groups})
