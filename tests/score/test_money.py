@@ -175,6 +175,20 @@ def test_a_rows_own_cost_goes_before_prices_by_use_and_hours_come_on_top() -> No
     assert score(run, "cost<=5").accepted == 2  # of the others nobody can say it
 
 
+@pytest.mark.parametrize("cached_price", [None, 0.1])
+@pytest.mark.parametrize(("prompt", "cached"), [(None, 1000), (1000, 400), (None, None)])
+def test_an_attempt_costs_while_it_runs_what_it_costs_afterwards(
+    prompt: int | None, cached: int | None, cached_price: float | None
+) -> None:
+    prices = ol.Prices(
+        per_million_input_tokens=1.0, per_million_cached_tokens=cached_price, per_million_output_tokens=2.0
+    )
+    rows = [row(0, tokens=[0.1], prompt_tokens=prompt, cached_tokens=cached, output_tokens=10)]
+    found = score(run_of(rows, window_ns=(0, 10**9), prices=prices), "ttft<=1s").cost
+    assert found is not None
+    assert prices.of(prompt, cached, 10) == pytest.approx(found.serving)
+
+
 def test_prices_may_be_given_instead_of_the_manifests() -> None:
     rows = [row(i, due=float(i), tokens=[0.1]) for i in range(10)]
     run = run_of(rows, prices=ol.Prices(per_request=1.0))
