@@ -241,8 +241,8 @@ def test_what_cannot_be_planned_is_said(needs: Needs, sentence: str) -> None:
 def test_a_day_without_hours_is_no_plan(tmp_path: Path) -> None:
     plan = make_plan(typed_system([450.0]), Needs(1.0, day="sine:rate=6000,swing=50%")).to_dict()
     path = tmp_path / "plan.json"
-    for day in ({"rate": []}, {name: [] for name in ("hours", "rate", "ahead", "late")}):
-        path.write_text(json.dumps(plan | {"day": plan["day"] | day}))
+    for names in (("rate",), ("hours", "rate", "ahead", "late")):
+        path.write_text(json.dumps(plan | {"day": plan["day"] | {name: [] for name in names}}))
         with pytest.raises(RunError, match="the day has not as many"):
             read_plan(path)
 

@@ -2,6 +2,7 @@
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -136,8 +137,13 @@ def test_what_is_reserved_is_borne_by_classes_for_whom_it_worked() -> None:
 
 def test_prompts_are_work_unless_they_were_cached() -> None:
     """100 + 20 tokens, and of 12,000 + 5 all but 275 were cached: 120 and 280 of 400."""
-    long = {"prompt_tokens": 12000, "cached_tokens": 11725, "output_tokens": 5, "workload_class": "summary"}
-    short = {"prompt_tokens": 100, "output_tokens": 20, "workload_class": "chat"}
+    long: dict[str, Any] = {
+        "prompt_tokens": 12000,
+        "cached_tokens": 11725,
+        "output_tokens": 5,
+        "workload_class": "summary",
+    }
+    short: dict[str, Any] = {"prompt_tokens": 100, "output_tokens": 20, "workload_class": "chat"}
     rows = [row(i, due=float(i), tokens=[0.1], **(long if i % 2 else short)) for i in range(10)]
     found = score(run_of(rows, window_ns=(0, 10**10), prices=ol.Prices(per_hour=3600.0)), "ttft<=1s", by=["class"])
     by_class = {name: each.cost.hourly for name, each in found.by["class"].items() if each.cost}
@@ -170,8 +176,8 @@ def test_a_rows_own_cost_goes_before_prices_by_use_and_hours_come_on_top() -> No
     by_use, hours = score(run, "ttft<=1s").cost, score(run, "ttft<=1s", prices=ol.Prices(per_hour=7200.0)).cost
     assert by_use is not None
     assert hours is not None
-    assert (by_use.serving, by_use.hourly, by_use.known_for) == (2 * 5 + 8 * 0.5, pytest.approx(10.0), 1.0)
-    assert (hours.serving, hours.hourly, hours.known_for) == (10.0, pytest.approx(20.0), 0.2)
+    assert (by_use.serving, by_use.hourly, by_use.known_for) == (2 * 5 + 8 * 0.5, 10.0, 1.0)
+    assert (hours.serving, hours.hourly, hours.known_for) == (10.0, 20.0, 0.2)
     assert score(run, "cost<=5").accepted == 2  # of the others nobody can say it
 
 
