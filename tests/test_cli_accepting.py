@@ -118,3 +118,19 @@ def test_a_fleet_is_brought_into_a_state_and_labelled(tmp_path: Path) -> None:
     assert warm["quality"]["judged"] == warm["completed"]
     assert warm["ttft_s"]["p50"] < cold["ttft_s"]["p50"] / 2
     assert warm["cost"]["hourly"] == pytest.approx(3 * 120 / 3600)
+
+
+def test_rates_and_policies_take_what_one_rate_does(tmp_path: Path) -> None:
+    fleet = tmp_path / "fleet.yaml"
+    fleet.write_text("model: 8b\ngpu: h100\n")
+    asked = ["sim", str(fleet), "--prompt", "300", "--output", "40", "--for", "30s", "--slo", "ttft<=50ms, quality"]
+    asked, labels = [*asked, "--json"], ["--quality", "quality:fail=20%"]
+    points = json.loads(call(*asked, *labels, "--rates", "4,8").stdout)["points"]
+    assert all(0.6 < point["attainment"] < 0.95 for point in points)
+    call(*asked, "--rates", "4,8", code=1)  # no label: none can be accepted
+    policies = ["--rate", "4", "--policies", "round-robin,least-requests", "--seeds", "2"]
+    usual, longer = (
+        json.loads(call(*asked, *labels, *policies, *more).stdout)[0] for more in ([], ["--prompt-mean", "20x"])
+    )
+    assert 0.6 * 4 < usual["goodput_rps"]["mean"] < 0.95 * 4
+    assert longer["goodput_rps"]["mean"] < 0.5 * usual["goodput_rps"]["mean"]

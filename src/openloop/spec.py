@@ -65,9 +65,13 @@ def read_text(path: str | Path, hint: str = "") -> str:
         raise SpecError(f"{path} is not text in UTF-8{hint and f'; {hint}'}") from None
 
 
+def parse_yaml(text: str) -> Any:
+    return yaml.load(text, _Loader)
+
+
 def read_yaml(path: Path) -> Any:
     try:
-        return yaml.load(read_text(path), _Loader)
+        return parse_yaml(read_text(path))
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f", line {mark.line + 1}" if mark else ""

@@ -205,6 +205,19 @@ def test_more_replicas_accept_more_and_changes_meet_the_same_load(true: FleetSpe
     assert (same.goodput_rps, same.gain) == (first.goodput_rps, 0.0)
 
 
+@pytest.mark.parametrize("price", [None, 3.0])
+def test_replicas_that_a_scaler_stopped_are_not_paid_for(true: FleetSpec, price: float | None) -> None:
+    fleet = msgspec.structs.replace(true, price_per_hour=price, replicas=3)
+    scale = {"on": "queue", "target": 2, "idle": 6, "least": 1, "most": 3, "every": "5s", "delay": "5s"}
+    load = Workload.of(read_source(MIX)), read_arrivals("poisson:rate=4"), 60.0, read_slo("ttft<=10s")
+    fixed, scaled = compare_changes(fleet, [FleetChange("scaled", {"scale": scale})], *load, draws=1)
+    alone = score(
+        simulate_fleet(changed(fleet, {"scale": scale, "price_per_hour": price or 3600.0}), *load[:3]), load[3]
+    )
+    assert scaled.cost_per_accepted == pytest.approx(alone.cost_per_accepted)
+    assert scaled.cost_per_accepted < 0.8 * fixed.cost_per_accepted
+
+
 def test_longer_prompts(true: FleetSpec) -> None:
     load, arrivals = Workload.of(read_source(MIX)), read_arrivals("poisson:rate=5")
     twice, mean = resized(load, arrivals, (True, 2.0), None), resized(load, arrivals, (False, 500.0), (True, 3.0))
@@ -261,6 +274,14 @@ def test_changes_as_people_write_them() -> None:
         assert read_change(text).keys == drafts
 
 
+def test_a_change_is_read_as_a_fleet_file_is() -> None:
+    keys = read_change("scale: {on: queue, target: 2, least: 1, most: 6}, transfer: {bandwidth: 50e9}").keys
+    assert keys["scale"] == {"on": "queue", "target": 2, "least": 1, "most": 6}
+    assert keys["transfer"] == {"bandwidth": 50e9}
+    with pytest.raises(SpecError, match="is no change"):
+        read_change("replicas: 2, replicas: 3")
+
+
 def test_a_number_of_replicas_is_no_change_of_a_fleet_with_groups(true: FleetSpec) -> None:
     groups = [{"replicas": 1, "role": "prefill"}, {"replicas": 2, "role": "decode"}]
     apart = changed(true, {"groups": groups})
@@ -269,6 +290,18 @@ def test_a_number_of_replicas_is_no_change_of_a_fleet_with_groups(true: FleetSpe
         with pytest.raises(SpecError, match=f"replicas: {keys['replicas']} changes nothing where a fleet has groups"):
             changed(apart, keys)
     assert changed(apart, {"replicas": 4, "groups": []}).size == 4
+
+
+def test_other_hardware_has_another_price() -> None:
+    fleet = read_fleet({"model": "8b", "gpu": "h100", "price_per_hour": 3.0})
+    for keys in ({"tp": 4}, {"gpu": "h200"}, {"groups": [{"replicas": 2}, {"tp": 4}]}):
+        with pytest.raises(SpecError, match=r"changes what a replica costs, .* stay 3: give it as well"):
+            changed(fleet, keys)
+    groups = [{"replicas": 2}, {"tp": 4, "price_per_hour": 12.0}]
+    priced = [changed(fleet, {"tp": 4, "price_per_hour": 12.0}), changed(fleet, {"groups": groups})]
+    assert [each.kinds()[-1].price_per_hour for each in priced] == [12.0, 12.0]
+    assert changed(fleet, {"tp": 1, "gpu": "h100", "replicas": 3}).size == 3
+    assert changed(msgspec.structs.replace(fleet, price_per_hour=None), {"tp": 4}).tp == 4
 
 
 def test_each_replica_has_its_own_steps_and_the_model_has_all_of_them(found: Calibration) -> None:
@@ -341,6 +374,11 @@ def test_too_short_or_at_one_concurrency(true: FleetSpec) -> None:
         calibrate([calm])
 
 
+def whatif(keys: dict[str, Any]) -> None:
+    load = Workload.of(read_source(MIX)), read_arrivals("poisson:rate=4"), 1.0, read_slo("ttft<=10s")
+    compare_changes(read_fleet(TRUE), [FleetChange("mine", keys)], *load, draws=1)
+
+
 @pytest.mark.parametrize(
     ("read", "sentence"),
     [
@@ -354,6 +392,7 @@ def test_too_short_or_at_one_concurrency(true: FleetSpec) -> None:
         (lambda: changed(read_fleet(TRUE), {"model": "70b"}), "changes nothing.*speed"),
         (lambda: system_differences([Manifest(source="load", model=each) for each in "ab"]), "several models"),
         (lambda: wanted(read_fleet(TRUE), None, None, None), "give --workload"),
+        (lambda: whatif({"price_per_hour": 5}), "the fleet as it is has none; give that with --price"),
     ],
 )
 def test_sentences(read: Any, sentence: str) -> None:

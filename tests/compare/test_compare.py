@@ -162,6 +162,18 @@ def test_a_cost_that_is_a_lower_bound_is_said() -> None:
     assert any("cost is known in full for 0.0% of requests" in each for each in warnings)
 
 
+@pytest.mark.parametrize("per_hour", [0.0, 36.0])
+def test_judges_and_reviewers_cost_what_a_score_says(per_hour: float) -> None:
+    prices = Prices(per_hour=per_hour, per_human_review=0.5, reviewed_share=0.1)
+    rows = [row(i, due=i / 10, tokens=[0.1], quality=i % 4 > 0, review_cost=0.01) for i in range(400)]
+    rows += [
+        row(i, attempt=1, kind="retry", due=i / 10, tokens=[0.1], quality=False, review_cost=0.02)
+        for i in range(200, 400)
+    ]
+    run = run_of(rows, slo="ttft<=1s, quality", prices=prices)
+    assert ol.compare(run, run).changes["cost"].a == pytest.approx(ol.score(run).cost_per_accepted)
+
+
 @pytest.mark.parametrize(
     ("gate", "fails"),
     [("goodput < -5%", True), ("goodput < -50%", False), ("e2e_p99 > 20%", True), ("e2e_p99>1000%", False)],

@@ -6,10 +6,12 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openloop.errors import SpecError
+from openloop.cli import cli
+from openloop.errors import RunError, SpecError
 from openloop.frontier import Knee, open_frontier
 from openloop.load.scenario import read_scenario
 from openloop.plan import CapacityPlan, Needs, frontier_system, make_plan, read_plan, typed_system
@@ -277,11 +279,21 @@ def test_a_model_that_is_not_known_exactly_widens_the_knee() -> None:
         (Needs(5.0, cache="cache:hit=2"), "not a share"),
         (Needs(1e12), "more than 1,000,000"),
         (Needs(1.0, day="constant:rate=0"), "rate"),
+        (Needs(1.0, peak=1.5, day="constant:rate=100"), "a day has a peak of its own, and 1.5 times more"),
     ],
 )
 def test_what_cannot_be_planned_is_said(needs: Needs, sentence: str) -> None:
     with pytest.raises(SpecError, match=sentence):
         make_plan(typed_system([450.0]), needs)
+
+
+def test_a_day_without_hours_is_no_plan(tmp_path: Path) -> None:
+    plan = make_plan(typed_system([450.0]), Needs(1.0, day="sine:rate=6000,swing=50%")).to_dict()
+    path = tmp_path / "plan.json"
+    for names in (("rate",), ("hours", "rate", "ahead", "late")):
+        path.write_text(json.dumps(plan | {"day": plan["day"] | {name: [] for name in names}}))
+        with pytest.raises(RunError, match="the day has not as many"):
+            read_plan(path)
 
 
 def test_a_plan_without_a_price_says_so() -> None:
@@ -296,6 +308,9 @@ def test_what_a_tenth_saves_in_a_month_is_of_the_bill() -> None:
     (table,) = [each for each in section.parts if isinstance(each, Table)]
     saved = {row[0]: row[-1] for row in table.rows}
     assert saved["price of a replica"] == "4,380"  # a tenth of 20 replicas at 3 an hour, for 730 hours
+    assert saved["knee (rate of a replica)"] == "2,190"  # one of the 20
+    assert saved["utilisation"] == "0.00"  # cheaper results, and as many replicas at the same price
+    assert any("that was given, 20.0%; the demand alone makes it 100.0%" in note for note in plan.notes)
 
 
 def test_where_nothing_costs_anything_replicas_are_what_is_saved() -> None:
@@ -307,6 +322,16 @@ def test_where_nothing_costs_anything_replicas_are_what_is_saved() -> None:
 def test_a_knee_is_within_raw_capacity() -> None:
     with pytest.raises(SpecError, match="cannot do 450/s in time and 400/s in all"):
         typed_system([450.0], capacity=400.0)
+
+
+def test_a_capacity_that_is_typed_has_no_interval_and_is_at_least_the_knee(sweep: Path) -> None:
+    args = ["plan", str(sweep), "--demand", "500/s", "--json", "--capacity"]
+    plan = json.loads(CliRunner().invoke(cli, [*args, "500/s"]).output)
+    assert plan["raw"] == {"value": 1, "interval": None}
+    assert plan["busy"] == {"value": pytest.approx(1 / plan["replicas"]), "interval": None}
+    refused = CliRunner().invoke(cli, [*args, "1/s"])
+    assert refused.exit_code != 0
+    assert "and 1/s in all: --capacity is at least the knee" in str(refused.exception)
 
 
 def test_conversations_are_planned_by_their_requests(tmp_path: Path) -> None:

@@ -381,6 +381,7 @@ def test_the_command_writes_every_form(tmp_path: Path) -> None:
         (["run", "--request", "99999"], "has no request 99999"),
         (["run", "--slo", "nonsense"], "nonsense"),
         (["run", "-o", "/dev/null/report.html"], "cannot be written"),
+        (["run", "-o", "report.md"], "report.md: -o writes a .html file; for others give --md FILE"),
     ],
 )
 def test_bad_input_is_a_sentence(

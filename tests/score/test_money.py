@@ -2,6 +2,7 @@
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -134,6 +135,21 @@ def test_what_is_reserved_is_borne_by_classes_for_whom_it_worked() -> None:
     assert sum(by_class.values()) == pytest.approx(found.cost.total)
 
 
+def test_prompts_are_work_unless_they_were_cached() -> None:
+    """100 + 20 tokens, and of 12,000 + 5 all but 275 were cached: 120 and 280 of 400."""
+    long: dict[str, Any] = {
+        "prompt_tokens": 12000,
+        "cached_tokens": 11725,
+        "output_tokens": 5,
+        "workload_class": "summary",
+    }
+    short: dict[str, Any] = {"prompt_tokens": 100, "output_tokens": 20, "workload_class": "chat"}
+    rows = [row(i, due=float(i), tokens=[0.1], **(long if i % 2 else short)) for i in range(10)]
+    found = score(run_of(rows, window_ns=(0, 10**10), prices=ol.Prices(per_hour=3600.0)), "ttft<=1s", by=["class"])
+    by_class = {name: each.cost.hourly for name, each in found.by["class"].items() if each.cost}
+    assert by_class == {"chat": pytest.approx(3.0), "summary": pytest.approx(7.0)}
+
+
 @pytest.mark.parametrize("per_hour", [0.0, 360.0])
 def test_what_does_not_tell_its_input_is_charged_for_the_rest(per_hour: float) -> None:
     """A request costs 1, an input token 1 and an output token 10: 1 + 5 + 10, at least 1 + 10, and 1 for nothing."""
@@ -152,6 +168,31 @@ def test_what_does_not_tell_its_input_is_charged_for_the_rest(per_hour: float) -
     cheaper = score(run_of(rows, prices=ol.Prices(per_request=1.0)), "ttft<=1s").cost
     assert cheaper is not None
     assert (cheaper.serving, cheaper.known_for) == (3.0, 1.0)
+
+
+def test_a_rows_own_cost_goes_before_prices_by_use_and_hours_come_on_top() -> None:
+    rows = [row(i, due=float(i), tokens=[0.1], **({"cost": 5.0} if i < 2 else {})) for i in range(10)]
+    run = run_of(rows, window_ns=(0, 10**10), prices=ol.Prices(per_hour=3600.0, per_request=0.5))
+    by_use, hours = score(run, "ttft<=1s").cost, score(run, "ttft<=1s", prices=ol.Prices(per_hour=7200.0)).cost
+    assert by_use is not None
+    assert hours is not None
+    assert (by_use.serving, by_use.hourly, by_use.known_for) == (2 * 5 + 8 * 0.5, 10.0, 1.0)
+    assert (hours.serving, hours.hourly, hours.known_for) == (10.0, 20.0, 0.2)
+    assert score(run, "cost<=5").accepted == 2  # of the others nobody can say it
+
+
+@pytest.mark.parametrize("cached_price", [None, 0.1])
+@pytest.mark.parametrize(("prompt", "cached"), [(None, 1000), (1000, 400), (None, None)])
+def test_an_attempt_costs_while_it_runs_what_it_costs_afterwards(
+    prompt: int | None, cached: int | None, cached_price: float | None
+) -> None:
+    prices = ol.Prices(
+        per_million_input_tokens=1.0, per_million_cached_tokens=cached_price, per_million_output_tokens=2.0
+    )
+    rows = [row(0, tokens=[0.1], prompt_tokens=prompt, cached_tokens=cached, output_tokens=10)]
+    found = score(run_of(rows, window_ns=(0, 10**9), prices=prices), "ttft<=1s").cost
+    assert found is not None
+    assert prices.of(prompt, cached, 10) == pytest.approx(found.serving)
 
 
 def test_prices_may_be_given_instead_of_the_manifests() -> None:

@@ -39,7 +39,7 @@ from openloop.watch.feeds import FinishedFeed, RunFeed, SpanFeed
 from openloop.watch.frame import columns, disruptions
 from openloop.watch.outlets import MetricsServer, Webhook, metrics_page
 from openloop.watch.pages import PageFeed, within
-from tests.runs import batch, row, write_run
+from tests.runs import batch, row, run_of, write_run
 
 
 @pytest.fixture
@@ -146,6 +146,14 @@ def test_what_a_disruption_cost_by_hand() -> None:
     assert deploy.steady_cost_per_accepted == pytest.approx(0.011)
     assert deploy.extra_cost == pytest.approx(2.2 - 100 * 0.011)
     assert inside.lost == pytest.approx(25)
+
+
+def test_judges_and_reviewers_are_in_what_a_disruption_costs() -> None:
+    """From 60 to 120 s there are 300 requests: a cent each for a judge, half a unit for each third, which is bad."""
+    rows = [row(i, due=i / 5, tokens=[0.1], quality=i % 3 > 0, review_cost=0.01) for i in range(900)]
+    event, prices = TimedEvent(at_ns=60 * 10**9, kind="deploy"), Prices(per_human_review=0.5)
+    run = run_of(rows, window_ns=(0, 180 * 10**9), prices=prices, events=(event,))
+    assert replay(run, "ttft<=1s")[0][-1].disruptions[0].cost == pytest.approx(3 + 50)
 
 
 def chatbot(minutes: int = 10, rate: int = 20) -> Run:

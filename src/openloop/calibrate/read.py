@@ -11,14 +11,15 @@ from openloop.errors import OpenloopError, SpecError
 from openloop.records import Manifest
 from openloop.sim.fleet import FleetSpec, present_keys
 from openloop.slo import Objectives, read_slo
+from openloop.spec import parse_yaml
 from openloop.workload import Scaled, Workload, read_source
 
 
 def read_change(text: str) -> FleetChange:
     whole = text.strip()
     try:
-        keys = yaml.safe_load(whole if whole.startswith("{") else "{" + whole + "}")
-    except yaml.YAMLError:
+        keys = parse_yaml(whole if whole.startswith("{") else "{" + whole + "}")
+    except (yaml.YAMLError, ValueError, TypeError):
         keys = None
     if not isinstance(keys, dict) or not keys or None in keys.values():
         raise SpecError(f"{text!r} is no change; write keys of a fleet, as 'replicas: 6, batching: prefill-first'")

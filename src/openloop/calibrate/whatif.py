@@ -10,7 +10,6 @@ import numpy as np
 from openloop.arrivals import Arrivals
 from openloop.calibrate.model import drawn
 from openloop.errors import SpecError
-from openloop.records import Prices
 from openloop.routing import ROUTING
 from openloop.score import score
 from openloop.sim.fleet import FleetSpec, read_fleet, simulate_fleet
@@ -58,7 +57,22 @@ def changed(fleet: FleetSpec, keys: Mapping[str, Any]) -> FleetSpec:
             " have; change these, as --change 'groups: [{replicas: 3, role: prefill}, {replicas: 1, role: decode}]'"
         )
     plain = msgspec.to_builtins(fleet)
-    return read_fleet({**{key: value for key, value in plain.items() if value is not None}, **keys})
+    tried = read_fleet({**{key: value for key, value in plain.items() if value is not None}, **keys})
+    if fleet.price_per_hour and "price_per_hour" not in keys and {"gpu", "tp", "groups"} & keys.keys():
+        _check_hardware(fleet, tried)
+    return tried
+
+
+def _check_hardware(fleet: FleetSpec, tried: FleetSpec) -> None:
+    """A price is of one replica as it is."""
+    for group in tried.groups or ({},):
+        for name in ("gpu", "tp"):
+            value = group.get(name, getattr(tried, name))
+            if value != getattr(fleet, name) and group.get("price_per_hour") is None:
+                raise SpecError(
+                    f"{name}: {value} changes what a replica costs, and price_per_hour would stay"
+                    f" {fleet.price_per_hour:g}: give it as well, as '{name}: {value}, price_per_hour: 12'"
+                )
 
 
 def common_changes(fleet: FleetSpec, acceptance: float) -> list[FleetChange]:
@@ -81,6 +95,11 @@ def common_changes(fleet: FleetSpec, acceptance: float) -> list[FleetChange]:
     ]
 
 
+def _check_price(fleet: FleetSpec, tried: FleetSpec) -> None:
+    if fleet.price_per_hour is None and any(each.price_per_hour is not None for each in tried.kinds()):
+        raise SpecError("it has a price_per_hour and the fleet as it is has none; give that with --price as well")
+
+
 def compare_changes(
     fleet: FleetSpec,
     changes: Sequence[FleetChange],
@@ -98,7 +117,7 @@ def compare_changes(
     several = [FleetChange("as it is", {}), *changes]
     for change in changes:
         with saying_where(f"the change {change.name!r}"):
-            changed(fleet, change.keys)
+            _check_price(fleet, changed(fleet, change.keys))
     figures = np.empty((len(several), draws, 6))
     sizes = [0] * len(several)
     for number in range(draws):
@@ -107,9 +126,9 @@ def compare_changes(
             tell(f"{change.name}: simulation {number + 1} of {draws}")
             tried = changed(mine, change.keys)
             sizes[place] = tried.size
-            price = 3600.0 if fleet.price_per_hour is None else tried.price_per_hour or 0.0
-            prices = Prices(per_hour=tried.size * price)
-            run = simulate_fleet(tried, workload, arrivals, seconds, seed + number, objectives, prices=prices)
+            if fleet.price_per_hour is None:  # cost is in replica seconds
+                tried = msgspec.structs.replace(tried, price_per_hour=3600.0)
+            run = simulate_fleet(tried, workload, arrivals, seconds, seed + number, objectives)
             found = score(run, objectives)
             tails = [np.nan if each is None else each.p99 for each in (found.ttft_s, found.tpot_s)]
             cost = np.inf if found.cost_per_accepted is None else found.cost_per_accepted

@@ -47,7 +47,7 @@ def _tell_report(found: Any, outs: Sequence[Path], as_json: bool) -> None:
 @click.argument("what", required=False, type=PATH)
 @click.option("--demand", type=RATE, help="Requests to serve on average, for example 9000/s or 10000/d.")
 @click.option("--peak", type=TIMES, default="1x", help="The peak, in times of the average.")
-@click.option("--day", help="Demand over 24 hours in place of both, as 'sine:rate=6000,swing=50%'.")
+@click.option("--day", help="Demand over 24 hours in place of --demand and --peak, as 'sine:rate=6000,swing=50%'.")
 @click.option("--price", type=PRICE, help="Of one replica, for example 3/h.  [default: as measured]")
 @click.option("--headroom", type=SHARE, default="0%", help="Beyond the peak.")
 @click.option("--failures", type=click.IntRange(0), default=0, help="Replicas that may be down.")
@@ -128,6 +128,7 @@ def plan(
 def _system(what: Path | None, slo: str | None, typed: dict[str, Any]) -> Any:
     from dataclasses import replace
 
+    from openloop.errors import SpecError
     from openloop.frontier import open_frontier
     from openloop.plan import frontier_system, typed_system
 
@@ -135,7 +136,15 @@ def _system(what: Path | None, slo: str | None, typed: dict[str, Any]) -> Any:
         return typed_system(latency_s=typed.pop("latency"), **typed)
     if typed["knee"] is not None or typed["latency"] is not None:
         raise click.UsageError("a frontier has a knee and latencies of its own: leave out --knee and --latency")
-    return replace(frontier_system(open_frontier(what, slo)), **{name: each for name, each in typed.items() if each})
+    found, given = frontier_system(open_frontier(what, slo)), {k: each for k, each in typed.items() if each is not None}
+    if "capacity" in given:
+        given["capacity_interval"] = None  # as typed
+        if (most := given["capacity"]) < found.knee:
+            raise SpecError(
+                f"a replica cannot do {found.knee:g}/s in time, as measured, and {most:g}/s in all: --capacity is at"
+                " least the knee"
+            )
+    return replace(found, **given)
 
 
 def _plan_fleet(fleet: Path, flags: dict[str, Any], needs: Any, target: float, quiet: bool) -> Any:

@@ -139,6 +139,7 @@ def report(
       openloop report plan.json -o plan.html
       openloop report run/ --md - >> summary.md
     """
+    from openloop.errors import SpecError
     from openloop.records import open_run
     from openloop.report.files import write_text
     from openloop.report.html import page
@@ -148,6 +149,8 @@ def report(
     from openloop.report.plot import show_report
     from openloop.report.read import read_comparison, read_report
 
+    if out is not None and out.suffix not in ("", ".html", ".htm"):
+        raise SpecError(f"{out}: -o writes a .html file; for others give --md FILE, --pdf FILE, --png FOLDER or --json")
     rows = open_run(what).num_rows if (what / "run.json").exists() else 0
     with progress_bar("scoring", quiet=rows < WORTH_A_BAR) as progress:
         if compare is None:

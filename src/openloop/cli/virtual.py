@@ -1,5 +1,6 @@
 """Commands in virtual time."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -135,9 +136,8 @@ def sim(
         raise click.UsageError("--policies ranks at one rate: give --rate, and not --rates")
     if rates and (prompt_mean or output_mean):
         raise click.UsageError("--prompt-mean and --output-mean are for one rate; write the workload for several")
-    labels = None if whatif["repair"] is not None else quality  # with repairs, the fleet has them
-    if policies and (out or labels):
-        raise click.UsageError("--policies ranks and keeps nothing: leave out --out and --quality")
+    if policies and out:
+        raise click.UsageError("--policies ranks and keeps nothing: leave out --out")
     told = chosen.calibration
     if told and told.rates and not rates and not {"rate", "arrivals"} & flags.keys():
         flags["rate"] = max(told.rates)
@@ -147,9 +147,9 @@ def sim(
     if rates:
         _sweep(chosen, scenario, rates, out, as_json)
     elif policies:
-        _tournament(chosen, scenario, policies, seeds, as_json)
+        _tournament(chosen, scenario, (prompt_mean, output_mean), policies, seeds, as_json)
     else:
-        _simulate(chosen, scenario, (prompt_mean, output_mean), labels, out, as_json)
+        _simulate(chosen, scenario, (prompt_mean, output_mean), out, as_json)
 
 
 def as_calibrated(fleet: Any, flags: dict[str, Any]) -> dict[str, Any]:
@@ -182,34 +182,33 @@ def _changed(
     fleet = read_fleet(path)
     for each in several:
         fleet = changed(fleet, each) if each else fleet
-    if repair is None:
+    if quality is None and repair is None:
         return fleet
-    whole = msgspec.to_builtins(fleet)  # repairs are simulated, where labels alone may be put on afterwards
-    whole |= {"quality": quality or fleet.quality, "client": {**(whole["client"] or {}), "repair": repair}}
+    whole = msgspec.to_builtins(fleet)
+    if quality is not None:
+        whole["quality"] = quality
+    if repair is not None:
+        whole["client"] = {**(whole["client"] or {}), "repair": repair}
     return read_fleet(whole)
 
 
-def _simulate(fleet: Any, scenario: Any, means: Any, quality: str | None, out: Path | None, as_json: bool) -> None:
+def _simulate(fleet: Any, scenario: Any, means: Any, out: Path | None, as_json: bool) -> None:
     from openloop.calibrate.read import resized
     from openloop.records import open_run
     from openloop.sim.fleet import simulate_fleet
-    from openloop.sim.quality import label, read_quality
     from openloop.sim.warmth import simulate_warm
 
     warming, arrivals, objectives = scenario.read_warming(), scenario.read_arrivals(), scenario.objectives()
     workload = resized(scenario.read_workload(), arrivals, *means)
     how = workload, arrivals, scenario.horizon_s, scenario.seed, objectives
     facts = {"slo": scenario.slo, "command": command_line()}
-    straight = out if not warming and not quality else None  # as it goes, however long it is
-    if warming:
-        run = simulate_warm(fleet, warming, *how, **facts)
+    if not warming:
+        run = simulate_fleet(fleet, *how, out=out, **facts)
     else:
-        run = simulate_fleet(fleet, *how, out=straight, **facts)
-    if quality:
-        run = label(run, read_quality(quality), scenario.seed)
-    if out and not straight:
-        run.save(out)
-        run = open_run(out)
+        run = simulate_warm(fleet, warming, *how, **facts)
+        if out:
+            run.save(out)
+            run = open_run(out)
     tell_made(run, objectives, as_json)
 
 
@@ -223,22 +222,26 @@ def _sweep(fleet: Any, scenario: Any, rates: list[float], out: Path | None, as_j
     with tempfile.TemporaryDirectory(prefix="openloop-") as scratch:
         found = sweep(out or Path(scratch) / "sweep", scenario, fleet, rates=rates, command=command_line())
         tell(found, as_json, show_frontier)
+    if not any(point.usable for point in found.points):
+        sys.exit(1)
 
 
-def _tournament(fleet: Any, scenario: Any, policies: str, seeds: int, as_json: bool) -> None:
+def _tournament(fleet: Any, scenario: Any, means: Any, policies: str, seeds: int, as_json: bool) -> None:
     """Who gets the most accepted."""
+    from openloop.calibrate.read import resized
     from openloop.compare.tournament import read_policies, tournament
     from openloop.report.compare import show_standings
 
     objectives = scenario.objectives()
     if objectives is None:
         raise click.UsageError('say what is accepted: --slo "ttft<=1s, tpot<=40ms"')
+    arrivals = scenario.read_arrivals()
     with progress_bar("simulating", quiet=as_json) as progress:
         found = tournament(
             fleet,
             read_policies(policies),
-            scenario.read_workload(),
-            scenario.read_arrivals(),
+            resized(scenario.read_workload(), arrivals, *means),
+            arrivals,
             scenario.horizon_s,
             objectives,
             seeds=range(scenario.seed, scenario.seed + seeds),

@@ -56,10 +56,10 @@ def _percentile(words: str, name: str, share: float) -> ComparedMetric:
 
 def _cost(scope: Scope, kept: Bools, seconds: float) -> float:
     run = scope.run
-    if run.attempt_cost is None and not run.per_hour:
+    if not run.priced:
         return np.nan
     accepted = int(_accepted(scope)[kept].sum())
-    spent = float(scope.deliveries.spending.spent[kept].sum()) + run.per_hour * seconds / 3600
+    spent = float(scope.spent[kept].sum()) + run.per_hour * seconds / 3600
     return spent / accepted if accepted else np.inf
 
 

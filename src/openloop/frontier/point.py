@@ -115,6 +115,7 @@ def read_trial(
     judged = judge(late, objectives)
     scope = judged.whole
     stopped_s = judged.stopped_ns / NS_PER_S
+    used = float((judged.spent - judged.human_review).sum())  # nobody reviews what a sweep asked
     labels = scope.deliveries.quality
     return PointRun(
         score=score_judged(late, objectives, judged),
@@ -122,7 +123,7 @@ def read_trial(
         growth_rps=growth(flow, end_s),
         independent=independent_hits(scope.judgement.accepted, scope.bounds, scope.e2e_s.independence),
         took_s=max(stopped_s, end_s),
-        spent=float(judged.everyone.deliveries.spending.spent.sum()) + judged.per_hour * stopped_s / 3600,
+        spent=used + judged.per_hour * stopped_s / 3600,
         cut_short=run.manifest.cut_short,
         slack=slack(scope, target),
         labels=(int(np.sum(labels >= 0)), int(np.sum(labels > 0))),

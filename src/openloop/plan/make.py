@@ -15,6 +15,7 @@ from openloop.plan.formulas import all_up, cost_each, diluted, machines_for, rou
 from openloop.plan.system import Estimate, Interval, System
 from openloop.spec import convert, plain, read_json
 from openloop.terms import COUNT, FLAG, SHARE, Term, param, read_term
+from openloop.units import format_share
 
 PRICE = "price of a replica"
 HOURS = 730.0  # in a month
@@ -151,7 +152,10 @@ def read_plan(path: str | Path) -> CapacityPlan:
     if not isinstance(raw, dict) or raw.get("kind") != "plan":
         raise RunError(f"{path} is no plan; openloop plan ... -o plan.json writes one")
     present = {"attainment" if key == "accepted" else key: value for key, value in raw.items()}  # its earlier name
-    return convert(present, CapacityPlan, str(path))
+    found = convert(present, CapacityPlan, str(path))
+    if (day := found.day) and {len(each) for each in (day.rate, day.ahead, day.late)} != {len(day.hours) or -1}:
+        raise RunError(f"{path}: the day has not as many of rate, ahead and late as of hours; make the plan again")
+    return found
 
 
 def make_plan(system: System, needs: Needs) -> CapacityPlan:
@@ -217,13 +221,18 @@ def _spelt_out(needs: Needs) -> tuple[Needs, Floats | None]:
     """A day is a demand and a peak."""
     if needs.day is None:
         return needs, None
+    if needs.peak != 1:
+        raise SpecError(
+            f"a day has a peak of its own, and {needs.peak:g} times more is asked for: leave out --peak, or write a day"
+            " of higher rates"
+        )
     edges = np.arange(0.0, DAY_S + 1, SLOT_S)
     arrivals = read_arrivals(needs.day)
     rates = np.diff([arrivals.expected(each) if each else 0.0 for each in edges]) / SLOT_S
     if not rates.max() > 0:
         raise SpecError(f"the day {needs.day!r} brings no requests: nothing has to be deployed; give a rate above 0")
     mean = float(rates.mean())
-    return replace(needs, demand=mean, peak=needs.peak * float(rates.max()) / mean), rates
+    return replace(needs, demand=mean, peak=float(rates.max()) / mean), rates
 
 
 def _check(needs: Needs) -> None:
@@ -445,6 +454,12 @@ def _notes(system: System, needs: Needs, replicas: int) -> Iterator[str]:
         yield (
             f"the knee was measured with {system.measured_replicas} replica(s) and their caches: with more of them "
             "hits become rarer unless the router knows where prefixes are; --cache says what that costs"
+        )
+    by_demand = needs.demand / replicas / (system.capacity or system.knee)
+    if needs.utilisation is not None and abs(needs.utilisation - by_demand) > 0.005:
+        yield (
+            f"the cost of a result goes by the utilisation that was given, {format_share(needs.utilisation)}; the "
+            f"demand alone makes it {format_share(by_demand)}"
         )
     if not system.loads:
         yield "nothing was measured: the knee is as typed, and everything up to it is taken to be accepted"

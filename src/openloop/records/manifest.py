@@ -83,7 +83,8 @@ class Prices(Strict, frozen=True):
 
     def of(self, prompt_tokens: int | None, cached_tokens: int | None, output_tokens: int | None) -> float:
         """Of one attempt, apart from the time of what served it."""
-        prompt, cached, output = prompt_tokens or 0, cached_tokens or 0, output_tokens or 0
+        cached, output = cached_tokens or 0, output_tokens or 0
+        prompt = max(prompt_tokens or 0, cached)  # some servers tell only what was cached
         per_cached = self.per_million_cached_tokens
         cheap = cached if per_cached is not None else 0
         tokens = (prompt - cheap) * self.per_million_input_tokens + cheap * (per_cached or 0.0)

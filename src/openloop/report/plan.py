@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from openloop.plan.formulas import some_up
-from openloop.plan.make import HOURS, PRICE, Cache, CapacityPlan
+from openloop.plan.make import HOURS, PRICE, Cache, CapacityPlan, Gain
 from openloop.plan.system import Estimate
 from openloop.report.marks import Axis, Bars, Curve, Figure, Mark, Panel, Rule, Unit, names_figure
 from openloop.report.page import Cell, Number, Report, Section, Table, capital, number, numbers, span
@@ -88,7 +88,8 @@ def _sentences(plan: CapacityPlan) -> Iterator[str]:
     best = next((gain for gain in plan.gains if gain.name != PRICE), None)
     if best and best.worth > 0:
         besides = ", besides the price" if plan.gains[0].name == PRICE else ""
-        yield f"Improve first{besides}: {best.name}. A tenth better saves {format_share(best.worth)}."
+        saved = f"{format_share(best.worth)} of the {_saved(plan)}"
+        yield f"Improve first{besides}: {best.name}. A tenth better saves {saved}."
     if plan.confirmed:
         found = plan.confirmed
         yield (
@@ -148,7 +149,7 @@ def size(plan: CapacityPlan) -> Section | None:
         Axis(f"{plan.system.unit}s", "count", low=0.0),
         [name for name, *_ in steps],
         marks,
-        "Each step asks for at least as many as the one above it.",
+        "The most of these is deployed.",
     )
     rows += _estimate(plan, "by raw capacity", "raw", "count", "as typed")
     lead = f"A {plan.system.unit} keeps its promise up to {_knee(plan)}. Beyond that it is busy, but not useful."
@@ -170,11 +171,16 @@ def _rate(value: float, interval: tuple[float, float] | None) -> str:
     return format_rate(value) + ("" if interval is None else f" ({span(interval, 'rate')}, 95% interval)")
 
 
+def _saved(plan: CapacityPlan) -> str:
+    """What gains are shares of."""
+    return "cost per million accepted" if plan.cost_per_million else f"number of {plan.system.unit}s"
+
+
 def gains(plan: CapacityPlan) -> Section | None:
     """Which one number to improve first."""
     if not plan.gains:
         return None
-    of = "cost per million accepted" if plan.cost_per_million else f"number of {plan.system.unit}s"
+    of = _saved(plan)
     worth, unrounded = (np.array([getattr(gain, key) for gain in plan.gains]) for key in ("worth", "unrounded"))
     figure = names_figure(
         "gains",
@@ -194,13 +200,21 @@ def gains(plan: CapacityPlan) -> Section | None:
         for place, gain in enumerate(plan.gains)
     ]
     if plan.cost_per_hour and plan.cost_per_hour.value:
-        month = HOURS * plan.cost_per_hour.value
-        header.append("a month")
-        rows = [[*row, format_money(month * gain.worth)] for row, gain in zip(rows, plan.gains, strict=True)]
-    lead = "One number at a time is made better by a tenth, and all of the plan is made again."
+        header.append("off the bill, a month")
+        rows = [[*row, format_money(_off_the_bill(plan, gain))] for row, gain in zip(rows, plan.gains, strict=True)]
+    lead = f"One number at a time is made better by a tenth, and all of the plan is made again; it saves of the {of}."
     if plan.cost_per_hour:
-        lead += f" A month of this plan costs {format_money(HOURS * plan.cost_per_hour.value)}."
+        lead += (
+            f" A month of this plan costs {format_money(HOURS * plan.cost_per_hour.value)}: {plan.system.unit}s x price"
+            f" x {HOURS:g} hours, which changes only where one of these does."
+        )
     return Section("gains", "What to improve first", lead, [figure, Table(header, rows)])
+
+
+def _off_the_bill(plan: CapacityPlan, gain: Gain) -> float:
+    """A month of so many replicas at their price, now less then."""
+    price = plan.needs.price or 0.0
+    return HOURS * (plan.replicas * price - gain.replicas * (gain.then if gain.name == PRICE else price))
 
 
 def money(plan: CapacityPlan) -> Section | None:

@@ -43,8 +43,9 @@ def judge_run(
         _check_against_rows(run, attempts, streams)
     tokens = np.where(attempts.output_tokens >= 0, attempts.output_tokens, streams.delivered)
     cost = _attempt_costs(attempts, tokens, prices)
-    per_hour = prices.hourly if prices and "cost" not in attempts.present else 0.0
-    spending = _spending(tokens, cost, per_hour, requests, request_of)
+    per_hour = prices.hourly if prices else 0.0
+    untold = np.isnan(attempts.cost) & (per_hour > 0)
+    spending = _spending(tokens, cost, untold, requests, request_of)
     deliveries = Deliveries(requests, attempts, streams, spending)
     answers, from_sent = (Answers(deliveries, window_ns[0], from_sent=sent) for sent in (False, True))
     # Watching ended as recorded, or else with the last thing that is known to have happened.
@@ -105,11 +106,9 @@ def _attempt_costs(attempts: Attempts, tokens: Ints, prices: Prices | None) -> t
 
     What was never sent costs nothing. Where nobody tells how long a prompt was, the rest is charged.
     """
-    sent = attempts.sent_ns != MISSING
-    if "cost" in attempts.present:
-        return np.nan_to_num(attempts.cost), ~sent | ~np.isnan(attempts.cost)
+    sent, told = attempts.sent_ns != MISSING, ~np.isnan(attempts.cost)
     if prices is None or not prices.by_use:
-        return None
+        return (np.nan_to_num(attempts.cost), ~sent | told) if "cost" in attempts.present else None
     cached = np.maximum(attempts.cached_tokens, 0)
     prompt = np.maximum(attempts.prompt_tokens, cached)
     cached_price = prices.per_million_cached_tokens
@@ -118,11 +117,12 @@ def _attempt_costs(attempts: Attempts, tokens: Ints, prices: Prices | None) -> t
         + cached * (prices.per_million_input_tokens if cached_price is None else cached_price)
         + tokens * prices.per_million_output_tokens
     )
-    return np.where(sent, cost, 0.0), ~sent | (attempts.prompt_tokens >= 0) | (not prices.per_million_input_tokens)
+    known = told | ~sent | (attempts.prompt_tokens >= 0) | (not prices.per_million_input_tokens)
+    return np.where(told, attempts.cost, np.where(sent, cost, 0.0)), known
 
 
 def _spending(
-    tokens: Ints, cost: tuple[Floats, Bools] | None, per_hour: float, requests: Requests, request_of: slice | Ints
+    tokens: Ints, cost: tuple[Floats, Bools] | None, untold: Bools, requests: Requests, request_of: slice | Ints
 ) -> Spending:
     def by_request(values: Floats | Ints | Bools) -> Floats:
         if isinstance(request_of, slice):
@@ -133,8 +133,8 @@ def _spending(
         nothing, unknown = (np.broadcast_to(np.float64(value), len(requests)) for value in (0.0, np.nan))
         return Spending(tokens, by_request(tokens).astype(np.int64), nothing, np.isnan(unknown), unknown)
     spent, known = by_request(cost[0]), by_request(~cost[1]) == 0
-    # By the hour nobody can say what a single request cost.
-    in_full = np.where(known & (not per_hour), spent, np.nan)
+    # By the hour nobody can say what a single request cost, unless its rows do.
+    in_full = np.where(known & (by_request(untold) == 0), spent, np.nan)
     return Spending(tokens, by_request(tokens).astype(np.int64), spent, known, in_full)
 
 

@@ -6,7 +6,7 @@ from typing import Literal
 import numpy as np
 
 from openloop.arrays import Codes, Ints
-from openloop.score.money import extra_work, reviews
+from openloop.score.money import extra_work, told
 from openloop.score.scope import Scope
 from openloop.score.server import ServerScore
 
@@ -30,8 +30,11 @@ class Leak:
 
 
 def work(scope: Scope) -> float:
-    """Tokens that the attempts at these requests are known to have taken."""
-    extra = sum(float(each.sum()) for each in extra_work(scope).values() if each is not None)
+    """Tokens that were computed for these requests, as far as rows tell: prompts but what was cached, output of all
+    attempts, what was recomputed, and rejected drafts."""
+    prompt, cached = (told(scope, name) for name in ("prompt_tokens", "cached_tokens"))
+    read = None if prompt is None else prompt if cached is None else np.maximum(prompt - cached, 0)
+    extra = sum(float(each.sum()) for each in (read, *extra_work(scope).values()) if each is not None)
     return float(scope.deliveries.spending.tokens.sum()) + extra
 
 
@@ -77,15 +80,14 @@ def leaks(scope: Scope, server: ServerScore | None = None) -> list[Leak]:
 def _money(scope: Scope, fates: Codes, output: Ints, mine: Ints, known: dict[str, Ints]) -> dict[str, float]:
     """What was spent on each step, apart from what is paid by the hour."""
     found: dict[str, float] = {}
-    judging, people = reviews(scope)
-    on_output = judging.copy()
+    on_output = scope.run.judging[scope.of_attempts]
     if scope.run.attempt_cost is not None:
         spent = scope.run.attempt_cost[scope.of_attempts]
         per_token = spent / np.maximum(mine, 1)
         found |= {name: float(per_token @ each) for name, each in known.items()}
         on_output += np.where(mine > 0, per_token * output, spent)  # what made no tokens went to what became of it
     by_fate = np.bincount(fates, weights=on_output, minlength=len(FATES))
-    by_fate += np.bincount(_answer_fates(scope), weights=people, minlength=len(FATES))
+    by_fate += np.bincount(_answer_fates(scope), weights=scope.run.human_review[scope.where], minlength=len(FATES))
     return found | dict(zip(FATES, by_fate.tolist(), strict=True))
 
 

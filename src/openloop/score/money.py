@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from openloop.arrays import Floats, Ints
+from openloop.arrays import Ints
 from openloop.errors import SpecError
 from openloop.score.quantiles import ratio
 from openloop.score.scope import Scope
@@ -38,17 +38,15 @@ def cost_score(scope: Scope, hourly_share: float | None = 1.0) -> CostScore | No
     run, spending = scope.run, scope.deliveries.spending
     if not scope.n or not run.priced or (run.per_hour and hourly_share is None):
         return None
-    judging, people = (float(each.sum()) for each in reviews(scope))
     hourly = run.per_hour * scope.seconds / 3600 * (hourly_share or 0.0)
-    serving = float(spending.spent.sum())
-    total = serving + hourly + judging + people
+    total = float(scope.spent.sum()) + hourly
     accepted = scope.judgement.accepted
     return CostScore(
         total,
-        serving,
-        hourly,
-        judging,
-        people,
+        serving=float(spending.spent.sum()),
+        hourly=hourly,
+        judging=float(run.judging[scope.of_attempts].sum()),
+        human_review=float(run.human_review[scope.where].sum()),
         per_request=ratio(total, scope.n),
         per_accepted=ratio(total, int(accepted.sum())),
         per_million_output_tokens=ratio(total, spending.tokens.sum() / 1e6),
@@ -65,19 +63,6 @@ def lower_bound(known_for: float) -> str | None:
         f"cost is known in full for {format_share(known_for)} of requests (rows of others lack input tokens or a cost)"
     )
     return f"{told}: cost per accepted is a lower bound"
-
-
-def reviews(scope: Scope) -> tuple[Floats, Floats]:
-    """What judging each attempt cost, and what people cost who looked at the answer of each request.
-
-    A person looks at every answer that failed its quality gate, and at a share of the other ones.
-    """
-    judging = np.nan_to_num(scope.run.attempts.review_cost[scope.of_attempts])
-    prices = scope.run.prices
-    if prices is None or not prices.per_human_review:
-        return judging, np.zeros(scope.n)
-    seen = np.where(scope.deliveries.quality == 0, 1.0, prices.reviewed_share)
-    return judging, np.where(scope.deliveries.ok, seen, 0.0) * prices.per_human_review
 
 
 def extra_work(scope: Scope) -> dict[str, Ints | None]:

@@ -102,6 +102,26 @@ class JudgedRun:
         return self.attempt_cost is not None or self.per_hour > 0 or reviewed or "review_cost" in self.attempts.present
 
     @cached_property
+    def judging(self) -> Floats:
+        """By attempt: what graders cost."""
+        return np.nan_to_num(self.attempts.review_cost)
+
+    @cached_property
+    def human_review(self) -> Floats:
+        """By request: a person looks at every answer that failed its quality gate, and at a share of the other ones."""
+        if self.prices is None or not self.prices.per_human_review:
+            return np.zeros(len(self.deliveries.requests))
+        seen = np.where(self.deliveries.quality == 0, 1.0, self.prices.reviewed_share)
+        return np.where(self.deliveries.ok, seen, 0.0) * self.prices.per_human_review
+
+    @cached_property
+    def spent(self) -> Floats:
+        """By request: everything but what is paid by the hour."""
+        n = len(self.deliveries.requests)
+        judging = np.bincount(np.arange(n)[self.request_of], weights=self.judging, minlength=n)
+        return self.deliveries.spending.spent + judging + self.human_review
+
+    @cached_property
     def everyone(self) -> "Scope":
         return Scope(self, slice(0, len(self.deliveries.requests)), self.window_ns)
 
@@ -163,6 +183,10 @@ class Scope:
     @cached_property
     def judgement_from_sent(self) -> Judgement:
         return self.run.judgement_from_sent.at(self.where)
+
+    @property
+    def spent(self) -> Floats:
+        return self.run.spent[self.where]
 
     @cached_property
     def objective(self) -> Counts:

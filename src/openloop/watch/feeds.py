@@ -21,7 +21,6 @@ from openloop.records.tail import Tail
 from openloop.score.attempts import CENSORED
 from openloop.score.judged import judge_run
 from openloop.score.metrics import stragglers
-from openloop.score.money import reviews
 from openloop.score.scope import JudgedRun, Scope
 from openloop.slo import Objectives, SLOGate
 from openloop.units import NS_PER_S
@@ -119,7 +118,7 @@ class _Records(Feed):
             "ended": ended,
             "ok": by_second(judgement.ok),
             "tokens": by_second(np.where(judgement.ok, scope.deliveries.tokens, 0)),
-            "spent": by_second(scope.deliveries.spending.spent + reviews(scope)[1]),
+            "spent": by_second(scope.spent),
         }
         for signal in self.signals:
             missed = judgement.missed.get(signal)
