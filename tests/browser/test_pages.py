@@ -338,6 +338,27 @@ def test_the_list_can_be_filtered_and_sorted(view: ViewServer, open_page: Open) 
     until(page, "document.querySelector('.verdict').textContent.includes('ttft<=150ms')")
 
 
+def test_the_list_goes_on_while_a_box_has_the_focus(tmp_path: Path, open_page: Open) -> None:
+    writer = RunWriter(tmp_path / "run", Manifest(source="test", slo=SLO))
+    writer.append(batch([row(i, i / 50, (0.1, 0.12)) for i in range(600)]))
+    write_now(tmp_path / "run", Now(12.0, 605, 5))
+    with ViewServer(tmp_path) as server:
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        page = open_page(server.url)
+        until(page, "document.querySelectorAll('#list tbody .state.live').length === 1")
+        page.locator("#list input").check()
+        writer.finish()
+        steady_run(slo=SLO).save(tmp_path / "another")
+        until(page, "document.querySelectorAll('#list tbody .state.good').length === 2")
+        assert page.evaluate("document.activeElement.getAttribute('aria-label')") == "Choose run"
+        assert page.evaluate("document.activeElement.checked")
+        page.locator("#list a").last.focus()
+        fleet_run().save(tmp_path / "third")
+        until(page, "document.querySelectorAll('#list tbody tr').length === 3")
+        assert page.evaluate("document.activeElement.textContent") == "run"
+        server.shutdown()
+
+
 def test_a_slider_scores_again(view: ViewServer, open_page: Open) -> None:
     page = open_page(f"{view.url}show?what=steady")
     slider = page.locator("[data-gate=ttft]")

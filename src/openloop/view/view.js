@@ -39,9 +39,10 @@
         if (x === null || y === null) return (x === null) - (y === null);
         return (x < y ? -1 : x > y ? 1 : 0) * (up ? 1 : -1);
       });
-      const body = make("tbody");
+      const body = make("tbody"), held = document.activeElement, at = held.closest("#list tbody tr");
       for (const each of rows) {
         const row = make("tr"), box = make("input");
+        row.dataset.name = each.name;
         box.type = "checkbox";
         box.checked = chosen.has(each.name);
         box.setAttribute("aria-label", "Choose " + each.name);
@@ -63,6 +64,8 @@
         body.append(row);
       }
       list.tBodies[0].replaceWith(body);
+      const again = at && [...body.rows].find((row) => row.dataset.name === at.dataset.name);
+      if (again) again.querySelector(held.tagName).focus({ preventScroll: true });
       state.textContent = rows.length + " of " + found.length + " shown";
     };
     const refresh = async () => {
@@ -73,7 +76,7 @@
         document.getElementById("folder").textContent = told.folder;
         if (text !== JSON.stringify(found) || !list.tBodies[0].rows.length) {
           found = told.entries;
-          if (!list.contains(document.activeElement) || document.activeElement.dataset.sort) draw();
+          draw();
         }
         if (!found.length) state.textContent = "There is no run and no frontier in this folder yet.";
         if (found.some((each) => each.pending)) wait = 200; else if (found.some((each) => each.live)) wait = 1000;
