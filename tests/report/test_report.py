@@ -2,6 +2,8 @@
 
 import json
 import re
+import shlex
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -92,8 +94,48 @@ def test_every_number_of_a_frontier_is_the_scorers(sweep: Path) -> None:
     assert ("interval", report.data["knee"]["sentence"], "") in parts["audit"][0].rows
     again = dict(parts["reproduce"][0].rows)
     assert again["seed"] == str(read_asked(sweep).seed)
-    assert again["this report"].startswith(f"openloop report {sweep} --slo ")
     assert again["openloop"] == __version__
+
+
+BY_CLASS = "default: ttft<=1s; chat: ttft<=150ms, tpot<=40ms"
+BY_SESSION = "default: {gates: 'ttft<=300ms', unit: session, smooth: {alpha: 7}}"
+VLLM = Path(__file__).parents[1] / "importers" / "files" / "vllm.json"
+
+
+@pytest.mark.parametrize(
+    ("what", "flags"),
+    [
+        ("run", []),
+        ("run", ["--slo", "ttft<=200ms", "--request", "17"]),
+        ("run", ["--slo", BY_CLASS]),
+        ("run", ["--slo", "slo.yaml"]),
+        (str(VLLM), ["--slo", "ttft<=500ms, e2e<=2s"]),
+        ("front", ["--point", "2"]),
+        ("front", ["--slo", "tpot<=35ms"]),
+    ],
+)
+def test_the_command_in_a_report_makes_it_again(
+    what: str, flags: list[str], sweep: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("slo.yaml").write_text(BY_SESSION)
+    Path("front").symlink_to(sweep)
+    if what == "run":
+        fleet_run(slo={"default": {"gates": "ttft<=1s", "smooth": {"alpha": 9}}}).save("run")
+    CliRunner().invoke(cli, ["report", what, *flags, "-o", "first.html"])
+    first = Path("first.html").read_text()
+    command = unescape(re.findall(r"<td>this report</td><td>(.*?)</td>", first)[0])
+    CliRunner().invoke(cli, [*shlex.split(command)[1:], "-o", "second.html"])
+    assert Path("second.html").read_text() == first
+
+
+def test_a_run_without_a_seed_does_not_promise_the_same_requests() -> None:
+    def lead(**facts: Any) -> str:
+        sections = run_report(read_run_subject(fleet_run(300, **facts))).sections
+        return next(section.lead for section in sections if section.key == "reproduce")
+
+    assert "same seed" in lead()
+    assert "cannot be asked again" in lead(seed=None, command=None)
 
 
 def test_words_about_a_run_are_true_of_it(fleet: Report) -> None:

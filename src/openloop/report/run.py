@@ -1,7 +1,7 @@
 """The report of a run: a list of small functions, each from the run to a section of it."""
 
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -81,6 +81,15 @@ class RunSubject:
     judged: JudgedRun
     score: Score
     request: int | None = None  # whose tokens somebody would like to see
+    asked: tuple[str, ...] = ()  # the command that makes this report, where one is known
+
+
+def command_of(
+    path: str | Path, slo: object = None, request: int | None = None, point: float | None = None
+) -> tuple[str, ...]:
+    flags = {"--slo": slo, "--request": request, "--point": point}
+    given = [(flag, str(value)) for flag, value in flags.items() if value is not None]
+    return ("openloop", "report", str(path), *(part for each in given for part in each))
 
 
 def read_run_subject(
@@ -426,19 +435,20 @@ def manifest(subject: RunSubject) -> Section | None:
 
 def reproduce(subject: RunSubject) -> Section | None:
     facts = subject.run.manifest
-    table = how(facts, facts.seed, str(subject.run.path or "run/"), subject.objectives)
-    return Section("reproduce", "Do it again", "The same seed gives the same schedule and the same requests.", [table])
+    lead = (
+        "The same seed gives the same schedule and the same requests."
+        if facts.seed is not None
+        else "No seed was recorded, so these requests cannot be asked again; their report can be made again."
+    )
+    return Section("reproduce", "Do it again", lead, [how(facts, facts.seed, subject.asked)])
 
 
-def how(facts: Manifest, seed: int | None, path: str, objectives: Objectives) -> Table:
-    command = ["openloop", "report", path]
-    if not objectives.classes:  # else it is a file, and nobody knows which
-        command += ["--slo", str(objectives)]
+def how(facts: Manifest, seed: int | None, asked: Sequence[str]) -> Table:
     rows = [
         ("command", shlex.join(facts.command) if facts.command else "not recorded"),
         ("seed", "not recorded" if seed is None else str(seed)),
         ("openloop", facts.openloop_version or "not recorded"),
-        ("this report", shlex.join(command)),
+        *([("this report", shlex.join(asked))] if asked else []),
     ]
     return Table(("", ""), rows)
 

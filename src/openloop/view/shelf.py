@@ -23,7 +23,7 @@ from openloop.records.writer import SPOOL_FILE, TABLE_FILE
 from openloop.report.compare_page import Subject, comparison_report
 from openloop.report.curve import FrontierSubject, frontier_headline, frontier_report, frontier_subject
 from openloop.report.page import Report
-from openloop.report.run import RunSubject, read_run_subject, run_headline, run_report
+from openloop.report.run import RunSubject, command_of, read_run_subject, run_headline, run_report
 from openloop.score.judged import judge_run
 from openloop.score.scope import JudgedRun
 from openloop.slo import Objectives, parse_objectives, read_slo
@@ -192,7 +192,8 @@ class Shelf:
             run = self._open(entry, stamp)
             if not slo and run.manifest.slo is None:
                 raise NoSLOError(f"{entry.name} has no SLO of its own: give one, such as ttft<=500ms, tpot<=40ms")
-            return read_run_subject(run, slo and _objectives(slo), request, before=before)
+            found = read_run_subject(run, slo and _objectives(slo), request, before=before)
+            return replace(found, asked=command_of(entry.path, slo, request))
 
         return self._keep(entry, (slo and str(slo), request), read)
 
@@ -208,7 +209,8 @@ class Shelf:
                 run, judge = self._open(inner, inner.stamp), partial(self._judge, inner)
                 trials[key] = read_trial(run, objectives, asked.target, judge=judge)
             found = make_frontier(asked, str(objectives), trials, str(entry.path))
-            return frontier_subject(found, objectives, point, request)
+            subject = frontier_subject(found, objectives, point, request)
+            return replace(subject, asked=command_of(entry.path, slo, request, point))
 
         return self._keep(entry, (slo and str(slo), point, request), read)
 
