@@ -375,6 +375,28 @@ def test_a_slider_scores_again(view: ViewServer, open_page: Open) -> None:
     assert slo.replace("<=", "<=") in page.inner_text(".verdict")
 
 
+def test_sliders_follow_the_text(view: ViewServer, open_page: Open) -> None:
+    page = open_page(f"{view.url}show?what=steady")
+
+    def write(slo: str, shown: str) -> list[str]:
+        page.fill("#gates", slo)
+        until(page, f"document.querySelector('.verdict').textContent.includes('{shown}') && location.search.match('slo=')")
+        return [" ".join(text.split()) for text in page.locator("label.slider").all_inner_texts()]
+
+    assert write("ttft <= 100ms, tpot<=20ms", "met ttft<=100ms, tpot<=20ms") == ["ttft 100 ms", "tpot 20.0 ms"]
+    page.locator("[data-gate=ttft]").press("ArrowRight")
+    assert page.input_value("#gates") == "ttft<=102ms, tpot<=20ms"
+    assert write("e2e<=5s", "met e2e<=5s") == ["e2e 5.00 s"]
+    assert write("rag, ttft<=1s", "met ttft<=1s, tpot<=") == ["ttft 1.00 s", "tpot 60.0 ms"]
+    page.locator("[data-gate=tpot]").press("ArrowLeft")
+    assert page.input_value("#gates") == "rag, ttft<=1s, tpot<=58.6ms"
+    page.fill("#gates", "")
+    until(page, "document.querySelector('.verdict').textContent.includes('met ttft<=300ms, tpot<=40ms')")
+    assert "slo=" not in page.url
+    page.locator("[data-gate=ttft]").press("ArrowRight")
+    assert page.input_value("#gates") == "ttft<=307ms, tpot<=40ms"
+
+
 def test_an_slo_that_cannot_be_read_is_explained_in_the_page(view: ViewServer, browser: Browser) -> None:
     page = browser.new_page()
     page.goto(f"{view.url}show?what=steady")

@@ -110,7 +110,8 @@
   const query = () => {
     const asked = Object.fromEntries(new URLSearchParams(location.search));
     delete asked.token;
-    if (gates && gates.value.trim() && (gates.value !== gates.defaultValue || asked.slo)) asked.slo = gates.value.trim();
+    if (!gates.value.trim()) delete asked.slo;  // its own
+    else if (gates.value !== gates.defaultValue || asked.slo) asked.slo = gates.value.trim();
     return asked;
   };
   const swap = (html) => {
@@ -121,10 +122,10 @@
   };
   const at = (data, key) => key.split(".").reduce((found, step) => found == null ? found : found[step], data);
   let number = 0;
-  const score = async () => {
-    const mine = ++number, began = performance.now();
+  const score = async (bySlider) => {
+    const mine = ++number, began = performance.now(), asked = query();
     try {
-      const told = await get("/api/score", query());
+      const told = await get("/api/score", asked);
       if (mine !== number) return;
       document.querySelectorAll(".numbers data[data-key]").forEach((each) => {
         const value = at(told.score, each.dataset.key);
@@ -132,11 +133,13 @@
         each.value = String(value);
         each.textContent = window.openloop.show(value, each.dataset.unit);
       });
-      const report = await get("/api/report", query());
+      const report = await get("/api/report", asked);
       if (mine !== number) return;
       swap(report.html);
+      gates.placeholder = report.slo;
+      if (!bySlider) document.getElementById("sliders").innerHTML = report.sliders;  // from the server, as the page is
       state.textContent = "scored in " + Math.round(1000 * told.took_s) + " ms, shown after " + Math.round(performance.now() - began) + " ms";
-      history.replaceState(null, "", location.pathname + "?" + new URLSearchParams(query()));
+      history.replaceState(null, "", location.pathname + "?" + new URLSearchParams(asked));
     } catch (error) { if (mine === number) state.textContent = error.message; }
   };
   form.addEventListener("submit", (event) => { event.preventDefault(); score(); });
@@ -147,11 +150,13 @@
       const seconds = Number((10 ** slider.value).toPrecision(3));
       const text = seconds < 1 ? +(1000 * seconds).toPrecision(3) + "ms" : seconds + "s";
       slider.parentElement.querySelector("output").textContent = text.replace(/(m?s)$/, " $1");
-      gates.value = gates.value.split(",").map((gate) => gate.trim())
-        .map((gate) => gate.startsWith(slider.dataset.gate + "<=") ? slider.dataset.gate + "<=" + text : gate).join(", ");
+      const name = slider.dataset.gate, terms = (gates.value.trim() || gates.placeholder).split(",").map((term) => term.trim());
+      const place = terms.findIndex((term) => term.match(/^[\w.]*/)[0] === name);
+      terms[place < 0 ? terms.length : place] = name + "<=" + text;  // a preset has gates that are not in the text
+      gates.value = terms.join(", ");
     }
     clearTimeout(timer);
-    timer = setTimeout(score, slider ? 60 : 500);
+    timer = setTimeout(() => score(!!slider), slider ? 60 : 500);
   });
 
   // A run in progress, each second until it is over.
