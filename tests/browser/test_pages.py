@@ -445,6 +445,22 @@ def test_a_run_in_progress_updates_itself_and_becomes_a_report(tmp_path: Path, o
         server.shutdown()
 
 
+def test_a_run_without_an_slo_that_ends_asks_for_one(tmp_path: Path, open_page: Open) -> None:
+    writer = RunWriter(tmp_path / "run", Manifest(source="test"))
+    writer.append(batch([row(i, i / 50, (0.1, 0.12)) for i in range(600)]))
+    write_now(tmp_path / "run", Now(12.0, 605, 5))
+    with ViewServer(tmp_path) as server:
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        page = open_page(f"{server.url}show?what=run")
+        assert page.inner_text(".badge") == "In progress"
+        writer.finish()
+        until(page, "document.querySelector('.verdict').textContent.includes('has no SLO of its own')")
+        until(page, "!document.querySelector('#slo').dataset.live")
+        page.fill("#gates", "ttft<=300ms")
+        until(page, "document.querySelector('.badge')?.textContent === 'Valid'")
+        server.shutdown()
+
+
 def test_the_view_fits_a_phone(view: ViewServer, open_page: Open) -> None:
     for path in ("", "show?what=fleet"):
         page = open_page(view.url + path, width=360)

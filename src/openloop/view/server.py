@@ -199,8 +199,11 @@ def _compare(shelf: Shelf, query: dict[str, str]) -> str:
 
 def _ask_slo(title: str, why: NoSLOError) -> str:
     """Controls over nothing yet."""
-    inside = f'<main><section class="verdict"><h1>{escape(title)}</h1><p>{escape(str(why))}</p></section></main>'
-    return _page(f"{title} - openloop", f'{_controls("", "")}{inside}<div id="tip" hidden></div>')
+    return _page(f"{title} - openloop", f'{_controls("", "")}{_without_slo(title, why)}<div id="tip" hidden></div>')
+
+
+def _without_slo(title: str, why: NoSLOError) -> str:
+    return f'<main><section class="verdict"><h1>{escape(title)}</h1><p>{escape(str(why))}</p></section></main>'
 
 
 def _controls(name: str, slo: str, objectives: Objectives | None = None, *, live: bool = False) -> str:
@@ -251,7 +254,10 @@ def _report(shelf: Shelf, query: dict[str, str]) -> Any:
         report, sliders = _comparison(shelf, query), ""
     else:
         entry, asked = shelf.find(query.get("what", "")), _asked(query)
-        report = shelf.report(entry, **asked)
+        try:
+            report = shelf.report(entry, **asked)
+        except NoSLOError as error:  # a run that has just ended is told apart from one in progress
+            return {"html": _without_slo(entry.name, error), "live": False, "sliders": "", "slo": "", "data": {}}
         sliders = _sliders(shelf.objectives(entry, asked["slo"]))
     slo = report.data["a"]["slo"] if "a" in query else report.data.get("slo")
     live = report.verdict == "live"
