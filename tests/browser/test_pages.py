@@ -1,5 +1,6 @@
 """The pages in a real browser: Chromium, headless, as `make test` sets it up."""
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,7 +17,7 @@ from openloop.records import Manifest, Now, RunWriter, write_now
 from openloop.report.curve import frontier_report, read_frontier_subject
 from openloop.report.decision import decision_report
 from openloop.report.html import page as write_page
-from openloop.report.page import Report
+from openloop.report.page import Report, show
 from openloop.report.paper import find_browser, print_pdf
 from openloop.report.plan import plan_report
 from openloop.report.run import read_run_subject, run_report
@@ -181,6 +182,41 @@ def test_the_pointer_and_the_arrow_keys_show_values(reports: dict[str, tuple[str
     assert "completed in the window" in tip.inner_text()
     page.keyboard.press("ArrowDown")
     assert "attainment" in tip.inner_text()
+
+
+def aim(page: Page, figure: str, x: float, y: float) -> str:
+    """What the page says at a place of a figure's first panel, both from 0 to 1."""
+    page.locator(figure).scroll_into_view_if_needed()
+    left, top = page.evaluate(
+        """([figure, x, y]) => {
+            const svg = document.querySelector(figure + ' svg.wide');
+            const [l, t, w, h] = svg.querySelector('.panel').dataset.box.split(' ').map(Number);
+            const spot = new DOMPoint(l + x * w, t + y * h).matrixTransform(svg.getScreenCTM());
+            return [spot.x, spot.y]; }""",
+        [figure, x, y],
+    )
+    page.mouse.move(left, top)
+    return page.locator("#tip").inner_text()
+
+
+def test_values_at_the_pointer_have_both_ends_of_their_intervals(
+    reports: dict[str, tuple[str, Report]], open_page: Open, tmp_path: Path
+) -> None:
+    url, report = reports["run"]
+    page = open_page(url)
+    told = aim(page, "#figure-smooth", 0.5, 0.85)
+    low, high = (show(each, "rate") for each in report.data["smooth_goodput_interval"])
+    assert f"95% interval of smooth goodput: {low} to {high}" in told
+    n = report.data["ttft_s"]["n"]
+    told = aim(page, "#figure-distribution", math.log10(1 / 0.05) / math.log10(2 * n) + 0.004, 0.5)
+    assert told.startswith("95%\n")
+    low, high = (show(each, "seconds") for each in report.data["ttft_s"]["intervals"]["p95"])
+    assert f"TTFT (n = {n:,}): {show(report.data['ttft_s']['p95'], 'seconds')} ({low} to {high})" in told
+    url, report = reports["frontier"]
+    point = report.data["points"][1]
+    low, high = (show(each, "rate") for each in point["goodput_rps_interval"])
+    told = aim(open_page(url), "#figure-frontier", point["rate"] / (1.02 * report.data["points"][-1]["rate"]), 0.5)
+    assert f"goodput, 95% interval: {show(point['goodput_rps'], 'rate')} ({low} to {high})" in told
 
 
 def test_the_keyboard_reaches_every_control(reports: dict[str, tuple[str, Report]], open_page: Open) -> None:

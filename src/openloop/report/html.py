@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from openloop import __version__
-from openloop.report.marks import Bars, Figure
+from openloop.report.marks import Bars, Curve, Figure
 from openloop.report.page import Cell, Number, Report, Section, Table
 from openloop.report.scales import x_scale
 from openloop.report.svg import NARROW, WIDE, svg
@@ -161,6 +161,7 @@ def _points(figure: Figure) -> dict[str, Any]:
                     "kind": "bar" if isinstance(mark, Bars) else mark.style,
                     "x": _rounded(mark.end if isinstance(mark, Bars) else mark.x),
                     "y": _rounded(mark.end - mark.start if isinstance(mark, Bars) else mark.y),
+                    **_ends(mark),
                 }
                 for mark in panel.curves
             ],
@@ -168,6 +169,13 @@ def _points(figure: Figure) -> dict[str, Any]:
         for panel in figure.panels
     ]
     return {"x": {"low": x.low, "high": x.high, "scale": figure.x.scale, "unit": figure.x.unit}, "panels": panels}
+
+
+def _ends(mark: Curve | Bars) -> dict[str, list[float | None]]:
+    """Of the interval around each point."""
+    if isinstance(mark, Bars) or mark.style == "area" or mark.low is None or mark.high is None:
+        return {}
+    return {"low": _rounded(mark.low), "high": _rounded(mark.high)}
 
 
 def _rounded(values: Any) -> list[float | None]:

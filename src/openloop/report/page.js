@@ -67,29 +67,36 @@
   };
 
   // What is nearest to a place (0 to 1) along x in one panel, as lines of text.
+  const to = (low, high, unit) => show(low, unit) + " to " + (high === null ? "?" : show(high, unit));
   const say = (figure, number, at, height) => {
     const { x, panels } = read(figure), panel = panels[number], lines = [];
     const before = panels.slice(0, number).reduce((n, p) => n + p.marks.length, 0);
-    let where = null;
-    panel.marks.forEach((mark, i) => {
+    const marks = panel.marks.filter((mark, i) => {
       const button = figure.querySelector(`.legend button[data-marks~="${before + i}"]`);
-      if (mark.kind === "area" || (button && button.getAttribute("aria-pressed") === "false")) return;
-      if (panel.names.length) {
-        const row = Math.min(Math.max(Math.round(height * panel.names.length - 0.5), 0), panel.names.length - 1);
-        const value = mark.kind === "bar" ? mark.y[row] : mark.x[mark.y.indexOf(row)];
-        if (value === undefined || value === null) return;
-        if (!lines.length) lines.push(panel.names[row]);
-        lines.push(mark.name + ": " + show(value, x.unit));
-        return;
-      }
-      const [best, far] = nearest(mark, at, x);
-      if (best < 0 || far > (mark.kind === "dots" ? 0.02 : 0.1)) return;
-      if (where === null) where = mark.x[best];
-      const line = mark.name + ": " + show(mark.y[best], panel.unit), same = lines.findIndex((l) => l.startsWith(mark.name + ": "));
+      return mark.kind !== "area" && !(button && button.getAttribute("aria-pressed") === "false");
+    });
+    if (panel.names.length) {
+      const row = Math.min(Math.max(Math.round(height * panel.names.length - 0.5), 0), panel.names.length - 1);
+      marks.forEach((mark) => {
+        const there = mark.kind === "bar" ? [mark.y[row]] : mark.x.filter((_, i) => mark.y[i] === row);
+        if (there[0] === undefined || there[0] === null) return;
+        lines.push(mark.name + ": " + (there.length === 2 ? to(...there, x.unit) : show(there[0], x.unit)));
+      });
+      return [lines.length ? [panel.names[row], ...lines] : [], null];
+    }
+    const reach = (mark) => mark.kind === "dots" ? 0.02 : 0.1;
+    const near = marks.filter((mark) => { const [best, far] = nearest(mark, at, x); return best >= 0 && far <= reach(mark); });
+    if (!near.length) return [lines, null];
+    const first = near.find((mark) => mark.kind === "dots") || near[0], where = first.x[nearest(first, at, x)[0]];
+    near.forEach((mark) => {
+      const [best, far] = nearest(mark, place(where, x), x);
+      if (far > reach(mark)) return;
+      const known = mark.low && mark.low[best] !== null ? " (" + to(mark.low[best], mark.high[best], panel.unit) + ")" : "";
+      const line = mark.name + ": " + show(mark.y[best], panel.unit) + known;
+      const same = lines.findIndex((l) => l.startsWith(mark.name + ": "));
       if (same < 0) lines.push(line); else lines[same] = line;
     });
-    if (where !== null && lines.length) lines.unshift(show(where, x.unit));
-    return [lines, where];
+    return [[show(where, x.unit), ...lines], where];
   };
 
   const point = (figure, svg, number, at, height, left, top) => {
