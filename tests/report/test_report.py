@@ -32,6 +32,7 @@ from openloop.report.read import read_comparison, read_report
 from openloop.report.run import read_run_subject, run_report
 from openloop.report.scales import AxisScale, x_scale, y_scale
 from openloop.report.svg import WIDE, svg
+from openloop.report.terminal import show_score
 from openloop.score import score
 from tests.reports import HOSTILE, SLO, fleet_run, hostile_run, look_up, write_frontier
 from tests.runs import batch, row, run_of, steady_run
@@ -136,6 +137,21 @@ def test_a_run_without_a_seed_does_not_promise_the_same_requests() -> None:
 
     assert "same seed" in lead()
     assert "cannot be asked again" in lead(seed=None, command=None)
+
+
+def test_an_slo_by_session_tells_how_many_were_accepted(capsys: pytest.CaptureFixture[str]) -> None:
+    """Sessions of four turns; every tenth has a slow one."""
+    rows = [row(i, i / 20, (0.9 if i % 40 == 3 else 0.1, 0.95), session_id=i // 4, turn=i % 4) for i in range(2000)]
+    slo = {"default": {"gates": "ttft<=500ms", "unit": "session"}}
+    report = run_report(read_run_subject(run_of(rows, slo=slo)))
+    check_numbers(report)
+    assert "90.0% of 500 sessions were accepted: 4.5/s." in report.sentences
+    found, about = {name: (found, about) for name, found, about in report.numbers}["accepted sessions"]
+    assert (found.value, found.key, about) == (0.9, "units.all.attainment", "of 500; 4.5/s")
+    show_score(score(run_of(rows, slo=slo)))
+    told = capsys.readouterr().out
+    assert told.count("accepted sessions") == 1
+    assert "90.0% of 500; 97.5% of 2,000 turns" in told
 
 
 def test_words_about_a_run_are_true_of_it(fleet: Report) -> None:

@@ -33,6 +33,7 @@ from openloop.report.page import (
     Table,
     number,
     numbers,
+    own_units,
     span,
     unit_costs,
     written,
@@ -136,6 +137,10 @@ def run_headline(score: Score) -> tuple[str, list[str]]:
         f"{format_share(score.attainment)} of {format_count(score.requests)} requests met {score.slo} "
         f"(95% interval {span(score.attainment_interval, 'share')})."
     )
+    sentences += [
+        f"{format_share(unit.attainment)} of {format_count(unit.due)} {name} were accepted: {rate}."
+        for _, unit, name, rate in own_units(score.units)
+    ]
     sentences += _stopped(score)
     if score.completed > score.accepted:
         wasted = 1 - score.accepted / score.completed
@@ -165,6 +170,9 @@ def _stopped(score: Score) -> Iterator[str]:
 def _numbers(score: Score) -> Iterator[tuple[str, Number, str]]:
     yield "goodput", number(score, "goodput_rps", "rate"), span(score.goodput_rps_interval, "rate")
     yield "attainment", number(score, "attainment", "share"), span(score.attainment_interval, "share")
+    for key, unit, name, rate in own_units(score.units):
+        about = f"of {format_count(unit.due)}; {rate}"
+        yield f"accepted {name}", number(unit, "attainment", "share", f"units.{key}."), about
     yield "throughput", number(score, "throughput_rps", "rate"), "answered, accepted or not"
     key, found = ("ttft_s", score.ttft_s) if score.ttft_s else ("e2e_s", score.e2e_s)
     if found:
