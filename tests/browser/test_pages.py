@@ -416,7 +416,9 @@ def test_sliders_follow_the_text(view: ViewServer, open_page: Open) -> None:
 
     def write(slo: str, shown: str) -> list[str]:
         page.fill("#gates", slo)
-        until(page, f"document.querySelector('.verdict').textContent.includes('{shown}') && location.search.match('slo=')")
+        until(
+            page, f"document.querySelector('.verdict').textContent.includes('{shown}') && location.search.match('slo=')"
+        )
         return [" ".join(text.split()) for text in page.locator("label.slider").all_inner_texts()]
 
     assert write("ttft <= 100ms, tpot<=20ms", "met ttft<=100ms, tpot<=20ms") == ["ttft 100 ms", "tpot 20.0 ms"]

@@ -290,6 +290,19 @@ def test_a_strange_run_has_a_report_too(rows: list[dict[str, Any]], tmp_path: Pa
         assert "nan" not in svg(figure, WIDE)
 
 
+def test_a_run_in_which_all_failed_says_why() -> None:
+    why = "no connection: connection refused"
+    rows = [row(i, i / 50, None, status="error", error="reset" if i % 10 == 0 else why) for i in range(200)]
+    report = run_report(read_run_subject(run_of(rows, slo="ttft<=1s")))
+    assert f"180 attempts failed with: {why}." in report.sentences
+    parts: dict[str, Any] = {section.key: section.parts for section in report.sections}
+    assert [(error, found.value) for error, found in parts["gates"][-1].rows] == [(why, 180), ("reset", 20)]
+    assert "latency" not in parts
+    assert [len(figure.panels) for figure in report.figures if figure.key == "timeline"] == [2]
+    assert all(part.rows for each in parts.values() for part in each if isinstance(part, Table))
+    assert not re.search(r"1e-\d+", "".join(svg(figure, WIDE) for figure in report.figures))
+
+
 def test_the_shaded_time_of_a_request_is_its_user_idle_latency() -> None:
     """A reader of 20 tokens/s: first token due at 50 ms; waits 150 ms for it, and 300 ms for the third."""
     rows = [row(i, i / 10, (0.05, 0.1, 0.15)) for i in range(150)]

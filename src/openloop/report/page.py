@@ -114,7 +114,12 @@ def unit_costs(words: str, units: Mapping[str, UnitScore]) -> list[tuple[str, Nu
 def own_units(units: Mapping[str, UnitScore]) -> list[tuple[str, UnitScore, str, str]]:
     """Those that are not requests per second, by key: each with what it is called, and how many are accepted."""
     return [
-        (key, unit, f"{unit.name}s{of_classes(key)}", f"{unit.goodput:,.3g}/{_PER.get(unit.per_s, f'{unit.per_s:g} s')}")
+        (
+            key,
+            unit,
+            f"{unit.name}s{of_classes(key)}",
+            f"{unit.goodput:,.3g}/{_PER.get(unit.per_s, f'{unit.per_s:g} s')}",
+        )
         for key, unit in units.items()
         if unit.unit != "request" or unit.per_s != 1
     ]

@@ -1,6 +1,7 @@
 """The report of a run: a list of small functions, each from the run to a section of it."""
 
 import shlex
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,6 +72,7 @@ PART: dict[str, Unit] = {  # of a replica, a class, a disruption
 PART_WORDS = ("requests", "goodput", "attainment", "TTFT p50", "p99", "E2E p50", "p99", "cached")
 ENOUGH = 100  # requests
 MOST_GROUPS = 200  # that are scored apart
+MOST_ERRORS = 8  # that are listed
 
 
 @dataclass(frozen=True)
@@ -114,6 +116,7 @@ def read_run_subject(
 def run_report(subject: RunSubject) -> Report:
     score, run = subject.score, subject.run
     headline, sentences = run_headline(score)
+    sentences += [f"{format_count(count)} attempts failed with: {error}." for error, count in _errors(subject)[:1]]
     facts = (run.manifest.source, run.manifest.model, run.manifest.target or run.manifest.engine)
     when = (run.manifest.started_at or "")[:16].replace("T", " ")
     return Report(
@@ -186,7 +189,19 @@ def _numbers(score: Score) -> Iterator[tuple[str, Number, str]]:
         yield "smooth goodput", number(score, "smooth_goodput", "rate"), "tokens, less for late ones"
 
 
+def _errors(subject: RunSubject) -> list[tuple[str, int]]:
+    """What attempts that failed say of themselves, the most common first."""
+    counts: Counter[str] = Counter()
+    if subject.score.completed < subject.score.requests:
+        for batch in subject.run.batches(["error"]):
+            found = batch.column("error").drop_null().value_counts().to_pylist()
+            counts.update({each["values"]: each["counts"] for each in found})
+    return counts.most_common(MOST_ERRORS)
+
+
 def distribution(subject: RunSubject) -> Section | None:
+    if not any(getattr(subject.score, key) for key in WAITS):
+        return None
     return Section(
         "latency",
         "How long users waited",
@@ -217,6 +232,7 @@ def gates(subject: RunSubject) -> Section | None:
     joint = [(" + ".join(each.gates), each.requests) for each in score.joint_failures if len(each.gates) > 1]
     together = [(names, Number(count, "count")) for names, count in joint[:8]]
     ended = [(name, Number(count, "count", f"statuses.{name}")) for name, count in score.statuses.items() if count]
+    told = [(error, Number(count, "count")) for error, count in _errors(subject)]
     return Section(
         "gates",
         "What stopped the others",
@@ -226,6 +242,7 @@ def gates(subject: RunSubject) -> Section | None:
             Table(("gate", "failed", "of these, nothing else", "would be accepted by it alone"), rows),
             *([Table(("missed together", "requests"), together)] if together else []),
             Table(("ended as", "requests"), ended),
+            *([Table(("what attempts that failed say", "attempts"), told)] if told else []),
         ],
         "Gates judge completed requests; one that did not complete has failed 'success' and nothing else. What the run "
         "does not tell is not passed.",
