@@ -499,6 +499,24 @@ def test_a_run_without_an_slo_that_ends_asks_for_one(tmp_path: Path, open_page: 
         server.shutdown()
 
 
+@pytest.mark.parametrize(("width", "seen"), [(1300, 10), (1000, 10), (360, 5)])
+def test_every_row_of_the_list_shows_its_verdict_however_long_its_name(
+    width: int, seen: int, tmp_path: Path, open_page: Open
+) -> None:
+    steady_run(slo=SLO, model="llama-3.1-8b", started_at="2026-11-16T16:12:00Z").save(tmp_path / ("long-name_" * 14))
+    with ViewServer(tmp_path) as server:
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        page = open_page(server.url, width=width)
+        until(page, "document.querySelectorAll('#list tbody .state.good').length === 1")
+        shown = page.evaluate(
+            """(() => { const edge = document.querySelector('.table').getBoundingClientRect().right + 1;
+                return [...document.querySelectorAll('#list tbody td')].filter(
+                    td => td.offsetWidth && td.getBoundingClientRect().right <= edge).length; })()"""
+        )
+        assert shown == seen
+        server.shutdown()
+
+
 def test_the_view_fits_a_phone(view: ViewServer, open_page: Open) -> None:
     for path in ("", "show?what=fleet"):
         page = open_page(view.url + path, width=360)
