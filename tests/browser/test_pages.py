@@ -330,6 +330,15 @@ def test_paper_gets_every_section(
     assert len(made) > 20_000
 
 
+def test_paper_gets_what_is_folded(reports: dict[str, tuple[str, Report]], open_page: Open) -> None:
+    page = open_page(reports["run"][0])
+    page.evaluate("document.querySelector('details').addEventListener('toggle', (e) => { e.target.dataset.was = '1'; })")
+    with_it = page.pdf()
+    until(page, "document.querySelector('details').dataset.was === '1' && !document.querySelector('details').open")
+    page.evaluate("document.querySelectorAll('details').forEach((each) => each.remove())")
+    assert len(with_it) > len(page.pdf()) + 1_000
+
+
 @pytest.fixture(scope="module")
 def view(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ViewServer]:
     root = tmp_path_factory.mktemp("view")

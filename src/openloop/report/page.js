@@ -20,6 +20,14 @@
       .querySelectorAll(`.mark[data-mark="${number}"]`).forEach((mark) => mark.classList.toggle("hidden", !shown)));
   });
 
+  // Paper has nobody to open what is folded.
+  let folded = [];
+  addEventListener("beforeprint", () => {
+    folded = [...document.querySelectorAll("details:not([open])")];
+    folded.forEach((each) => { each.open = true; });
+  });
+  addEventListener("afterprint", () => folded.forEach((each) => { each.open = false; }));
+
   const figures = (value) => {
     const size = Math.abs(value);
     return value.toLocaleString("en-US", { maximumFractionDigits: size >= 99.95 ? 0 : size >= 9.995 ? 1 : 2 });
