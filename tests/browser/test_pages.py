@@ -492,6 +492,36 @@ def test_a_run_in_progress_updates_itself_and_becomes_a_report(tmp_path: Path, o
         server.shutdown()
 
 
+def test_a_page_that_goes_on_keeps_what_its_reader_did(tmp_path: Path, open_page: Open) -> None:
+    rows = [row(i, i / 50, (0.1, 0.12)) for i in range(600)]
+    writer = RunWriter(tmp_path / "run", Manifest(source="test", slo=SLO))
+    writer.append(batch(rows[:300]))
+    write_now(tmp_path / "run", Now(6.0, 305, 5))
+    with ViewServer(tmp_path) as server:
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        page = open_page(f"{server.url}show?what=run")
+        button = page.locator("#figure-live .legend button").first
+        button.click()
+        page.locator("#figure-live").focus()
+        for _ in range(20):
+            page.keyboard.press("ArrowRight")
+        assert page.locator("#tip").inner_text().startswith("4 s")
+        writer.append(batch(rows[300:]))
+        write_now(tmp_path / "run", Now(12.0, 605, 5))
+        until(page, "document.querySelector('h1').textContent.includes('600 attempts')")
+        assert button.get_attribute("aria-pressed") == "false"
+        assert not page.locator("#figure-live svg.wide .mark[data-mark='0']").is_visible()
+        assert page.evaluate("document.activeElement.id") == "figure-live"
+        assert page.locator("#tip").is_visible()
+        assert page.locator("#tip").inner_text().startswith("5 s")  # at the same place of the axis as it is now
+        button.focus()
+        write_now(tmp_path / "run", Now(13.0, 605, 4))
+        until(page, "document.querySelector('h1').textContent.startsWith('13.0 s')")
+        assert page.evaluate("document.activeElement.tagName") == "BUTTON"
+        writer.finish()
+        server.shutdown()
+
+
 def test_a_run_without_an_slo_that_ends_asks_for_one(tmp_path: Path, open_page: Open) -> None:
     writer = RunWriter(tmp_path / "run", Manifest(source="test"))
     writer.append(batch([row(i, i / 50, (0.1, 0.12)) for i in range(600)]))

@@ -47,7 +47,7 @@
     money: (v) => v.toLocaleString("en-US", { maximumSignificantDigits: 3 }),
   }[unit] || ((v) => v.toLocaleString("en-US", { maximumFractionDigits: 2 })))(value);
 
-  window.openloop = { show };
+  window.openloop = { show, again: () => { if (!tip().hidden) told(); } };
 
   const bend = (value, axis) => axis.scale === "log" ? Math.log10(Math.max(value, axis.low))
     : axis.scale === "tail" ? -Math.log10(1 - Math.min(Math.max(value, 0), 1 - 1e-7)) : value;
@@ -127,16 +127,19 @@
     shown.style.top = top + 16 + "px";
   };
 
-  document.addEventListener("pointermove", (event) => {
-    const svg = event.target.closest && event.target.closest("figure svg");
+  let told = away;  // shows once more what was shown last
+  const aim = (target, event) => {
+    const svg = target && target.closest && target.closest("figure svg");
     if (!svg || !svg.getScreenCTM()) return away();
+    told = () => aim(document.elementFromPoint(event.clientX, event.clientY), event);
     const spot = new DOMPoint(event.clientX, event.clientY).matrixTransform(svg.getScreenCTM().inverse());
     const panels = [...svg.querySelectorAll(".panel")].map((panel) => panel.dataset.box.split(" ").map(Number));
     const number = panels.findIndex(([l, t, w, h]) => spot.x >= l - 8 && spot.x <= l + w + 8 && spot.y >= t && spot.y <= t + h);
     if (number < 0) return away();
     const [left, top, width, height] = panels[number];
     point(svg.closest("figure"), svg, number, (spot.x - left) / width, (spot.y - top) / height, event.pageX, event.pageY);
-  });
+  };
+  document.addEventListener("pointermove", (event) => aim(event.target, event));
 
   // Arrow keys move along a figure that has the focus.
   document.addEventListener("keydown", (event) => {
@@ -144,14 +147,18 @@
     if (event.key === "Escape") return away();
     if (!figure || document.activeElement !== figure || !event.key.startsWith("Arrow")) return;
     event.preventDefault();
+    walk(figure, event.key);
+  });
+  const walk = (figure, key) => {
+    told = () => { const same = document.getElementById(figure.id); if (same) walk(same); else away(); };
     const svg = [...figure.querySelectorAll("svg")].find((each) => each.getBoundingClientRect().width);
-    const panels = svg.querySelectorAll(".panel"), step = { ArrowRight: 0.02, ArrowLeft: -0.02 }[event.key] || 0;
-    const turn = { ArrowDown: 1, ArrowUp: -1 }[event.key] || 0;
+    const panels = svg.querySelectorAll(".panel"), step = { ArrowRight: 0.02, ArrowLeft: -0.02 }[key] || 0;
+    const turn = { ArrowDown: 1, ArrowUp: -1 }[key] || 0;
     figure.at = Math.min(Math.max((figure.at ?? -0.02) + step, 0), 1);
     figure.panel = ((figure.panel ?? 0) + turn + panels.length) % panels.length;
     const box = panels[figure.panel].dataset.box.split(" ").map(Number), frame = svg.getBoundingClientRect();
     const scale = frame.width / svg.viewBox.baseVal.width;
     const left = frame.left + scrollX + scale * (box[0] + box[2] * figure.at);
     point(figure, svg, figure.panel, figure.at, figure.at, left, frame.top + scrollY + scale * box[1]);
-  });
+  };
 })();

@@ -114,11 +114,27 @@
     else if (gates.value !== gates.defaultValue || asked.slo) asked.slo = gates.value.trim();
     return asked;
   };
+  const parts = (main) => [...main.querySelectorAll("[tabindex], button, a[href], summary")];
+  const same = (main, each) => {  // where a reader was, in the page that takes its place: by the figure or section, and the words
+    const around = each.closest("[id]"), there = around && main.querySelector("#" + CSS.escape(around.id));
+    return there && (there.tabIndex >= 0 && each === around ? there
+      : parts(there).find((part) => part.tagName === each.tagName && part.textContent === each.textContent));
+  };
+  const keep = (before, after) => {  // what a reader hid, opened and walked to
+    before.querySelectorAll(".legend button[aria-pressed=false]").forEach((each) => same(after, each)?.click());
+    before.querySelectorAll("details[open] > summary").forEach((each) => { const there = same(after, each); if (there) there.parentElement.open = true; });
+    before.querySelectorAll("figure").forEach((each) => Object.assign(same(after, each) || {}, { at: each.at, panel: each.panel }));
+  };
   const swap = (html) => {
-    const made = document.createElement("template"), y = scrollY;
+    const made = document.createElement("template"), y = scrollY, before = document.querySelector("main");
+    const held = before.contains(document.activeElement) ? document.activeElement : null;
     made.innerHTML = html;  // from the server, which has escaped whatever came from a run; the page's policy runs none of it
-    document.querySelector("main").replaceWith(made.content.querySelector("main"));
+    const after = made.content.querySelector("main");
+    before.replaceWith(after);
+    keep(before, after);
+    if (held) same(after, held)?.focus({ preventScroll: true });
     scrollTo(0, y);
+    window.openloop.again();
   };
   const at = (data, key) => key.split(".").reduce((found, step) => found == null ? found : found[step], data);
   let number = 0;
