@@ -344,7 +344,7 @@ def view(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ViewServer]:
     root = tmp_path_factory.mktemp("view")
     steady_run(slo="ttft<=300ms, tpot<=40ms").save(root / "steady")
     fleet_run().save(root / "fleet")
-    hostile_run().save(root / "<img src=x onerror=alert(1)>")
+    hostile_run().save(root / "<img src=x onerror=alert(1)>\u202e")
     write_frontier(root / "front", (3, 9), 60.0)
     with ViewServer(root) as server:
         threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
@@ -361,6 +361,7 @@ def test_the_list_can_be_filtered_and_sorted(view: ViewServer, open_page: Open) 
     until(page, "document.querySelectorAll('#list tbody .state.good').length >= 3")
     assert len(names(page)) == 4
     assert page.evaluate("document.querySelectorAll('#list img').length") == 0
+    assert "<img src=x onerror=alert(1)>\ufffd" in names(page)
     page.fill("#words", "steady")
     assert names(page) == ["steady"]
     page.fill("#words", "")

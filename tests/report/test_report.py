@@ -247,6 +247,13 @@ def test_hostile_text_stays_text(tmp_path: Path) -> None:
     assert "](javascript" not in written
 
 
+def test_a_name_does_not_turn_round_what_stands_behind_it(tmp_path: Path) -> None:
+    fleet_run(300, model="\u202em\u2067").save(tmp_path / "a\u202eb")
+    text = page(read_report(tmp_path / "a\u202eb"))
+    assert "<strong>a\ufffdb</strong> test · \ufffdm\ufffd" in text
+    assert not re.search("[\u202a-\u202e\u2066-\u2069]", text)
+
+
 def test_markdown_tells_the_verdict_and_small_tables(fleet: Report) -> None:
     text = markdown(fleet)
     assert fleet.headline in text

@@ -25,6 +25,10 @@ TOP = (
 )
 
 
+# Marks that turn text round, also what stands behind them: shown as something that cannot be shown.
+TURNING = dict.fromkeys((*range(0x202A, 0x202F), *range(0x2066, 0x206A)), "\ufffd")
+
+
 def asset(name: str, room: str = "report") -> str:
     return files(f"openloop.{room}").joinpath(name).read_text(encoding="utf-8")
 
@@ -47,8 +51,8 @@ def document(title: str, inside: str, scripts: Iterable[str], *, connect: bool =
         f'<meta http-equiv="Content-Security-Policy" content="{escape(policy)}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         '<meta name="color-scheme" content="light dark">'
-        f'<title>{escape(title)}</title><link rel="icon" href="data:,"><style>{style}</style></head>'
-        f"<body>{inside}{''.join(f'<script>{script}</script>' for script in scripts)}</body></html>\n"
+        f'<title>{escape(title.translate(TURNING))}</title><link rel="icon" href="data:,"><style>{style}</style></head>'
+        f"<body>{inside.translate(TURNING)}{''.join(f'<script>{script}</script>' for script in scripts)}</body></html>\n"
     )
 
 
@@ -57,7 +61,7 @@ def _hash(text: str) -> str:
 
 
 def body(report: Report) -> str:
-    return "".join(_body(report))
+    return "".join(_body(report)).translate(TURNING)
 
 
 def _body(report: Report) -> Iterator[str]:

@@ -8,7 +8,7 @@
   };
   const make = (tag, text, kind) => {
     const made = document.createElement(tag);
-    if (text !== undefined) made.textContent = text;
+    if (text !== undefined) made.textContent = String(text).replace(/[\u202a-\u202e\u2066-\u2069]/g, "\ufffd");
     if (kind) made.className = kind;
     return made;
   };
