@@ -22,7 +22,8 @@ from openloop.records.tail import Tail
 from openloop.records.writer import SPOOL_FILE, TABLE_FILE
 from openloop.report.compare_page import Subject, comparison_report
 from openloop.report.curve import FrontierSubject, frontier_headline, frontier_report, frontier_subject
-from openloop.report.page import Report
+from openloop.report.marks import Unit
+from openloop.report.page import Report, show
 from openloop.report.run import RunSubject, command_of, read_run_subject, run_headline, run_report
 from openloop.score.judged import judge_run
 from openloop.score.scope import JudgedRun
@@ -35,6 +36,14 @@ KEPT_BYTES = 2_000_000_000  # of runs in memory
 JUDGED_BYTES = 350  # of a row, where what is known of it is kept as well
 KEPT_SUBJECTS = 6
 ALIVE_S = 10.0  # a run that nobody wrote to for so long is not going on
+
+SHOWN: dict[str, Unit] = {  # numbers of the list, and how they are written there
+    "offered": "rate",
+    "goodput": "rate",
+    "attainment": "share",
+    "p99": "seconds",
+    "requests": "count",
+}
 
 EntryKind = Literal["run", "frontier"]
 S = TypeVar("S", RunSubject, FrontierSubject)
@@ -150,7 +159,9 @@ class Shelf:
             for entry in unknown:
                 stamp = entry.stamp
                 try:
-                    self._cards[entry.name] = stamp, self._summary(entry)
+                    told = self._summary(entry)
+                    shown = {name: show(told[name], unit) for name, unit in SHOWN.items() if name in told}
+                    self._cards[entry.name] = stamp, told | {"shown": shown}
                 except NoSLOError:
                     told = {"verdict": "unscored", "headline": "no SLO of its own: open it and give one"}
                     self._cards[entry.name] = stamp, told | _facts(read_manifest(entry.path))

@@ -20,13 +20,6 @@
     const state = document.getElementById("state"), compare = document.getElementById("compare");
     const chosen = new Set();
     let found = [], key = "name", up = true;
-    const three = (value) => value.toLocaleString("en-US", { maximumSignificantDigits: 3 });
-    const share = (percent) => percent.toFixed((percent > 0 && percent < 1) || (percent > 99 && percent < 100) ? 2 : 1) + "%";
-    const shown = {
-      offered: (v) => three(v) + "/s", goodput: (v) => three(v) + "/s", attainment: (v) => share(100 * v),
-      p99: (v) => v < 1 ? three(1000 * v) + " ms" : three(v) + " s", requests: (v) => v.toLocaleString("en-US"),
-      started: (v) => v.slice(0, 16).replace("T", " "),
-    };
     const verdicts = { good: "valid", invalid: "not valid", live: "in progress", unscored: "no SLO" };
     const draw = () => {
       const wanted = words.value.toLowerCase().split(/\s+/).filter(Boolean);
@@ -58,9 +51,9 @@
         name.append(link, make("small", each.pending ? "being scored" : each.headline));
         row.append(name, make("td", each.pending ? "" : verdicts[each.verdict], "state " + (each.verdict || "")));
         for (const column of ["offered", "goodput", "attainment", "p99", "requests"])
-          row.append(make("td", each[column] == null ? "-" : shown[column](each[column]), "n"));
+          row.append(make("td", each.shown?.[column] ?? "-", "n"));
         row.append(make("td", each.kind === "frontier" ? "frontier" : each.model || "-"));
-        row.append(make("td", each.started ? shown.started(each.started) : "-"));
+        row.append(make("td", each.started ? each.started.slice(0, 16).replace("T", " ") : "-"));
         body.append(row);
       }
       list.tBodies[0].replaceWith(body);
