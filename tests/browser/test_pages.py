@@ -382,6 +382,22 @@ def test_the_list_can_be_filtered_and_sorted(view: ViewServer, open_page: Open) 
     assert page.evaluate(CONTRAST) == []
     page.fill("#gates", "ttft<=150ms")
     until(page, "document.querySelector('.verdict').textContent.includes('ttft<=150ms')")
+    page.go_back()
+    until(page, "document.querySelectorAll('#list input:checked').length === 2")
+    assert page.locator("#compare").is_enabled()
+
+
+def test_valid_ones_are_not_those_that_are_not(tmp_path: Path, open_page: Open) -> None:
+    steady_run(slo=SLO).save(tmp_path / "good")
+    steady_run(50, slo=SLO).save(tmp_path / "short")
+    with ViewServer(tmp_path) as server:
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        page = open_page(server.url)
+        until(page, "document.querySelectorAll('#list tbody .state:not(:empty)').length === 2")
+        for words, wanted in (("valid", ["good"]), ("not valid", ["short"]), ("goo", ["good"]), ("", ["good", "short"])):
+            page.fill("#words", words)
+            assert names(page) == wanted
+        server.shutdown()
 
 
 def test_the_list_goes_on_while_a_box_has_the_focus(tmp_path: Path, open_page: Open) -> None:

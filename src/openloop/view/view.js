@@ -18,14 +18,16 @@
   if (list) {
     const words = document.getElementById("words"), valid = document.getElementById("valid");
     const state = document.getElementById("state"), compare = document.getElementById("compare");
-    const chosen = new Set();
+    const chosen = new Set(history.state || []);  // also on the way back from a comparison
     let found = [], key = "name", up = true;
     const verdicts = { good: "valid", invalid: "not valid", live: "in progress", unscored: "no SLO" };
     const draw = () => {
       const wanted = words.value.toLowerCase().split(/\s+/).filter(Boolean);
       const rows = found.filter((each) => {
         const text = [each.name, each.kind, each.model, each.headline, each.slo, verdicts[each.verdict]].join(" ").toLowerCase();
-        return wanted.every((word) => text.includes(word)) && (!valid.checked || each.verdict === "good");
+        const has = (word) => word === "valid" && !wanted.includes("not")  // which "not valid" is not
+          ? each.verdict === "good" || each.name.toLowerCase().includes(word) : text.includes(word);
+        return wanted.every(has) && (!valid.checked || each.verdict === "good");
       });
       rows.sort((a, b) => {
         const [x, y] = [a[key] ?? null, b[key] ?? null];
@@ -42,6 +44,7 @@
         box.addEventListener("change", () => {
           if (box.checked) chosen.add(each.name); else chosen.delete(each.name);
           compare.disabled = chosen.size !== 2;
+          history.replaceState([...chosen], "");
         });
         const pick = make("td");
         pick.append(box);
@@ -59,6 +62,7 @@
       list.tBodies[0].replaceWith(body);
       const again = at && [...body.rows].find((row) => row.dataset.name === at.dataset.name);
       if (again) again.querySelector(held.tagName).focus({ preventScroll: true });
+      compare.disabled = chosen.size !== 2;
       state.textContent = rows.length + " of " + found.length + " shown";
     };
     const refresh = async () => {
