@@ -332,7 +332,9 @@ def test_paper_gets_every_section(
 
 def test_paper_gets_what_is_folded(reports: dict[str, tuple[str, Report]], open_page: Open) -> None:
     page = open_page(reports["run"][0])
-    page.evaluate("document.querySelector('details').addEventListener('toggle', (e) => { e.target.dataset.was = '1'; })")
+    page.evaluate(
+        "document.querySelector('details').addEventListener('toggle', (e) => { e.target.dataset.was = '1'; })"
+    )
     with_it = page.pdf()
     until(page, "document.querySelector('details').dataset.was === '1' && !document.querySelector('details').open")
     page.evaluate("document.querySelectorAll('details').forEach((each) => each.remove())")
@@ -394,7 +396,12 @@ def test_valid_ones_are_not_those_that_are_not(tmp_path: Path, open_page: Open) 
         threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
         page = open_page(server.url)
         until(page, "document.querySelectorAll('#list tbody .state:not(:empty)').length === 2")
-        for words, wanted in (("valid", ["good"]), ("not valid", ["short"]), ("goo", ["good"]), ("", ["good", "short"])):
+        for words, wanted in (
+            ("valid", ["good"]),
+            ("not valid", ["short"]),
+            ("goo", ["good"]),
+            ("", ["good", "short"]),
+        ):
             page.fill("#words", words)
             assert names(page) == wanted
         server.shutdown()

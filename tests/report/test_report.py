@@ -205,6 +205,9 @@ def test_two_are_shown_beside_each_other_against_one_slo(sweep: Path, tmp_path: 
     assert report.headline.lower() == told.sentence.lower()
     assert report.data["comparison"] == told.to_dict()
     assert report.figures[0].key == "changes"
+    signs = {str(cell)[0] for part in report.sections[0].parts if isinstance(part, Table) for _, cell, *_ in part.rows}
+    assert signs <= set("+-0")
+    assert "+" in signs
     differing = next(section for section in report.sections if section.key == "differences").parts[0]
     assert isinstance(differing, Table)
     assert [row[0] for row in differing.rows] == list(told.warnings)

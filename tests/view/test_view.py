@@ -77,7 +77,9 @@ def test_the_list_has_every_run_and_frontier_with_its_verdict(server: ViewServer
     assert by_name["steady"]["goodput"] == wanted.goodput_rps
     assert by_name["steady"]["verdict"] == "good"
     shown = by_name["steady"]["shown"]
-    assert f"Users accepted {shown['goodput'][:-2]} of {shown['offered'][:-2]} requests" in by_name["steady"]["headline"]
+    assert (
+        f"Users accepted {shown['goodput'][:-2]} of {shown['offered'][:-2]} requests" in by_name["steady"]["headline"]
+    )
     assert shown["attainment"] == "100.0%"
     assert shown["p99"].endswith(" ms")
     assert by_name["front"]["kind"] == "frontier"

@@ -42,6 +42,7 @@ def document(title: str, inside: str, scripts: Iterable[str], *, connect: bool =
     """A whole page; `connect` lets it ask the server that it came from."""
     style, scripts = asset("page.css"), list(scripts)
     own = "'self'" if connect else "'none'"
+    run = "".join(f"<script>{script}</script>" for script in scripts)
     policy = (
         f"default-src 'none'; style-src {_hash(style)}; script-src {' '.join(map(_hash, scripts))}; img-src data:; "
         f"connect-src {own}; base-uri 'none'; form-action {own}"
@@ -52,7 +53,7 @@ def document(title: str, inside: str, scripts: Iterable[str], *, connect: bool =
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         '<meta name="color-scheme" content="light dark">'
         f'<title>{escape(title.translate(TURNING))}</title><link rel="icon" href="data:,"><style>{style}</style></head>'
-        f"<body>{inside.translate(TURNING)}{''.join(f'<script>{script}</script>' for script in scripts)}</body></html>\n"
+        f"<body>{inside.translate(TURNING)}{run}</body></html>\n"
     )
 
 

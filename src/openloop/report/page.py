@@ -59,9 +59,10 @@ class Number:
     key: str = ""
     mark: str = ""  # behind it: what weakens it, explained below the table
     sound: bool = False  # though the report is not
+    change: bool = False  # written with its sign
 
     def __str__(self) -> str:
-        return show(self.value, self.unit) + self.mark
+        return ("+" if self.change and (self.value or 0) > 0 else "") + show(self.value, self.unit) + self.mark
 
 
 Cell = str | Number

@@ -212,7 +212,8 @@ def _controls(name: str, slo: str, objectives: Objectives | None = None, *, live
     return (
         f'{TOP}<form class="controls" id="slo" data-what="{escape(name)}"{going_on}><a href="/">All runs</a>'
         f'<label>SLO <input id="gates" size="38" value="{escape(slo)}" spellcheck="false" autocomplete="off"></label>'
-        f'<span id="sliders">{_sliders(objectives)}</span><button type="submit">Score</button><span class="note" id="state" role="status"></span></form>'
+        f'<span id="sliders">{_sliders(objectives)}</span>'
+        '<button type="submit">Score</button><span class="note" id="state" role="status"></span></form>'
     )
 
 
