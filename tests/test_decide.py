@@ -36,6 +36,8 @@ def test_the_cheaper_accepted_result_wins_against_throughput() -> None:
     assert found.saves.value == pytest.approx((costs[0] - costs[1]) * 10 * 3600 * 730)
     assert found.saves.interval is not None
     assert found.saves.interval[0] < found.saves.value < found.saves.interval[1]
+    told = f"95% interval {found.saves.interval[0]:,.0f} to {found.saves.interval[1]:,.0f}"
+    assert any(f" a month ({told})." in sentence for sentence in found.sentences)
     assert found.payback_months == pytest.approx(25_000 / found.saves.value)
     assert check_numbers(decision_report(found)) > 8
 

@@ -442,7 +442,7 @@ def _choice(asked: _Question, a: KnownOption, b: KnownOption, gaps: tuple[Unmeas
         sentences.append(f"Throughput alone would have chosen {winner}.")
     sentences.append(_sureness(chance, measured, shown, better))
     if saves and shown:
-        span = f" ({saves.interval[0]:,.0f} to {saves.interval[1]:,.0f})" if saves.interval else ""
+        span = f" (95% interval {saves.interval[0]:,.0f} to {saves.interval[1]:,.0f})" if saves.interval else ""
         sentences.append(f"It saves {saves.value:,.0f} a month{span}.")
     if payback is not None and shown:
         sentences.append(f"The change costs {asked.one_time:,.0f}, which is back after {payback:.1f} months.")

@@ -1,5 +1,6 @@
 """The pages in a real browser: Chromium, headless, as `make test` sets it up."""
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,7 +17,7 @@ from openloop.records import Manifest, Now, RunWriter, write_now
 from openloop.report.curve import frontier_report, read_frontier_subject
 from openloop.report.decision import decision_report
 from openloop.report.html import page as write_page
-from openloop.report.page import Report
+from openloop.report.page import Report, show
 from openloop.report.paper import find_browser, print_pdf
 from openloop.report.plan import plan_report
 from openloop.report.run import read_run_subject, run_report
@@ -183,6 +184,41 @@ def test_the_pointer_and_the_arrow_keys_show_values(reports: dict[str, tuple[str
     assert "attainment" in tip.inner_text()
 
 
+def aim(page: Page, figure: str, x: float, y: float) -> str:
+    """What the page says at a place of a figure's first panel, both from 0 to 1."""
+    page.locator(figure).scroll_into_view_if_needed()
+    left, top = page.evaluate(
+        """([figure, x, y]) => {
+            const svg = document.querySelector(figure + ' svg.wide');
+            const [l, t, w, h] = svg.querySelector('.panel').dataset.box.split(' ').map(Number);
+            const spot = new DOMPoint(l + x * w, t + y * h).matrixTransform(svg.getScreenCTM());
+            return [spot.x, spot.y]; }""",
+        [figure, x, y],
+    )
+    page.mouse.move(left, top)
+    return page.locator("#tip").inner_text()
+
+
+def test_values_at_the_pointer_have_both_ends_of_their_intervals(
+    reports: dict[str, tuple[str, Report]], open_page: Open, tmp_path: Path
+) -> None:
+    url, report = reports["run"]
+    page = open_page(url)
+    told = aim(page, "#figure-smooth", 0.5, 0.85)
+    low, high = (show(each, "rate") for each in report.data["smooth_goodput_interval"])
+    assert f"95% interval of smooth goodput: {low} to {high}" in told
+    n = report.data["ttft_s"]["n"]
+    told = aim(page, "#figure-distribution", math.log10(1 / 0.05) / math.log10(2 * n) + 0.004, 0.5)
+    assert told.startswith("95%\n")
+    low, high = (show(each, "seconds") for each in report.data["ttft_s"]["intervals"]["p95"])
+    assert f"TTFT (n = {n:,}): {show(report.data['ttft_s']['p95'], 'seconds')} ({low} to {high})" in told
+    url, report = reports["frontier"]
+    point = report.data["points"][1]
+    low, high = (show(each, "rate") for each in point["goodput_rps_interval"])
+    told = aim(open_page(url), "#figure-frontier", point["rate"] / (1.02 * report.data["points"][-1]["rate"]), 0.5)
+    assert f"goodput, 95% interval: {show(point['goodput_rps'], 'rate')} ({low} to {high})" in told
+
+
 def test_the_keyboard_reaches_every_control(reports: dict[str, tuple[str, Report]], open_page: Open) -> None:
     page = open_page(reports["run"][0])
     wanted = page.evaluate("document.querySelectorAll('button, a[href], summary, figure, .table').length")
@@ -294,12 +330,23 @@ def test_paper_gets_every_section(
     assert len(made) > 20_000
 
 
+def test_paper_gets_what_is_folded(reports: dict[str, tuple[str, Report]], open_page: Open) -> None:
+    page = open_page(reports["run"][0])
+    page.evaluate(
+        "document.querySelector('details').addEventListener('toggle', (e) => { e.target.dataset.was = '1'; })"
+    )
+    with_it = page.pdf()
+    until(page, "document.querySelector('details').dataset.was === '1' && !document.querySelector('details').open")
+    page.evaluate("document.querySelectorAll('details').forEach((each) => each.remove())")
+    assert len(with_it) > len(page.pdf()) + 1_000
+
+
 @pytest.fixture(scope="module")
 def view(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ViewServer]:
     root = tmp_path_factory.mktemp("view")
     steady_run(slo="ttft<=300ms, tpot<=40ms").save(root / "steady")
     fleet_run().save(root / "fleet")
-    hostile_run().save(root / "<img src=x onerror=alert(1)>")
+    hostile_run().save(root / "<img src=x onerror=alert(1)>\u202e")
     write_frontier(root / "front", (3, 9), 60.0)
     with ViewServer(root) as server:
         threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
@@ -316,6 +363,7 @@ def test_the_list_can_be_filtered_and_sorted(view: ViewServer, open_page: Open) 
     until(page, "document.querySelectorAll('#list tbody .state.good').length >= 3")
     assert len(names(page)) == 4
     assert page.evaluate("document.querySelectorAll('#list img').length") == 0
+    assert "<img src=x onerror=alert(1)>\ufffd" in names(page)
     page.fill("#words", "steady")
     assert names(page) == ["steady"]
     page.fill("#words", "")
@@ -336,6 +384,48 @@ def test_the_list_can_be_filtered_and_sorted(view: ViewServer, open_page: Open) 
     assert page.evaluate(CONTRAST) == []
     page.fill("#gates", "ttft<=150ms")
     until(page, "document.querySelector('.verdict').textContent.includes('ttft<=150ms')")
+    page.go_back()
+    until(page, "document.querySelectorAll('#list input:checked').length === 2")
+    assert page.locator("#compare").is_enabled()
+
+
+def test_valid_ones_are_not_those_that_are_not(tmp_path: Path, open_page: Open) -> None:
+    steady_run(slo=SLO).save(tmp_path / "good")
+    steady_run(50, slo=SLO).save(tmp_path / "short")
+    with ViewServer(tmp_path) as server:
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        page = open_page(server.url)
+        until(page, "document.querySelectorAll('#list tbody .state:not(:empty)').length === 2")
+        for words, wanted in (
+            ("valid", ["good"]),
+            ("not valid", ["short"]),
+            ("goo", ["good"]),
+            ("", ["good", "short"]),
+        ):
+            page.fill("#words", words)
+            assert names(page) == wanted
+        server.shutdown()
+
+
+def test_the_list_goes_on_while_a_box_has_the_focus(tmp_path: Path, open_page: Open) -> None:
+    writer = RunWriter(tmp_path / "run", Manifest(source="test", slo=SLO))
+    writer.append(batch([row(i, i / 50, (0.1, 0.12)) for i in range(600)]))
+    write_now(tmp_path / "run", Now(12.0, 605, 5))
+    with ViewServer(tmp_path) as server:
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        page = open_page(server.url)
+        until(page, "document.querySelectorAll('#list tbody .state.live').length === 1")
+        page.locator("#list input").check()
+        writer.finish()
+        steady_run(slo=SLO).save(tmp_path / "another")
+        until(page, "document.querySelectorAll('#list tbody .state.good').length === 2")
+        assert page.evaluate("document.activeElement.getAttribute('aria-label')") == "Choose run"
+        assert page.evaluate("document.activeElement.checked")
+        page.locator("#list a").last.focus()
+        fleet_run().save(tmp_path / "third")
+        until(page, "document.querySelectorAll('#list tbody tr').length === 3")
+        assert page.evaluate("document.activeElement.textContent") == "run"
+        server.shutdown()
 
 
 def test_a_slider_scores_again(view: ViewServer, open_page: Open) -> None:
@@ -352,6 +442,30 @@ def test_a_slider_scores_again(view: ViewServer, open_page: Open) -> None:
     assert wanted.attainment < 1
     assert float(page.locator(".numbers [data-key=attainment]").get_attribute("value") or "") == wanted.attainment
     assert slo.replace("<=", "<=") in page.inner_text(".verdict")
+
+
+def test_sliders_follow_the_text(view: ViewServer, open_page: Open) -> None:
+    page = open_page(f"{view.url}show?what=steady")
+
+    def write(slo: str, shown: str) -> list[str]:
+        page.fill("#gates", slo)
+        until(
+            page, f"document.querySelector('.verdict').textContent.includes('{shown}') && location.search.match('slo=')"
+        )
+        return [" ".join(text.split()) for text in page.locator("label.slider").all_inner_texts()]
+
+    assert write("ttft <= 100ms, tpot<=20ms", "met ttft<=100ms, tpot<=20ms") == ["ttft 100 ms", "tpot 20.0 ms"]
+    page.locator("[data-gate=ttft]").press("ArrowRight")
+    assert page.input_value("#gates") == "ttft<=102ms, tpot<=20ms"
+    assert write("e2e<=5s", "met e2e<=5s") == ["e2e 5.00 s"]
+    assert write("rag, ttft<=1s", "met ttft<=1s, tpot<=") == ["ttft 1.00 s", "tpot 60.0 ms"]
+    page.locator("[data-gate=tpot]").press("ArrowLeft")
+    assert page.input_value("#gates") == "rag, ttft<=1s, tpot<=58.6ms"
+    page.fill("#gates", "")
+    until(page, "document.querySelector('.verdict').textContent.includes('met ttft<=300ms, tpot<=40ms')")
+    assert "slo=" not in page.url
+    page.locator("[data-gate=ttft]").press("ArrowRight")
+    assert page.input_value("#gates") == "ttft<=307ms, tpot<=40ms"
 
 
 def test_an_slo_that_cannot_be_read_is_explained_in_the_page(view: ViewServer, browser: Browser) -> None:
@@ -399,6 +513,70 @@ def test_a_run_in_progress_updates_itself_and_becomes_a_report(tmp_path: Path, o
         assert page.locator(".numbers [data-key=in_flight]").inner_text() == "7"
         writer.finish()
         until(page, "document.querySelector('.badge').textContent === 'Valid'")
+        server.shutdown()
+
+
+def test_a_page_that_goes_on_keeps_what_its_reader_did(tmp_path: Path, open_page: Open) -> None:
+    rows = [row(i, i / 50, (0.1, 0.12)) for i in range(600)]
+    writer = RunWriter(tmp_path / "run", Manifest(source="test", slo=SLO))
+    writer.append(batch(rows[:300]))
+    write_now(tmp_path / "run", Now(6.0, 305, 5))
+    with ViewServer(tmp_path) as server:
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        page = open_page(f"{server.url}show?what=run")
+        button = page.locator("#figure-live .legend button").first
+        button.click()
+        page.locator("#figure-live").focus()
+        for _ in range(20):
+            page.keyboard.press("ArrowRight")
+        assert page.locator("#tip").inner_text().startswith("4 s")
+        writer.append(batch(rows[300:]))
+        write_now(tmp_path / "run", Now(12.0, 605, 5))
+        until(page, "document.querySelector('h1').textContent.includes('600 attempts')")
+        assert button.get_attribute("aria-pressed") == "false"
+        assert not page.locator("#figure-live svg.wide .mark[data-mark='0']").is_visible()
+        assert page.evaluate("document.activeElement.id") == "figure-live"
+        assert page.locator("#tip").is_visible()
+        assert page.locator("#tip").inner_text().startswith("5 s")  # at the same place of the axis as it is now
+        button.focus()
+        write_now(tmp_path / "run", Now(13.0, 605, 4))
+        until(page, "document.querySelector('h1').textContent.startsWith('13.0 s')")
+        assert page.evaluate("document.activeElement.tagName") == "BUTTON"
+        writer.finish()
+        server.shutdown()
+
+
+def test_a_run_without_an_slo_that_ends_asks_for_one(tmp_path: Path, open_page: Open) -> None:
+    writer = RunWriter(tmp_path / "run", Manifest(source="test"))
+    writer.append(batch([row(i, i / 50, (0.1, 0.12)) for i in range(600)]))
+    write_now(tmp_path / "run", Now(12.0, 605, 5))
+    with ViewServer(tmp_path) as server:
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        page = open_page(f"{server.url}show?what=run")
+        assert page.inner_text(".badge") == "In progress"
+        writer.finish()
+        until(page, "document.querySelector('.verdict').textContent.includes('has no SLO of its own')")
+        until(page, "!document.querySelector('#slo').dataset.live")
+        page.fill("#gates", "ttft<=300ms")
+        until(page, "document.querySelector('.badge')?.textContent === 'Valid'")
+        server.shutdown()
+
+
+@pytest.mark.parametrize(("width", "seen"), [(1300, 10), (1000, 10), (360, 5)])
+def test_every_row_of_the_list_shows_its_verdict_however_long_its_name(
+    width: int, seen: int, tmp_path: Path, open_page: Open
+) -> None:
+    steady_run(slo=SLO, model="llama-3.1-8b", started_at="2026-11-16T16:12:00Z").save(tmp_path / ("long-name_" * 14))
+    with ViewServer(tmp_path) as server:
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        page = open_page(server.url, width=width)
+        until(page, "document.querySelectorAll('#list tbody .state.good').length === 1")
+        shown = page.evaluate(
+            """(() => { const edge = document.querySelector('.table').getBoundingClientRect().right + 1;
+                return [...document.querySelectorAll('#list tbody td')].filter(
+                    td => td.offsetWidth && td.getBoundingClientRect().right <= edge).length; })()"""
+        )
+        assert shown == seen
         server.shutdown()
 
 

@@ -94,6 +94,15 @@ def test_throughput_and_goodput_may_have_different_winners() -> None:
     assert any("not the same workload: offered rps" in each for each in found.warnings)
 
 
+def test_several_times_as_much_is_a_factor() -> None:
+    few = [row(i, i / 20, (0.1 if i % 40 == 0 else 0.9,)) for i in range(4000)]
+    many = [row(i, i / 20, (0.1,)) for i in range(4000)]
+    more, less = (run_of(rows, slo="ttft<=500ms") for rows in (many, few))
+    for winner, found in zip("AB", (ol.compare(more, less), ol.compare(less, more)), strict=True):
+        assert found.sentence.startswith(f"{winner}, by a factor of 40 [")
+        assert "e+" not in found.sentence
+
+
 def test_no_difference_says_how_long_it_would_take() -> None:
     found = ol.compare(queue(seed=1, seconds=30.0), queue(seed=2, seconds=30.0))
     assert found.winner is None

@@ -2,6 +2,8 @@
 
 import json
 import re
+import shlex
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -30,6 +32,7 @@ from openloop.report.read import read_comparison, read_report
 from openloop.report.run import read_run_subject, run_report
 from openloop.report.scales import AxisScale, x_scale, y_scale
 from openloop.report.svg import NARROW, WIDE, svg
+from openloop.report.terminal import show_score
 from openloop.score import score
 from tests.reports import HOSTILE, SLO, fleet_run, hostile_run, look_up, write_frontier
 from tests.runs import batch, row, run_of, steady_run
@@ -92,8 +95,63 @@ def test_every_number_of_a_frontier_is_the_scorers(sweep: Path) -> None:
     assert ("interval", report.data["knee"]["sentence"], "") in parts["audit"][0].rows
     again = dict(parts["reproduce"][0].rows)
     assert again["seed"] == str(read_asked(sweep).seed)
-    assert again["this report"].startswith(f"openloop report {sweep} --slo ")
     assert again["openloop"] == __version__
+
+
+BY_CLASS = "default: ttft<=1s; chat: ttft<=150ms, tpot<=40ms"
+BY_SESSION = "default: {gates: 'ttft<=300ms', unit: session, smooth: {alpha: 7}}"
+VLLM = Path(__file__).parents[1] / "importers" / "files" / "vllm.json"
+
+
+@pytest.mark.parametrize(
+    ("what", "flags"),
+    [
+        ("run", []),
+        ("run", ["--slo", "ttft<=200ms", "--request", "17"]),
+        ("run", ["--slo", BY_CLASS]),
+        ("run", ["--slo", "slo.yaml"]),
+        (str(VLLM), ["--slo", "ttft<=500ms, e2e<=2s"]),
+        ("front", ["--point", "2"]),
+        ("front", ["--slo", "tpot<=35ms"]),
+    ],
+)
+def test_the_command_in_a_report_makes_it_again(
+    what: str, flags: list[str], sweep: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("slo.yaml").write_text(BY_SESSION)
+    Path("front").symlink_to(sweep)
+    if what == "run":
+        fleet_run(slo={"default": {"gates": "ttft<=1s", "smooth": {"alpha": 9}}}).save("run")
+    CliRunner().invoke(cli, ["report", what, *flags, "-o", "first.html"])
+    first = Path("first.html").read_text()
+    command = unescape(re.findall(r"<td>this report</td><td>(.*?)</td>", first)[0])
+    CliRunner().invoke(cli, [*shlex.split(command)[1:], "-o", "second.html"])
+    assert Path("second.html").read_text() == first
+
+
+def test_a_run_without_a_seed_does_not_promise_the_same_requests() -> None:
+    def lead(**facts: Any) -> str:
+        sections = run_report(read_run_subject(fleet_run(300, **facts))).sections
+        return next(section.lead for section in sections if section.key == "reproduce")
+
+    assert "same seed" in lead()
+    assert "cannot be asked again" in lead(seed=None, command=None)
+
+
+def test_an_slo_by_session_tells_how_many_were_accepted(capsys: pytest.CaptureFixture[str]) -> None:
+    """Sessions of four turns; every tenth has a slow one."""
+    rows = [row(i, i / 20, (0.9 if i % 40 == 3 else 0.1, 0.95), session_id=i // 4, turn=i % 4) for i in range(2000)]
+    slo = {"default": {"gates": "ttft<=500ms", "unit": "session"}}
+    report = run_report(read_run_subject(run_of(rows, slo=slo)))
+    check_numbers(report)
+    assert "90.0% of 500 sessions were accepted: 4.5/s." in report.sentences
+    found, about = {name: (found, about) for name, found, about in report.numbers}["accepted sessions"]
+    assert (found.value, found.key, about) == (0.9, "units.all.attainment", "of 500; 4.5/s")
+    show_score(score(run_of(rows, slo=slo)))
+    told = capsys.readouterr().out
+    assert told.count("accepted sessions") == 1
+    assert "90.0% of 500; 97.5% of 2,000 turns" in told
 
 
 def test_words_about_a_run_are_true_of_it(fleet: Report) -> None:
@@ -147,6 +205,9 @@ def test_two_are_shown_beside_each_other_against_one_slo(sweep: Path, tmp_path: 
     assert report.headline.lower() == told.sentence.lower()
     assert report.data["comparison"] == told.to_dict()
     assert report.figures[0].key == "changes"
+    signs = {str(cell)[0] for part in report.sections[0].parts if isinstance(part, Table) for _, cell, *_ in part.rows}
+    assert signs <= set("+-0")
+    assert "+" in signs
     differing = next(section for section in report.sections if section.key == "differences").parts[0]
     assert isinstance(differing, Table)
     assert [row[0] for row in differing.rows] == list(told.warnings)
@@ -187,6 +248,13 @@ def test_hostile_text_stays_text(tmp_path: Path) -> None:
     written = markdown(report)
     assert "<img" not in written
     assert "](javascript" not in written
+
+
+def test_a_name_does_not_turn_round_what_stands_behind_it(tmp_path: Path) -> None:
+    fleet_run(300, model="\u202em\u2067").save(tmp_path / "a\u202eb")
+    text = page(read_report(tmp_path / "a\u202eb"))
+    assert "<strong>a\ufffdb</strong> test · \ufffdm\ufffd" in text
+    assert not re.search("[\u202a-\u202e\u2066-\u2069]", text)
 
 
 def test_markdown_tells_the_verdict_and_small_tables(fleet: Report) -> None:
@@ -230,6 +298,19 @@ def test_a_strange_run_has_a_report_too(rows: list[dict[str, Any]], tmp_path: Pa
     for figure in report.figures:
         draw_figure(figure, tmp_path / f"{figure.key}.png")
         assert "nan" not in svg(figure, WIDE)
+
+
+def test_a_run_in_which_all_failed_says_why() -> None:
+    why = "no connection: connection refused"
+    rows = [row(i, i / 50, None, status="error", error="reset" if i % 10 == 0 else why) for i in range(200)]
+    report = run_report(read_run_subject(run_of(rows, slo="ttft<=1s")))
+    assert f"180 attempts failed with: {why}." in report.sentences
+    parts: dict[str, Any] = {section.key: section.parts for section in report.sections}
+    assert [(error, found.value) for error, found in parts["gates"][-1].rows] == [(why, 180), ("reset", 20)]
+    assert "latency" not in parts
+    assert [len(figure.panels) for figure in report.figures if figure.key == "timeline"] == [2]
+    assert all(part.rows for each in parts.values() for part in each if isinstance(part, Table))
+    assert not re.search(r"1e-\d+", "".join(svg(figure, WIDE) for figure in report.figures))
 
 
 def test_the_shaded_time_of_a_request_is_its_user_idle_latency() -> None:

@@ -5,7 +5,7 @@ import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from html import escape
+from html import escape, unescape
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -76,6 +76,12 @@ def test_the_list_has_every_run_and_frontier_with_its_verdict(server: ViewServer
     wanted = score(folder / "steady")
     assert by_name["steady"]["goodput"] == wanted.goodput_rps
     assert by_name["steady"]["verdict"] == "good"
+    shown = by_name["steady"]["shown"]
+    assert (
+        f"Users accepted {shown['goodput'][:-2]} of {shown['offered'][:-2]} requests" in by_name["steady"]["headline"]
+    )
+    assert shown["attainment"] == "100.0%"
+    assert shown["p99"].endswith(" ms")
     assert by_name["front"]["kind"] == "frontier"
 
 
@@ -124,9 +130,13 @@ def test_an_slo_by_class_is_changed_as_it_is_shown(tmp_path: Path) -> None:
         assert f'value="{escape(text)}"' in ask(server, "/show?what=run")[2]
         changed = text.replace("400ms", "150ms")
         told = json.loads(ask(server, f"/api/score?what=run&slo={quote(changed)}")[2])["score"]
+        shown = unescape(ask(server, f"/show?what=run&slo={quote(changed)}")[2])
     wanted = score(tmp_path / "run", slo | {"classes": {"chat": "ttft<=150ms, tpot<=40ms"}})
     assert told["attainment"] == wanted.attainment
     assert told["slo"] == changed
+    fleet_run(300, slo=changed).save(tmp_path / "text")
+    assert score(tmp_path / "text").attainment == wanted.attainment
+    assert f"openloop report {tmp_path / 'run'} --slo '{changed}'" in shown
 
 
 def test_a_page_has_a_slider_for_each_gate_of_time(server: ViewServer) -> None:

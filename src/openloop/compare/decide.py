@@ -289,7 +289,14 @@ def _ahead(change: Change) -> str:
     size, (low, high) = change.change or 0.0, change.interval or (0.0, 0.0)
     if change.winner == "A":
         size, low, high = (1 / (1 + each) - 1 for each in (size, high, low))
-    return f"{change.winner}, by {100 * size:.3g}% [{100 * low:.3g}, {100 * high:.3g}]"
+    if size >= 1:
+        return f"{change.winner}, by a factor of {_three(1 + size)} [{_three(1 + low)}, {_three(1 + high)}]"
+    return f"{change.winner}, by {_three(100 * size)}% [{_three(100 * low)}, {_three(100 * high)}]"
+
+
+def _three(value: float, sign: str = "-") -> str:
+    """Three figures, and none of them an exponent."""
+    return f"{value:{sign}{',.0f' if abs(value) >= 1000 else '.3g'}}"
 
 
 def _minutes(minutes: float) -> str:
@@ -299,7 +306,8 @@ def _minutes(minutes: float) -> str:
 def _percent(change: Change) -> str:
     if change.change is None or change.interval is None:
         return "-"
-    return f"{100 * change.change:+.3g}% [{100 * change.interval[0]:+.3g}, {100 * change.interval[1]:+.3g}]"
+    each, low, high = (_three(100 * value, "+") for value in (change.change, *change.interval))
+    return f"{each}% [{low}, {high}]"
 
 
 def _frontiers(a: Path, b: Path, slo: Any) -> Comparison:
@@ -390,7 +398,7 @@ def _by_knee(a: Frontier, b: Frontier) -> tuple[str | None, str]:
     ends = [each.knee.interval or (each.knee.above or 0.0, each.knee.below or np.inf) for each in (a, b)]
     for winner, mine, theirs in (("A", ends[0], ends[1]), ("B", ends[1], ends[0])):
         if mine[0] > theirs[1]:
-            return winner, f"{winner}, by at least {100 * (mine[0] / theirs[1] - 1):.3g}% at the knee"
+            return winner, f"{winner}, by at least {_three(100 * (mine[0] / theirs[1] - 1))}% at the knee"
     return None, "the knees cannot be compared, for not both are shown"
 
 

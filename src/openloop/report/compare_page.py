@@ -115,7 +115,7 @@ def decided(both: Compared) -> Section | None:
     dots = Curve("change, A to B", x, np.arange(len(known), dtype=float), "blue", "dots", few=unsure, keys=keys)
     names = [METRICS[name].words for name in known]
     rows = [
-        (name, Number(each.change, "share", key), f"{low:+.1%} to {high:+.1%}", each.winner or "not shown")
+        (name, Number(each.change, "share", key, change=True), f"{low:+.1%} to {high:+.1%}", each.winner or "not shown")
         for name, key, each, (low, high) in zip(names, keys, known.values(), intervals, strict=True)
     ]
     figure = names_figure(

@@ -67,6 +67,7 @@ class FrontierSubject:
     objectives: Objectives
     detail: RunSubject | None  # one run of one point
     point: Point | None  # which it is
+    asked: tuple[str, ...] = ()  # the command that makes this report, where one is known
 
 
 def read_frontier_subject(
@@ -340,7 +341,7 @@ def again(subject: FrontierSubject) -> Section | None:
     told = msgspec.to_builtins(asked)
     rows = [(name, written(value)) for name, value in told.items() if value and name not in ("seed", "version")]
     lead = "What was asked for, as it stands in frontier.json; the same seed gives the same schedules and requests."
-    parts = [how(facts, asked.seed, path, subject.objectives), Table(("key", "value"), rows)]
+    parts = [how(facts, asked.seed, subject.asked), Table(("key", "value"), rows)]
     return Section("reproduce", "Do it again", lead, parts, folded=True)
 
 

@@ -38,7 +38,8 @@ def _numbers(found: Decision) -> list[tuple[str, Number, str]]:
     told = []
     if found.saves is not None:
         name = "saved a month" if found.saves.value >= 0 else "more a month"
-        about = span(found.saves.interval, "money", "by the middle of what is known")
+        interval = found.saves.interval
+        about = f"95% interval {span(interval, 'money')}" if interval else "by the middle of what is known"
         told.append((name, Number(abs(found.saves.value), "money"), about))
     if found.sure is not None:
         told.append(("sure", Number(min(found.sure, 0.999), "share"), "given what was measured"))

@@ -202,11 +202,15 @@ def timeline_figure(run: Run, judged: JudgedRun) -> Figure:
     panels = [
         Panel(Axis("requests due per second", "rate", low=0.0), [*events, asked], 90),
         Panel(Axis("in flight, most in each slot", "count", low=0.0), [in_flight], 90),
-        latency,
+        *([latency] if answered else []),
         *_server_panels(run.server(), start, end),
     ]
     known = "" if answered == everyone.deliveries.ok.sum() else " of which it is known"
-    dots = f"Dots are all {answered:,} completed requests{known}."
+    dots = (
+        f"Dots are all {answered:,} completed requests{known}."
+        if answered
+        else "Of no request it is known when it was answered."
+    )
     if answered > 3 * DOT_SLOTS:
         most_of = f"the slowest, the fastest and the middle one of each of {DOT_SLOTS} slots"
         dots = f"Of {answered:,} completed requests{known}, {most_of} are dots."

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from openloop import __version__
-from openloop.report.marks import Bars, Figure
+from openloop.report.marks import Bars, Curve, Figure
 from openloop.report.page import Cell, Number, Report, Section, Table
 from openloop.report.scales import x_scale
 from openloop.report.svg import NARROW, WIDE, svg
@@ -23,6 +23,10 @@ TOP = (
     '<header class="top"><span class="brand">openloop</span>'
     '<button id="theme" type="button" aria-label="Change between light and dark">Theme</button></header>'
 )
+
+
+# Marks that turn text round, also what stands behind them: shown as something that cannot be shown.
+TURNING = dict.fromkeys((*range(0x202A, 0x202F), *range(0x2066, 0x206A)), "\ufffd")
 
 
 def asset(name: str, room: str = "report") -> str:
@@ -38,6 +42,7 @@ def document(title: str, inside: str, scripts: Iterable[str], *, connect: bool =
     """A whole page; `connect` lets it ask the server that it came from."""
     style, scripts = asset("page.css"), list(scripts)
     own = "'self'" if connect else "'none'"
+    run = "".join(f"<script>{script}</script>" for script in scripts)
     policy = (
         f"default-src 'none'; style-src {_hash(style)}; script-src {' '.join(map(_hash, scripts))}; img-src data:; "
         f"connect-src {own}; base-uri 'none'; form-action {own}"
@@ -47,8 +52,8 @@ def document(title: str, inside: str, scripts: Iterable[str], *, connect: bool =
         f'<meta http-equiv="Content-Security-Policy" content="{escape(policy)}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         '<meta name="color-scheme" content="light dark">'
-        f'<title>{escape(title)}</title><link rel="icon" href="data:,"><style>{style}</style></head>'
-        f"<body>{inside}{''.join(f'<script>{script}</script>' for script in scripts)}</body></html>\n"
+        f'<title>{escape(title.translate(TURNING))}</title><link rel="icon" href="data:,"><style>{style}</style></head>'
+        f"<body>{inside.translate(TURNING)}{run}</body></html>\n"
     )
 
 
@@ -57,7 +62,7 @@ def _hash(text: str) -> str:
 
 
 def body(report: Report) -> str:
-    return "".join(_body(report))
+    return "".join(_body(report)).translate(TURNING)
 
 
 def _body(report: Report) -> Iterator[str]:
@@ -161,6 +166,7 @@ def _points(figure: Figure) -> dict[str, Any]:
                     "kind": "bar" if isinstance(mark, Bars) else mark.style,
                     "x": _rounded(mark.end if isinstance(mark, Bars) else mark.x),
                     "y": _rounded(mark.end - mark.start if isinstance(mark, Bars) else mark.y),
+                    **_ends(mark),
                 }
                 for mark in panel.curves
             ],
@@ -168,6 +174,13 @@ def _points(figure: Figure) -> dict[str, Any]:
         for panel in figure.panels
     ]
     return {"x": {"low": x.low, "high": x.high, "scale": figure.x.scale, "unit": figure.x.unit}, "panels": panels}
+
+
+def _ends(mark: Curve | Bars) -> dict[str, list[float | None]]:
+    """Of the interval around each point."""
+    if isinstance(mark, Bars) or mark.style == "area" or mark.low is None or mark.high is None:
+        return {}
+    return {"low": _rounded(mark.low), "high": _rounded(mark.high)}
 
 
 def _rounded(values: Any) -> list[float | None]:

@@ -20,6 +20,14 @@
       .querySelectorAll(`.mark[data-mark="${number}"]`).forEach((mark) => mark.classList.toggle("hidden", !shown)));
   });
 
+  // Paper has nobody to open what is folded.
+  let folded = [];
+  addEventListener("beforeprint", () => {
+    folded = [...document.querySelectorAll("details:not([open])")];
+    folded.forEach((each) => { each.open = true; });
+  });
+  addEventListener("afterprint", () => folded.forEach((each) => { each.open = false; }));
+
   const figures = (value) => {
     const size = Math.abs(value);
     return value.toLocaleString("en-US", { maximumFractionDigits: size >= 99.95 ? 0 : size >= 9.995 ? 1 : 2 });
@@ -39,7 +47,7 @@
     money: (v) => v.toLocaleString("en-US", { maximumSignificantDigits: 3 }),
   }[unit] || ((v) => v.toLocaleString("en-US", { maximumFractionDigits: 2 })))(value);
 
-  window.openloop = { show };
+  window.openloop = { show, again: () => { if (!tip().hidden) told(); } };
 
   const bend = (value, axis) => axis.scale === "log" ? Math.log10(Math.max(value, axis.low))
     : axis.scale === "tail" ? -Math.log10(1 - Math.min(Math.max(value, 0), 1 - 1e-7)) : value;
@@ -67,29 +75,36 @@
   };
 
   // What is nearest to a place (0 to 1) along x in one panel, as lines of text.
+  const to = (low, high, unit) => show(low, unit) + " to " + (high === null ? "?" : show(high, unit));
   const say = (figure, number, at, height) => {
     const { x, panels } = read(figure), panel = panels[number], lines = [];
     const before = panels.slice(0, number).reduce((n, p) => n + p.marks.length, 0);
-    let where = null;
-    panel.marks.forEach((mark, i) => {
+    const marks = panel.marks.filter((mark, i) => {
       const button = figure.querySelector(`.legend button[data-marks~="${before + i}"]`);
-      if (mark.kind === "area" || (button && button.getAttribute("aria-pressed") === "false")) return;
-      if (panel.names.length) {
-        const row = Math.min(Math.max(Math.round(height * panel.names.length - 0.5), 0), panel.names.length - 1);
-        const value = mark.kind === "bar" ? mark.y[row] : mark.x[mark.y.indexOf(row)];
-        if (value === undefined || value === null) return;
-        if (!lines.length) lines.push(panel.names[row]);
-        lines.push(mark.name + ": " + show(value, x.unit));
-        return;
-      }
-      const [best, far] = nearest(mark, at, x);
-      if (best < 0 || far > (mark.kind === "dots" ? 0.02 : 0.1)) return;
-      if (where === null) where = mark.x[best];
-      const line = mark.name + ": " + show(mark.y[best], panel.unit), same = lines.findIndex((l) => l.startsWith(mark.name + ": "));
+      return mark.kind !== "area" && !(button && button.getAttribute("aria-pressed") === "false");
+    });
+    if (panel.names.length) {
+      const row = Math.min(Math.max(Math.round(height * panel.names.length - 0.5), 0), panel.names.length - 1);
+      marks.forEach((mark) => {
+        const there = mark.kind === "bar" ? [mark.y[row]] : mark.x.filter((_, i) => mark.y[i] === row);
+        if (there[0] === undefined || there[0] === null) return;
+        lines.push(mark.name + ": " + (there.length === 2 ? to(...there, x.unit) : show(there[0], x.unit)));
+      });
+      return [lines.length ? [panel.names[row], ...lines] : [], null];
+    }
+    const reach = (mark) => mark.kind === "dots" ? 0.02 : 0.1;
+    const near = marks.filter((mark) => { const [best, far] = nearest(mark, at, x); return best >= 0 && far <= reach(mark); });
+    if (!near.length) return [lines, null];
+    const first = near.find((mark) => mark.kind === "dots") || near[0], where = first.x[nearest(first, at, x)[0]];
+    near.forEach((mark) => {
+      const [best, far] = nearest(mark, place(where, x), x);
+      if (far > reach(mark)) return;
+      const known = mark.low && mark.low[best] !== null ? " (" + to(mark.low[best], mark.high[best], panel.unit) + ")" : "";
+      const line = mark.name + ": " + show(mark.y[best], panel.unit) + known;
+      const same = lines.findIndex((l) => l.startsWith(mark.name + ": "));
       if (same < 0) lines.push(line); else lines[same] = line;
     });
-    if (where !== null && lines.length) lines.unshift(show(where, x.unit));
-    return [lines, where];
+    return [[show(where, x.unit), ...lines], where];
   };
 
   const point = (figure, svg, number, at, height, left, top) => {
@@ -112,16 +127,19 @@
     shown.style.top = top + 16 + "px";
   };
 
-  document.addEventListener("pointermove", (event) => {
-    const svg = event.target.closest && event.target.closest("figure svg");
+  let told = away;  // shows once more what was shown last
+  const aim = (target, event) => {
+    const svg = target && target.closest && target.closest("figure svg");
     if (!svg || !svg.getScreenCTM()) return away();
+    told = () => aim(document.elementFromPoint(event.clientX, event.clientY), event);
     const spot = new DOMPoint(event.clientX, event.clientY).matrixTransform(svg.getScreenCTM().inverse());
     const panels = [...svg.querySelectorAll(".panel")].map((panel) => panel.dataset.box.split(" ").map(Number));
     const number = panels.findIndex(([l, t, w, h]) => spot.x >= l - 8 && spot.x <= l + w + 8 && spot.y >= t && spot.y <= t + h);
     if (number < 0) return away();
     const [left, top, width, height] = panels[number];
     point(svg.closest("figure"), svg, number, (spot.x - left) / width, (spot.y - top) / height, event.pageX, event.pageY);
-  });
+  };
+  document.addEventListener("pointermove", (event) => aim(event.target, event));
 
   // Arrow keys move along a figure that has the focus.
   document.addEventListener("keydown", (event) => {
@@ -129,14 +147,18 @@
     if (event.key === "Escape") return away();
     if (!figure || document.activeElement !== figure || !event.key.startsWith("Arrow")) return;
     event.preventDefault();
+    walk(figure, event.key);
+  });
+  const walk = (figure, key) => {
+    told = () => { const same = document.getElementById(figure.id); if (same) walk(same); else away(); };
     const svg = [...figure.querySelectorAll("svg")].find((each) => each.getBoundingClientRect().width);
-    const panels = svg.querySelectorAll(".panel"), step = { ArrowRight: 0.02, ArrowLeft: -0.02 }[event.key] || 0;
-    const turn = { ArrowDown: 1, ArrowUp: -1 }[event.key] || 0;
+    const panels = svg.querySelectorAll(".panel"), step = { ArrowRight: 0.02, ArrowLeft: -0.02 }[key] || 0;
+    const turn = { ArrowDown: 1, ArrowUp: -1 }[key] || 0;
     figure.at = Math.min(Math.max((figure.at ?? -0.02) + step, 0), 1);
     figure.panel = ((figure.panel ?? 0) + turn + panels.length) % panels.length;
     const box = panels[figure.panel].dataset.box.split(" ").map(Number), frame = svg.getBoundingClientRect();
     const scale = frame.width / svg.viewBox.baseVal.width;
     const left = frame.left + scrollX + scale * (box[0] + box[2] * figure.at);
     point(figure, svg, figure.panel, figure.at, figure.at, left, frame.top + scrollY + scale * box[1]);
-  });
+  };
 })();

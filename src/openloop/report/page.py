@@ -59,9 +59,10 @@ class Number:
     key: str = ""
     mark: str = ""  # behind it: what weakens it, explained below the table
     sound: bool = False  # though the report is not
+    change: bool = False  # written with its sign
 
     def __str__(self) -> str:
-        return show(self.value, self.unit) + self.mark
+        return ("+" if self.change and (self.value or 0) > 0 else "") + show(self.value, self.unit) + self.mark
 
 
 Cell = str | Number
@@ -109,6 +110,23 @@ def unit_costs(words: str, units: Mapping[str, UnitScore]) -> list[tuple[str, Nu
         for name, unit in units.items()
         if unit.unit == "session"
     ]
+
+
+def own_units(units: Mapping[str, UnitScore]) -> list[tuple[str, UnitScore, str, str]]:
+    """Those that are not requests per second, by key: each with what it is called, and how many are accepted."""
+    return [
+        (
+            key,
+            unit,
+            f"{unit.name}s{of_classes(key)}",
+            f"{unit.goodput:,.3g}/{_PER.get(unit.per_s, f'{unit.per_s:g} s')}",
+        )
+        for key, unit in units.items()
+        if unit.unit != "request" or unit.per_s != 1
+    ]
+
+
+_PER = {1.0: "s", 60.0: "min", 3600.0: "h"}
 
 
 def of_classes(names: str) -> str:

@@ -14,7 +14,7 @@ from openloop.report.compare_page import Subject, comparison_report, names_of
 from openloop.report.curve import frontier_report, read_frontier_subject
 from openloop.report.page import Cell, Columns, Report, Section, Table, capital, number
 from openloop.report.plan import plan_report
-from openloop.report.run import RunSubject, read_run_subject, run_report
+from openloop.report.run import RunSubject, command_of, read_run_subject, run_report
 from openloop.score.streams import Progress
 from openloop.slo import Objectives
 
@@ -94,8 +94,9 @@ def _read(
     point: float | None = None,
     progress: Progress | None = None,
 ) -> Subject:
+    asked = command_of(path, slo, request, point)
     if (path / FRONTIER_FILE).exists():
-        return read_frontier_subject(path, slo, point, request)
+        return replace(read_frontier_subject(path, slo, point, request), asked=asked)
     if point is not None:
         raise RunError(f"{path} is no frontier, so it has no point at {point:g}/s")
-    return read_run_subject(open_any(path), slo, request, progress)
+    return replace(read_run_subject(open_any(path), slo, request, progress), asked=asked)

@@ -1,7 +1,8 @@
 """The report of a run: a list of small functions, each from the run to a section of it."""
 
 import shlex
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,6 +34,7 @@ from openloop.report.page import (
     Table,
     number,
     numbers,
+    own_units,
     span,
     unit_costs,
     written,
@@ -70,6 +72,7 @@ PART: dict[str, Unit] = {  # of a replica, a class, a disruption
 PART_WORDS = ("requests", "goodput", "attainment", "TTFT p50", "p99", "E2E p50", "p99", "cached")
 ENOUGH = 100  # requests
 MOST_GROUPS = 200  # that are scored apart
+MOST_ERRORS = 8  # that are listed
 
 
 @dataclass(frozen=True)
@@ -81,6 +84,15 @@ class RunSubject:
     judged: JudgedRun
     score: Score
     request: int | None = None  # whose tokens somebody would like to see
+    asked: tuple[str, ...] = ()  # the command that makes this report, where one is known
+
+
+def command_of(
+    path: str | Path, slo: object = None, request: int | None = None, point: float | None = None
+) -> tuple[str, ...]:
+    flags = {"--slo": slo, "--request": request, "--point": point}
+    given = [(flag, str(value)) for flag, value in flags.items() if value is not None]
+    return ("openloop", "report", str(path), *(part for each in given for part in each))
 
 
 def read_run_subject(
@@ -104,6 +116,7 @@ def read_run_subject(
 def run_report(subject: RunSubject) -> Report:
     score, run = subject.score, subject.run
     headline, sentences = run_headline(score)
+    sentences += [f"{format_count(count)} attempts failed with: {error}." for error, count in _errors(subject)[:1]]
     facts = (run.manifest.source, run.manifest.model, run.manifest.target or run.manifest.engine)
     when = (run.manifest.started_at or "")[:16].replace("T", " ")
     return Report(
@@ -127,6 +140,10 @@ def run_headline(score: Score) -> tuple[str, list[str]]:
         f"{format_share(score.attainment)} of {format_count(score.requests)} requests met {score.slo} "
         f"(95% interval {span(score.attainment_interval, 'share')})."
     )
+    sentences += [
+        f"{format_share(unit.attainment)} of {format_count(unit.due)} {name} were accepted: {rate}."
+        for _, unit, name, rate in own_units(score.units)
+    ]
     sentences += _stopped(score)
     if score.completed > score.accepted:
         wasted = 1 - score.accepted / score.completed
@@ -156,6 +173,9 @@ def _stopped(score: Score) -> Iterator[str]:
 def _numbers(score: Score) -> Iterator[tuple[str, Number, str]]:
     yield "goodput", number(score, "goodput_rps", "rate"), span(score.goodput_rps_interval, "rate")
     yield "attainment", number(score, "attainment", "share"), span(score.attainment_interval, "share")
+    for key, unit, name, rate in own_units(score.units):
+        about = f"of {format_count(unit.due)}; {rate}"
+        yield f"accepted {name}", number(unit, "attainment", "share", f"units.{key}."), about
     yield "throughput", number(score, "throughput_rps", "rate"), "answered, accepted or not"
     key, found = ("ttft_s", score.ttft_s) if score.ttft_s else ("e2e_s", score.e2e_s)
     if found:
@@ -169,7 +189,19 @@ def _numbers(score: Score) -> Iterator[tuple[str, Number, str]]:
         yield "smooth goodput", number(score, "smooth_goodput", "rate"), "tokens, less for late ones"
 
 
+def _errors(subject: RunSubject) -> list[tuple[str, int]]:
+    """What attempts that failed say of themselves, the most common first."""
+    counts: Counter[str] = Counter()
+    if subject.score.completed < subject.score.requests:
+        for batch in subject.run.batches(["error"]):
+            found = batch.column("error").drop_null().value_counts().to_pylist()
+            counts.update({each["values"]: each["counts"] for each in found})
+    return counts.most_common(MOST_ERRORS)
+
+
 def distribution(subject: RunSubject) -> Section | None:
+    if not any(getattr(subject.score, key) for key in WAITS):
+        return None
     return Section(
         "latency",
         "How long users waited",
@@ -200,6 +232,7 @@ def gates(subject: RunSubject) -> Section | None:
     joint = [(" + ".join(each.gates), each.requests) for each in score.joint_failures if len(each.gates) > 1]
     together = [(names, Number(count, "count")) for names, count in joint[:8]]
     ended = [(name, Number(count, "count", f"statuses.{name}")) for name, count in score.statuses.items() if count]
+    told = [(error, Number(count, "count")) for error, count in _errors(subject)]
     return Section(
         "gates",
         "What stopped the others",
@@ -209,6 +242,7 @@ def gates(subject: RunSubject) -> Section | None:
             Table(("gate", "failed", "of these, nothing else", "would be accepted by it alone"), rows),
             *([Table(("missed together", "requests"), together)] if together else []),
             Table(("ended as", "requests"), ended),
+            *([Table(("what attempts that failed say", "attempts"), told)] if told else []),
         ],
         "Gates judge completed requests; one that did not complete has failed 'success' and nothing else. What the run "
         "does not tell is not passed.",
@@ -426,19 +460,20 @@ def manifest(subject: RunSubject) -> Section | None:
 
 def reproduce(subject: RunSubject) -> Section | None:
     facts = subject.run.manifest
-    table = how(facts, facts.seed, str(subject.run.path or "run/"), subject.objectives)
-    return Section("reproduce", "Do it again", "The same seed gives the same schedule and the same requests.", [table])
+    lead = (
+        "The same seed gives the same schedule and the same requests."
+        if facts.seed is not None
+        else "No seed was recorded, so these requests cannot be asked again; their report can be made again."
+    )
+    return Section("reproduce", "Do it again", lead, [how(facts, facts.seed, subject.asked)])
 
 
-def how(facts: Manifest, seed: int | None, path: str, objectives: Objectives) -> Table:
-    command = ["openloop", "report", path]
-    if not objectives.classes:  # else it is a file, and nobody knows which
-        command += ["--slo", str(objectives)]
+def how(facts: Manifest, seed: int | None, asked: Sequence[str]) -> Table:
     rows = [
         ("command", shlex.join(facts.command) if facts.command else "not recorded"),
         ("seed", "not recorded" if seed is None else str(seed)),
         ("openloop", facts.openloop_version or "not recorded"),
-        ("this report", shlex.join(command)),
+        *([("this report", shlex.join(asked))] if asked else []),
     ]
     return Table(("", ""), rows)
 

@@ -88,7 +88,7 @@ def _scale(axis: Axis, found: list[ArrayLike]) -> AxisScale:
     values = values[np.isfinite(values)]
     if axis.scale == "log":
         values = values[values > 0]
-    low, high = (float(values.min()), float(values.max())) if len(values) else (0.0, 1.0)
+    low, high = (float(values.min()), float(values.max())) if len(values) else (0.1, 1.0)
     low, high = axis.low if axis.low is not None else low, axis.high if axis.high is not None else high
     if axis.scale == "tail":
         return AxisScale(axis, low, high)

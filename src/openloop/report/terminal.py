@@ -12,7 +12,7 @@ from rich.text import Text
 from openloop.records import Run
 from openloop.report.marks import Unit
 from openloop.report.metric_map import Metric
-from openloop.report.page import Cell, Columns, numbers, of_classes, show, span, texts, unit_costs, written
+from openloop.report.page import Cell, Columns, numbers, own_units, show, span, texts, unit_costs, written
 from openloop.score import CostScore, Leak, QualityScore, Score, ServerScore, SliceScore, Verdict
 from openloop.spec import plain
 from openloop.units import format_count, format_money, format_rate, format_seconds, format_share
@@ -162,12 +162,11 @@ def _show_rates(page: Page, score: Score) -> None:
             format_share(score.attainment_from_sent),
         ),
     ]
-    for classes, unit in score.units.items():
-        if unit.unit == "request" and unit.per_s == 1:
-            continue
-        per = {1.0: "s", 60.0: "min", 3600.0: "h"}.get(unit.per_s, f"{unit.per_s:g} s")
-        name = f"accepted {unit.name}s" + of_classes(classes)
-        rows.append((name, f"{unit.goodput:,.3g}/{per}", f"{format_share(unit.attainment)} of {unit.due:,}", ""))
+    rows += [
+        (f"accepted {name}", rate, f"{format_share(unit.attainment)} of {unit.due:,}", "")
+        for _, unit, name, rate in own_units(score.units)
+        if not (name == "sessions" and unit.per_s == 1 and score.sessions.by_turn)  # told below, with their turns
+    ]
     if score.output_tokens_per_s:
         rows += [
             ("output tokens", format_rate(score.output_tokens_per_s), "", ""),
@@ -181,10 +180,10 @@ def _show_rates(page: Page, score: Score) -> None:
         calls = f"{sessions.calls_per_session:.3g} calls each"
         rows.append(("accepted sessions", format_rate(sessions.goodput_per_s), f"{all_of_it}; {turns}; {calls}", ""))
     if score.cost is not None:
-        several = unit_costs("cost per accepted", score.units)
-        name = "cost per accepted request" if several else "cost per accepted"
+        costs = unit_costs("cost per accepted", score.units)
+        name = "cost per accepted request" if costs else "cost per accepted"
         rows.append((name, format_money(score.cost.per_accepted), _cost_parts(score.cost), ""))
-        rows += [(name, str(told), "", "") for name, told in several]
+        rows += [(name, str(told), "", "") for name, told in costs]
     page.table("", ("from schedule", "95% interval", "from send"), rows)
 
 

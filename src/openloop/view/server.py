@@ -199,20 +199,27 @@ def _compare(shelf: Shelf, query: dict[str, str]) -> str:
 
 def _ask_slo(title: str, why: NoSLOError) -> str:
     """Controls over nothing yet."""
-    inside = f'<main><section class="verdict"><h1>{escape(title)}</h1><p>{escape(str(why))}</p></section></main>'
-    return _page(f"{title} - openloop", f'{_controls("", "")}{inside}<div id="tip" hidden></div>')
+    return _page(f"{title} - openloop", f'{_controls("", "")}{_without_slo(title, why)}<div id="tip" hidden></div>')
+
+
+def _without_slo(title: str, why: NoSLOError) -> str:
+    return f'<main><section class="verdict"><h1>{escape(title)}</h1><p>{escape(str(why))}</p></section></main>'
 
 
 def _controls(name: str, slo: str, objectives: Objectives | None = None, *, live: bool = False) -> str:
     """A text and a slider for each gate of time; moving one asks the server to score again."""
-    gates = objectives.default.gates if objectives and objectives.default and not objectives.classes else ()
-    sliders = "".join(_slider(gate) for gate in gates if getattr(gate, "within_s", 0.0) > 0)
     going_on = ' data-live="1"' if live else ""
     return (
         f'{TOP}<form class="controls" id="slo" data-what="{escape(name)}"{going_on}><a href="/">All runs</a>'
         f'<label>SLO <input id="gates" size="38" value="{escape(slo)}" spellcheck="false" autocomplete="off"></label>'
-        f'{sliders}<button type="submit">Score</button><span class="note" id="state" role="status"></span></form>'
+        f'<span id="sliders">{_sliders(objectives)}</span>'
+        '<button type="submit">Score</button><span class="note" id="state" role="status"></span></form>'
     )
+
+
+def _sliders(objectives: Objectives | None) -> str:
+    gates = objectives.default.gates if objectives and objectives.default and not objectives.classes else ()
+    return "".join(_slider(gate) for gate in gates if getattr(gate, "within_s", 0.0) > 0)
 
 
 def _slider(gate: SLOGate) -> str:
@@ -244,10 +251,18 @@ def _score(shelf: Shelf, query: dict[str, str]) -> Any:
 
 
 def _report(shelf: Shelf, query: dict[str, str]) -> Any:
-    report = (
-        _comparison(shelf, query) if "a" in query else shelf.report(shelf.find(query.get("what", "")), **_asked(query))
-    )
-    return {"html": body(report), "live": report.verdict == "live", "data": report.data}
+    if "a" in query:
+        report, sliders = _comparison(shelf, query), ""
+    else:
+        entry, asked = shelf.find(query.get("what", "")), _asked(query)
+        try:
+            report = shelf.report(entry, **asked)
+        except NoSLOError as error:  # a run that has just ended is told apart from one in progress
+            return {"html": _without_slo(entry.name, error), "live": False, "sliders": "", "slo": "", "data": {}}
+        sliders = _sliders(shelf.objectives(entry, asked["slo"]))
+    slo = report.data["a"]["slo"] if "a" in query else report.data.get("slo")
+    live = report.verdict == "live"
+    return {"html": body(report), "live": live, "sliders": sliders, "slo": slo or "", "data": report.data}
 
 
 ROUTES: dict[str, Callable[[Shelf, dict[str, str]], Any]] = {

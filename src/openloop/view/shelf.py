@@ -22,8 +22,9 @@ from openloop.records.tail import Tail
 from openloop.records.writer import SPOOL_FILE, TABLE_FILE
 from openloop.report.compare_page import Subject, comparison_report
 from openloop.report.curve import FrontierSubject, frontier_headline, frontier_report, frontier_subject
-from openloop.report.page import Report
-from openloop.report.run import RunSubject, read_run_subject, run_headline, run_report
+from openloop.report.marks import Unit
+from openloop.report.page import Report, show
+from openloop.report.run import RunSubject, command_of, read_run_subject, run_headline, run_report
 from openloop.score.judged import judge_run
 from openloop.score.scope import JudgedRun
 from openloop.slo import Objectives, parse_objectives, read_slo
@@ -35,6 +36,14 @@ KEPT_BYTES = 2_000_000_000  # of runs in memory
 JUDGED_BYTES = 350  # of a row, where what is known of it is kept as well
 KEPT_SUBJECTS = 6
 ALIVE_S = 10.0  # a run that nobody wrote to for so long is not going on
+
+SHOWN: dict[str, Unit] = {  # numbers of the list, and how they are written there
+    "offered": "rate",
+    "goodput": "rate",
+    "attainment": "share",
+    "p99": "seconds",
+    "requests": "count",
+}
 
 EntryKind = Literal["run", "frontier"]
 S = TypeVar("S", RunSubject, FrontierSubject)
@@ -150,7 +159,9 @@ class Shelf:
             for entry in unknown:
                 stamp = entry.stamp
                 try:
-                    self._cards[entry.name] = stamp, self._summary(entry)
+                    told = self._summary(entry)
+                    shown = {name: show(told[name], unit) for name, unit in SHOWN.items() if name in told}
+                    self._cards[entry.name] = stamp, told | {"shown": shown}
                 except NoSLOError:
                     told = {"verdict": "unscored", "headline": "no SLO of its own: open it and give one"}
                     self._cards[entry.name] = stamp, told | _facts(read_manifest(entry.path))
@@ -192,7 +203,8 @@ class Shelf:
             run = self._open(entry, stamp)
             if not slo and run.manifest.slo is None:
                 raise NoSLOError(f"{entry.name} has no SLO of its own: give one, such as ttft<=500ms, tpot<=40ms")
-            return read_run_subject(run, slo and _objectives(slo), request, before=before)
+            found = read_run_subject(run, slo and _objectives(slo), request, before=before)
+            return replace(found, asked=command_of(entry.path, slo, request))
 
         return self._keep(entry, (slo and str(slo), request), read)
 
@@ -208,7 +220,8 @@ class Shelf:
                 run, judge = self._open(inner, inner.stamp), partial(self._judge, inner)
                 trials[key] = read_trial(run, objectives, asked.target, judge=judge)
             found = make_frontier(asked, str(objectives), trials, str(entry.path))
-            return frontier_subject(found, objectives, point, request)
+            subject = frontier_subject(found, objectives, point, request)
+            return replace(subject, asked=command_of(entry.path, slo, request, point))
 
         return self._keep(entry, (slo and str(slo), point, request), read)
 
