@@ -204,9 +204,10 @@ def gains(plan: CapacityPlan) -> Section | None:
         rows = [[*row, format_money(_off_the_bill(plan, gain))] for row, gain in zip(rows, plan.gains, strict=True)]
     lead = f"One number at a time is made better by a tenth, and all of the plan is made again; it saves of the {of}."
     if plan.cost_per_hour:
+        also = " and what is paid by use" if any(load.by_use for load in plan.system.loads) else ""
         lead += (
             f" A month of this plan costs {format_money(HOURS * plan.cost_per_hour.value)}: {plan.system.unit}s x price"
-            f" x {HOURS:g} hours, which changes only where one of these does."
+            f" x {HOURS:g} hours{also}, which changes only where one of these does."
         )
     return Section("gains", "What to improve first", lead, [figure, Table(header, rows)])
 
