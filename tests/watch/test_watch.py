@@ -322,6 +322,19 @@ def test_spans_are_followed_as_they_are_written_and_say_what_they_cannot_show(tm
     assert "2 lines or spans could not be used" in feed.notes
 
 
+def test_calls_told_by_who_answered_and_then_by_who_asked_count_once(tmp_path: Path) -> None:
+    path = tmp_path / "spans.jsonl"
+    told = spans([(i / 2, 0.2, i / 2 + 1) for i in range(40)])
+    path.write_text(told.replace('"kind": 3', '"kind": 2'))
+    feed = open_feed(path, "ttft<=500ms", None, Settings())
+    feed.read()
+    assert feed.ledger.total("ended", 0, 1e9) == 40
+    with path.open("a") as file:
+        file.write(told)
+    feed.read()
+    assert feed.ledger.total("ended", 0, 1e9) == 40
+
+
 @pytest.mark.parametrize(
     "bad",
     [

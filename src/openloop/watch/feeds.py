@@ -316,7 +316,8 @@ class SpanFeed(_Records):
                     found += calls([json.loads(line)])
                 except BAD:
                     self._refused += 1
-        self._asked = self._asked or any(client for client, _ in found)
+        if not self._asked and any(client for client, _ in found):
+            self._asked, self._calls = True, []  # those held are told by who answered
         return [call for client, call in found if client or not self._asked]
 
     def clock(self) -> float:
