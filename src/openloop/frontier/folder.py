@@ -11,7 +11,7 @@ import msgspec
 from openloop.errors import RunError, SpecError
 from openloop.frontier.knee import Knee, find_knee
 from openloop.frontier.point import Point, PointRun, make_point, read_trial
-from openloop.records import open_run
+from openloop.records import locate, open_run
 from openloop.slo import SLO, Objectives, read_slo
 from openloop.spec import Strict, convert, plain, read_json
 
@@ -80,7 +80,7 @@ def _without_scores(point: Point) -> dict[str, Any]:
 
 def open_frontier(path: str | Path, slo: "str | Path | Mapping[str, Any] | SLO | Objectives | None" = None) -> Frontier:
     """The sweep in a folder, scored from its runs: against its own SLO, or against another."""
-    folder = Path(path)
+    folder = locate(path)
     asked = read_asked(folder)
     objectives = read_slo(asked.slo if slo is None else slo)
     trials = {each: read_trial(open_run(where), objectives, asked.target) for each, where in trials_in(folder)}
