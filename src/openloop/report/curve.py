@@ -144,6 +144,8 @@ def frontier_headline(frontier: Frontier) -> tuple[str, list[str]]:
     if frontier.headroom is not None and frontier.current is not None:
         sentences.append(
             f"At today's {format_rate(frontier.current)} there is room for {format_share(frontier.headroom)} more."
+            if frontier.headroom >= 0
+            else f"Of today's {format_rate(frontier.current)}, {format_share(-frontier.headroom)} are too much."
         )
     return headline, [*sentences, *(f"{capital(note)}." for note in frontier.notes)]
 
