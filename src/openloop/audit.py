@@ -177,7 +177,7 @@ def _of_file(path: Path) -> Audit:
     for key in raw:
         if key not in names:
             raise SpecError(f"{path}: unknown fact {key!r}{suggest(str(key), names)}")
-    known = {name: None if raw.get(name) in (None, "", False) else str(raw[name]) for name in names}
+    known = {name: None if (value := raw.get(name)) in (None, "") or value is False else str(value) for name in names}
     return _audit(str(path), "file", 0, (), known)
 
 
