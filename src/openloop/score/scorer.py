@@ -34,7 +34,7 @@ from openloop.score.scope import GateScore, JointFailure, JudgedRun, Scope
 from openloop.score.server import ServerScore, server_score
 from openloop.score.streams import Progress
 from openloop.score.verdict import Verdict, verdict
-from openloop.slo import SLO, Objectives, parse_slo, read_slo
+from openloop.slo import SLO, Objectives, parse_objectives, read_slo
 from openloop.spec import plain, suggest
 from openloop.units import format_seconds, to_ns
 
@@ -226,7 +226,7 @@ def _own_objectives(run: Run) -> Objectives | None:
     """The SLO of the manifest: text or a mapping, not a file that may be anywhere."""
     slo = run.manifest.slo
     try:
-        return None if slo is None else Objectives(parse_slo(slo)) if isinstance(slo, str) else read_slo(slo)
+        return None if slo is None else parse_objectives(slo) if isinstance(slo, str) else read_slo(slo)
     except SpecError as error:
         raise SpecError(f"the SLO in the run's own manifest cannot be used: {error}") from None
 

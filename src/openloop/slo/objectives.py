@@ -165,7 +165,7 @@ def read_slo(what: "str | Path | Mapping[str, Any] | SLO | Objectives") -> Objec
         raise SpecError(f"the SLO is {what!r}; write gates, such as 'ttft<=500ms', a preset or a file")
     if isinstance(what, Path) or what.endswith((".yaml", ".yml")):
         return _from_mapping(read_yaml(Path(what)), str(what))
-    return Objectives(parse_slo(what))
+    return parse_objectives(what)
 
 
 def _from_mapping(raw: object, where: str) -> Objectives:
