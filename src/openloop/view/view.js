@@ -21,7 +21,11 @@
     const chosen = new Set();
     let found = [], key = "name", up = true;
     const three = (value) => value.toLocaleString("en-US", { maximumSignificantDigits: 3 });
-    const share = (percent) => percent.toFixed((percent > 0 && percent < 1) || (percent > 99 && percent < 100) ? 2 : 1) + "%";
+    const share = (percent) => { // as format_share
+      if (!((percent > 0 && percent < 1) || (percent > 99 && percent < 100))) return percent.toFixed(1) + "%";
+      const texts = [2, 3, 4, 5, 6, 7].map((decimals) => percent.toFixed(decimals));
+      return (texts.find((text) => +text > 0 && +text < 100) ?? texts[0]) + "%";
+    };
     const shown = {
       offered: (v) => three(v) + "/s", goodput: (v) => three(v) + "/s", attainment: (v) => share(100 * v),
       p99: (v) => v < 1 ? three(1000 * v) + " ms" : three(v) + " s", requests: (v) => v.toLocaleString("en-US"),
