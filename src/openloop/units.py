@@ -197,7 +197,7 @@ def format_rate(per_second: float) -> str:
 
 
 def format_share(share: float) -> str:
-    """Two decimals near the ends, where they matter, or as many as tell it from an end: `58.0%`, `99.97%`, `99.996%`."""
+    """Two decimals near the ends, or as many as tell it from an end: `58.0%`, `99.97%`, `99.996%`."""
     if math.isnan(share):
         return "-"
     percent = share * 100
