@@ -112,6 +112,14 @@ def test_a_recording_is_replayed_faster(tmp_path: Path) -> None:
     assert process.times(100.0, np.random.default_rng(0)).tolist() == [0.0, 0.5, 1.0, 10.0]
 
 
+def test_a_recording_whose_name_has_commas_or_parentheses_stands_in_quotes(tmp_path: Path) -> None:
+    path = tmp_path / "monday, 9h (eu).txt"
+    path.write_text("0\n1\n3\n")
+    process = read_arrivals(f"replay:'{path}',speed=2")
+    assert process.times(10.0, np.random.default_rng(0)).tolist() == [0.0, 0.5, 1.5]
+    assert read_arrivals(str(process)) == process
+
+
 def test_a_run_is_replayed(tmp_path: Path) -> None:
     run = simulate("hedged:service=exponential(10ms),after=p50", "poisson:rate=50", 10.0)
     run.save(tmp_path / "run")

@@ -108,6 +108,8 @@ def test_what_somebody_else_states_can_be_audited(tmp_path: Path) -> None:
     found = audit(path)
     assert found.kind == "file"
     assert set(found.missing) == set(FACTS) - {"hardware", "lengths"}
+    path.write_text("cost: 0\nretries: 0\nhardware: ''\nlengths: no\n")
+    assert set(audit(path).missing) == set(FACTS) - {"cost", "retries"}  # none is known to be none
     path.write_text("\n".join(f"{name}: told" for name in (*FACTS, *MORE)))
     assert all(supported(audit(path)).values())
 

@@ -50,6 +50,8 @@ def test_calculators_answer_in_any_direction_and_draw(tmp_path: Path) -> None:
     assert batch["throughput"] == pytest.approx(16 / 0.0184)
     hedge = json.loads(call("hedge", "--service", "exponential(10ms)", "--extra", "2%", "--json").stdout)
     assert hedge["extra"] == pytest.approx(0.02, abs=1e-3)
+    assert "p50: 0 s -> 0 s, 0% less" in call("hedge", "--service", "normal(0ms,1ms)").stdout
+    assert "10.0 times fewer" in call("fanout", "--n", "10", "--p", "1e-17").stdout
 
 
 def test_a_decision_and_a_tuning_are_folders(tmp_path: Path) -> None:

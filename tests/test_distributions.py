@@ -61,6 +61,8 @@ def test_a_tail_too_heavy_for_a_variance_says_so() -> None:
 def test_a_file_of_values_has_weights_or_not() -> None:
     """1 ms once, 2 ms three times, 10 ms once."""
     assert example("empirical").mean == pytest.approx(0.017 / 5)
+    path = Path(__file__).with_name("lengths.txt")
+    assert read_distribution(f"empirical('{path}')", SECONDS) == read_distribution(f"empirical({path})", SECONDS)
 
 
 @pytest.mark.parametrize(("text", "sentence"), [("5\nmany\n", "line 2: 'many'"), ("", "no value has a weight")])

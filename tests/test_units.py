@@ -93,6 +93,8 @@ def test_what_never_came_and_what_is_not_known_look_different() -> None:
 def test_shares_near_the_ends_show_two_decimals() -> None:
     assert format_share(0.9997) == "99.97%"
     assert format_share(0.58) == "58.0%"
+    assert (format_share(0.99996), format_share(0.00001)) == ("99.996%", "0.001%")
+    assert (format_share(1.0), format_share(0.0), format_share(1 - 1e-13)) == ("100.0%", "0.0%", "100.00%")
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from openloop.arrays import Floats
 from openloop.errors import SpecError
 from openloop.records import ints, open_run
 from openloop.spec import read_text
-from openloop.terms import NUMBER, RATE, RATE_OR_NONE, SECONDS, SHARE, Codec, Term, by_name, param, read_term
+from openloop.terms import NUMBER, RATE, RATE_OR_NONE, SECONDS, SHARE, TEXT, Codec, Term, by_name, param, read_term
 from openloop.units import LONGEST_S, check_number, parse_rate, parse_seconds, write_seconds
 
 MOST_ARRIVALS = 20_000_000  # in one schedule: as a run, about 250 bytes each
@@ -311,7 +311,9 @@ class Replay(Term):
     run ends with them."""
 
     name = "replay"
-    recorded: Recording = param(Codec(_read_recording, lambda recording: recording.path))
+    recorded: Recording = param(
+        Codec(lambda text: _read_recording(TEXT.read(text)), lambda recording: TEXT.write(recording.path))
+    )
     speed: float = param(NUMBER, 1.0, above=0.0)
     cv = None
 

@@ -14,7 +14,7 @@ from openloop.errors import RunError, SpecError
 from openloop.frontier import Frontier, open_frontier
 from openloop.frontier.folder import FRONTIER_FILE, read_asked
 from openloop.importers import open_any, tool_of
-from openloop.records import Run, open_run
+from openloop.records import Run, locate, open_run
 from openloop.score import Score, check
 from openloop.score import score as score_run
 from openloop.slo import Completion
@@ -109,7 +109,7 @@ def audit(what: "str | Path | Run", slo: Any = None) -> Audit:
     """Audit a run, a folder of runs, or a file that states what is known of a benchmark."""
     if isinstance(what, Run):
         return _of_runs(str(what.path or "the run"), "run", [what], slo)
-    path = Path(what)
+    path = locate(what)
     if path.name == "run.json":
         path = path.parent
     if path.is_file() and tool_of(path) is None:
@@ -177,7 +177,7 @@ def _of_file(path: Path) -> Audit:
     for key in raw:
         if key not in names:
             raise SpecError(f"{path}: unknown fact {key!r}{suggest(str(key), names, both=True)}")
-    known = {name: None if raw.get(name) in (None, "", False) else str(raw[name]) for name in names}
+    known = {name: None if (value := raw.get(name)) in (None, "") or value is False else str(value) for name in names}
     return _audit(str(path), "file", 0, (), known)
 
 

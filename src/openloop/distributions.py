@@ -14,9 +14,9 @@ from openloop.errors import SpecError
 from openloop.spec import read_text
 from openloop.terms import (
     NUMBER,
-    PATH,
     SECONDS,
     SHARE,
+    TEXT,
     VALUE,
     Codec,
     InContext,
@@ -291,7 +291,7 @@ class Empirical(_Tabled):
     """Values of a file, one to a line, each maybe with how often it was seen: `500` or `500 3`."""
 
     name = "empirical"
-    path: str = param(PATH)
+    path: str = param(TEXT)
 
     def __post_init__(self) -> None:
         self._table()

@@ -82,7 +82,6 @@ COUNT = Codec(parse_count, str, _whole)
 SHARE = Codec(parse_share, _number, _between(0.0, 1.0))
 RATE = Codec(parse_rate, _number, _between(1e-9, 1e9))
 RATE_OR_NONE = Codec(parse_rate, _number, _between(0.0, 1e9))
-PATH = Codec(str, str)
 VALUE = InContext(lambda value: value)
 
 DEEPEST = 8

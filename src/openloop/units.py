@@ -197,11 +197,14 @@ def format_rate(per_second: float) -> str:
 
 
 def format_share(share: float) -> str:
-    """Two decimals near the ends, where they matter: `99.97%`, `58.0%`."""
+    """Two decimals near the ends, or as many as tell it from an end: `58.0%`, `99.97%`, `99.996%`."""
     if math.isnan(share):
         return "-"
     percent = share * 100
-    return f"{percent:.2f}%" if 0 < percent < 1 or 99 < percent < 100 else f"{percent:.1f}%"
+    if not (0 < percent < 1 or 99 < percent < 100):
+        return f"{percent:.1f}%"
+    texts = [f"{percent:.{decimals}f}" for decimals in range(2, 8)]
+    return next((text for text in texts if 0 < float(text) < 100), texts[0]) + "%"
 
 
 def format_money(amount: float) -> str:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openloop.errors import OpenloopError
+from openloop.errors import OpenloopError, RunError
 from openloop.export import EXPORTERS, export
 from openloop.importers import open_any
 from openloop.importers.hdr import decode, encode
@@ -126,6 +126,12 @@ def test_a_collector_reads_the_metrics(tmp_path: Path) -> None:
     beyond = sum(map(int, point["bucketCounts"][point["explicitBounds"].index(0.64) + 1 :]))
     ends = [each["ended_ns"] - 1000 - each["sent_ns"] for each in run.head(run.num_rows)]
     assert beyond == sum(took > 640_000_000 for took in ends)
+
+
+@pytest.mark.parametrize("form", ["hdr", "otel", "mlflow"])
+def test_a_start_that_is_no_moment_is_a_sentence(tmp_path: Path, form: str) -> None:
+    with pytest.raises(RunError, match="started_at of the run is 'yesterday noon'; write it as 2026"):
+        export(steady_run(started_at="yesterday noon"), form, tmp_path / "out", SLO)
 
 
 def test_mlflow_takes_the_batch(tmp_path: Path) -> None:

@@ -96,6 +96,12 @@ def test_finished_runs_are_not_made_again_and_cut_ones_are_put_aside(tmp_path: P
     assert again.points[1].repeats == 2
 
 
+def test_a_rate_of_many_digits_is_known_again(tmp_path: Path) -> None:
+    found = simulated(tmp_path / "f", rates=[100 / 60])
+    assert simulated(tmp_path / "f", rates=[100 / 60]).to_dict() == found.to_dict()
+    assert folders(tmp_path / "f") == ["1.66666666667-1"]
+
+
 def test_another_sweep_does_not_go_on_in_the_folder(tmp_path: Path) -> None:
     simulated(tmp_path / "f")
     with pytest.raises(RunError, match="holds a sweep with another rates"):

@@ -453,7 +453,7 @@ def test_vegeta_csv_is_its_json(tmp_path: Path) -> None:
     with (tmp_path / "hits.csv").open("w") as file:
         for row in rows:
             moment = base + round(float(row["timestamp"][17:-1]) * 1e9)
-            file.write(f"{moment},{row['code']},{row['latency']},80,300,{row['error']},,,0,POST,,\n")
+            file.write(f"{moment},{row['code']},{row['latency']},80,300,{row['error']},{'QUJD' * 40_000},,0,POST,,\n")
     ours, theirs = open_any(FILES / "vegeta.json"), open_any(tmp_path / "hits.csv")
     assert [b.to_pylist() for b in ours.batches()] == [b.to_pylist() for b in theirs.batches()]
 

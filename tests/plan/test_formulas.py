@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openloop.distributions import Exponential
+from openloop.distributions import Exponential, read_distribution
 from openloop.errors import SpecError
 from openloop.plan.formulas import (
     all_up,
+    any_slow,
     batch_p99,
     batch_size,
     cost_each,
@@ -25,7 +26,7 @@ from openloop.plan.formulas import (
     some_up,
 )
 from openloop.sim.recursions import static_batches
-from openloop.sim.theory import slow_share
+from openloop.terms import SECONDS
 
 RATES = st.floats(0.01, 1e5)
 
@@ -44,14 +45,19 @@ def test_littles_law_needs_two() -> None:
         little(None, 5.0, 0.0)
 
 
+@pytest.mark.parametrize("each", [1e-17, 1e-10])
+def test_a_share_too_small_to_be_taken_from_one_counts(each: float) -> None:
+    assert any_slow(each, 1000) == pytest.approx(1000 * each)
+
+
 @given(st.floats(1e-6, 0.5), st.integers(1, 500))
 def test_fan_out_is_undone_by_its_inverses(each: float, n: int) -> None:
-    slow = slow_share(1 - each, n)
+    slow = any_slow(each, n)
     if 1e-9 < slow < 1 - 1e-6:
         assert needed_share(slow, n) == pytest.approx(each, rel=1e-6)
         width = fan_width(slow + 1e-9 * min(slow, 1 - slow), each)  # less than one more of them would add
         assert width == n
-        assert slow_share(1 - each, width + 1) > slow
+        assert any_slow(each, width + 1) > slow
 
 
 @given(st.integers(1, 12), st.integers(0, 6), st.integers(1, 99))
@@ -88,6 +94,12 @@ def test_hedging_of_exponential_answers_is_as_theory_says() -> None:
     assert found.p99_s[1] == pytest.approx((mean * math.log(100) + after) / 2, rel=0.02)
     assert found.mean_s[1] == pytest.approx(mean * (1 - 0.05) + 0.05 * mean / 2, rel=0.02)
     assert found.load == pytest.approx(0.5 * 1.05, rel=0.02)
+
+
+@pytest.mark.parametrize("always", ["5ms", "0ms"])
+def test_answers_that_are_never_late_have_no_copies(always: str) -> None:
+    found = hedging(read_distribution(always, SECONDS), 0.95, load=0.5)
+    assert (found.extra, found.load) == (0.0, 0.5)
 
 
 @given(st.floats(0, 0.1), st.floats(1e-4, 0.01), st.floats(0.001, 1.0))

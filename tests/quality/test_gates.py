@@ -72,6 +72,20 @@ def test_references_contexts_and_reasons_of_a_request_count() -> None:
     assert passed("grounded", "Kowalski paid", prompt=context) is True
 
 
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        *[("-4", -4), ("it is -4.", -4), ("(-4)", -4), ("x=-4", -4), ("\\boxed{-4}", -4), ("**+4**", 4), ("-.5", -0.5)],
+        *[("GPT-4", 4), ("a boeing 737-800", 800), ("10-20", 20), ("2024-01-15", 15), ("7 - 3", 3), ("5%-10%", 10)],
+        *[("1,234", 1234), ("-1,234,567.5", -1234567.5), ("3,4", 4), ("1,2345", 2345), ("12345,678", 678), ("4,", 4)],
+        *[("2e-3", 0.002), ("12.5%", 12.5)],
+    ],
+)
+def test_the_last_number_of_a_text(text: str, number: float) -> None:
+    assert passed(f"number:{number}", text) is True
+    assert passed(f"number:{number}", f"3 {text}") is True
+
+
 @pytest.mark.parametrize("gate", ["exact", "match", "number", "length:most=5,unit=tokens", "finish", "grounded"])
 def test_what_cannot_be_known_is_left_open(gate: str) -> None:
     grade = read_quality_gate(gate).check(Case("42 it is"))
@@ -103,6 +117,8 @@ def test_a_function_of_the_users_decides(files: Path) -> None:
     [
         ("contain:text=a", "unknown quality gate 'contain'; did you mean 'contains'?"),
         ("contains", "text is missing"),
+        ("number:abc", "'abc' is not a number"),
+        ("number:-nan", "'nan' is not a number"),
         ("contains:text='a", "has a quote that does not end"),
         ("regex:pattern='(a'", "is no regular expression"),
         ("length:most=5,unit=pages", "unit is 'pages'; it is words, characters or tokens"),

@@ -137,8 +137,10 @@ def test_slices_are_filled_in(tmp_path: Path) -> None:
     rows = [{"request_id": i, "attempt": 0, "prompt": each, "text": "yes"} for i, each in enumerate(prompts)]
     writer.append(TEXTS.of(rows))
     writer.finish()
-    grade_run(folder, {"default": ["contains:yes"], "slices": {"refunds": "contains:refund"}}, jobs=1)
-    assert [each["slices"] for each in open_run(folder).head(3)] == ["numeric", "refunds", None]
+    grade_run(folder, "contains:yes", jobs=1)
+    for name in ("refunds", "money"):
+        grade_run(folder, {"default": ["contains:yes"], "slices": {name: "contains:refund"}}, jobs=1)
+        assert [each["slices"] for each in open_run(folder).head(3)] == ["numeric", name, None]
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])

@@ -1,15 +1,20 @@
 """Runs at URLs."""
 
+import json
 import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from openloop.cli import cli
 from openloop.errors import RunError
 from openloop.importers import open_any
+from openloop.quality.grading import grade_run
 from openloop.records import RunWriter, open_run
 from openloop.records.run import ParquetSource
 from openloop.score import score
+from tests.reports import write_frontier
 from tests.runs import steady_run
 
 fsspec = pytest.importorskip("fsspec")
@@ -44,6 +49,37 @@ def test_only_what_is_asked_for_is_read() -> None:
         patch.setattr(type(store), "read", counting)
         list(open_run("memory://lazy/run").batches(["status"]))
     assert 0 < read < store.size / 4
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With a run and a frontier."""
+    folder = tmp_path_factory.mktemp("there")
+    steady_run(slo=SLO).save(folder / "run")
+    write_frontier(folder / "frontier")
+    return folder
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *("cost {}/run", "audit {}/run", "report {}/run", "report {}/run --compare {}/run", "compare {}/run {}/run"),
+        *("audit {}/frontier", "report {}/frontier", "compare {}/frontier {}/frontier"),
+    ],
+)
+def test_every_command_that_reads_a_run_reads_it_there(folder: Path, words: str) -> None:
+    here, there = (
+        CliRunner().invoke(cli, [each.replace("{}", f"{scheme}{folder}") for each in [*words.split(), "--json"]])
+        for scheme in ("", "file://")
+    )
+    assert json.loads(here.output)
+    assert there.exit_code == here.exit_code
+    assert there.output.replace("file://", "") == here.output
+
+
+def test_a_run_elsewhere_is_not_graded() -> None:
+    with pytest.raises(RunError, match=r"is a URL.*openloop import memory://graded/run -o FOLDER"):
+        grade_run("memory://graded/run", "json")
 
 
 def test_a_file_of_another_tool_may_be_elsewhere() -> None:

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from openloop.errors import RecordError, RunError
-from openloop.records import Manifest, Run, RunWriter, open_run, writer
+from openloop.records import GRADES, TEXTS, Manifest, Run, RunWriter, open_run, writer
 from openloop.records.tail import Tail
 from openloop.score import score
 from tests.runs import batch, row, run_of, write_run
@@ -171,6 +171,48 @@ def test_a_run_in_progress_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
     writer.close()
     assert run.num_rows == len(run.head(100)) == 5
     assert open_run(tmp_path / "run").num_rows == 20
+
+
+def test_a_copy_of_a_run_that_was_cut_short_is_cut_short(tmp_path: Path) -> None:
+    writer = RunWriter(tmp_path / "run", Manifest(source="test"))
+    writer.append(batch(ROWS[:5]))
+    writer.close()
+    run = open_run(tmp_path / "run")
+    run.save(tmp_path / "copy")
+    copy = open_run(tmp_path / "copy")
+    assert copy.missing == run.missing != ()
+    assert copy.head(100) == run.head(100)
+
+
+def test_a_copy_has_the_tables_beside_the_run(folder: Path) -> None:
+    texts = TEXTS.of([{"request_id": 0, "attempt": 0, "prompt": "a", "text": "b"}])
+    grades = GRADES.of([{"request_id": 0, "attempt": 0, "quality": True, "gate": "g"}])
+    for side, table, whole in ((TEXTS, texts, True), (GRADES, grades, False)):
+        writer = side.writer(folder)
+        writer.append(table)
+        writer.finish() if whole else writer.close()
+    copy = folder.parent / "copy"
+    open_run(folder).save(copy)
+    assert not open_run(copy).missing
+    assert TEXTS.read(copy) == (texts, None)
+    assert GRADES.read(copy) == GRADES.read(folder) == (grades, "the grades were not closed: 1 were flushed")
+
+
+def test_a_copy_of_a_run_of_several_machines_is_as_incomplete_as_the_run(folder: Path) -> None:
+    edit(folder, nodes=[{"name": name, "requests": 1, "offset_ns": 0, "error_ns": 0} for name in ("east", "west")])
+    part = write_run(folder / "nodes" / "1", [row(30, due=3.0, tokens=[0.1])])
+    side = TEXTS.writer(part)
+    side.append(TEXTS.of([{"request_id": 30, "attempt": 0, "text": "b"}]))
+    side.finish()
+    open_run(folder).save(folder.parent / "copy")
+    copy = open_run(folder.parent / "copy")
+    assert copy.num_rows == 21
+    assert "was not closed" in copy.missing[0]
+    assert "east: its rows are missing" in copy.manifest.notes
+    texts, note = copy.texts()
+    assert note is None
+    assert texts is not None
+    assert texts.num_rows == 1
 
 
 def test_a_table_whose_manifest_was_not_updated_says_so(folder: Path) -> None:

@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+from dataclasses import replace
 from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
@@ -185,6 +186,12 @@ def test_words_about_a_run_are_true_of_it(fleet: Report) -> None:
 def test_another_slo_is_another_frontier(sweep: Path) -> None:
     easy, hard = (read_report(sweep, slo).data["knee"] for slo in ("tpot<=60ms", "tpot<=35ms"))
     assert (easy["rate"] or easy["above"]) > (hard["rate"] or hard["below"])
+
+
+def test_a_rate_beyond_the_knee_is_too_much_and_no_negative_room(sweep: Path) -> None:
+    subject = read_frontier_subject(sweep)
+    busy = replace(subject, frontier=replace(subject.frontier, current=60.0, headroom=-0.53))
+    assert "Of today's 60.0/s, 53.0% are too much." in frontier_report(busy).sentences
 
 
 def test_a_point_of_a_frontier_can_be_chosen(sweep: Path) -> None:

@@ -339,6 +339,8 @@ def test_classes_are_held_against_their_own_slo() -> None:
         "batch": ("row", 2),
     }
     assert found.gates["window"].failed == 3
+    again = run_of(rows, window_ns=(0, 2 * 10**9), slo=found.slo)  # as it was printed
+    assert score(again).accepted == score(again, found.slo).accepted == found.accepted
 
 
 def test_a_group_looks_only_at_its_own_requests() -> None:

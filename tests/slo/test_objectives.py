@@ -186,7 +186,7 @@ def test_objectives_by_class_read_back_as_they_are_written() -> None:
         {"default": "ttft<=1s, tpot<=40ms"},
     ):
         objectives = read_slo(mapping)
-        assert parse_objectives(str(objectives)) == objectives
+        assert parse_objectives(str(objectives)) == read_slo(str(objectives)) == objectives
     for text, sentence in (
         ("ttft<=1s; chat: ttft<=2s", "'ttft<=1s' names no class of its own"),
         ("chat: ttft<=1s; chat: ttft<=2s", "'chat: ttft<=2s' names no class of its own"),

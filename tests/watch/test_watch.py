@@ -330,6 +330,39 @@ def test_spans_are_followed_as_they_are_written_and_say_what_they_cannot_show(tm
     assert "2 lines or spans could not be used" in feed.notes
 
 
+def test_calls_told_by_who_answered_and_then_by_who_asked_count_once(tmp_path: Path) -> None:
+    path = tmp_path / "spans.jsonl"
+    told = spans([(i / 2, 0.2, i / 2 + 1) for i in range(40)])
+    path.write_text(told.replace('"kind": 3', '"kind": 2'))
+    feed = open_feed(path, "ttft<=500ms", None, Settings())
+    feed.read()
+    assert feed.ledger.total("ended", 0, 1e9) == 40
+    with path.open("a") as file:
+        file.write(told)
+    feed.read()
+    assert feed.ledger.total("ended", 0, 1e9) == 40
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        spans([(10.0, -0.1, 9.9)]),  # of two clocks
+        spans([(10.0, 1.5, 11.0)]),
+        spans([(10.0, -0.1, 11.0)]),
+        spans([(10.0, 0.2, 11.0)]).replace('"11"', '"99999999999"'),
+        spans([(10.0, 0.2, 11.0)]).replace("0.2", '"Infinity"'),
+    ],
+)
+def test_a_span_that_cannot_be_does_not_end_a_watch(tmp_path: Path, bad: str) -> None:
+    path = tmp_path / "spans.jsonl"
+    good = spans([(i / 2, 0.2, i / 2 + 1) for i in range(40)])
+    path.write_text(good + bad + good)
+    feed = open_feed(path, "ttft<=500ms", None, Settings())
+    feed.read()
+    assert feed.ledger.total("ended", 0, 1e9) == 80
+    assert feed.notes == ("1 lines or spans could not be used",)
+
+
 def test_a_file_of_spans_may_be_empty_torn_or_begun_anew(tmp_path: Path, call: Callable[..., Any]) -> None:
     path = tmp_path / "spans.jsonl"
     path.touch()

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from openloop.cli.common import DURATION, JSON, PATH, cli, progress_bar, tell
+from openloop.cli.common import DURATION, JSON, PLACE, cli, progress_bar, tell
 from openloop.cli.options import PRICES, RUN, SLO
 
 
@@ -49,7 +49,7 @@ def grade(run: Path, gates: tuple[str, ...], jobs: int | None, again: bool, as_j
 
 
 @cli.command()
-@click.argument("run", required=False, type=PATH)
+@click.argument("run", required=False, type=PLACE)
 @SLO
 @PRICES
 @click.option("--disruption", type=DURATION, default="20m", help="How long an event disturbs.")
@@ -104,7 +104,7 @@ def cost(
 
 
 @cli.command()
-@click.argument("what", type=PATH)
+@click.argument("what", type=PLACE)
 @SLO
 @click.option("--strict", is_flag=True, help="Exit with 1 if anything is missing or a run is not valid.")
 @JSON

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from openloop.cli.common import DURATION, JSON, PATH, RATE, SHARE, Quantity, cli, command_line, say, tell
+from openloop.cli.common import DURATION, JSON, PATH, PLACE, RATE, SHARE, Quantity, cli, command_line, say, tell
 from openloop.cli.options import RAY, renamed, scenario_flags
 from openloop.cli.virtual import as_calibrated
 from openloop.units import parse_rates
@@ -145,8 +145,8 @@ def _as_measured(measured: Path, flags: dict[str, Any], rates: list[float] | Non
 
 
 @cli.command()
-@click.argument("a", type=PATH, metavar="BASELINE")
-@click.argument("b", type=PATH, metavar="CANDIDATE")
+@click.argument("a", type=PLACE, metavar="BASELINE")
+@click.argument("b", type=PLACE, metavar="CANDIDATE")
 @click.option("--slo", help="One SLO for both; by default their own, if it is the same.")
 @click.option("--fail-if", multiple=True, help="A change that must not be, as 'goodput < -5%'; may be given again.")
 @click.option("--junit", type=PATH, help="Also write a JUnit file, a case for each --fail-if.")

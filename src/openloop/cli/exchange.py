@@ -45,7 +45,7 @@ def import_file(file: Path, out: Path, tool: str | None, part: int | None, as_js
 
     run = open_any(file, tool=tool, part=part)
     run.save(out)
-    stamps, notes = "a run" if run.path else run.manifest.stamps, run.manifest.notes
+    stamps, notes = "a run" if run.path else run.manifest.stamps, (*run.missing, *run.manifest.notes)
     lines = [f"{out}: {run.num_rows:,} rows from {stamps}", *(f"note: {note}" for note in notes)]
     told = {"run": str(out), "tool": stamps, "rows": run.num_rows, "notes": notes}
     tell(told, as_json, lambda _: click.echo("\n".join(lines)))

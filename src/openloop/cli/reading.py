@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from openloop.cli.common import DURATION, JSON, PATH, RATE, cli, progress_bar, say, tell, tell_run, tell_score
+from openloop.cli.common import DURATION, JSON, PATH, PLACE, RATE, cli, progress_bar, say, tell, tell_run, tell_score
 from openloop.cli.options import PRICES, REQUIRE, RUN, SLO, renamed
 
 WORTH_A_BAR = 50_000  # rows
@@ -98,10 +98,10 @@ def score(
 
 
 @cli.command()
-@click.argument("what", type=PATH)
+@click.argument("what", type=PLACE)
 @click.option("-o", "--out", type=PATH, help="Write one self-contained HTML file.")
 @click.option("--slo", help="Gates, a preset or a YAML file; by default the SLO that stands there.")
-@click.option("--compare", type=PATH, help="Another of its kind: WHAT is the baseline, this the candidate.")
+@click.option("--compare", type=PLACE, help="Another of its kind: WHAT is the baseline, this the candidate.")
 @renamed("--against", "--compare")
 @click.option("--request", type=int, help="Also show the tokens of the request with this number.")
 @click.option(
@@ -140,7 +140,7 @@ def report(
       openloop report run/ --md - >> summary.md
     """
     from openloop.errors import SpecError
-    from openloop.records import open_run
+    from openloop.records import locate, open_run
     from openloop.report.files import write_text
     from openloop.report.html import page
     from openloop.report.markdown import markdown
@@ -151,6 +151,7 @@ def report(
 
     if out is not None and out.suffix not in ("", ".html", ".htm"):
         raise SpecError(f"{out}: -o writes a .html file; for others give --md FILE, --pdf FILE, --png FOLDER or --json")
+    what, compare = locate(what), compare and locate(compare)
     rows = open_run(what).num_rows if (what / "run.json").exists() else 0
     with progress_bar("scoring", quiet=rows < WORTH_A_BAR) as progress:
         if compare is None:

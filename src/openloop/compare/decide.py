@@ -15,7 +15,7 @@ from openloop.frontier import Frontier, open_frontier
 from openloop.frontier.folder import FRONTIER_FILE, read_asked, trials_in
 from openloop.frontier.steady import flow_of, settled_from
 from openloop.importers import open_any
-from openloop.records import Manifest, Run, open_run
+from openloop.records import Manifest, Run, locate, open_run
 from openloop.score.judged import judge_run
 from openloop.score.money import lower_bound
 from openloop.score.scope import Scope
@@ -117,9 +117,9 @@ def compare(
 ) -> Comparison:
     """Compare two runs, or the sweeps in two folders, under one SLO."""
     gates = [read_regression_gate(each) if isinstance(each, str) else each for each in fail_if]
-    kinds = [not isinstance(each, Run) and (Path(each) / FRONTIER_FILE).exists() for each in (a, b)]
+    kinds = [not isinstance(each, Run) and (locate(each) / FRONTIER_FILE).exists() for each in (a, b)]
     if all(kinds):
-        found = _frontiers(Path(str(a)), Path(str(b)), slo)
+        found = _frontiers(locate(str(a)), locate(str(b)), slo)
     elif any(kinds):
         names = [str(each.path or "the run") if isinstance(each, Run) else str(each) for each in (a, b)]
         other = b if kinds[0] else a

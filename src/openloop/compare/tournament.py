@@ -10,7 +10,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from multiprocessing import get_context
 from typing import Any
 
@@ -69,9 +69,6 @@ class Standing:
     ttft_mean_s: SeedMean | None
     ttft_p99_s: SeedMean | None
     shed: SeedMean
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def read_policies(text: str) -> list[str]:

@@ -18,6 +18,7 @@ import numpy as np
 
 from openloop import __version__
 from openloop.arrays import Floats
+from openloop.errors import RunError
 from openloop.records import Run
 from openloop.report.page import written
 from openloop.score import Score
@@ -61,7 +62,10 @@ def _facts(run: Run, score: Score) -> dict[str, str]:
 def started_ns(run: Run) -> int:
     """When the run started, since 1970; 0 where it is not told."""
     told = run.manifest.started_at
-    return int(datetime.fromisoformat(told).timestamp() * 1e9) if told else 0
+    try:
+        return int(datetime.fromisoformat(told).timestamp() * 1e9) if told else 0
+    except (ValueError, OverflowError):
+        raise RunError(f"started_at of the run is {told!r}; write it as 2026-11-15T12:00:00+00:00") from None
 
 
 def write_mlflow(run: Run, score: Score, path: Path) -> None:

@@ -12,7 +12,7 @@ import msgspec
 from openloop.errors import RunError, SpecError
 from openloop.frontier.knee import Knee, find_knee
 from openloop.frontier.point import Point, PointRun, make_point, read_trial
-from openloop.records import Prices, open_run
+from openloop.records import Prices, locate, open_run
 from openloop.score.judged import judge_run
 from openloop.slo import SLO, Objectives, read_slo
 from openloop.spec import Strict, convert, plain, read_json
@@ -86,7 +86,7 @@ def open_frontier(
     prices: Prices | None = None,
 ) -> Frontier:
     """The sweep in a folder, scored from its runs: against its own SLO and prices, or against others."""
-    folder = Path(path)
+    folder = locate(path)
     asked = read_asked(folder)
     objectives = read_slo(asked.slo if slo is None else slo)
     judge = partial(judge_run, prices=prices)

@@ -92,7 +92,7 @@ def sweep(
         scenario = read_scenario(None, {"arrivals": "poisson:rate=1", **scenario}, live=fleet is None)
     if fleet is not None and not isinstance(fleet, FleetSpec):
         fleet = read_fleet(fleet)
-    rates = None if rates is None else sorted(set(rates))
+    rates = None if rates is None else sorted({_named(rate) for rate in rates})
     _check(scenario, fleet, rates, repeat, target, precision, start, current)
     if ray is not None and fleet is not None and rates is None:
         raise SpecError("a search makes one run after another, which a cluster does not speed up: give --rates")
@@ -114,6 +114,11 @@ def sweep(
     _prepare(folder, asked)
     objectives, cores = read_slo(asked.slo), processes or len(os.sched_getaffinity(0))
     return _Sweep(folder, asked, objectives, scenario, fleet, start, budget_s, view, command, cores, ray).run()
+
+
+def _named(rate: float) -> float:
+    """As the name of its folder tells it."""
+    return float(f"{rate:.12g}")
 
 
 def _check(

@@ -1,5 +1,6 @@
 """Which importer a file is for."""
 
+import csv
 from collections.abc import Mapping
 from importlib import import_module
 from itertools import islice
@@ -21,6 +22,7 @@ IMPORTERS: Final[Mapping[str, ModuleType]] = {
     name: import_module(f"openloop.importers.{name.replace('-', '_')}") for name in TOOLS
 }
 
+LONGEST_FIELD = 1 << 30  # of CSV: some hold whole answers
 HEAD = 1 << 16  # bytes that are enough to know a file by
 
 
@@ -35,11 +37,15 @@ def read_foreign(path: Path, tool: str | None = None, part: int | None = None) -
     name = tool or _known(path)
     if name not in IMPORTERS:
         raise RunError(f"there is no importer for {name!r}{suggest(name, IMPORTERS)}")
+    csv.field_size_limit(LONGEST_FIELD)
     try:
         found: list[Run] = list(islice(IMPORTERS[name].read(path), part))
         for run in found[-1:]:
             run.validate()
-    except (OpenloopError, OSError, LookupError, ArithmeticError, ValueError, TypeError, AttributeError) as error:
+    except (
+        *(OpenloopError, OSError, LookupError, ArithmeticError, ValueError, TypeError, AttributeError),
+        csv.Error,
+    ) as error:
         raise RunError(f"{path} cannot be read as a file of {name}: {_sentence(error)}") from None
     if not found:
         raise RunError(f"{path} holds no whole run: it was cut short, or nothing was written to it")

@@ -38,6 +38,11 @@ def little(in_flight: float | None, rate: float | None, latency_s: float | None)
     raise SpecError("Little's law gives the third of three: give two of --in-flight, --rate and --latency")
 
 
+def any_slow(each: float, n: int) -> float:
+    """How often at least one of n is slow: 1 - (1 - each)**n, also where 1 - each would be 1."""
+    return -math.expm1(n * math.log1p(-each))
+
+
 def needed_share(slow: float, n: int) -> float:
     """How rarely each of n may be slow, so that a request is slow with this share: 1 - (1 - slow)**(1 / n)."""
     return -math.expm1(math.log1p(-slow) / n)
@@ -131,7 +136,8 @@ def hedging(service: Distribution, percentile: float, load: float | None = None,
     both = np.where(late, np.minimum(first, after + second), first)
     p50, p95, p99 = ((float(np.quantile(first, q)), float(np.quantile(both, q))) for q in (0.5, 0.95, 0.99))
     extra = float(late.mean())
-    more = None if load is None else load * (1 + extra * float(second[late].mean() / first.mean()))
+    copies = float(second[late].sum())
+    more = load if load is None or not copies else load * (1 + copies / float(first.sum()))
     return Hedging(after, extra, p50, p95, p99, (float(first.mean()), float(both.mean())), more)
 
 

@@ -16,9 +16,11 @@ from openloop.quality.case import Case, Grade, QualityGate
 from openloop.quality.judge import Judge
 from openloop.spec import read_json, saying_where
 from openloop.terms import COUNT, FLAG, NUMBER, SECONDS, SHARE, TEXT, Codec, by_name, param, read_term
+from openloop.units import parse_number
 
 NO_REFERENCE = "there is no reference to compare it with"
-NUMBER_IN_TEXT = re.compile(r"[-+]?(?:\d[\d,]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
+SIGN = r"""(?:(?<![^\s([{<"'`*_=:,;$~≈|])[-+])?"""  # in 737-800 it is a hyphen
+NUMBER_IN_TEXT = re.compile(SIGN + r"(?:(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
 FENCED = re.compile(r"\s*```(?:json)?\s*\n(.*?)\n?\s*```\s*", re.DOTALL)
 
 
@@ -154,13 +156,17 @@ def _validator(path: str) -> Any:
     return kind(schema)
 
 
+def _signed(text: str) -> float:
+    return -parse_number(text[1:]) if text[:1] == "-" else parse_number(text)
+
+
 @dataclass(frozen=True)
 class SameNumber(QualityGate):
     """The last number of the output is that of the reference (or `value`), within a `tolerance` that is a share of it,
     or within `absolute`."""
 
     name = "number"
-    value: float | None = param(Codec(float, repr), None)
+    value: float | None = param(Codec(_signed, repr), None)
     tolerance: float = param(SHARE, 0.0)
     absolute: float = param(NUMBER, 0.0)
 

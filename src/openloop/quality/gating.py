@@ -33,8 +33,10 @@ class Gating:
 
     @property
     def fingerprint(self) -> str:
-        """The same for the same gates, and files that they read."""
-        digest = hashlib.sha256(str(self).encode())
+        """The same for the same gates and slices, and files that they read."""
+        digest = hashlib.sha256(
+            "; ".join([str(self), *(f"{name}= {gate}" for name, gate in self.slices.items())]).encode()
+        )
         for path in sorted({path for gate in self.all for path in gate.files}):
             digest.update(Path(path).read_bytes())
         return digest.hexdigest()[:16]

@@ -14,7 +14,7 @@ from openloop.quality.case import Case, Grade
 from openloop.quality.gating import Gating, read_gating
 from openloop.quality.pool import Pool, jobs_for
 from openloop.quality.slices import slices_of
-from openloop.records import GRADES, PARTS, Labels, Run, open_run, relabel
+from openloop.records import GRADES, PARTS, Labels, Run, is_url, open_run, relabel
 
 FLUSH_S = 1.0
 FLUSH_ROWS = 1000
@@ -52,6 +52,10 @@ def grade_run(
     What these gates have judged before stands, unless `again`; what they left open is tried anew. Interrupted, it goes
     on where it was.
     """
+    if is_url(path):
+        raise RunError(
+            f"{path} is a URL, and grades are written beside a run here: openloop import {path} -o FOLDER copies it"
+        )
     gating, run, folder = read_gating(gates), open_run(path), Path(path)
     if run.missing:
         raise RunError(f"{folder} cannot be graded: {run.missing[0]}")

@@ -22,8 +22,8 @@ from openloop.records.manifest import MANIFEST_FILE, Manifest, read_manifest
 from openloop.records.remote import copy_run, is_url, locate
 from openloop.records.schema import COLUMNS, SCHEMA, count_tokens, ints, missing_columns
 from openloop.records.server import SERVER
-from openloop.records.tables import DAMAGE, first_line, gathered, read_spool
-from openloop.records.texts import TEXTS
+from openloop.records.tables import DAMAGE, SideTable, first_line, gathered, read_spool
+from openloop.records.texts import GRADES, TEXTS
 from openloop.records.validate import check_attempts, check_batch
 from openloop.records.writer import SPOOL_FILE, TABLE_FILE, RunWriter
 from openloop.spec import suggest
@@ -93,18 +93,31 @@ class Run:
         return (self.figures, None) if self.path is None else SERVER.read(self.path)
 
     def save(self, folder: str | Path) -> None:
-        """Write the run to a folder of its own, here or at a URL."""
+        """Write the run to a folder of its own, here or at a URL; what was cut short stays so."""
         if is_url(folder):
             self._upload(locate(folder))
             return
-        figures = self.server()
-        with RunWriter(folder, _in_one(self.manifest)) as writer:
+        with RunWriter(folder, _in_one(self.manifest, self.missing)) as writer:
             for batch in self.batches():
                 writer.append(batch)
-            if figures is not None:
-                server = SERVER.writer(folder)
-                server.append(figures)
-                server.finish()
+            for table, kept, whole in self._beside():
+                side = table.writer(folder)
+                side.append(kept)
+                if whole:
+                    side.finish()
+                side.close()
+            if self.missing:
+                writer.close()
+
+    def _beside(self) -> Iterator[tuple[SideTable, pa.Table, bool]]:
+        """Tables beside the records, of all machines, and whether they are whole."""
+        yield from [] if (figures := self.server()) is None else [(SERVER, figures, self.server_note is None)]
+        folders = [] if self.path is None else [self.path, *_parts(self.path, self.manifest)]
+        for table in (TEXTS, GRADES):
+            found = [table.read(folder) for folder in folders]
+            kept = [each for each, _ in found if each is not None]
+            if kept:
+                yield table, pa.concat_tables(kept), all(note is None for _, note in found)
 
     def _upload(self, there: Path) -> None:
         if (there / MANIFEST_FILE).exists():
@@ -163,12 +176,12 @@ def _whole(run: Run) -> Run:
     if not run.manifest.nodes or run.path is None:
         return run
     sources, missing = [run.source], list(run.missing)
-    for number, node in enumerate(run.manifest.nodes):
+    for node, folder in zip(run.manifest.nodes, _parts(run.path, run.manifest), strict=True):
         if node.lost:  # what was known of it then is among the run's own rows, and it may write on
             missing.append(f"the machine {node.name} was lost: {node.lost}")
             continue
         try:
-            part = _open(run.path / PARTS / str(number))
+            part = _open(folder)
         except (RunError, FileNotFoundError):
             missing.append(f"{node.name}: its rows are missing")
             continue
@@ -177,13 +190,17 @@ def _whole(run: Run) -> Run:
     return replace(run, source=PartsSource(sources), missing=tuple(missing))
 
 
-def _in_one(manifest: Manifest) -> Manifest:
+def _parts(folder: Path, manifest: Manifest) -> list[Path]:
+    return [folder / PARTS / str(number) for number in range(len(manifest.nodes))]
+
+
+def _in_one(manifest: Manifest, missing: Sequence[str]) -> Manifest:
     """Of a copy whose rows are in one table: what is known of the machines is a note."""
     told = [f"{node.name} was lost" if node.lost else f"{node.name} to {node.error_ns} ns" for node in manifest.nodes]
     if not told:
         return manifest
     note = f"driven by {len(told)} machines; clocks were aligned: {', '.join(told)}"
-    return msgspec.structs.replace(manifest, nodes=(), notes=(*manifest.notes, note))
+    return msgspec.structs.replace(manifest, nodes=(), notes=(*manifest.notes, note, *missing))
 
 
 class MemorySource:

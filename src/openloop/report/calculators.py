@@ -10,6 +10,7 @@ from openloop.distributions import Distribution
 from openloop.errors import SpecError
 from openloop.plan.formulas import (
     LARGEST_BATCH,
+    any_slow,
     batch_p99,
     batch_size,
     fan_width,
@@ -19,7 +20,7 @@ from openloop.plan.formulas import (
     rounded_up,
 )
 from openloop.report.marks import Axis, Curve, Figure, Mark, Panel, Rule
-from openloop.sim.theory import batch_throughput, slow_share
+from openloop.sim.theory import batch_throughput
 from openloop.spec import plain
 from openloop.units import format_rate, format_seconds, format_share
 
@@ -46,15 +47,15 @@ def answer_fanout(n: int | None, each: float | None, slow: float | None) -> Answ
         n = fan_width(slow, each)
     assert n is not None
     assert each is not None
-    found = slow_share(1 - each, n)
+    found = any_slow(each, n)
     lines = [f"{n:,} backends, each slow {_share(each)} of the time: a request is slow {_share(found)} of the time"]
     if slow is not None:
         lines.append(f"so that at most {_share(slow)} of requests are slow")
-    better = slow_share(1 - each / 10, n)
+    better = any_slow(each / 10, n)
     lines.append(f"if each were slow a tenth as often: {_share(better)}, {found / better:.1f} times fewer")
     widths = np.unique(np.geomspace(1, max(4 * n, 10), 80).astype(int))
     marks: list[Mark] = [
-        Curve(name, widths.astype(float), np.array([slow_share(1 - p, int(w)) for w in widths]), color)
+        Curve(name, widths.astype(float), np.array([any_slow(p, int(w)) for w in widths]), color)
         for name, p, color in ((f"{_share(each)} each", each, "red"), (f"{_share(each / 10)} each", each / 10, "blue"))
     ]
     marks.append(Rule(float(n), f"n = {n:,}", "x"))
@@ -117,7 +118,7 @@ def answer_hedge(service: Distribution, after: float, load: float | None = None)
     ]
     for name in ("p50_s", "p95_s", "p99_s", "mean_s"):
         before, then = getattr(found, name)
-        saved = f"{1 - then / before:.0%} less"
+        saved = f"{1 - then / before if before else 0:.0%} less"
         lines.append(f"{name.removesuffix('_s'):>5}: {format_seconds(before)} -> {format_seconds(then)}, {saved}")
     if load is not None and found.load is not None:
         full = "; the servers cannot do that, and copies make a queue of it" if found.load >= 1 else ""

@@ -13,7 +13,7 @@ from openloop.audit import audit_sweep
 from openloop.errors import SpecError
 from openloop.frontier import Frontier, Point, open_frontier
 from openloop.frontier.folder import read_asked
-from openloop.records import Manifest, open_run
+from openloop.records import Manifest, locate, open_run
 from openloop.report.figures import WAITS, gate_rules
 from openloop.report.marks import Axis, Curve, Figure, Mark, Panel, Rule, Stretch, Unit
 from openloop.report.page import (
@@ -77,7 +77,7 @@ def read_frontier_subject(
     request: int | None = None,
 ) -> FrontierSubject:
     """`point` is the rate of the one to be shown in detail: by default the last before the knee, or the peak."""
-    objectives = read_slo(read_asked(Path(path)).slo if slo is None else slo)
+    objectives = read_slo(read_asked(locate(path)).slo if slo is None else slo)
     return frontier_subject(open_frontier(path, objectives), objectives, point, request)
 
 
@@ -145,6 +145,8 @@ def frontier_headline(frontier: Frontier) -> tuple[str, list[str]]:
     if frontier.headroom is not None and frontier.current is not None:
         sentences.append(
             f"At today's {format_rate(frontier.current)} there is room for {format_share(frontier.headroom)} more."
+            if frontier.headroom >= 0
+            else f"Of today's {format_rate(frontier.current)}, {format_share(-frontier.headroom)} are too much."
         )
     return headline, [*sentences, *(f"{capital(note)}." for note in frontier.notes)]
 
@@ -336,7 +338,7 @@ def again(subject: FrontierSubject) -> Section | None:
     path = subject.frontier.path
     if path is None:
         return None
-    asked = read_asked(Path(path))
+    asked = read_asked(locate(path))
     facts = subject.detail.run.manifest if subject.detail else Manifest(source=asked.source)
     told = msgspec.to_builtins(asked)
     rows = [(name, written(value)) for name, value in told.items() if value and name not in ("seed", "version")]

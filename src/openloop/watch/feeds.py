@@ -30,6 +30,7 @@ AT_ONCE = 20_000  # rows that are judged together while catching up
 SETTLE_S = 1.0  # what ended just now is not written yet
 OPEN_SPAN_S = 3600.0  # a span is written when it ends: so long before watching it may have begun
 UNUSED = "lines or spans could not be used"
+BAD = (OpenloopError, LookupError, ArithmeticError, ValueError, TypeError, AttributeError)
 METRICS = {"ttft": "ttft_s", "tpot": "tpot_s", "e2e": "e2e_s"}
 
 
@@ -233,6 +234,17 @@ class RunFeed(_Records):
         return (looks[-1].due - looks[0].due) / seconds if seconds else None, looks[-1].in_flight
 
 
+def _usable(new: Sequence[Call]) -> list[Call]:
+    """Those that can be rows: halves are tried apart until one that breaks a rule stands alone."""
+    try:
+        if new:
+            run_of(new).validate()
+        return [*new]
+    except BAD:
+        middle = len(new) // 2
+        return [*_usable(new[:middle]), *_usable(new[middle:])] if middle else []
+
+
 class SpanFeed(_Records):
     """OpenTelemetry spans of calls to models, one JSON object a line, as they are appended to a file; or, if it is
     `over`, all that is there."""
@@ -255,8 +267,10 @@ class SpanFeed(_Records):
     def read(self) -> None:
         self._looked_s = time.monotonic()
         new = self._new_calls()
-        if new:
-            self._keep(new)
+        usable = _usable(new)
+        self._refused += len(new) - len(usable)
+        if usable:
+            self._keep(usable)
         if self._refused:
             others = (note for note in self.notes if not note.endswith(UNUSED))
             self.notes = (*others, f"{self._refused:,} {UNUSED}")
@@ -299,9 +313,10 @@ class SpanFeed(_Records):
             if line.strip():
                 try:
                     found += calls([json.loads(line)])
-                except (OpenloopError, LookupError, ValueError, TypeError, AttributeError):
+                except BAD:
                     self._refused += 1
-        self._asked = self._asked or any(client for client, _ in found)
+        if not self._asked and any(client for client, _ in found):
+            self._asked, self._calls = True, []  # those held are told by who answered
         return [call for client, call in found if client or not self._asked]
 
     def clock(self) -> float:

@@ -12,7 +12,7 @@ from openloop.arrays import Floats
 from openloop.distributions import LENGTHS, Distribution
 from openloop.errors import SpecError
 from openloop.spec import read_text
-from openloop.terms import PATH, Term, param
+from openloop.terms import TEXT, Term, param
 from openloop.workload.demand import ASSISTANT, SYSTEM, USER, Demand, Pieces, token_counts
 
 TOKENS_PER_WORD = 4 / 3  # of English, roughly: only for what a picture shows, and for answers whose text is known
@@ -31,7 +31,7 @@ class Corpus(Term):
     and its `context`."""
 
     name = "corpus"
-    path: str = param(PATH)
+    path: str = param(TEXT)
     output: Distribution | None = param(LENGTHS, None)
     timed = False
 

@@ -18,7 +18,7 @@ from openloop.arrays import Floats, Ints
 from openloop.arrivals import MOST_ARRIVALS, GammaArrivals, Weibull
 from openloop.errors import SpecError
 from openloop.spec import read_text
-from openloop.terms import PATH, RATE, SECONDS, Term, param
+from openloop.terms import RATE, SECONDS, TEXT, Term, param
 from openloop.workload.demand import Demand, one_piece
 
 LEAST_SHAPE, MOST_SHAPE = 0.1, 100.0
@@ -46,7 +46,7 @@ class ServeGen(Term):
     they have this rate on average over the time that is asked for. A run ends with the recording."""
 
     name = "servegen"
-    path: str = param(PATH)
+    path: str = param(TEXT)
     start: float = param(SECONDS, 0.0)
     rate: float | None = param(RATE, None)
     timed = True

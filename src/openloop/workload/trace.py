@@ -20,7 +20,7 @@ import numpy as np
 from openloop.arrays import Floats, Ints
 from openloop.errors import SpecError
 from openloop.spec import read_text
-from openloop.terms import COUNT, NUMBER, PATH, SECONDS, Term, param
+from openloop.terms import COUNT, NUMBER, SECONDS, TEXT, Term, param
 from openloop.workload.demand import Demand, Pieces, laid_out
 
 MOST_TOKENS = (1 << 31) - 1
@@ -43,7 +43,7 @@ class Trace(Term):
     number of tokens in a block, where it is not the format's."""
 
     name = "trace"
-    path: str = param(PATH)
+    path: str = param(TEXT)
     speed: float = param(NUMBER, 1.0, above=0.0)
     start: float = param(SECONDS, 0.0)
     stop: float | None = param(SECONDS, None)
