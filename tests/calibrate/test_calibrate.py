@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from openloop.arrivals import read_arrivals
 from openloop.calibrate import Calibration, calibrate, compare_changes, drawn, fleet_of, read_known, write_model
 from openloop.calibrate.fit import _crowds, _may_be_full, _piled
+from openloop.calibrate.match import PARAMETERS, BatchLimits, TraceReplay
 from openloop.calibrate.model import suggestions, unknown
 from openloop.calibrate.read import read_change, resized, system_differences, wanted
 from openloop.calibrate.trace import read_trace
@@ -123,6 +124,32 @@ def test_prompts_that_are_read_in_several_steps_do_not_make_them_faster() -> Non
     assert found.value("token") == pytest.approx(65e-6, rel=0.01)
     assert found.value("floor") + found.value("fixed") == pytest.approx(9.3e-3, rel=0.01)
     assert all(abs(each.tpot[0]) < 0.01 for each in found.held)
+
+
+@pytest.mark.parametrize("batching", ["chunked", "prefill-first"])
+def test_what_most_steps_read_of_long_prompts_is_known(batching: str) -> None:
+    """With the true times, a step takes what it took; also one of those in which a prompt was read in parts."""
+    fleet = read_fleet({**TRUE, "batching": batching, "max_tokens": 192})
+    replay = TraceReplay(read_trace(measure(fleet, 18.0, 1))[0])
+    times = [getattr(fleet.step_time(), name, 0.0) for name in PARAMETERS]
+    off = replay.steps(BatchLimits(batching, 192, 12), np.array(times))
+    assert np.nanquantile(abs(off), 0.99) < 0.02
+    assert np.mean(np.isfinite(off)) > 0.7
+    read = replay.amounts[:, 5] > 192
+    assert np.mean(np.isfinite(off[read])) > 0.1
+
+
+@pytest.mark.parametrize(("batching", "budget", "median"), [("chunked", 1024, 1200), ("prefill-first", 512, 400)])
+def test_a_budget_shows_itself_in_the_steps_that_it_makes_full(batching: str, budget: int, median: int) -> None:
+    true = read_fleet({**TRUE, "batching": batching, "max_tokens": budget, "max_sequences": 24})
+    mix = f"synthetic:prompt=lognormal(median={median},sigma=0.6),output=lognormal(median=60,sigma=0.6)"
+    runs = [
+        simulate_fleet(true, Workload.of(read_source(mix)), read_arrivals(f"poisson:rate={rate}"), 20.0, rate)
+        for rate in (4, 12)
+    ]
+    found = calibrate(runs, f"batching={batching}")
+    assert found.limits.max_tokens == budget
+    assert fleet_of(found).step_time().prefill(500) == pytest.approx(true.step_time().prefill(500), rel=0.03)
 
 
 def test_steps_that_stall_make_all_of_them_longer(true: FleetSpec, runs: list[Run]) -> None:

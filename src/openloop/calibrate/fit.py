@@ -26,6 +26,7 @@ FULL = 0.05  # of the time at a limit: so much shows that there is one
 QUEUE = 3  # who wait together: more than come at once by chance
 SHOWN = 1.05  # a limit that shows itself may cost so much, where the loss does not tell it
 BRIEF, LONG, ALONE = 3, 12, 30  # turns of a fit; of one to single steps alone
+BESIDE = (64, 512)  # tokens that are read while the weights are: where a fit begins
 MOST_JITTER = 1.5
 LEAST_FORM, MOST_FORM = 0.01, 1.0  # of a step: what the form leaves open
 UNHELD = 0.03  # where no rate was held out
@@ -175,16 +176,19 @@ class _Search:
         budget = best.limits.max_tokens
         return self._better(best, "max_tokens", [max(budget // 2, BUDGETS[0]), 2 * budget])
 
-    def _try(self, limits: BatchLimits, start: Floats, terms: frozenset[str]) -> Tried:
-        for each in self.losses:
-            if each.limits == limits and each.terms == terms:
-                return each
+    def _try(self, limits: BatchLimits, start: Floats, terms: frozenset[str], again: bool = False) -> Tried:
+        """`again`: from another start, too; the better one counts."""
+        before = next((each for each in self.losses if each.limits == limits and each.terms == terms), None)
+        if before and not again:
+            return before
         self.tell(f"trying {limits}")
         free = _free(terms)
         start = _begin(self.early, limits, np.where(free, start, 0.0), free, self.steps)
         found = fit(self.early, limits, start, BRIEF, free, self.steps)
         tried = Tried(limits, terms, loss(residuals(self.late, limits, found.theta)))
-        self.losses.append(tried)
+        if before and before.loss <= tried.loss:
+            return before
+        self.losses = [each for each in self.losses if each is not before] + [tried]
         self.thetas[tried] = found.theta
         return tried
 
@@ -194,9 +198,11 @@ class _Search:
         """The best of these values of a limit, if it gains enough; nothing where the limit is given."""
         if name in self.given:
             return best
-        start = self.thetas[best] if start is None else start
-        others = [self._try(replace(best.limits, **{name: value}), start, best.terms) for value in values]  # type: ignore[arg-type]
+        began = self.thetas[best] if start is None else start
+        others = [self._try(replace(best.limits, **{name: value}), began, best.terms) for value in values]  # type: ignore[arg-type]
         found = min(others, key=lambda each: each.loss, default=best)
+        if start is not None and found.loss < gain * best.loss and gain < 1:  # and not by where its fit began
+            best = self._try(best.limits, self.thetas[found], best.terms, again=True)
         return found if found.loss < gain * best.loss else best
 
     def _caps(self, best: Tried) -> Tried:
@@ -226,19 +232,30 @@ class _Search:
         for name, each in values.items():
             if getattr(best.limits, name) is None:
                 best = self._better(best, name, each, needed(name))
+        if best.limits.memory_tokens is not None:  # with a number of sequences beside it, it may not be needed
+            best = self._better(best, "memory_tokens", [None], 1 / NEEDED["memory_tokens"])
         if best.limits.memory_tokens is not None and "memory_tokens" not in self.given:
             for factor in (0.95, 1.05, 0.975, 1.025):
                 best = self._better(best, "memory_tokens", [int(factor * best.limits.memory_tokens)], 0.995)
         return best
 
     def _batching(self, best: Tried) -> Tried:
+        """With the memory that was found and without: it may have stood for what was wrong with the batching."""
+        found = self._policies(best)
+        if best.limits.memory_tokens is None or "memory_tokens" in self.given:
+            return found
+        bare = self._try(replace(best.limits, memory_tokens=None), self.thetas[best], best.terms)
+        bare = self._policies(bare)
+        return found if found.loss < NEEDED["memory_tokens"] * bare.loss else bare
+
+    def _policies(self, best: Tried) -> Tried:
         found = best
         for batching in ("chunked", "prefill-first", "static"):
             if "batching" in self.given and batching != self.known.batching:
                 continue
             start = self.guess.theta if batching == "chunked" else self.apart.theta
             tried = self._better(best, "batching", [batching], np.inf, start)
-            tried = self._better(tried, "max_tokens", BUDGETS if batching == "chunked" else BUDGETS[3::2])
+            tried = self._better(tried, "max_tokens", BUDGETS[3::2] if batching == "static" else BUDGETS, 1.0)
             found = tried if tried.loss < GAIN * found.loss else found
         return found
 
@@ -260,10 +277,17 @@ class _Search:
 def _begin(
     replays: Sequence[TraceReplay], limits: BatchLimits, start: Floats, free: list[bool], steps: float
 ) -> Floats:
-    """What single steps tell alone where they are clear, and then the overhead, which they do not tell."""
-    if steps == 1.0 or limits.batching != "chunked":
+    """What single steps tell alone, where there are some, and then the overhead, which they do not tell."""
+    if not any(len(replay.amounts) for replay in replays):
         return start
-    start = fit(replays, limits, start, ALONE, free, steps, alone=True).theta
+    floor, token, fixed = (PARAMETERS.index(name) for name in ("floor", "token", "fixed"))
+    starts = []
+    for beside in BESIDE:  # a floor that no step reaches would stay there, and so would a token below every floor
+        starts.append(start.copy())
+        starts[-1][floor], starts[-1][fixed] = start[floor] + start[fixed], 0.0
+        starts[-1][token] = starts[-1][floor] / beside
+    several = [fit(replays, limits, each, ALONE, free, steps, alone=True) for each in (start, *starts)]
+    start = min(several, key=lambda each: each.loss).theta
     return fit(replays, limits, start, BRIEF, [name == "overhead" for name in PARAMETERS], steps).theta
 
 

@@ -74,19 +74,35 @@ class TraceReplay:
 
     def steps(self, limits: BatchLimits, theta: Floats) -> Floats:
         """log(modelled / measured) of the steps that the gaps between tokens show; NaN where that is not known."""
-        took, several, memory, tokens, pairs, around = self.amounts.T
+        took, several, memory = self.amounts.T[:3]
         _, floor, token, context, attention, sequence, fixed, packed = theta
+        tokens, pairs, known = self._read(limits)
         whole = memory + tokens
         if limits.padding > 1:
             memory = whole = np.ceil(whole / limits.padding) * limits.padding
         if limits.batching == "chunked":
             made = fixed + np.maximum(floor, token * (several + tokens)) + packed * (several + tokens) * whole
-        else:  # a step of prompts, while the others stand still, and one of the others
+        else:  # steps of prompts, while the others stand still, and one of the others
             made = fixed + np.maximum(floor, token * several) + packed * several * memory
-            made += (tokens > 0) * (fixed + np.maximum(floor, token * tokens) + packed * tokens**2)
+            last, full = tokens > 0, np.maximum(np.ceil(tokens / limits.max_tokens) - 1, 0)
+            made += full * np.maximum(floor, token * limits.max_tokens) + (full + last) * (fixed + sequence)
+            made += last * np.maximum(floor, token * (tokens - full * limits.max_tokens)) + packed * tokens**2
         found: Floats = np.log((made + context * memory + attention * pairs + sequence * several) / took)
-        # what does not fit into one step is read in several, and how much in which is not known
-        return np.where((limits.batching == "chunked") & (around + several > limits.max_tokens), np.nan, found)
+        return np.where(known, found, np.nan)
+
+    def _read(self, limits: BatchLimits) -> tuple[Floats, Floats, Bools]:
+        """Tokens of prompts that were read in each gap, pairs of them, and whether that is known. What does not fit
+        into one step is read in several: in full ones as long as somebody is not done, and then it is not known how
+        much was left. Where the others stand still meanwhile, all of it is read in one gap."""
+        _, several, memory, tokens, pairs, around, behind, left, done, moments = self.amounts.T
+        if limits.batching != "chunked":
+            return tokens, pairs, moments <= 1
+        room = limits.max_tokens - several
+        free = several + done < (limits.max_sequences or MANY)
+        free &= memory + tokens + behind < (limits.memory_tokens or UNLIMITED)
+        full = (behind > 0) & (around > room) & (room > 0) & free
+        full &= left * room <= tokens + behind + 2 * room  # who waits longer waits for something else
+        return np.where(full, room, tokens), np.where(full, room * behind / 2, pairs), full | (around <= room)
 
 
 def _pieces(trace: MeasuredTrace) -> Pieces:

@@ -34,11 +34,11 @@ class Guess:
 
 
 def first_guess(traces: Sequence[MeasuredTrace], mixed: bool = True) -> Guess:
-    """`mixed`: prompts are read in the steps of those that decode, and not while these stand still; long ones in
-    several steps, and so not looked at."""
+    """`mixed`: prompts are read in the steps of those that decode, and not while these stand still. Those that are read
+    in several steps, because they are long or came one after another, are not looked at."""
     gaps = [trace.amounts() for trace in traces]
-    short = [each[each[:, -1] <= SHORT] for each in gaps]
-    if mixed and sum(np.count_nonzero(each[:, 3]) for each in short) >= LEAST_GAPS:
+    short = [each[each[:, 5] <= SHORT if mixed else each[:, -1] <= 1] for each in gaps]
+    if sum(len(each) for each in short) >= LEAST_GAPS:
         gaps = short
     if sum(len(each) for each in gaps) >= LEAST_GAPS:
         padding, terms, hidden, left = _best_form(gaps, mixed)
@@ -76,7 +76,7 @@ def _best_form(gaps: Sequence[Floats], mixed: bool) -> tuple[int, frozenset[str]
     """Padding, terms and hidden tokens by what explains the second half of each run, and what they leave of it."""
     halves = [np.split(each, [len(each) // 2]) for each in gaps]
     early, late = (np.concatenate(each) for each in zip(*halves, strict=True))
-    best = (1, TERMS[0], 0)
+    best = (1, TERMS[1], 0)
 
     def left(padding: int, terms: frozenset[str], hidden: int) -> float:
         costs = _costs(_amounts(early, padding, terms, hidden, mixed), early[:, 0])
@@ -95,7 +95,7 @@ def _best_form(gaps: Sequence[Floats], mixed: bool) -> tuple[int, frozenset[str]
 
 
 def _amounts(gaps: Floats, padding: int, terms: frozenset[str], hidden: int, mixed: bool) -> Floats:
-    _, several, memory, tokens, pairs, _ = gaps.T
+    _, several, memory, tokens, pairs = gaps.T[:5]
     if padding > 1:
         memory = np.ceil(np.maximum(memory + tokens, 1) / padding) * padding
     both = (several + tokens) * (memory if padding > 1 else memory + tokens)

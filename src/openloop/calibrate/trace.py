@@ -17,6 +17,7 @@ from openloop.units import NS_PER_S
 from openloop.workload import Workload, read_source
 
 MOST_GAPS = 4000  # of a run: more tell no more
+SLACK = 0.4  # of a short step: first tokens further apart are of different steps
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,10 +78,11 @@ class MeasuredTrace:
         )
 
     def amounts(self) -> Floats:
-        """Of each gap: how long; how many decode; tokens in memory; tokens of prompts that were read; pairs of them;
-        tokens of all prompts of which a part may have been read then, or right before."""
+        """Of each gap: how long; how many decode; tokens in memory; tokens of prompts that were done; pairs of them;
+        tokens of all prompts of which a part may have been read then, or right before; of one that was there all the
+        time and is not done, and in how many such gaps it will be; how many were done, and at how many moments."""
         if not len(self.gaps):
-            return np.empty((0, 6))
+            return np.empty((0, 10))
         begin, end = self.gaps.T
         long = end - begin > 0.2 * np.median(end - begin)  # the others came together, by chance or design
         begin, end = begin[long], end[long]
@@ -88,22 +90,27 @@ class MeasuredTrace:
         order = np.argsort(self.first_s)[: int(np.count_nonzero(~np.isnan(self.first_s)))]
         first, new = self.first_s[order], (self.prompt - self.cached)[order].astype(np.float64)
         tokens, pairs = (np.concatenate([[0.0], np.cumsum(each)]) for each in (new, new**2 / 2))
-        slack = 0.1 * np.median(end - begin)  # tokens of one step do not arrive at once
+        slack = SLACK * np.quantile(end - begin, 0.2)  # tokens of one step do not arrive at once
         low, high = (np.searchsorted(first, each + slack, "right") for each in (begin, end))
+        moment = np.cumsum(np.diff(first, prepend=-np.inf) > slack)
+        moments = np.where(high > low, moment[high - 1] - moment[np.minimum(low, len(first) - 1)] + 1, 0)
         several = np.maximum(crowd(self, middle), 1.0)
-        read = [tokens[high] - tokens[low], pairs[high] - pairs[low], self._around(begin, end, slack)]
-        return np.column_stack([end - begin, several, held(self, middle), *read])
+        read = [tokens[high] - tokens[low], pairs[high] - pairs[low], *self._around(begin, end, slack)]
+        return np.column_stack([end - begin, several, held(self, middle), *read, high - low, moments])
 
-    def _around(self, begin: Floats, end: Floats, slack: float) -> Floats:
-        """Prompts are read in the order in which they came, each from when those before it are done."""
+    def _around(self, begin: Floats, end: Floats, slack: float) -> tuple[Floats, Floats, Floats]:
+        """Prompts are read in the order in which they came, each from when those before it are done. Nobody's first
+        token comes sooner than almost all the others': who was sent so long before is there."""
         some = ~np.isnan(self.first_s)
-        done, tokens = np.maximum.accumulate(self.first_s[some]), np.cumsum((self.prompt - self.cached)[some])
+        sent, new = self.sent_s[some], (self.prompt - self.cached)[some]
+        done, total = np.maximum.accumulate(self.first_s[some]), np.concatenate([[0.0], np.cumsum(new)])
         before = begin - np.quantile(end - begin, 0.99)
         low = np.searchsorted(done, before + slack, "right")
-        there, next_ = np.searchsorted(self.sent_s[some], begin), np.searchsorted(done, end + slack, "right") + 1
-        total = np.concatenate([[0.0], tokens])
-        found: Floats = np.maximum(total[np.minimum(there, next_)] - total[low], 0.0)
-        return found
+        there, next_ = np.searchsorted(sent, begin), np.searchsorted(done, end + slack, "right")
+        around: Floats = np.maximum(total[np.minimum(there, next_ + 1)] - total[low], 0.0)
+        there = np.searchsorted(sent + np.quantile(self.first_s[some] - sent, 0.05), begin)
+        left = (np.append(done, np.inf)[next_] - begin) / (end - begin)
+        return around, np.where(next_ < there, np.append(new, 0)[next_], 0.0), left
 
 
 def crowd(trace: MeasuredTrace, at_s: Floats) -> Floats:
@@ -293,7 +300,7 @@ def held(trace: MeasuredTrace, at_s: Floats) -> Floats:
     """Tokens in memory at these times: prompts and what was made, of those that get tokens."""
     some = ~np.isnan(trace.first_s)
     began, over, came = trace.first_s[some], trace.last_s[some], trace.came[some]
-    pace = came / np.maximum(over - began, 1e-9)
+    pace = (came - 1) / np.maximum(over - began, 1e-9)
     total = np.zeros(len(at_s))
     for place in range(0, len(at_s), 256):
         at = at_s[place : place + 256, None]
