@@ -17,7 +17,6 @@ from openloop.calibrate.trace import MeasuredTrace
 MOST = 1500  # stretches of a run: more tell no more
 LEAST_STEPS = 4
 LEAST_GAPS = 200
-SHORT = 512  # tokens of prompts: what is read in one step, as budgets are
 HIDDEN = (0, 32, 64, 128, 192, 256, 384, 512)
 PADDINGS = (1, *(1 << n for n in range(10, 17)))
 OPTIONAL = ("attention", "packed")  # either: the second has the pairs of the first
@@ -34,12 +33,12 @@ class Guess:
 
 
 def first_guess(traces: Sequence[MeasuredTrace], mixed: bool = True) -> Guess:
-    """`mixed`: prompts are read in the steps of those that decode, and not while these stand still. Those that are read
-    in several steps, because they are long or came one after another, are not looked at."""
+    """`mixed`: prompts are read in the steps of those that decode, and not while these stand still; then gaps in which
+    several came one after another are not looked at."""
     gaps = [trace.amounts() for trace in traces]
-    short = [each[each[:, 5] <= SHORT if mixed else each[:, -1] <= 1] for each in gaps]
-    if sum(len(each) for each in short) >= LEAST_GAPS:
-        gaps = short
+    single = [each[each[:, -1] <= 1] for each in gaps]
+    if not mixed and sum(len(each) for each in single) >= LEAST_GAPS:
+        gaps = single
     if sum(len(each) for each in gaps) >= LEAST_GAPS:
         padding, terms, hidden, left = _best_form(gaps, mixed)
         both = np.concatenate(gaps)

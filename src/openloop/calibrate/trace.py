@@ -286,13 +286,13 @@ def _figures(run: Run) -> dict[str, tuple[Floats, Floats]]:
 def _told(trace: MeasuredTrace, figures: dict[str, tuple[Floats, Floats]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if "running" in figures:
-        found["running_peak"] = float(figures["running"][1].max())
+        found["running_peak"] = float(figures["running"][1].max()) / trace.replicas
     if "kv_use" in figures:
         at, share = figures["kv_use"]
         found["kv_peak"] = float(share.max(initial=0.0))
         busy = share > 0.02
         if np.count_nonzero(busy) >= 5:
-            found["memory_tokens"] = float(np.median(held(trace, at[busy]) / share[busy]))
+            found["memory_tokens"] = float(np.median(held(trace, at[busy]) / share[busy])) / trace.replicas
     return found
 
 
