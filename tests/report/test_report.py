@@ -310,6 +310,7 @@ def test_a_strange_run_has_a_report_too(rows: list[dict[str, Any]], tmp_path: Pa
 def test_a_run_in_which_all_failed_says_why() -> None:
     why = "no connection: connection refused"
     rows = [row(i, i / 50, None, status="error", error="reset" if i % 10 == 0 else why) for i in range(200)]
+    rows += [row(i, i / 50, None, status="cancelled", error="a copy", attempt=1, kind="hedge") for i in range(200)]
     report = run_report(read_run_subject(run_of(rows, slo="ttft<=1s")))
     assert f"180 attempts failed with: {why}." in report.sentences
     parts: dict[str, Any] = {section.key: section.parts for section in report.sections}

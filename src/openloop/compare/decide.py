@@ -296,7 +296,7 @@ def _ahead(change: Change) -> str:
 
 def _three(value: float, sign: str = "-") -> str:
     """Three figures, and none of them an exponent."""
-    return f"{value:{sign}{',.0f' if abs(value) >= 1000 else '.3g'}}"
+    return f"{value:{sign}{',.0f' if abs(value) >= 999.5 else '.3g'}}"
 
 
 def _minutes(minutes: float) -> str:

@@ -146,6 +146,8 @@ def mean_replicas(manifest: Manifest) -> float:
     """Paid for on average: those that were there, and those that a scaler ordered or gave back in the window."""
     count = float(manifest.replicas or 1)
     start, end = manifest.window_ns or (0, 1)
+    if manifest.stays:
+        return sum(stay.inside_ns((start, end)) for stay in manifest.stays) / (end - start)
     for event in manifest.events:
         change = {"scale-out": 1, "scale-in": -1}.get(event.kind, 0)
         count += change * max(end - max(event.at_ns, start), 0) / (end - start)

@@ -82,8 +82,8 @@ def _sentences(plan: CapacityPlan) -> Iterator[str]:
         )
     if plan.day and plan.day.saved > 0:
         yield (
-            f"Scaling ahead of the day's demand would save {format_share(plan.day.saved)} of that; scaling when it has "
-            f"come would leave {format_share(plan.day.short)} of requests with too few."
+            f"Scaling ahead of the day's demand would save {format_share(plan.day.saved)} of the {system.unit}-hours; "
+            f"scaling when it has come would leave {format_share(plan.day.short)} of requests with too few."
         )
     best = next((gain for gain in plan.gains if gain.name != PRICE), None)
     if best and best.worth > 0:

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from openloop.audit import Audit, audit
 from openloop.errors import SpecError
@@ -190,12 +192,12 @@ def _numbers(score: Score) -> Iterator[tuple[str, Number, str]]:
 
 
 def _errors(subject: RunSubject) -> list[tuple[str, int]]:
-    """What attempts that failed say of themselves, the most common first."""
+    """What attempts that failed say of themselves, the most common first; a copy that was not needed did not fail."""
     counts: Counter[str] = Counter()
     if subject.score.completed < subject.score.requests:
-        for batch in subject.run.batches(["error"]):
-            found = batch.column("error").drop_null().value_counts().to_pylist()
-            counts.update({each["values"]: each["counts"] for each in found})
+        for batch in subject.run.batches(["status", "error"]):
+            found = pa.Table.from_batches([batch]).filter(pc.field("status") != "cancelled").column("error")
+            counts.update({each["values"]: each["counts"] for each in found.drop_null().value_counts().to_pylist()})
     return counts.most_common(MOST_ERRORS)
 
 
