@@ -259,3 +259,10 @@ def test_a_run_that_is_not_valid_makes_a_decision_that_is_not(tmp_path: Path) ->
 def test_a_question_that_cannot_be_answered_says_why(question: dict[str, Any], sentence: str) -> None:
     with pytest.raises(SpecError, match=sentence):
         decide(question)
+
+
+def test_answers_that_are_hardly_ever_good_take_as_many_more_requests(measured: Path) -> None:
+    option = {"from": str(measured / "sweep"), "quality": "1% of 100"}
+    (case,) = decide({"decision": "capacity", "demand": "5/s", "options": {"a": option}}).cases
+    assert case.replicas is not None
+    assert case.replicas.value > 50

@@ -234,7 +234,10 @@ def _planned(
     each = _times(system.knees.times(system.goodput / system.knee), quality)
     if needs is None:
         attainment = _times(Estimate(system.goodput / system.knee), quality)
-        cost = None if price is None else _over(price / 3600 + system.by_use_at(system.knee) * system.knee, each)
+        hours, used = _over(price and price / 3600, each), system.by_use_at(system.knee) / max(attainment.value, 1e-9)
+        cost = hours and Estimate(
+            hours.value + used, hours.interval and (hours.interval[0] + used, hours.interval[1] + used)
+        )
         return KnownOption(name, source, each, system.capacity, tokens, attainment, cost)
     priced = replace(needs, price=price)
     plan = _accepting(system, priced, quality.value)
@@ -262,7 +265,10 @@ def _accepting(system: System, needs: Needs, good: float) -> CapacityPlan:
         share = plan.attainment.value
         if demand * share >= 0.9999 * needs.demand:
             return plan
-        demand *= min(needs.demand / (demand * max(share, 0.01)), 1.01)  # in steps that skip no replica
+        if share <= 0:
+            raise SpecError("no answer would be accepted under the plan's load: no number of replicas is enough")
+        more = needs.demand / (demand * share)
+        demand *= min(more, 1.01) if more < 1.1 else more**0.5  # at last in steps that skip no replica
 
 
 def _at_end(system: System, end: int) -> System:

@@ -65,10 +65,11 @@ def changed(fleet: FleetSpec, keys: Mapping[str, Any]) -> FleetSpec:
 
 def _check_hardware(fleet: FleetSpec, tried: FleetSpec) -> None:
     """A price is of one replica as it is."""
+    known = fleet.kinds()
     for group in tried.groups or ({},):
         for name in ("gpu", "tp"):
             value = group.get(name, getattr(tried, name))
-            if value != getattr(fleet, name) and group.get("price_per_hour") is None:
+            if all(value != getattr(each, name) for each in known) and group.get("price_per_hour") is None:
                 raise SpecError(
                     f"{name}: {value} changes what a replica costs, and price_per_hour would stay"
                     f" {fleet.price_per_hour:g}: give it as well, as '{name}: {value}, price_per_hour: 12'"

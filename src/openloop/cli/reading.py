@@ -149,7 +149,7 @@ def report(
     from openloop.report.plot import show_report
     from openloop.report.read import read_comparison, read_report
 
-    if out is not None and out.suffix not in ("", ".html", ".htm"):
+    if out is not None and out.suffix.lower() not in ("", ".html", ".htm"):
         raise SpecError(f"{out}: -o writes a .html file; for others give --md FILE, --pdf FILE, --png FOLDER or --json")
     what, compare = locate(what), compare and locate(compare)
     rows = open_run(what).num_rows if (what / "run.json").exists() else 0

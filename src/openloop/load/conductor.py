@@ -5,9 +5,10 @@ Nothing here is in a hurry: workers send and stamp, and this process parses, cou
 
 import contextlib
 import gc
-import hashlib
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter, deque
@@ -59,8 +60,8 @@ HELD_NS = 2 * CHECK_NS  # a worker has answers by itself no longer than this
 GRADED_NS = 2_000_000  # between looks for a grade that a repair waits for
 LEAST_READINGS = 8  # of the server's counters, to call them steady
 TELL_NS = 500_000_000
-SOME_WORK = 8 << 20  # bytes to add up: some milliseconds
-SOON_S = 0.2
+POLITE_WORK = "import os; os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0)); sum(range(300_000))"  # a few ms
+SOON_S = 0.5
 STOLEN_SHARE = 0.01
 TICKETS = 2 * MOST_TRIES + 4  # of attempts at one request, copies included
 REMEMBERED = 1000
@@ -153,7 +154,8 @@ class Conductor:
         self.awaited: dict[tuple[int, int], tuple[int, Row]] = {}  # whose grade decides what comes next
         self.rng = stream(load.seed, "retries")
         self.begun: deque[int] = deque(maxlen=REMEMBERED)  # how long until answers began
-        self.most = load.most_requests or (len(self.demand) - 1 if load.users else None)  # requests
+        enough = len(self.demand) - 1 if load.users else None  # of a closed loop there are so many
+        self.most = min(filter(None, (load.most_requests, enough)), default=None)  # requests
         self.given = 0  # requests that a worker has or had
         self.latest = 0  # when the last of these is due
         self.full_ns: int | None = None  # when the first is due that was left out, for there were enough
@@ -420,7 +422,7 @@ class Conductor:
         self.full_ns = due
         self.cut_short = "requests"
         self.schedule.end_before(number, self.asked)
-        why = "as was asked for" if self.load.most_requests else "which is the most of a closed loop"
+        why = "as was asked for" if self.most == self.load.most_requests else "which is the most of a closed loop"
         self.notes.append(f"stopped after {self.given:,} requests, {why}")
         self._tell_the_end(max(due, self.latest))
 
@@ -529,7 +531,10 @@ class Conductor:
                 if users:
                     return now
                 together = self.schedule.next_ns <= due  # no worker has all yet that are due at that moment
-                return None if together else max(now, self.start_ns + self.schedule.after(due))
+                end = (
+                    due if left < -ROUNDING * most else self.schedule.after(due)
+                )  # there is no money for it, or no more
+                return None if together else max(now, self.start_ns + end)
         return None
 
     def _spent(self, now: int) -> float:
@@ -665,16 +670,13 @@ def be_polite() -> None:
 
 
 def politeness_pays() -> bool:
-    """Whether a polite thread gets to work: beside a busy process on each processor it waits for seconds."""
-    done = threading.Event()
-
-    def work() -> None:
-        be_polite()
-        hashlib.sha256(bytes(SOME_WORK))  # lets others run Python meanwhile
-        done.set()
-
-    threading.Thread(target=work, daemon=True).start()
-    return done.wait(SOON_S)
+    """Whether who is polite gets to work: beside a busy process on each processor it waits for seconds. Tried in a
+    process of its own, for a thread that waits may hold what all others need."""
+    try:
+        subprocess.run([sys.executable, "-ISc", POLITE_WORK], stderr=subprocess.DEVNULL, timeout=SOON_S, check=False)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
 
 
 @contextlib.contextmanager

@@ -19,7 +19,7 @@ from openloop.terms import COUNT, FLAG, NUMBER, SECONDS, SHARE, TEXT, Codec, by_
 from openloop.units import parse_number
 
 NO_REFERENCE = "there is no reference to compare it with"
-SIGN = r"""(?:(?<![^\s([{<"'`*_=:,;$~≈|])[-+])?"""  # in 737-800 it is a hyphen
+SIGN = r"(?:(?<![^\W_])(?<![.)%\]])[-+])?"  # in 737-800 it is a hyphen
 NUMBER_IN_TEXT = re.compile(SIGN + r"(?:(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
 FENCED = re.compile(r"\s*```(?:json)?\s*\n(.*?)\n?\s*```\s*", re.DOTALL)
 
