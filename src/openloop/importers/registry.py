@@ -37,7 +37,7 @@ def read_foreign(path: Path, tool: str | None = None, part: int | None = None) -
     name = tool or _known(path)
     if name not in IMPORTERS:
         raise RunError(f"there is no importer for {name!r}{suggest(name, IMPORTERS)}")
-    csv.field_size_limit(LONGEST_FIELD)
+    usual = csv.field_size_limit(LONGEST_FIELD)
     try:
         found: list[Run] = list(islice(IMPORTERS[name].read(path), part))
         for run in found[-1:]:
@@ -47,6 +47,8 @@ def read_foreign(path: Path, tool: str | None = None, part: int | None = None) -
         csv.Error,
     ) as error:
         raise RunError(f"{path} cannot be read as a file of {name}: {_sentence(error)}") from None
+    finally:
+        csv.field_size_limit(usual)
     if not found:
         raise RunError(f"{path} holds no whole run: it was cut short, or nothing was written to it")
     if (part or 1) > len(found):
