@@ -72,9 +72,9 @@ def test_every_command_that_reads_a_run_reads_it_there(folder: Path, words: str)
         CliRunner().invoke(cli, [each.replace("{}", f"{scheme}{folder}") for each in [*words.split(), "--json"]])
         for scheme in ("", "file://")
     )
-    assert json.loads(here.output)
+    assert json.loads(here.stdout)
     assert there.exit_code == here.exit_code
-    assert there.output.replace("file://", "") == here.output
+    assert there.stdout.replace("file://", "") == here.stdout
 
 
 def test_a_run_elsewhere_is_not_graded() -> None:
