@@ -9,7 +9,8 @@ import pytest
 from openloop.compare import compare
 from openloop.decide import decide
 from openloop.errors import SpecError
-from openloop.records import Prices, TimedEvent
+from openloop.records import Prices
+from openloop.records.manifest import Stay
 from openloop.report.decision import decision_report
 from openloop.score import score
 from tests.report.test_report import check_numbers
@@ -150,8 +151,8 @@ def test_a_price_stands_in_place_of_what_the_run_was_charged_by_the_hour(tmp_pat
 
 def test_a_price_is_paid_for_as_many_replicas_as_were_there(tmp_path: Path) -> None:
     """Two, and a third one from the middle on."""
-    grown = TimedEvent(at_ns=10**10, kind="scale-out", detail="replica 2")
-    run = steady_run(400, replicas=2, window_ns=(0, 2 * 10**10), events=(grown,))
+    stays = [Stay(str(number), begin, 3 * 10**10) for number, begin in enumerate((0, 0, 10**10))]
+    run = steady_run(400, replicas=2, window_ns=(0, 2 * 10**10), stays=tuple(stays))
     run.save(tmp_path / "run")
     option = {"from": str(tmp_path / "run"), "price": "3/h"}
     (case, _) = decide(choice(option, option, slo="ttft<=500ms")).cases

@@ -282,9 +282,7 @@ class Conductor:
             return
         load = self.load
         if load.users:
-            began = (
-                finished[3] or finished[5] or time.monotonic_ns()
-            )  # it was due when it was sent, or should have been
+            began = finished[3] or finished[5] or time.monotonic_ns()  # due when it was sent, or could not be
             self.schedule.due_ns[number] = max(began - self.start_ns, 0)
         where = self._where(number, attempt)
         place, target = load.sites[where]
@@ -531,9 +529,8 @@ class Conductor:
                 if users:
                     return now
                 together = self.schedule.next_ns <= due  # no worker has all yet that are due at that moment
-                end = (
-                    due if left < -ROUNDING * most else self.schedule.after(due)
-                )  # there is no money for it, or no more
+                fits = left >= -ROUNDING * most  # else there is no money for this one either
+                end = self.schedule.after(due) if fits else due
                 return None if together else max(now, self.start_ns + end)
         return None
 
@@ -674,7 +671,7 @@ def politeness_pays() -> bool:
     process of its own, for a thread that waits may hold what all others need."""
     try:
         subprocess.run([sys.executable, "-ISc", POLITE_WORK], stderr=subprocess.DEVNULL, timeout=SOON_S, check=False)
-    except subprocess.TimeoutExpired:
+    except (subprocess.TimeoutExpired, OSError):
         return False
     return True
 

@@ -143,15 +143,11 @@ def typed_system(
 
 
 def mean_replicas(manifest: Manifest) -> float:
-    """Paid for on average: those that were there, and those that a scaler ordered or gave back in the window."""
-    count = float(manifest.replicas or 1)
-    start, end = manifest.window_ns or (0, 1)
-    if manifest.stays:
-        return sum(stay.inside_ns((start, end)) for stay in manifest.stays) / (end - start)
-    for event in manifest.events:
-        change = {"scale-out": 1, "scale-in": -1}.get(event.kind, 0)
-        count += change * max(end - max(event.at_ns, start), 0) / (end - start)
-    return count
+    """There, and paid for, on average over the window."""
+    window = manifest.window_ns or (0, 1)
+    if not manifest.stays:
+        return float(manifest.replicas or 1)
+    return sum(stay.inside_ns(window) for stay in manifest.stays) / (window[1] - window[0])
 
 
 def check_size(fleet: FleetSpec, where: str) -> None:

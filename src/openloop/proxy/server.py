@@ -17,6 +17,7 @@ from aiohttp import web
 from openloop import __version__
 from openloop.clock import raise_file_limit
 from openloop.errors import OpenloopError
+from openloop.persistence import SPARE
 from openloop.proxy.attempt import Attempt, Post
 from openloop.proxy.caches import Caches
 from openloop.proxy.config import ProxySpec, read_proxy
@@ -34,7 +35,6 @@ from openloop.units import parse_seconds
 
 CONNECT_S = 10.0
 SWITCH_S = 0.0005  # so long a token may wait for the thread that writes rows
-SPARE = 10  # copies that a budget allows in any case
 LONGEST_LABEL = 64
 HOPS = {"connection", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade", "proxy-authenticate"}
 NOT_SENT = HOPS | {"host", "content-length", "expect", "accept-encoding", "cookie", "proxy-authorization"}
