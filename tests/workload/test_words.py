@@ -32,7 +32,8 @@ def test_without_a_tokenizer_a_token_is_a_word(tokens: int, identity: int) -> No
 
 
 def test_texts_differ_from_the_start_and_are_the_same_for_the_same_identity() -> None:
-    texts = [Words(1).text(identity, 8) for identity in range(5_000)]
+    words = Words(1)
+    texts = [words.text(identity, 8) for identity in range(5_000)]
     assert len(set(texts)) == 5_000
     assert Words(1).text(77, 300) == Words(1).text(77, 300)
     assert Words(1).text(77, 300) != Words(2).text(77, 300)
