@@ -9,6 +9,7 @@ the middle of the same distribution shows.
 """
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -120,7 +121,9 @@ def percentiles(sample: Ranked) -> Percentiles | None:
         return None
     limit = sample.independence if isinstance(sample, Sample) else independence(sample)
     steps = {name: sample.quantile(share) for name, share in LADDER.items()}
-    intervals = {name: _quantile_interval(sample, share, steps[name], limit) for name, share in LADDER.items()}
+    counts, (totals, *_) = zip(*map(sample.below, steps.values()), strict=True)
+    effective = np.maximum(np.minimum(_independent(np.array(counts), totals), limit * sample.n), 1.0)
+    intervals = {name: _around(sample, *each) for name, *each in zip(LADDER, LADDER.values(), effective, strict=True)}
     return Percentiles(mean=sample.mean, n=sample.n, intervals=intervals, failures_as_inf=None, from_sent=None, **steps)
 
 
@@ -134,37 +137,38 @@ def independence(sample: Ranked) -> float:
     if not sample.n:
         return 1.0
     counts, totals = sample.below(sample.quantile(0.5))
-    return _independent(counts, totals) / sample.n
+    return float(_independent(counts, totals)) / sample.n
 
 
-def _quantile_interval(sample: Ranked, share: float, value: float, limit: float) -> tuple[float, float]:
-    """Order statistics at share +- margin, where the margin is that of the observed share below `value`."""
-    effective = max(min(_independent(*sample.below(value)), limit * sample.n), 1.0)
-    margin = Z * np.sqrt(share * (1 - share) / effective)
+def _around(sample: Ranked, share: float, effective: float) -> tuple[float, float]:
+    """Order statistics at share +- margin, where the margin is that of the share in so many independent values."""
+    margin = Z * math.sqrt(share * (1 - share) / effective)
     low = sample.quantile(max(share - margin, 0.0))
     return low, sample.quantile(share + margin) if share + margin <= 1 else np.inf
 
 
-def _independent(counts: Ints, totals: Ints) -> float:
-    """How many independent values would make sum(counts) / sum(totals) as uncertain as the blocks show it to be."""
-    total = int(totals.sum())
-    share = counts.sum() / total
-    spread = share * (1 - share)
-    if not spread:
-        return total
-    margin = max(_share_margin(counts, totals), _share_margin(*(c[::2] + c[1::2] for c in (counts, totals))))
-    return float(min(total, Z**2 * spread / margin**2)) if margin else total
+def _independent(counts: Ints, totals: Ints) -> Floats:
+    """How many independent values would make sum(counts) / sum(totals) as uncertain as the blocks show it to be.
 
-
-def _share_margin(counts: Ints, totals: Ints) -> float:
-    """Half the 95% interval of sum(counts) / sum(totals), from how it varies between blocks (ratio estimator)."""
-    used = totals > 0
-    blocks = int(used.sum())
-    if blocks < 2:
-        return 0.0
+    Blocks are the last axis; before it, as many counts as one likes.
+    """
     total = totals.sum()
-    excess = counts[used] - counts.sum() / total * totals[used]
-    return float(student_t(blocks) * np.sqrt(blocks / (blocks - 1) * np.sum(excess**2)) / total)
+    share = counts.sum(-1) / total
+    pairs = (each[..., ::2] + each[..., 1::2] for each in (counts, totals))
+    margin = np.maximum(_share_margin(counts, totals), _share_margin(*pairs))
+    known = (margin > 0) & (share > 0) & (share < 1)
+    found = Z**2 * share * (1 - share) / np.where(known, margin, 1.0) ** 2
+    return np.asarray(np.where(known, np.minimum(found, total), total))
+
+
+def _share_margin(counts: Ints, totals: Ints) -> Floats:
+    """Half the 95% interval of sum(counts) / sum(totals), from how it varies between blocks (ratio estimator)."""
+    blocks = int(np.count_nonzero(totals))
+    if blocks < 2:
+        return np.zeros(counts.shape[:-1])
+    total = totals.sum()
+    excess: Floats = counts - counts.sum(-1, keepdims=True) / total * totals  # none where a block has none
+    return np.asarray(np.sqrt(blocks / (blocks - 1) * np.sum(excess**2, -1)) * (student_t(blocks) / total))
 
 
 def share_interval(hits: Bools, bounds: Ints, limit: float = 1.0) -> tuple[float, float]:
@@ -178,7 +182,7 @@ def share_interval(hits: Bools, bounds: Ints, limit: float = 1.0) -> tuple[float
 
 def independent_hits(hits: Bools, bounds: Ints, limit: float = 1.0) -> float:
     """How many independent requests make the share of `hits` as uncertain as it is."""
-    return max(min(_independent(_count_by_block(hits, bounds), np.diff(bounds)), limit * len(hits)), 1.0)
+    return max(min(float(_independent(_count_by_block(hits, bounds), np.diff(bounds))), limit * len(hits)), 1.0)
 
 
 def wilson(share: float, effective: float, z: float = Z) -> tuple[float, float]:
