@@ -108,7 +108,7 @@ class Audit:
 def audit(what: "str | Path | Run", slo: Any = None) -> Audit:
     """Audit a run, a folder of runs, or a file that states what is known of a benchmark."""
     if isinstance(what, Run):
-        return _of_runs(str(what.path or "the run"), "run", [what], slo)
+        return _of_runs(str(what.path or "the run"), "run", _with_scores([what], slo))
     path = locate(what)
     if path.name == "run.json":
         path = path.parent
@@ -120,8 +120,13 @@ def audit(what: "str | Path | Run", slo: Any = None) -> Audit:
         inner = sorted(each.parent for each in path.rglob("run.json"))
         if not inner:
             raise RunError(f"{path} is no run and holds none: give a run, a folder of runs, or a file of facts")
-        return _of_runs(str(path), "sweep", [open_run(each) for each in inner], slo)
-    return _of_runs(str(path), "run", [open_any(path)], slo)
+        return _of_runs(str(path), "sweep", _with_scores([open_run(each) for each in inner], slo))
+    return _of_runs(str(path), "run", _with_scores([open_any(path)], slo))
+
+
+def audit_run(run: Run, score: Score) -> Audit:
+    """As it was scored."""
+    return _of_runs(str(run.path or "the run"), "run", [(run, score)])
 
 
 def _of_frontier(path: Path, slo: Any) -> Audit:
@@ -134,37 +139,40 @@ def _of_frontier(path: Path, slo: Any) -> Audit:
     if not runs:
         raise RunError(f"{path} has no finished run: there is nothing to audit")
     whole = [run for run in runs if run.manifest.window_ns and run.manifest.window_ns[1] >= WHOLE * seconds * NS_PER_S]
-    return audit_sweep(found, whole or runs, slo)
+    return audit_sweep(found, _with_scores(whole or runs, slo))
 
 
-def audit_sweep(found: Frontier, runs: list[Run], slo: Any) -> Audit:
+def audit_sweep(found: Frontier, runs: list[tuple[Run, Score | None]]) -> Audit:
     """By some of its runs, and by what it shows as a whole."""
     known: dict[str, str | None] = {"sweep": f"{len(found.points)} rates" if len(found.points) >= RATES else None}
     if found.knee.interval:
         known["interval"] = found.knee.sentence
-    audited = _of_runs(str(found.path), "sweep", runs, slo, known)
+    audited = _of_runs(str(found.path), "sweep", runs, known)
     return replace(audited, runs=sum(point.repeats for point in found.points))
+
+
+def _with_scores(runs: list[Run], slo: Any) -> list[tuple[Run, Score | None]]:
+    return [(run, None if slo is None and run.manifest.slo is None else score_run(run, slo)) for run in runs]
 
 
 def _of_runs(
     subject: str,
     kind: Literal["run", "sweep"],
-    runs: list[Run],
-    slo: Any,
+    scored: list[tuple[Run, Score | None]],
     together: Mapping[str, str | None] = MappingProxyType({}),  # what is known of all of them at once
 ) -> Audit:
     told, reasons = [], []
-    for run in runs:
-        score = None if slo is None and run.manifest.slo is None else score_run(run, slo)
+    for run, score in scored:
         verdict = score or check(run)
-        reasons += [f"{run.path}: {reason}" if len(runs) > 1 else reason for reason in verdict.reasons]
+        reasons += [f"{run.path}: {reason}" if len(scored) > 1 else reason for reason in verdict.reasons]
         told.append(_told(run, score))
     known = {name: _in_all([each.get(name) for each in told]) for name in (*FACTS, *MORE)}
-    if any(run.manifest.cache_warmth == "disrupted" or run.manifest.events for run in runs):
+    manifests = [run.manifest for run, _ in scored]
+    if any(each.cache_warmth == "disrupted" or each.events for each in manifests):
         known["eviction"] = "a disrupted run is among them"
-    rates = {round(each.manifest.offered_rps, 6) for each in runs if each.manifest.offered_rps}
+    rates = {round(each.offered_rps, 6) for each in manifests if each.offered_rps}
     known["sweep"] = f"{len(rates)} rates" if len(rates) >= RATES else None
-    return _audit(subject, kind, len(runs), tuple(reasons), {**known, **together})
+    return _audit(subject, kind, len(scored), tuple(reasons), {**known, **together})
 
 
 def _of_file(path: Path) -> Audit:

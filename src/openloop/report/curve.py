@@ -1,8 +1,9 @@
 """The report of a frontier: the curve, its knee, the tails and the price, and one point of it in detail."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -32,6 +33,7 @@ from openloop.report.page import (
     written,
 )
 from openloop.report.run import LATENCIES, RUN_SECTIONS, RunSubject, how, missing, read_run_subject
+from openloop.score.scope import JudgedRun
 from openloop.slo import Objectives, read_slo
 from openloop.units import format_money, format_rate, format_seconds, format_share, to_ns
 
@@ -82,8 +84,13 @@ def read_frontier_subject(
 
 
 def frontier_subject(
-    frontier: Frontier, objectives: Objectives, point: float | None = None, request: int | None = None
+    frontier: Frontier,
+    objectives: Objectives,
+    point: float | None = None,
+    request: int | None = None,
+    judged: Mapping[str, JudgedRun] = MappingProxyType({}),
 ) -> FrontierSubject:
+    """`judged`: its runs, by their paths, if they were held against something lately."""
     chosen = _choose(frontier, point)
     if chosen is None or not chosen.scores[0].run:
         return FrontierSubject(frontier, objectives, None, chosen)
@@ -92,7 +99,8 @@ def frontier_subject(
     if window is not None:  # the point leaves out its warm-up, and so does what is shown of it
         late = (to_ns(chosen.warm_up_s[0]), window[1])
         run = replace(run, manifest=msgspec.structs.replace(run.manifest, window_ns=late))
-    return FrontierSubject(frontier, objectives, read_run_subject(run, objectives, request), chosen)
+    detail = read_run_subject(run, objectives, request, before=judged.get(chosen.scores[0].run))
+    return FrontierSubject(frontier, objectives, detail, chosen)
 
 
 def _choose(frontier: Frontier, rate: float | None) -> Point | None:
@@ -329,7 +337,7 @@ def evidence(subject: FrontierSubject) -> Section | None:
 def audited(subject: FrontierSubject) -> Section | None:
     if subject.detail is None:
         return None
-    found = audit_sweep(subject.frontier, [subject.detail.run], subject.objectives)
+    found = audit_sweep(subject.frontier, [(subject.detail.run, subject.detail.score)])
     told = missing(found, "the sweep and its point below")
     return replace(told, key="audit", footnote="openloop audit goes by all runs up to the knee.")
 

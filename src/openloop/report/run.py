@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from openloop.audit import Audit, audit
+from openloop.audit import Audit, audit_run
 from openloop.errors import SpecError
 from openloop.records import Manifest, Run
 from openloop.report.figures import (
@@ -405,7 +405,7 @@ def leaks(subject: RunSubject) -> Section | None:
 
 
 def evidence(subject: RunSubject) -> Section | None:
-    return missing(audit(subject.run, subject.objectives), "the run")
+    return missing(audit_run(subject.run, subject.score), "the run")
 
 
 def missing(found: Audit, where: str) -> Section:

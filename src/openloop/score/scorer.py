@@ -21,7 +21,6 @@ from openloop.score.leaks import Leak, leaks, work
 from openloop.score.money import Blend, CostScore, blended, cost_score, told
 from openloop.score.quality import QualityScore, quality_score
 from openloop.score.quantiles import (
-    Ladder,
     Percentiles,
     Sample,
     ladder,
@@ -260,7 +259,7 @@ def score_judged(
         statuses=dict(zip(STATUSES, statuses.tolist(), strict=True)),
         completed_in_window_rps=float(inside.sum()) / scope.seconds,
         completed_in_window_tokens_per_s=float(everyone.tokens[inside].sum()) / scope.seconds,
-        itl_s=_token_gaps(judged),
+        itl_s=judged.streams.gaps.percentiles,
         client_lag_s=percentiles(scope.lag_s),
         qoe=metrics.mean_over_due(scope, scope.deliveries.qoe),
         fluidity_index=metrics.mean_over_due(scope, scope.deliveries.fluidity),
@@ -345,15 +344,6 @@ def _percentiles(scope: Scope, sample: Sample, from_sent: Floats | None = None) 
     failures = int(np.sum(~scope.judgement.ok))
     sent = sample if from_sent is None else scope.sample(from_sent)
     return dataclasses.replace(found, failures_as_inf=ladder(sample, failures), from_sent=ladder(sent))
-
-
-def _token_gaps(judged: JudgedRun) -> Percentiles | None:
-    """Pooled over the tokens of completed requests."""
-    found = percentiles(judged.streams.gaps)
-    if found is None:
-        return None
-    steps = [getattr(found, field.name) for field in dataclasses.fields(Ladder)]
-    return dataclasses.replace(found, from_sent=Ladder(*steps))
 
 
 def _completed_inside(scope: Scope) -> Bools:

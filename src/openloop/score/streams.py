@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -10,7 +11,7 @@ from openloop.arrays import Floats, Ints
 from openloop.errors import SpecError
 from openloop.records import LARGEST_EVENT, Run, split
 from openloop.score import kernel
-from openloop.score.quantiles import BLOCKS, interpolated
+from openloop.score.quantiles import BLOCKS, LADDER, Ladder, Percentiles, interpolated, percentiles
 from openloop.slo import CustomDeadlines
 
 Progress = Callable[[int, int], None]
@@ -75,6 +76,13 @@ class GapPool:
         if len(self.room):
             return interpolated(self.room, share, self.n) / 1e9
         return float(self._values[np.searchsorted(self._cumulative, share * (self.n - 1), side="right")])
+
+    @cached_property
+    def percentiles(self) -> Percentiles | None:
+        """By either clock the same."""
+        found = percentiles(self)
+        steps = {name: getattr(found, name) for name in (*LADDER, "mean")} if found else {}
+        return found and replace(found, from_sent=Ladder(**steps))
 
     def below(self, value: float) -> tuple[Ints, Ints]:
         bins = np.searchsorted(self._lows, value, side="right")

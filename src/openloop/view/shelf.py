@@ -214,13 +214,15 @@ class Shelf:
         def read() -> FrontierSubject:
             asked = read_asked(entry.path)
             objectives = _objectives(slo or asked.slo)
-            trials = {}
+            trials, judged = {}, {}
             for key, where in trials_in(entry.path):
                 inner = Entry(where.relative_to(self.root).as_posix(), "run", where)
                 run, judge = self._open(inner, inner.stamp), partial(self._judge, inner)
                 trials[key] = read_trial(run, objectives, asked.target, judge=judge)
+                if inner.name in self._judged:
+                    judged[str(run.path)] = self._judged[inner.name][1]
             found = make_frontier(asked, str(objectives), trials, str(entry.path))
-            subject = frontier_subject(found, objectives, point, request)
+            subject = frontier_subject(found, objectives, point, request, judged)
             return replace(subject, asked=command_of(entry.path, slo, request, point))
 
         return self._keep(entry, (slo and str(slo), point, request), read)
