@@ -675,6 +675,16 @@ def test_gates_on_gaps_that_are_not_told_are_missed(gate: str) -> None:
     assert score(run_of(rows), SLO((own,))).accepted == 1
 
 
+@pytest.mark.parametrize("gate", ["tpot<=9s", "tbt<=9s", "jitter<=9s", "itl_p50<=9s"])
+def test_an_answer_of_nobody_knows_how_many_tokens_is_none_of_one_token(gate: str) -> None:
+    """Neither tokens nor their number: one that is told to have none, or one, has no gaps to wait for."""
+    unknown, first_only = row(0, ended=1.0), row(1, tokens=[0.1], ended=1.0, ends_only=True)
+    known = [row(2, ended=1.0, output_tokens=0), row(3, ended=1.0, output_tokens=1), row(4, tokens=[0.1])]
+    found = score(run_of([unknown, first_only, *known]), gate)
+    assert (found.completed, found.accepted) == (5, 3)
+    assert math.isnan(score(run_of([first_only]), gate).qoe)  # how its other tokens came is not told
+
+
 def test_tpot_of_ends_without_a_count_is_not_known() -> None:
     found = score(run_of([row(0, tokens=[0.2, 1.2], ends_only=True), row(1, 1.0, [0.1, 0.2])]), "tpot<=9s")
     assert found.accepted == 1
