@@ -735,6 +735,20 @@ def test_classes_of_the_slo_that_no_request_belongs_to_are_noted() -> None:
     assert "the SLO names workload classes that no request belongs to: chta" in found.notes
 
 
+def test_a_class_of_which_nothing_was_due_in_the_window_keeps_its_name() -> None:
+    rows = [row(0, ended=0.1, workload_class="chat"), row(1, 2.0, ended=0.1, workload_class="nightly")]
+    found = score(run_of(rows, window_ns=(0, 10**9)), "chat: e2e<=1s; nightly: e2e<=9s")
+    assert {name: unit.due for name, unit in found.units.items()} == {"chat": 1, "nightly": 0}
+
+
+@pytest.mark.parametrize("seconds", [math.inf, math.nan, -1.0])
+def test_a_length_of_time_that_is_none_is_refused(seconds: float) -> None:
+    with pytest.raises(SpecError, match="the length of windows"):
+        score(steady_run(), "ttft<=1s", window_s=seconds)
+    with pytest.raises(SpecError, match="the length of a disruption"):
+        score(steady_run(events=(TimedEvent(at_ns=0, kind="deploy"),)), "ttft<=1s", disruption_s=seconds)
+
+
 def test_too_many_windows_are_refused() -> None:
     with pytest.raises(SpecError, match=r"windows of 1.00 µs cut .* into more than 10,000 pieces"):
         score(steady_run(), "ttft<=1s", window_s=1e-6)
@@ -770,7 +784,7 @@ def test_a_run_needs_an_slo_or_brings_its_own() -> None:
 def test_what_cannot_be_scored_says_why(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="cannot group by 'model'; known are replica"):
         score(steady_run(), "ttft<=1s", by=["model"])
-    with pytest.raises(SpecError, match="is no window"):
+    with pytest.raises(SpecError, match="the length of windows in seconds is "):
         score(steady_run(), "ttft<=1s", window_s=0)
     RunWriter(tmp_path / "empty", Manifest(source="test")).finish()
     with pytest.raises(RunError, match="empty has no rows"):
