@@ -91,12 +91,16 @@ def decode(text: str) -> list[tuple[int, int]]:
         raise RunError(f"{text[:20]!r} is no compressed histogram") from None
     if cookie & ~0xF0 != COMPRESSED & ~0xF0:
         raise RunError(f"it holds a histogram with cookie {cookie:#x}; only compressed ones of version 2 are read")
+    if not 0 <= digits <= 5:
+        raise RunError(f"it holds a histogram of {digits} digits; they have up to 5")
     found, index, place = [], 0, 40
     while place < 40 + size:
         number, place = _unzigzag(raw, place)
         if number < 0:
             index -= number
             continue
+        if index >= 64 * _half(digits):
+            raise RunError("it holds a histogram of values that are too large for 64 bits")
         if number:
             found.append((_value_at(index, digits, low), number))
         index += 1

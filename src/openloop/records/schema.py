@@ -200,7 +200,8 @@ def _tokens(batch: pa.RecordBatch) -> Ints:
     delivered: Ints = np.diff(events.offsets.to_numpy().astype(np.int64))
     if tokens.null_count < len(tokens):
         bounds = tokens.offsets.to_numpy().astype(np.int64)
-        running = np.concatenate([[0], np.cumsum(tokens.values.to_numpy(), dtype=np.int64)])
+        counts = tokens.values.fill_null(0) if tokens.values.null_count else tokens.values  # refused when it is checked
+        running = np.concatenate([[0], np.cumsum(counts.to_numpy(), dtype=np.int64)])
         told = bounds[1:] > bounds[:-1]
         delivered[told] = (running[bounds[1:]] - running[bounds[:-1]])[told]
     return delivered
