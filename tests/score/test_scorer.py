@@ -685,6 +685,11 @@ def test_an_answer_of_nobody_knows_how_many_tokens_is_none_of_one_token(gate: st
     assert math.isnan(score(run_of([first_only]), gate).qoe)  # how its other tokens came is not told
 
 
+def test_where_all_failed_no_reader_was_served_well() -> None:
+    found = score(run_of([row(i, i / 10, None, status="error") for i in range(3)]), "ttft<=1s")
+    assert (found.qoe, found.fluidity_index) == (0.0, 0.0)
+
+
 def test_tpot_of_ends_without_a_count_is_not_known() -> None:
     found = score(run_of([row(0, tokens=[0.2, 1.2], ends_only=True), row(1, 1.0, [0.1, 0.2])]), "tpot<=9s")
     assert found.accepted == 1

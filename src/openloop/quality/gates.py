@@ -19,7 +19,7 @@ from openloop.terms import COUNT, FLAG, NUMBER, SECONDS, SHARE, TEXT, Codec, by_
 from openloop.units import parse_number
 
 NO_REFERENCE = "there is no reference to compare it with"
-SIGN = r"(?:(?<![^\W_])(?<![.)%\]])[-+])?"  # in 737-800 it is a hyphen
+SIGN = r"(?:(?<![^\W_])(?<![.)%\]])[-+\u2212])?"  # in 737-800 it is a hyphen; the last is the minus of typesetters
 NUMBER_IN_TEXT = re.compile(SIGN + r"(?:(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
 FENCED = re.compile(r"\s*```(?:json)?\s*\n(.*?)\n?\s*```\s*", re.DOTALL)
 
@@ -183,7 +183,7 @@ class SameNumber(QualityGate):
 
 def _last_number(text: str) -> float | None:
     found = NUMBER_IN_TEXT.findall(text)
-    return float(found[-1].replace(",", "")) if found else None
+    return float(found[-1].replace(",", "").replace("\u2212", "-")) if found else None
 
 
 @dataclass(frozen=True)

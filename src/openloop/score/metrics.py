@@ -75,7 +75,9 @@ def mean_over_due(scope: Scope, values: NDArray[np.float32]) -> float:
     """Mean over everything due, an unsuccessful request counting as 0; completed ones without tokens do not count."""
     ok = scope.deliveries.ok
     known = ok & ~np.isnan(values)
-    return ratio(float(values[known].sum(dtype=np.float64)), int(known.sum() + np.sum(~ok))) if known.any() else np.nan
+    if ok.any() and not known.any():
+        return np.nan
+    return ratio(float(values[known].sum(dtype=np.float64)), int(known.sum() + np.sum(~ok)))
 
 
 @dataclass(frozen=True)
