@@ -1,6 +1,6 @@
 """The one table: a row per attempt, whoever produced it."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -205,9 +205,3 @@ def _tokens(batch: pa.RecordBatch) -> Ints:
         told = bounds[1:] > bounds[:-1]
         delivered[told] = (running[bounds[1:]] - running[bounds[:-1]])[told]
     return delivered
-
-
-def missing_columns(names: Iterable[str]) -> list[str]:
-    """Required columns that `names` lacks."""
-    have = set(names)
-    return [name for name, column in COLUMNS.items() if column.required and name not in have]
