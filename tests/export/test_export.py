@@ -52,6 +52,8 @@ def test_what_cannot_be_written_is_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(OpenloopError, match="cannot be written"):
         export(steady_run(), "csv", tmp_path / "file" / "out")
+    with pytest.raises(OpenloopError, match="is a URL"):
+        export(steady_run(), "csv", "memory://bucket/out.csv")
 
 
 def test_tables_hold_every_value(tmp_path: Path) -> None:
@@ -89,6 +91,18 @@ def test_the_log_of_latencies_is_read_back(tmp_path: Path) -> None:
         assert latency is not None
         assert found.n == want.completed
         assert found.p99 == pytest.approx(latency.p99, rel=1e-3)
+
+
+def test_the_log_of_latencies_says_when_they_were_due(tmp_path: Path) -> None:
+    """Seconds count from the start of the run, and the window opens two later."""
+    due = (1.0, 2.1, 2.9, 4.2)
+    export(
+        run_of([row(i, at, [0.5]) for i, at in enumerate(due)], window_ns=(2 * 10**9, 5 * 10**9)),
+        "hdr",
+        tmp_path / "log",
+    )
+    lines = [line.split(",") for line in (tmp_path / "log").read_text().splitlines() if line.startswith("Tag=e2e")]
+    assert [(line[1], sum(count for _, count in decode(line[4]))) for line in lines] == [("2.000", 2), ("4.000", 1)]
 
 
 def test_prometheus_reads_the_page(tmp_path: Path) -> None:

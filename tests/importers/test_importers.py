@@ -1,7 +1,10 @@
 """Files of other tools become runs whose goodput from send is what the tool itself says."""
 
+import base64
 import json
 import re
+import struct
+import zlib
 from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
@@ -14,7 +17,7 @@ from openloop.audit import audit
 from openloop.calibrate.trace import open_runs
 from openloop.compare import compare
 from openloop.errors import OpenloopError, RunError
-from openloop.importers import IMPORTERS, open_any, read_foreign
+from openloop.importers import IMPORTERS, hdr, open_any, read_foreign
 from openloop.importers.registry import HEAD
 from openloop.records import Run, ints
 from openloop.report.read import read_comparison, read_report
@@ -498,6 +501,24 @@ def test_times_count_from_when_a_run_is_said_to_have_begun(name: str, first: str
     assert min(row["scheduled_ns"] for row in run.head(1000)) == 0
     assert run.manifest.started_at is not None
     assert run.manifest.started_at == first or first is None
+
+
+@pytest.mark.parametrize("tool", ["vllm", "guidellm", "otel"])
+def test_json_that_is_nested_without_end_is_a_sentence(tmp_path: Path, tool: str) -> None:
+    (tmp_path / "file").write_text('{"a":' * 100_000)
+    with pytest.raises(RunError, match=f"cannot be read as a file of {tool}: RecursionError"):
+        open_any(tmp_path / "file", tool=tool)
+
+
+@pytest.mark.parametrize(
+    ("digits", "body", "why"),
+    [(3, [-(2**60), 1], "too large for 64 bits"), (100_000, [1], "histogram of 100000 digits")],
+)
+def test_a_histogram_that_cannot_be_is_a_sentence(digits: int, body: list[int], why: str) -> None:
+    counts = b"".join(map(hdr._zigzag, body))
+    raw = zlib.compress(struct.pack(">iiiiqqd", hdr.COOKIE, len(counts), 0, digits, 1, 10**9, 1.0) + counts)
+    with pytest.raises(RunError, match=why):
+        hdr.decode(base64.b64encode(struct.pack(">ii", hdr.COMPRESSED, len(raw)) + raw).decode())
 
 
 def test_hey_tells_when_and_how_answers_came() -> None:

@@ -58,6 +58,26 @@ def test_it_fills_the_columns_and_does_nothing_twice(tmp_path: Path) -> None:
     assert score(folder, "ttft<=1s, quality").accepted == 2
 
 
+def test_grades_that_did_not_get_into_the_table_are_filled_in_the_next_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = run_with(tmp_path / "run", ["1", "{", "[2]"])
+    (tmp_path / "schema.json").write_text('{"type": "integer"}')
+    gate = [f"schema:path={tmp_path}/schema.json"]
+    grade_run(folder, gate, jobs=1)
+    assert labels(folder) == [True, False, False]
+    (tmp_path / "schema.json").write_text('{"type": "array"}')
+    with monkeypatch.context() as full:
+        full.setattr("openloop.quality.grading.relabel", lambda *_: 1 // 0)
+        with pytest.raises(ZeroDivisionError):
+            grade_run(folder, gate, jobs=1)
+    assert labels(folder) == [True, False, False]
+    found = grade_run(folder, gate, jobs=1)
+    assert (found.graded, found.passed, found.failed) == (0, 1, 2)
+    assert labels(folder) == [False, False, True]
+    assert not (folder / GRADES.spool).exists()
+
+
 def test_other_gates_replace_what_was_said_before(tmp_path: Path) -> None:
     folder = run_with(tmp_path / "run", ["1", "{", "[2]"])
     grade_run(folder, ["json"], jobs=1)

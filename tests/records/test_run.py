@@ -400,6 +400,10 @@ def test_nulls_inside_lists_are_refused_by_row(folder: Path) -> None:
         for read in (Run.validate, lambda run: score(run, "e2e<=1s")):
             with pytest.raises(RecordError, match=r"row 3 \(request 3\): event_ns"):
                 read(open_run(folder))
+    counts = pa.array([[None, *[1] * (len(times) - 1)] for times in lists], pa.list_(pa.int32()))
+    pq.write_table(table.set_column(table.schema.get_field_index("event_tokens"), "event_tokens", counts), path)
+    with pytest.raises(RecordError, match=r"row 0 \(request 0\): event_tokens holds a null"):
+        score(open_run(folder), "e2e<=1s")
 
 
 def test_joined_batches_hold_the_same_rows(folder: Path) -> None:

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from openloop.errors import RecordError, RunError, SpecError, StorageError
-from openloop.records import Manifest, RunWriter, make_batch, make_lists, open_run
+from openloop.records import GRADES, Labels, Manifest, RunWriter, make_batch, make_lists, open_run, relabel
 from openloop.records import writer as writer_module
 from openloop.slo import parse_slo
 from tests.runs import batch, row, write_run
@@ -108,6 +108,15 @@ def test_an_existing_run_is_never_overwritten(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="already holds a run"):
         RunWriter(tmp_path / "run", Manifest(source="test"))
     assert open_run(tmp_path / "run").num_rows == 40
+
+
+def test_a_table_that_is_not_written_to_its_end_leaves_nothing_behind(tmp_path: Path) -> None:
+    write_run(tmp_path / "run", [row(0)])
+    with pytest.raises(ZeroDivisionError):
+        relabel(
+            tmp_path / "run", (batch([row(0 // i)]) for i in (1, 0)), Labels(GRADES.of([])), Manifest(source="test")
+        )
+    assert {path.name for path in (tmp_path / "run").iterdir()} == {"requests.parquet", "run.json"}
 
 
 def test_nothing_can_be_appended_to_a_finished_run(tmp_path: Path) -> None:

@@ -55,6 +55,11 @@ class Request:
         return tokens_of(self.answer)
 
     @property
+    def single(self) -> bool:
+        """Known to have no more than one token."""
+        return self.tokens <= 1 and (self.answer.get("output_tokens") is not None or bool(self.times))
+
+    @property
     def retries(self) -> int:
         return sum(r.get("kind") in ("retry", "repair") for r in self.rows)
 
@@ -117,9 +122,9 @@ def meets(request: Request, bounds: dict[str, float], from_sent: bool = False) -
     verdicts: dict[str, Callable[[float], bool]] = {
         "ttft": lambda bound: ttft is not None and ttft <= bound,
         "e2e": lambda bound: e2e is not None and e2e <= bound,
-        "tpot": lambda bound: request.tokens <= 1 or (tpot is not None and tpot <= bound),
-        "tbt": lambda bound: request.tokens <= 1 or (len(gaps) > 0 and max(gaps) <= bound),
-        "jitter": lambda bound: request.tokens <= 1 or (len(gaps) > 0 and max(gaps) - min(gaps) <= bound),
+        "tpot": lambda bound: request.single or (tpot is not None and tpot <= bound),
+        "tbt": lambda bound: request.single or (len(gaps) > 0 and max(gaps) <= bound),
+        "jitter": lambda bound: request.single or (len(gaps) > 0 and max(gaps) - min(gaps) <= bound),
         "read": lambda bound: (
             start is not None
             and len(request.times) > 0

@@ -43,12 +43,19 @@ def qoe_by_area(times: Ints, first: int, pace: int) -> float:
     """Integrate both curves in steps: what a reader has read by each instant, and what one expected to have read."""
     read: list[int] = []
     at = -(10**18)
-    for t in times:
+    for t in times.tolist():
         at = max(t, at + pace, first if not read else at + pace)
         read.append(at)
     expected = [first + i * pace for i in range(len(times))]
     end = read[-1] + pace
     return float(sum(end - t for t in read) / sum(end - t for t in expected))
+
+
+def test_the_area_of_a_long_slow_answer_is_not_too_large_for_a_number() -> None:
+    """At a pace of a minute, an hour late and then as it is read."""
+    n, pace = 50_000, 60_000 * MS
+    times = 3600 * 1000 * MS + pace * np.arange(n)
+    assert kernel._qoe(times, pace, 0) == pytest.approx(qoe_by_area(times, pace, pace))
 
 
 def fluidity_by_slack(times: Ints, first: int, pace: int) -> float:

@@ -87,6 +87,13 @@ def test_each_mechanism_by_hand() -> None:
     }
 
 
+def test_hours_are_borne_by_attempts_where_no_tokens_are_told() -> None:
+    rows = [row(0, ended=0.1), row(1, 1.0, ended=0.1), row(2, 2.0, ended=0.1, status="error"), row(3, 3.0, ended=5.0)]
+    found = score(run_of(rows, window_ns=(0, 10**10), prices=ol.Prices(per_hour=3600.0)), "e2e<=1s")
+    costs = {leak.name: leak.cost for leak in found.leaks if leak.cost}
+    assert costs == {"unsuccessful": 2.5, "slo_misses": 2.5, "accepted": 5.0}
+
+
 def test_what_rows_do_not_tell_the_server_may() -> None:
     """300 drafted and 200 accepted; 4 preemptions, of contexts of 95 and half of 10 tokens."""
     rows = [row(i, float(i), [0.1] * 10, prompt_tokens=95) for i in range(10)]

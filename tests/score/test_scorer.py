@@ -675,6 +675,21 @@ def test_gates_on_gaps_that_are_not_told_are_missed(gate: str) -> None:
     assert score(run_of(rows), SLO((own,))).accepted == 1
 
 
+@pytest.mark.parametrize("gate", ["tpot<=9s", "tbt<=9s", "jitter<=9s", "itl_p50<=9s"])
+def test_an_answer_of_nobody_knows_how_many_tokens_is_none_of_one_token(gate: str) -> None:
+    """Neither tokens nor their number: one that is told to have none, or one, has no gaps to wait for."""
+    unknown, first_only = row(0, ended=1.0), row(1, tokens=[0.1], ended=1.0, ends_only=True)
+    known = [row(2, ended=1.0, output_tokens=0), row(3, ended=1.0, output_tokens=1), row(4, tokens=[0.1])]
+    found = score(run_of([unknown, first_only, *known]), gate)
+    assert (found.completed, found.accepted) == (5, 3)
+    assert math.isnan(score(run_of([first_only]), gate).qoe)  # how its other tokens came is not told
+
+
+def test_where_all_failed_no_reader_was_served_well() -> None:
+    found = score(run_of([row(i, i / 10, None, status="error") for i in range(3)]), "ttft<=1s")
+    assert (found.qoe, found.fluidity_index) == (0.0, 0.0)
+
+
 def test_tpot_of_ends_without_a_count_is_not_known() -> None:
     found = score(run_of([row(0, tokens=[0.2, 1.2], ends_only=True), row(1, 1.0, [0.1, 0.2])]), "tpot<=9s")
     assert found.accepted == 1
@@ -725,6 +740,20 @@ def test_classes_of_the_slo_that_no_request_belongs_to_are_noted() -> None:
     assert "the SLO names workload classes that no request belongs to: chta" in found.notes
 
 
+def test_a_class_of_which_nothing_was_due_in_the_window_keeps_its_name() -> None:
+    rows = [row(0, ended=0.1, workload_class="chat"), row(1, 2.0, ended=0.1, workload_class="nightly")]
+    found = score(run_of(rows, window_ns=(0, 10**9)), "chat: e2e<=1s; nightly: e2e<=9s")
+    assert {name: unit.due for name, unit in found.units.items()} == {"chat": 1, "nightly": 0}
+
+
+@pytest.mark.parametrize("seconds", [math.inf, math.nan, -1.0])
+def test_a_length_of_time_that_is_none_is_refused(seconds: float) -> None:
+    with pytest.raises(SpecError, match="the length of windows"):
+        score(steady_run(), "ttft<=1s", window_s=seconds)
+    with pytest.raises(SpecError, match="the length of a disruption"):
+        score(steady_run(events=(TimedEvent(at_ns=0, kind="deploy"),)), "ttft<=1s", disruption_s=seconds)
+
+
 def test_too_many_windows_are_refused() -> None:
     with pytest.raises(SpecError, match=r"windows of 1.00 µs cut .* into more than 10,000 pieces"):
         score(steady_run(), "ttft<=1s", window_s=1e-6)
@@ -760,7 +789,7 @@ def test_a_run_needs_an_slo_or_brings_its_own() -> None:
 def test_what_cannot_be_scored_says_why(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="cannot group by 'model'; known are replica"):
         score(steady_run(), "ttft<=1s", by=["model"])
-    with pytest.raises(SpecError, match="is no window"):
+    with pytest.raises(SpecError, match="the length of windows in seconds is "):
         score(steady_run(), "ttft<=1s", window_s=0)
     RunWriter(tmp_path / "empty", Manifest(source="test")).finish()
     with pytest.raises(RunError, match="empty has no rows"):

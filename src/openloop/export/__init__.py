@@ -5,7 +5,6 @@ The module can be called: `openloop.export(run, ...)` is `openloop.export.export
 
 import sys
 from types import ModuleType
-from typing import Any
 
 from openloop.export.registry import EXPORTERS, Exporter, export
 
@@ -13,8 +12,7 @@ __all__ = ["EXPORTERS", "Exporter", "export"]
 
 
 class _Callable(ModuleType):
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return export(*args, **kwargs)
+    __call__ = staticmethod(export)
 
 
 sys.modules[__name__].__class__ = _Callable

@@ -68,10 +68,12 @@ def write_hdr(run: Run, path: Path) -> None:
         for name in ("ttft", "tpot", "e2e"):
             latency = getattr(scope.answers, f"{name}_s")
             known = scope.deliveries.ok & ~np.isnan(latency)
-            for each in np.unique(second[known]).tolist():
-                ns = np.rint(latency[known & (second == each)] * 1e9).clip(1, HIGHEST).astype(np.int64)
-                length = min(1.0, (end - start) / 1e9 - each)
-                file.write(f"Tag={name},{each:.3f},{length:.3f},{ns.max() / 1e6:.6f},{encode(ns.tolist(), HIGHEST)}\n")
+            ns = np.rint(latency[known] * 1e9).clip(1, HIGHEST).astype(np.int64)
+            seconds, firsts = np.unique(second[known], return_index=True)
+            for each, mine in zip(seconds.tolist(), np.split(ns, firsts[1:]), strict=False):
+                began, length = start / 1e9 + each, min(1.0, (end - start) / 1e9 - each)
+                most, packed = mine.max() / 1e6, encode(mine.tolist(), HIGHEST)
+                file.write(f"Tag={name},{began:.3f},{length:.3f},{most:.6f},{packed}\n")
 
 
 @dataclass(frozen=True)

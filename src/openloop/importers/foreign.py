@@ -195,7 +195,7 @@ def slo_of(bounds: Mapping[str, float | None], gates: Mapping[str, str]) -> str 
     given = {name: bound for name, bound in bounds.items() if bound is not None}
     if not given.keys() <= gates.keys():
         return None
-    return ", ".join(f"{gates[name]}<={bound:g}ms" for name, bound in given.items()) or None
+    return ", ".join(f"{gates[name]}<={bound:.15g}ms" for name, bound in given.items()) or None
 
 
 def wall_clock(ns: int) -> str:

@@ -15,11 +15,10 @@ from pathlib import Path
 from openloop.errors import RunError
 from openloop.importers.foreign import ENCODING, NOT_TOLD, Call, make_run, times, wall_clock
 from openloop.records import Run
-from openloop.units import to_ns
+from openloop.units import parse_seconds, to_ns
 
 COOKIE, COMPRESSED = 0x1C849303, 0x1C849304
 TABLE = re.compile(r"^\s*([\d.]+)\s+([\d.]+)\s+(\d+)(?:\s+[\d.]+|\s+inf|\s*)$", re.MULTILINE)
-UNITS = {"us": 1e3, "ms": 1e6, "s": 1e9, "m": 60e9}
 NOTES = [
     "a histogram: no request is told apart, and when each was sent is not told",
     "no tokens, no failures, and times are rounded to the histogram's bins",
@@ -70,12 +69,12 @@ def _table(text: str) -> Run:
     calls: list[Call] = []
     for value, _, total in TABLE.findall(spectrum):
         calls += [Call(ended_ns=round(float(value) * 1e6)) for _ in times(int(total) - len(calls))]
-    took = re.search(r"requests in ([\d.]+)(us|ms|s|m)\b", text)
+    took = re.search(r"requests in ([\d.]+[a-z]+)\b", text)
     return make_run(
         "wrk2",
         calls,
         notes=[*NOTES, "milliseconds, as wrk2 prints them; from wrk2 they count from when a request was due"],
-        seconds=float(took[1]) * UNITS[took[2]] / 1e9 if took else None,
+        seconds=parse_seconds(took[1]) if took else None,
         arrivals=NOT_TOLD,
     )
 
@@ -91,12 +90,16 @@ def decode(text: str) -> list[tuple[int, int]]:
         raise RunError(f"{text[:20]!r} is no compressed histogram") from None
     if cookie & ~0xF0 != COMPRESSED & ~0xF0:
         raise RunError(f"it holds a histogram with cookie {cookie:#x}; only compressed ones of version 2 are read")
+    if not 0 <= digits <= 5:
+        raise RunError(f"it holds a histogram of {digits} digits; they have up to 5")
     found, index, place = [], 0, 40
     while place < 40 + size:
         number, place = _unzigzag(raw, place)
         if number < 0:
             index -= number
             continue
+        if index >= 64 * _half(digits):
+            raise RunError("it holds a histogram of values that are too large for 64 bits")
         if number:
             found.append((_value_at(index, digits, low), number))
         index += 1

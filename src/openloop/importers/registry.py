@@ -44,7 +44,7 @@ def read_foreign(path: Path, tool: str | None = None, part: int | None = None) -
             run.validate()
     except (
         *(OpenloopError, OSError, LookupError, ArithmeticError, ValueError, TypeError, AttributeError),
-        csv.Error,
+        *(RecursionError, csv.Error),
     ) as error:
         raise RunError(f"{path} cannot be read as a file of {name}: {_sentence(error)}") from None
     finally:

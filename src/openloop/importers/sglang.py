@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from openloop.errors import RunError
-from openloop.importers.foreign import CHUNKS, NOT_TOLD, Call, JsonLines, event_times, make_run, rows_of
+from openloop.importers.foreign import CHUNKS, NOT_TOLD, Call, JsonLines, event_times, make_run, rows_of, slo_of
 from openloop.records import Run
 
 LISTS = ("ttfts", "itls", "input_lens", "output_lens", "cached_tokens", "errors")
@@ -20,7 +20,7 @@ def read(path: Path) -> Iterator[Run]:
     for found in rows:
         if "ttfts" not in found:
             raise RunError("it has totals and no requests: run bench_serving with --output-details")
-        bounds, info = found.get("goodput_slos_ms") or {}, found.get("server_info")
+        info = found.get("server_info")
         yield make_run(
             "sglang bench_serving",
             [_call(found, i) for i in rows_of(found, *LISTS)],
@@ -28,7 +28,7 @@ def read(path: Path) -> Iterator[Run]:
             seconds=found["duration"],
             arrivals=NOT_TOLD,
             model=info.get("model_path") if isinstance(info, dict) else None,
-            slo=", ".join(f"{name.replace('e2el', 'e2e')}<={bound:g}ms" for name, bound in bounds.items()) or None,
+            slo=slo_of(found.get("goodput_slos_ms") or {}, {"ttft": "ttft", "tpot": "tpot", "e2el": "e2e"}),
         )
     rows.refuse_torn()
 

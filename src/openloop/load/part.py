@@ -55,7 +55,7 @@ class MachinePart:
         finally:
             self._ready.set()
             if is_url(out):
-                copy_run(self._folder, locate(out), MANIFEST_FILE)
+                copy_run(self._folder, locate(out))
                 self.forget()
         facts: dict[str, Any] = msgspec.to_builtins(self._conductor.writer.manifest)
         return not there and not is_url(out), facts

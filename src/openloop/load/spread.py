@@ -100,7 +100,7 @@ def spread(
     else:
         with TemporaryDirectory() as here:
             _Spread(load, out, Path(here) / "run", hosts, watch).run()
-            copy_run(Path(here) / "run", locate(out), MANIFEST_FILE)
+            copy_run(Path(here) / "run", locate(out))
     return open_run(out)
 
 

@@ -18,8 +18,7 @@ from openloop.spec import read_json, saying_where
 from openloop.terms import COUNT, FLAG, NUMBER, SECONDS, SHARE, TEXT, Codec, by_name, param, read_term
 from openloop.units import parse_number
 
-NO_REFERENCE = "there is no reference to compare it with"
-SIGN = r"(?:(?<![^\W_])(?<![.)%\]])[-+])?"  # in 737-800 it is a hyphen
+SIGN = r"(?:(?<![^\W_])(?<![.)%\]])[-+\u2212])?"  # in 737-800 it is a hyphen; the last is the minus of typesetters
 NUMBER_IN_TEXT = re.compile(SIGN + r"(?:(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
 FENCED = re.compile(r"\s*```(?:json)?\s*\n(.*?)\n?\s*```\s*", re.DOTALL)
 
@@ -64,33 +63,28 @@ class Regex(QualityGate):
 class Exact(QualityGate):
     """The output is the reference, to the letter; `text` stands in for a reference of each request."""
 
-    name = "exact"
+    name, unlike = "exact", "is not"
     text: str | None = param(TEXT, None)
 
     def check(self, case: Case) -> Grade:
         reference = case.reference if self.text is None else self.text
         if reference is None:
-            return Grade(None, why=NO_REFERENCE)
-        return _grade(case.text == reference, "it is not the reference")
+            return Grade(None, why="there is no reference to compare it with")
+        return _grade(self.counted(case.text) == self.counted(reference), f"it {self.unlike} the reference")
+
+    def counted(self, text: str) -> str:
+        """What must be the same."""
+        return text
 
 
-@dataclass(frozen=True)
-class Match(QualityGate):
+class Match(Exact):
     """As exact, but letters may be large or small, and spaces, punctuation and articles do not count."""
 
-    name = "match"
-    text: str | None = param(TEXT, None)
+    name, unlike = "match", "does not match"
 
-    def check(self, case: Case) -> Grade:
-        reference = case.reference if self.text is None else self.text
-        if reference is None:
-            return Grade(None, why=NO_REFERENCE)
-        return _grade(_normal(case.text) == _normal(reference), "it does not match the reference")
-
-
-def _normal(text: str) -> str:
-    plain = text.casefold().translate(str.maketrans("", "", string.punctuation))
-    return " ".join(word for word in plain.split() if word not in ("a", "an", "the"))
+    def counted(self, text: str) -> str:
+        plain = text.casefold().translate(str.maketrans("", "", string.punctuation))
+        return " ".join(word for word in plain.split() if word not in ("a", "an", "the"))
 
 
 @dataclass(frozen=True)
@@ -183,7 +177,7 @@ class SameNumber(QualityGate):
 
 def _last_number(text: str) -> float | None:
     found = NUMBER_IN_TEXT.findall(text)
-    return float(found[-1].replace(",", "")) if found else None
+    return float(found[-1].replace(",", "").replace("\u2212", "-")) if found else None
 
 
 @dataclass(frozen=True)

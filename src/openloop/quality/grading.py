@@ -14,7 +14,7 @@ from openloop.quality.case import Case, Grade
 from openloop.quality.gating import Gating, read_gating
 from openloop.quality.pool import Pool, jobs_for
 from openloop.quality.slices import slices_of
-from openloop.records import GRADES, PARTS, Labels, Run, is_url, open_run, relabel
+from openloop.records import GRADES, PARTS, Labels, Run, SideWriter, is_url, open_run, relabel
 
 FLUSH_S = 1.0
 FLUSH_ROWS = 1000
@@ -68,11 +68,15 @@ def grade_run(
     known = {key: row for key, row in before.items() if row["quality"] is not None}
     todo = {key: case for key, case in cases.items() if key not in known and gating.of(case.workload_class)}
     spent = {key: row["review_cost"] or 0.0 for key, row in before.items() if key not in known}
-    found = _grade_all(folder, gating, todo, spent, mark, jobs or jobs_for(gating), known, progress)
-    rows = {**known, **found}
-    if found or run.manifest.quality_gate != str(gating):
+    there = {_key(row) for row in _spooled(folder) if row["gate"] == mark}  # of a grading that did not get to its end
+    writer, rows = GRADES.writer(folder), known
+    if todo or there:
+        held = [row for key, row in known.items() if key not in there]  # what is written is to hold all of it
+        rows = known | _grade_all(writer, held, gating, todo, spent, mark, jobs or jobs_for(gating), progress)
+    if todo or there or run.manifest.quality_gate != str(gating):
         labels = labels_of(rows, {key: case.prompt for key, case in cases.items()}, run.manifest.quality_gate, gating)
         relabel(folder, run.batches(), labels, msgspec.structs.replace(run.manifest, quality_gate=str(gating)))
+        writer.finish()  # after the table has them: until then they are those of a grading without an end
     return summary(gating, len(cases), len(todo), rows.values())
 
 
@@ -109,7 +113,7 @@ def _graded(folder: Path) -> dict[Key, Grades]:
     """Grades that are there: of a grading that ended, and of one that was interrupted."""
     table, _ = GRADES.read(folder)
     ended = [] if table is None else table.to_pylist()
-    return {(row["request_id"], row["attempt"]): row for row in [*ended, *_spooled(folder)]}
+    return {_key(row): row for row in [*ended, *_spooled(folder)]}
 
 
 def _spooled(folder: Path) -> list[Grades]:
@@ -117,24 +121,24 @@ def _spooled(folder: Path) -> list[Grades]:
     return found
 
 
+def _key(row: Grades) -> Key:
+    return row["request_id"], row["attempt"]
+
+
 def _grade_all(
-    folder: Path,
+    writer: SideWriter,
+    held: list[Grades],
     gating: Gating,
     todo: Mapping[Key, Case],
     spent: Mapping[Key, float],
     mark: str,
     jobs: int,
-    known: Mapping[Key, Grades],
     progress: Callable[[int, int], None] | None,
 ) -> dict[Key, Grades]:
-    """Grade, and write down what is known every second."""
+    """Grade, and write down every second what is known, after what is `held` already."""
     found: dict[Key, Grades] = {}
-    if not todo:
-        return found
-    writer, pool = GRADES.writer(folder), Pool(gating, min(jobs, len(todo)))
-    there = {(row["request_id"], row["attempt"]) for row in _spooled(folder) if row["gate"] == mark}
     writer.resume()
-    held = [row for key, row in known.items() if key not in there]  # what is written is to hold all of it
+    pool = Pool(gating, min(jobs, len(todo)))
     flushed = time.monotonic()
     try:
         for key, case in todo.items():
@@ -149,15 +153,12 @@ def _grade_all(
                 held, flushed = [], time.monotonic()
                 if progress:
                     progress(len(found), len(todo))
-        writer.append(GRADES.of(held))
-        writer.finish()
-    except BaseException:
-        if held:
-            writer.append(GRADES.of(held))
-        writer.close()
-        raise
     finally:
         pool.close()
+        try:
+            writer.append(GRADES.of(held))
+        finally:
+            writer.close()
     return found
 
 

@@ -83,12 +83,15 @@ class Prices(Strict, frozen=True):
 
     def of(self, prompt_tokens: int | None, cached_tokens: int | None, output_tokens: int | None) -> float:
         """Of one attempt, apart from the time of what served it."""
-        cached, output = cached_tokens or 0, output_tokens or 0
-        prompt = max(prompt_tokens or 0, cached)  # some servers tell only what was cached
-        per_cached = self.per_million_cached_tokens
-        cheap = cached if per_cached is not None else 0
-        tokens = (prompt - cheap) * self.per_million_input_tokens + cheap * (per_cached or 0.0)
-        return self.per_request + (tokens + output * self.per_million_output_tokens) / 1e6
+        cached = cached_tokens or 0
+        return float(self.of_each(max(prompt_tokens or 0, cached), cached, output_tokens or 0))
+
+    def of_each(self, prompt: Any, cached: Any, output: Any) -> Any:
+        """Of attempts with so many tokens, numbers or arrays; cached ones are part of the prompt."""
+        per_input, per_cached = self.per_million_input_tokens, self.per_million_cached_tokens
+        per_cached = per_input if per_cached is None else per_cached
+        tokens = (prompt - cached) * per_input + cached * per_cached + output * self.per_million_output_tokens
+        return self.per_request + tokens / 1e6
 
 
 class Manifest(Strict, frozen=True):

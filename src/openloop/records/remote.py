@@ -6,6 +6,7 @@ from importlib import import_module
 from pathlib import Path
 
 from openloop.errors import RunError
+from openloop.records.manifest import MANIFEST_FILE
 from openloop.spec import one_line
 
 
@@ -30,9 +31,9 @@ def locate(path: str | Path) -> Path:
     return reached
 
 
-def copy_run(folder: Path, there: Path, last: str) -> None:
-    """All files of a folder, `last` at the end: a reader finds all of the run, or none."""
+def copy_run(folder: Path, there: Path) -> None:
+    """All files of a folder, its manifest last: a reader finds all of the run, or none."""
     there.mkdir(parents=True, exist_ok=True)
-    for file in sorted(folder.iterdir(), key=lambda file: file.name == last):
+    for file in sorted(folder.iterdir(), key=lambda file: file.name == MANIFEST_FILE):
         with file.open("rb") as source, (there / file.name).open("wb") as target:
             shutil.copyfileobj(source, target)

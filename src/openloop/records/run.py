@@ -20,7 +20,7 @@ from openloop.arrays import Ints
 from openloop.errors import RecordError, RunError, StorageError
 from openloop.records.manifest import MANIFEST_FILE, Manifest, read_manifest
 from openloop.records.remote import copy_run, is_url, locate
-from openloop.records.schema import COLUMNS, SCHEMA, count_tokens, ints, missing_columns
+from openloop.records.schema import COLUMNS, SCHEMA, count_tokens, ints
 from openloop.records.server import SERVER
 from openloop.records.tables import DAMAGE, SideTable, first_line, gathered, read_spool
 from openloop.records.texts import GRADES, TEXTS
@@ -125,7 +125,7 @@ class Run:
         with TemporaryDirectory() as here:
             self.save(Path(here) / "run")
             try:
-                copy_run(Path(here) / "run", there, MANIFEST_FILE)
+                copy_run(Path(here) / "run", there)
             except OSError as error:
                 raise StorageError(f"{there} cannot be written: {error.strerror or error}") from None
 
@@ -229,7 +229,7 @@ class ParquetSource:
                 raise RunError(f"{path} is damaged or cut short and cannot be read: {first_line(error)}") from None
         if found != self.num_rows:
             raise RunError(f"{path} is damaged: it says that it has {self.num_rows:,} rows, and has {found:,}")
-        absent = missing_columns(self._names)
+        absent = [name for name, column in COLUMNS.items() if column.required and name not in self._names]
         if absent:
             raise RunError(f"{path} lacks the column {absent[0]!r}, which every run has")
         twice = [name for name in self._names if self._names.count(name) > 1]

@@ -1,6 +1,6 @@
 """The one table: a row per attempt, whoever produced it."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -200,13 +200,8 @@ def _tokens(batch: pa.RecordBatch) -> Ints:
     delivered: Ints = np.diff(events.offsets.to_numpy().astype(np.int64))
     if tokens.null_count < len(tokens):
         bounds = tokens.offsets.to_numpy().astype(np.int64)
-        running = np.concatenate([[0], np.cumsum(tokens.values.to_numpy(), dtype=np.int64)])
+        counts = tokens.values.fill_null(0) if tokens.values.null_count else tokens.values  # refused when it is checked
+        running = np.concatenate([[0], np.cumsum(counts.to_numpy(), dtype=np.int64)])
         told = bounds[1:] > bounds[:-1]
         delivered[told] = (running[bounds[1:]] - running[bounds[:-1]])[told]
     return delivered
-
-
-def missing_columns(names: Iterable[str]) -> list[str]:
-    """Required columns that `names` lacks."""
-    have = set(names)
-    return [name for name, column in COLUMNS.items() if column.required and name not in have]

@@ -11,6 +11,8 @@ from openloop.errors import StorageError
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
     """With a folder to be in; what goes wrong is one sentence."""
+    if str(path).partition("/")[0].endswith(":"):  # of a URL, a path keeps one slash
+        raise StorageError(f"{path} is a URL, and files are written here: copy it when it is there")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield

@@ -110,13 +110,7 @@ def _attempt_costs(attempts: Attempts, tokens: Ints, prices: Prices | None) -> t
     if prices is None or not prices.by_use:
         return (np.nan_to_num(attempts.cost), ~sent | told) if "cost" in attempts.present else None
     cached = np.maximum(attempts.cached_tokens, 0)
-    prompt = np.maximum(attempts.prompt_tokens, cached)
-    cached_price = prices.per_million_cached_tokens
-    cost = prices.per_request + 1e-6 * (
-        (prompt - cached) * prices.per_million_input_tokens
-        + cached * (prices.per_million_input_tokens if cached_price is None else cached_price)
-        + tokens * prices.per_million_output_tokens
-    )
+    cost = prices.of_each(np.maximum(attempts.prompt_tokens, cached), cached, tokens)  # some tell only what was cached
     known = told | ~sent | (attempts.prompt_tokens >= 0) | (not prices.per_million_input_tokens)
     return np.where(told, attempts.cost, np.where(sent, cost, 0.0)), known
 

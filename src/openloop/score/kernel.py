@@ -221,7 +221,7 @@ def _qoe(times: Ints, pace: int, before_first: int) -> float:
     for i in range(n):
         reach = max(reach, times[i] - pace * (i + 1))
         delays += reach - before_first
-    whole = n * (reach - before_first + pace) + pace * n * (n - 1) / 2
+    whole = n * (reach - before_first + pace * (n + 1) / 2)  # a product of three whole numbers may be too large
     return 1.0 - delays / whole
 
 

@@ -47,7 +47,8 @@ def leaks(scope: Scope, server: ServerScore | None = None) -> list[Leak]:
     that was not the answer; answer of an unsuccessful request; of one that failed its quality gate; of one that missed
     another gate. What remains was accepted. Attempts go the same way, from `retries_and_repairs` on. Money follows the
     attempt it was spent on and, inside an attempt, its tokens; what is paid by the hour follows tokens; what a review
-    costs follows the answer. What rows do not tell, a server's counters may.
+    costs follows the answer. Where there are no tokens at all, hours follow attempts. What rows do not tell, a server's
+    counters may.
     """
     fates, output = _fates(scope), scope.deliveries.spending.tokens_by_attempt[scope.of_attempts]
     extra = extra_work(scope)
@@ -71,7 +72,8 @@ def leaks(scope: Scope, server: ServerScore | None = None) -> list[Leak]:
         if n is None:
             return Leak(name, gone, None, None, None, None)
         share = n / total if total else np.nan
-        cost = money.get(name, 0.0) + hourly * float(np.nan_to_num(share)) if scope.run.priced else None
+        bears = share if total else attempts.get(name, 0) / max(len(fates), 1)
+        cost = money.get(name, 0.0) + hourly * bears if scope.run.priced else None
         return Leak(name, gone, n / scope.seconds, share, cost, told_by[name])
 
     return [step(name, n) for name, n in tokens.items()]

@@ -75,7 +75,9 @@ def mean_over_due(scope: Scope, values: NDArray[np.float32]) -> float:
     """Mean over everything due, an unsuccessful request counting as 0; completed ones without tokens do not count."""
     ok = scope.deliveries.ok
     known = ok & ~np.isnan(values)
-    return ratio(float(values[known].sum(dtype=np.float64)), int(known.sum() + np.sum(~ok))) if known.any() else np.nan
+    if ok.any() and not known.any():
+        return np.nan
+    return ratio(float(values[known].sum(dtype=np.float64)), int(known.sum() + np.sum(~ok)))
 
 
 @dataclass(frozen=True)
@@ -203,13 +205,15 @@ def units(scope: Scope) -> dict[str, UnitScore]:
             slo.per_s,
             ratio(cost.total, good) if cost else None,
         )
-        found["all" if only else _classes(mine)] = score
+        found["all" if only else _classes(scope, index)] = score
     return found
 
 
-def _classes(scope: Scope) -> str:
-    codes = np.unique(scope.deliveries.of_attempt(scope.run.attempts.workload_class))
-    names = scope.run.attempts.words["workload_class"]
+def _classes(scope: Scope, objective: int) -> str:
+    """That an SLO is for, also where nothing of them was due in the window."""
+    run = scope.run
+    codes = np.unique(run.deliveries.of_attempt(run.attempts.workload_class)[run.objective == objective])
+    names = run.attempts.words["workload_class"]
     return ", ".join(names[code] if code >= 0 else "(none)" for code in codes)
 
 

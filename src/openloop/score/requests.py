@@ -167,11 +167,20 @@ class Deliveries:
         """Whether times between tokens are known, and not just the first and the last."""
         return np.asarray((self.delivered > 1) & (self.of_attempt(self._attempts.ends_only) != 1))
 
+    @cached_property
+    def single(self) -> Bools:
+        """Whether it is known to have no more than one token."""
+        told = (self.of_attempt(self._attempts.output_tokens) >= 0) | self._one_delivery
+        return np.asarray(told & (self.tokens <= 1))
+
     @property
     def at_once(self) -> Bools:
         """Streams of several tokens in one delivery, which is first and last; how many it carried is not told."""
-        whole = self.of_attempt(self._attempts.ends_only) != 1
-        return np.asarray((self.delivered == 1) & (self.tokens > 1) & whole)
+        return self._one_delivery & (self.tokens > 1)
+
+    @property
+    def _one_delivery(self) -> Bools:
+        return np.asarray((self.delivered == 1) & (self.of_attempt(self._attempts.ends_only) != 1))
 
     @cached_property
     def tbt_s(self) -> Floats:
@@ -201,7 +210,7 @@ class Deliveries:
 
     @property
     def _all_told(self) -> Bools:
-        return self.gaps_told | (self.delivered <= 1)
+        return self.gaps_told | self.single | self.at_once
 
     @property
     def quality(self) -> Codes:
@@ -236,8 +245,12 @@ class Answers:
         return self.deliveries.tokens
 
     @property
+    def single(self) -> Bools:
+        return self.deliveries.single
+
+    @property
     def timed(self) -> Bools:
-        return self.deliveries.gaps_told | (self.deliveries.tokens <= 1)
+        return self.deliveries.gaps_told | self.deliveries.single
 
     @cached_property
     def ttft_s(self) -> Floats:

@@ -35,7 +35,7 @@ from openloop.score.streams import Progress
 from openloop.score.verdict import Verdict, verdict
 from openloop.slo import SLO, Objectives, parse_objectives, read_slo
 from openloop.spec import plain, suggest
-from openloop.units import format_seconds, to_ns
+from openloop.units import LONGEST_S, check_number, format_seconds, to_ns
 
 MAX_PARTS = 10_000
 
@@ -157,8 +157,9 @@ def score(
     for key in by:
         if key not in GROUPS:
             raise SpecError(f"cannot group by {key!r}{suggest(key, GROUPS)}")
-    if window_s is not None and window_s <= 0:
-        raise SpecError(f"a window of {window_s} s is no window; give a duration such as 60s")
+    if window_s is not None:
+        check_number("the length of windows in seconds", window_s, 1e-9, LONGEST_S)
+    check_number("the length of a disruption in seconds", disruption_s, 0, LONGEST_S)
     judged = judge_run(opened, objectives, progress, prices)
     found = score_judged(opened, objectives, judged, by, window_s, disruption_s)
     return found if run is opened or opened.path else replace(found, run=str(run))  # a file of another tool
@@ -373,7 +374,7 @@ def _groups(scope: Scope, column: str) -> dict[str, Summary]:
 
 def _windows(scope: Scope, window_s: float) -> list[TimeWindow]:
     start, end = scope.window_ns
-    step = max(to_ns(window_s), 1)
+    step = to_ns(window_s)
     if (end - start) / step > MAX_PARTS:
         raise SpecError(
             f"windows of {format_seconds(window_s)} cut {format_seconds(scope.seconds)} "

@@ -28,6 +28,8 @@ class AnswerColumns(Protocol):
     @property
     def tokens(self) -> Ints: ...  # generated
     @property
+    def single(self) -> Bools: ...  # whether it is known to have no more than one of them
+    @property
     def timed(self) -> Bools: ...  # whether it is known when its tokens came, and not just the first
     @property
     def ttft_s(self) -> Floats: ...
@@ -71,66 +73,60 @@ class _Within:
 
     within_s: float
     name: ClassVar[str]
+    column: ClassVar[str]  # of the answers
 
     def __post_init__(self) -> None:
         check_number(self.name, self.within_s, 0, LONGEST_S)
+
+    def met(self, answers: AnswerColumns) -> Bools:
+        seconds: Floats = getattr(answers, self.column)
+        return seconds <= self.within_s
 
     def __str__(self) -> str:
         return f"{self.name}<={write_seconds(self.within_s)}"
 
 
+class _WithinGaps(_Within):
+    """Something of the times between tokens, of which a single one has none."""
+
+    def met(self, answers: AnswerColumns) -> Bools:
+        return answers.single | super().met(answers)
+
+
 class TTFT(_Within):
     """t_1 <= within: the first token in time (d_1 of eq. 2)."""
 
-    name = "ttft"
-
-    def met(self, answers: AnswerColumns) -> Bools:
-        return answers.ttft_s <= self.within_s
+    name, column = "ttft", "ttft_s"
 
 
-class TPOT(_Within):
+class TPOT(_WithinGaps):
     """(E2E - TTFT) / (n - 1) <= within; an answer of one token has no further tokens to wait for."""
 
-    name = "tpot"
-
-    def met(self, answers: AnswerColumns) -> Bools:
-        return (answers.tokens <= 1) | (answers.tpot_s <= self.within_s)
+    name, column = "tpot", "tpot_s"
 
 
-class TBT(_Within):
+class TBT(_WithinGaps):
     """t_i - t_{i-1} <= within for every i (d_i of eq. 2)."""
 
-    name = "tbt"
-
-    def met(self, answers: AnswerColumns) -> Bools:
-        return (answers.tokens <= 1) | (answers.tbt_s <= self.within_s)
+    name, column = "tbt", "tbt_s"
 
 
-class Jitter(_Within):
+class Jitter(_WithinGaps):
     """Longest minus shortest token gap <= within: a burst and a stall is worse than a steady pace."""
 
-    name = "jitter"
-
-    def met(self, answers: AnswerColumns) -> Bools:
-        return (answers.tokens <= 1) | (answers.jitter_s <= self.within_s)
+    name, column = "jitter", "jitter_s"
 
 
 class E2E(_Within):
     """t_n <= within: the last token, or the whole answer where it is not streamed (eq. 3)."""
 
-    name = "e2e"
-
-    def met(self, answers: AnswerColumns) -> Bools:
-        return answers.e2e_s <= self.within_s
+    name, column = "e2e", "e2e_s"
 
 
 class Completion(_Within):
     """Done within the batch's completion window, which opens for all rows when the measured window does."""
 
-    name = "window"
-
-    def met(self, answers: AnswerColumns) -> Bools:
-        return answers.completion_s <= self.within_s
+    name, column = "window", "completion_s"
 
 
 @dataclass(frozen=True)
@@ -149,7 +145,7 @@ class ITL:
         return f"itl_p{self.gap_share * 100:.10g}"
 
     def met(self, answers: AnswerColumns) -> Bools:
-        return (answers.tokens <= 1) | (answers.itl_s(self.gap_share) <= self.within_s)
+        return answers.single | (answers.itl_s(self.gap_share) <= self.within_s)
 
     def __str__(self) -> str:
         return f"{self.name}<={write_seconds(self.within_s)}"

@@ -70,18 +70,10 @@ def parse_slo(text: str) -> SLO:
     if not text.strip():
         raise SpecError("the SLO is empty; write at least one gate, for example ttft<=500ms")
     base = PRESETS.get(terms[0])
-    gates: dict[str, SLOGate] = {}
-    for number, term in enumerate(terms, start=1):
-        if base and number == 1:
-            continue
-        gate = _parse_term(term, number)
-        if gate.name in gates:
-            raise SpecError(f"SLO term {number}, {term!r}: {gate.name} stands there already; keep one")
-        gates[gate.name] = gate
+    given = SLO(tuple(_parse_term(term, n) for n, term in enumerate(terms, 1) if n > 1 or base is None))
     if base is None:
-        return SLO(tuple(gates.values()))
-    kept = {gate.name: gate for gate in base.gates}
-    return replace(base, gates=tuple({**kept, **gates}.values()))
+        return given
+    return replace(base, gates=tuple({gate.name: gate for gate in (*base.gates, *given.gates)}.values()))
 
 
 def parse_objectives(text: str) -> Objectives:

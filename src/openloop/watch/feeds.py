@@ -162,7 +162,7 @@ def _told(scope: Scope, gate: SLOGate, ours: bool) -> bool:
     if ours and gate.name not in ("quality", "cost"):
         return True
     answers, ok = scope.answers, scope.deliveries.ok
-    several = ok & (answers.tokens > 1)
+    several = ok & ~answers.single
     known = {
         "ttft": (ok, ~np.isnan(answers.ttft_s)),
         "tpot": (several, ~np.isnan(answers.tpot_s)),
