@@ -592,6 +592,15 @@ def test_a_key_that_a_server_repeats_is_not_written_down(body: str, error: str) 
     assert found.error == f"status 401: {error}"[:300]
 
 
+def test_nor_in_any_other_text_of_an_answer() -> None:
+    target = Chat("host", headers={"Authorization": f"Bearer {KEY}"}, keep_text=True, replica_header="X-Who")
+    head = f"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nX-Who: a {KEY}\r\n\r\n".encode()
+    long = "word " * 100
+    found = target.read(*joined([head, event({"content": f"{long}{KEY[:14]}"}), event({}, f"stop {KEY}")], [1, 2, 3]))
+    assert (found.status, found.finish_reason, found.replica) == ("ok", "stop ...", "a ...")
+    assert found.text == f"{long}..."
+
+
 def test_nor_in_a_stream_nor_where_it_is_no_answer_at_all() -> None:
     target = Chat("host", headers={"Authorization": f"Bearer {KEY}"})
     event = json.dumps({"error": {"message": f"{'p' * 280} {KEY}"}}).encode()

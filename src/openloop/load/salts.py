@@ -63,7 +63,7 @@ def prime(load: Load, demand: Demand, salter: Salter, words: Words, stop: Callab
         try:
             found = target.decode(exchange(place, target.encode(ask, number), load.timeout_s))
         except (OSError, WireError) as error:
-            return without_secrets(str(error), target.headers) or type(error).__name__
+            return without_secrets(str(error), target.secrets) or type(error).__name__
         return None if found.status == "ok" else found.error or found.status
 
     jobs = list(itertools.product(salter.primes(demand, words), load.sites))
