@@ -264,7 +264,8 @@ def test_a_question_over_tls_leaves_no_connection_open(monkeypatch: pytest.Monke
 
     monkeypatch.setattr("openloop.load.exchange.tls_context", lambda _: Context())
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        place = Place("", "", Address(socket.AF_INET, *listener.getsockname(), name="name"))
+        host, port = listener.getsockname()
+        place = Place("", "", Address(socket.AF_INET, host, port, "name"))
         thread = threading.Thread(target=lambda: listener.accept()[0].close())
         thread.start()
         with contextlib.suppress(OSError, WireError):

@@ -16,7 +16,7 @@ from openloop.cluster import connected, hosts_on
 from openloop.distributions import Distribution, read_distribution
 from openloop.errors import SpecError
 from openloop.load.address import Address, Place, find_place, look_at_certificates, shown
-from openloop.load.conductor import Snapshot, drive
+from openloop.load.conductor import Watch, drive
 from openloop.load.exchange import exchange, measure_scale, only_model
 from openloop.load.part import MachinePart
 from openloop.load.plan import Load
@@ -364,7 +364,7 @@ def default_folder() -> Path:
 def run_scenario(
     scenario: Scenario,
     out: str | Path,
-    watch: Callable[[Snapshot], str | None] | None = None,
+    watch: Watch | None = None,
     command: list[str] | None = None,
     ray: str | None = None,
 ) -> Run:
