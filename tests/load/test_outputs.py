@@ -223,6 +223,14 @@ def test_a_server_that_cannot_be_primed_has_no_warm_cache(server: RunningEndpoin
     assert any(note.startswith("primed with 0 of 3 prefixes: status 500") for note in run.manifest.notes)
 
 
+def test_a_model_that_could_not_be_asked_beforehand_is_told_of(server: RunningEndpoint, tmp_path: Path) -> None:
+    load = load_of(server, warming=read_warming("cold-cache"))
+    server.behave(fault="error")
+    run = drive(load, tmp_path / "run")
+    assert run.manifest.cache_warmth is None
+    assert "the model could not be asked beforehand: status 500: error, as commanded" in run.manifest.notes
+
+
 def test_what_grades_cost_at_the_end_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Judges:
         pending = 2

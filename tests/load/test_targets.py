@@ -612,3 +612,9 @@ def test_nor_in_a_stream_nor_where_it_is_no_answer_at_all() -> None:
         Framing().feed(f"{'p' * 40} {KEY}\r\n\r\n".encode())
     lost = (0, BROKEN, str(caught.value), 0, 0, 0, b"", b"", 0, False)
     assert KEY[:6] not in (read_finished(lost, target, 1.0).error or "")
+
+
+@pytest.mark.parametrize("name", ["chat", "completions", "responses", "messages"])
+def test_an_answer_that_holds_nothing_is_none(name: str) -> None:
+    found = read_whole({}, target=HTTP[name])
+    assert (found.status, (found.error or "")[:20]) == ("error", "the answer holds no ")

@@ -71,4 +71,6 @@ def prime(load: Load, demand: Demand, salter: Salter, words: Words, stop: Callab
         whys = [why for why in pool.map(one, enumerate(jobs, FIRST)) if why is not None]
     why = f": {whys[0]}" if whys else ""
     note = f"primed with {len(jobs) - len(whys):,} of {len(jobs):,} prefixes{why}"
-    return [note] if salter.warming.primes else [], not whys
+    if not salter.warming.primes:
+        note = f"the model could not be asked beforehand{why}"
+    return [note] if salter.warming.primes or whys else [], not whys

@@ -36,7 +36,7 @@ class Description:
 def describe(demand: Demand, horizon_s: float) -> Description:
     due = demand.due_s[~np.isnan(demand.due_s)]
     gaps = np.diff(np.sort(due))
-    counts = np.bincount((due - due.min()).astype(int)) if len(due) else np.zeros(1, int)
+    counts = np.bincount(due.astype(int), minlength=max(int(horizon_s), 1))
     prompts = demand.prompt_tokens
     codes = demand.workload_class
     return Description(
