@@ -146,3 +146,10 @@ def test_a_recording_that_is_none_is_named(tmp_path: Path, text: str, sentence: 
     (tmp_path / "times.txt").write_text(text)
     with pytest.raises(SpecError, match=sentence):
         read_arrivals(f"replay:{tmp_path / 'times.txt'}")
+
+
+def test_a_ramp_beyond_the_horizon_counts_as_far_as_it_goes() -> None:
+    steep = read_arrivals("ramp:start=0,end=1e6,over=1h")
+    found = steep.times(10.0, np.random.default_rng(0))
+    assert len(found) == pytest.approx(steep.expected(10.0), rel=0.05)
+    assert len(read_arrivals("ramp:start=0,end=1e6,over=1000h").times(60.0, np.random.default_rng(0))) > 0

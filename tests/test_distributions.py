@@ -65,7 +65,10 @@ def test_a_file_of_values_has_weights_or_not() -> None:
     assert read_distribution(f"empirical('{path}')", SECONDS) == read_distribution(f"empirical({path})", SECONDS)
 
 
-@pytest.mark.parametrize(("text", "sentence"), [("5\nmany\n", "line 2: 'many'"), ("", "no value has a weight")])
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [("5\nmany\n", "line 2: 'many'"), ("5 1\n6 2 3\n", "line 2: '6 2 3'"), ("", "no value has a weight")],
+)
 def test_a_file_that_holds_no_values_is_refused(tmp_path: Path, text: str, sentence: str) -> None:
     (tmp_path / "v.txt").write_text(text)
     with pytest.raises(SpecError, match=sentence):

@@ -183,7 +183,7 @@ class Ramp(_Varying):
         def rate_at(times: Floats) -> Floats:
             return np.interp(times, [0.0, self.over or horizon_s], [self.start, self.end])
 
-        return _thinned(rate_at, max(self.start, self.end), horizon_s, rng)
+        return _thinned(rate_at, float(rate_at(np.array([0.0, horizon_s])).max()), horizon_s, rng)
 
     def expected(self, horizon_s: float) -> float:
         ramp = min(self.over or horizon_s, horizon_s)

@@ -233,7 +233,7 @@ class Weighted:
     """A value and how often it is seen, in any unit."""
 
     value: float
-    weight: float
+    weight: float = 1.0
 
     def __post_init__(self) -> None:
         check_number("a value", self.value, 0.0, 1e12)
@@ -301,8 +301,8 @@ class Empirical(_Tabled):
         for number, line in enumerate(read_text(self.path).splitlines(), start=1):
             parts = line.replace(",", " ").split()
             try:
-                found += [Weighted(*map(float, [*parts, "1"][:2]))] if parts else []
-            except (ValueError, SpecError):
+                found += [Weighted(*map(float, parts))] if parts else []
+            except (ValueError, TypeError, SpecError):
                 raise SpecError(f"{self.path}, line {number}: {line[:40]!r} is no value, or value and weight") from None
         return Histogram(tuple(found))._table()
 

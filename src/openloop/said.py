@@ -216,11 +216,18 @@ def short(data: bytes) -> str:
 
 
 def without_secrets(text: str, headers: Mapping[str, str]) -> str:
-    """As much as is kept of what a server says, without what it repeats of our headers, be it only a beginning."""
+    """As much as is kept of what a server says beside its answers, without what it repeats of our headers."""
+    return masked(text, headers)[:LONGEST]
+
+
+def masked(text: str, headers: Mapping[str, str]) -> str:
+    """What a server says, without what it repeats of our headers, be it only a beginning."""
+    if len(text) < SECRET:
+        return text
     values = {value for name, value in headers.items() if name.lower() not in PUBLIC}
     words = {word for value in values for word in (" ".join(value.split()), *value.split()) if len(word) >= SECRET}
     for secret in sorted(words, key=len, reverse=True):
         while (at := text.find(secret[:PART])) >= 0:
             same = takewhile(lambda pair: pair[0] == pair[1], zip(text[at:], secret, strict=False))
             text = f"{text[:at]}...{text[at + len(list(same)) :]}"
-    return text[:LONGEST]
+    return text

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -25,9 +26,9 @@ from openloop.arrivals import Constant, Poisson, read_arrivals
 from openloop.distributions import Fixed
 from openloop.errors import SpecError
 from openloop.load.address import Address, Place, find_place
-from openloop.load.conductor import RARELY, Conductor, Snapshot, drive, politeness_pays
+from openloop.load.conductor import RARELY, TICKETS, Conductor, Snapshot, _Request, drive, politeness_pays
 from openloop.load.plan import Load
-from openloop.load.targets import Chat
+from openloop.load.targets import Chat, Function
 from openloop.persistence import After, Hedge, Retry
 from openloop.records import read_now
 from openloop.seeds import stream
@@ -1075,3 +1076,49 @@ def test_a_retry_goes_to_another_server_and_so_does_its_copy(server: RunningEndp
     conductor.writer.close()
     conductor.crew.close()
     assert [conductor._where(0, attempt) for attempt in range(4)] == [0, 1, 1, 0]
+
+
+def test_a_closed_loop_waits_for_its_last_answers_as_long_as_was_asked_for(
+    server: RunningEndpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("openloop.load.conductor.HALT_S", 0.0)
+    load = load_of(server, seconds=0.5, users=3, arrivals=None, drain_s=20.0)
+    server.behave(slowness=10.0)
+    assert {row["status"] for row in rows_of(drive(load, tmp_path / "run"))} == {"ok"}
+
+
+def test_an_interrupt_before_anybody_is_ready_ends_the_run(tmp_path: Path) -> None:
+    (tmp_path / "slow.py").write_text("import time\ntime.sleep(3600)\n\ndef ask(ask):\n    return 'yes'\n")
+    name = f"{tmp_path}/slow.py:ask"
+    load = Load(
+        [(Place(name, "", Address(0, name, 0)), Function(name))],
+        Workload.of(Synthetic(Fixed(10), Fixed(8))),
+        Constant(5),
+        1.0,
+    )
+    conductor = Conductor(load, tmp_path / "run", None)
+    thread = threading.Thread(target=conductor.run, daemon=True)
+    thread.start()
+    conductor.interrupt()
+    conductor.interrupt()
+    thread.join(30)
+    assert not thread.is_alive()
+    assert ol.open_run(tmp_path / "run").manifest.notes == ("interrupted after 0.0 s",)
+
+
+def test_a_hedge_goes_by_answers_to_the_first_attempt(server: RunningEndpoint, tmp_path: Path) -> None:
+    """Those that were asked for again count from when they were due at first, and so with all the waiting."""
+    conductor = Conductor(load_of(server, 5.0, retry=Retry(1)), tmp_path / "run", None)
+    said = b'data: {"choices": [{"text": "x", "finish_reason": "stop"}]}\n\n'
+    raw = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n" + said
+    try:
+        for number, waves in enumerate((["first"], ["first", "retry"])):
+            conductor.asked[number] = _Request(conductor.prompts.ask(number), waves)
+            ticket, sent = number * TICKETS + len(waves) - 1, conductor.schedule.due_ns[number] + 1
+            marks = array("q", [len(raw), sent + 10**9 * number + 7]).tobytes()
+            conductor._take((ticket, "done", "", sent, 0, sent + 2 * 10**9, raw, marks, 1, False))
+        assert list(conductor.begun) == [8]
+        assert conductor.statuses == {"ok": 2}
+    finally:
+        conductor.writer.close()
+        conductor.crew.close()

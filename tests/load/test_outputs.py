@@ -19,10 +19,11 @@ from openloop.arrivals import Poisson
 from openloop.distributions import Fixed, read_distribution
 from openloop.load.address import find_place
 from openloop.load.conductor import drive
+from openloop.load.outputs import Texts
 from openloop.load.plan import Load
 from openloop.load.targets import Chat
 from openloop.persistence import Repair, Retry
-from openloop.quality import read_gating
+from openloop.quality import Grade, read_gating
 from openloop.quality.grading import grade_run
 from openloop.records import GRADES, TEXTS
 from openloop.serve.process import RunningEndpoint, endpoint_process
@@ -220,3 +221,30 @@ def test_a_server_that_cannot_be_primed_has_no_warm_cache(server: RunningEndpoin
     server.behave()
     assert run.manifest.cache_warmth is None
     assert any(note.startswith("primed with 0 of 3 prefixes: status 500") for note in run.manifest.notes)
+
+
+def test_a_model_that_could_not_be_asked_beforehand_is_told_of(server: RunningEndpoint, tmp_path: Path) -> None:
+    load = load_of(server, warming=read_warming("cold-cache"))
+    server.behave(fault="error")
+    run = drive(load, tmp_path / "run")
+    assert run.manifest.cache_warmth is None
+    assert "the model could not be asked beforehand: status 500: error, as commanded" in run.manifest.notes
+
+
+def test_what_grades_cost_at_the_end_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Judges:
+        pending = 2
+
+        def finished(self, timeout_s: float) -> Iterator[tuple[tuple[int, int], Grade]]:
+            while self.pending:
+                self.pending -= 1
+                yield (self.pending, 0), Grade(True, cost=0.25)
+
+        def close(self) -> None:
+            pass
+
+    monkeypatch.setattr("openloop.load.outputs.Pool", lambda *_, **__: Judges())
+    texts = Texts(tmp_path, read_gating(["json"]))
+    texts.finish(lambda _: False, [])
+    assert texts.cost == 0.5
+    texts.close()

@@ -1,5 +1,9 @@
 """A scenario file is read strictly, and flags change single values of it."""
 
+import json
+import socket
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +12,8 @@ import pytest
 import openloop as ol
 from openloop.distributions import Fixed
 from openloop.errors import SpecError
-from openloop.load.address import find_place
+from openloop.load.address import Address, Place, find_place
+from openloop.load.exchange import only_model
 from openloop.load.scenario import STARTER, Scenario, _sites, read_scenario, run_scenario
 from openloop.serve.process import endpoint_process
 from openloop.workload import Synthetic
@@ -200,6 +205,77 @@ def test_what_is_secret_is_written_nowhere(tmp_path: Path, monkeypatch: pytest.M
     assert told.target == f"{server.url}?..."
     shown = ["--target", f"{server.url}?...", f"--target={server.url}?..."]
     assert told.command == ["openloop", "run", *shown, "--header", "X-Key: ...", "--header=X-Key: ..."]
+
+
+def test_what_a_server_says_is_written_without_our_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-of-the-environment")
+    asked: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            self.answer({"data": [{"id": f"model-of-{self.headers['Authorization']}"}]})
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.answer({"error": {"message": f"nobody knows {self.path}"}})
+
+        def answer(self, body: Any) -> None:
+            asked.append(f"{self.path} {self.headers.get_all('Host')}")
+            said = json.dumps(body).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(said)))
+            self.end_headers()
+            self.wfile.write(said)
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    flags = {"header": ["host: elsewhere"], "rate": 5.0, "for": "500ms", "target.stream": False}
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_address[1]}/v1?key=sk-of-the%20url"
+        run = run_scenario(read_scenario(None, flags | {"target.url": url}), tmp_path / "run")
+        server.shutdown()
+    model, rows = asked[0], [each for each in asked if "chat" in each]
+    assert model == "/v1/models?key=sk-of-the%20url ['elsewhere']"
+    assert set(rows) == {"/v1/chat/completions?key=sk-of-the%20url ['elsewhere']"}
+    assert run.manifest.model == "model-of-..."
+    assert {row["error"] for row in run.head(100)} == {"nobody knows /v1/chat/completions?key=..."}
+    assert b"sk-of" not in b"".join(each.read_bytes() for each in (tmp_path / "run").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "why"),
+    [
+        (401, {"error": {"message": "the key is wrong"}}, r"\(status 401: the key is wrong\); name one"),
+        (200, {"object": "list"}, "missing required field `data`"),
+        (200, {"data": [{"id": "a"}, {"id": "b"}]}, r"has 2 models \(a, b\); choose one"),
+    ],
+)
+def test_a_server_that_does_not_name_its_model_is_quoted(status: int, body: Any, why: str) -> None:
+    said = json.dumps(body).encode()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer() -> None:
+            with listener.accept()[0] as sock:
+                sock.recv(1 << 16)
+                sock.sendall(b"HTTP/1.1 %d X\r\nContent-Length: %d\r\n\r\n%b" % (status, len(said), said))
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        with pytest.raises(SpecError, match=why):
+            only_model(Place("", "", Address(socket.AF_INET, *listener.getsockname())), {})
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    "url", ["http://127.0.0.1:9/a b", "http://127.0.0.1:9/v1?k=a b", "http://127.0.0.1:9/v1?k=\u00e4"]
+)
+def test_an_address_that_no_request_can_have_is_refused(url: str) -> None:
+    with pytest.raises(SpecError, match="percent-encoded"):
+        find_place(url)
 
 
 @pytest.mark.parametrize(

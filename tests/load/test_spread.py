@@ -172,3 +172,13 @@ def test_what_is_wrong_before_the_run_is_a_sentence(server: RunningEndpoint, tmp
     with pytest.raises(SpecError, match="--warmth hot"):
         spread(hot, tmp_path / "b", [])
     assert not list(tmp_path.iterdir())
+
+
+def test_a_display_that_fails_does_not_end_the_run(server: RunningEndpoint, tmp_path: Path) -> None:
+    def fails(now: Snapshot) -> str | None:
+        raise BrokenPipeError
+
+    with machines(0) as hosts:
+        run = spread(load_of(server, 50.0), tmp_path / "run", hosts, fails)
+    assert {row["status"] for row in rows_of(run)} == {"ok"}
+    assert any("the display failed (BrokenPipeError)" in note for note in run.manifest.notes)

@@ -592,6 +592,15 @@ def test_a_key_that_a_server_repeats_is_not_written_down(body: str, error: str) 
     assert found.error == f"status 401: {error}"[:300]
 
 
+def test_nor_in_any_other_text_of_an_answer() -> None:
+    target = Chat("host", headers={"Authorization": f"Bearer {KEY}"}, keep_text=True, replica_header="X-Who")
+    head = f"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nX-Who: a {KEY}\r\n\r\n".encode()
+    long = "word " * 100
+    found = target.read(*joined([head, event({"content": f"{long}{KEY[:14]}"}), event({}, f"stop {KEY}")], [1, 2, 3]))
+    assert (found.status, found.finish_reason, found.replica) == ("ok", "stop ...", "a ...")
+    assert found.text == f"{long}..."
+
+
 def test_nor_in_a_stream_nor_where_it_is_no_answer_at_all() -> None:
     target = Chat("host", headers={"Authorization": f"Bearer {KEY}"})
     event = json.dumps({"error": {"message": f"{'p' * 280} {KEY}"}}).encode()
@@ -603,3 +612,9 @@ def test_nor_in_a_stream_nor_where_it_is_no_answer_at_all() -> None:
         Framing().feed(f"{'p' * 40} {KEY}\r\n\r\n".encode())
     lost = (0, BROKEN, str(caught.value), 0, 0, 0, b"", b"", 0, False)
     assert KEY[:6] not in (read_finished(lost, target, 1.0).error or "")
+
+
+@pytest.mark.parametrize("name", ["chat", "completions", "responses", "messages"])
+def test_an_answer_that_holds_nothing_is_none(name: str) -> None:
+    found = read_whole({}, target=HTTP[name])
+    assert (found.status, (found.error or "")[:20]) == ("error", "the answer holds no ")

@@ -252,3 +252,23 @@ def test_a_question_before_a_run_ends_though_its_answer_does_not() -> None:
             exchange(place, b"GET / HTTP/1.1\r\n\r\n", 0.5)
         thread.join()
     assert time.monotonic() - began < 20
+
+
+def test_a_question_over_tls_leaves_no_connection_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    wrapped: list[socket.socket] = []
+
+    class Context:
+        def wrap_socket(self, plain: socket.socket, server_hostname: str) -> socket.socket:
+            wrapped.append(socket.socket(fileno=plain.detach()))  # as that of ssl does
+            return wrapped[0]
+
+    monkeypatch.setattr("openloop.load.exchange.tls_context", lambda _: Context())
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        host, port = listener.getsockname()
+        place = Place("", "", Address(socket.AF_INET, host, port, "name"))
+        thread = threading.Thread(target=lambda: listener.accept()[0].close())
+        thread.start()
+        with contextlib.suppress(OSError, WireError):
+            exchange(place, b"GET / HTTP/1.1\r\n\r\n", 5.0)
+        thread.join()
+    assert wrapped[0].fileno() == -1

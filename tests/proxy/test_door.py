@@ -200,6 +200,20 @@ def test_a_key_that_a_replica_repeats_is_not_kept_with_its_words(tmp_path: Path)
     assert row["error"] == f"status 401: {'p' * 190} ..."
 
 
+def test_nor_in_a_finish_reason(tmp_path: Path) -> None:
+    async def repeats(fake: Fake, request: web.BaseRequest) -> web.StreamResponse:
+        choice = {"message": {"content": "hi"}, "finish_reason": f"stop {request.headers['Authorization']}"}
+        return web.json_response({"choices": [choice]})
+
+    async def main() -> Run:
+        async with world(tmp_path, repeats) as w:
+            assert (await w.ask(stream=False, Authorization="Bearer sk-verysecret-0123456789"))[0] == 200
+            return await w.run()
+
+    (row,) = [row for batch in asyncio.run(main()).batches() for row in batch.to_pylist()]
+    assert row["finish_reason"] == "stop ..."
+
+
 STREAM = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 

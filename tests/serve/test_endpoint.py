@@ -153,6 +153,33 @@ def test_it_slows_down_on_command(server: RunningEndpoint) -> None:
     assert (written[3] - written[0]) / 1e6 >= 130.0
 
 
+def test_a_command_changes_nothing_about_answers_that_are_on_their_way(server: RunningEndpoint) -> None:
+    body = b'{"model": "openloop", "max_tokens": 2, "stream": true, "messages": []}'
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % len(body)
+    for early in (False, True):
+        server.behave(slowness=100.0, early_role=early)
+        with socket.create_connection(("127.0.0.1", int(server.url.rpartition(":")[2]))) as client:
+            client.sendall(head + body)
+            server.behave(early_role=not early)
+            said = b""
+            while not said.endswith(b"0\r\n\r\n"):
+                said += client.recv(1 << 16)
+        assert said.startswith(b"HTTP/1.1 200 OK\r\n")
+        assert said.count(b"HTTP/1.1 200 OK\r\n") == 1
+
+
+def test_a_stall_needs_some_time_to_come_back_in(server: RunningEndpoint) -> None:
+    assert "0.001" in refusal(lambda: server.behave(stall_s=1, every_s=0))[1]
+    assert ask(server)
+
+
+def test_it_is_asked_for_the_truth_through_no_proxy(server: RunningEndpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "HTTP_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    monkeypatch.setattr(urllib.request, "_opener", None)  # which knows the proxy of when it was made
+    assert server.truth() == {}
+
+
 def test_it_refuses_a_command_that_it_does_not_know(server: RunningEndpoint) -> None:
     assert "falut" in refusal(lambda: server.behave(falut="cut"))[1]
 

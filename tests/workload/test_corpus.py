@@ -7,7 +7,7 @@ import pytest
 
 from openloop.arrivals import Constant
 from openloop.errors import SpecError
-from openloop.workload import Ask, Prompts, Words, Workload, describe, read_source
+from openloop.workload import Ask, Prompts, Words, Workload, describe, known_tokens, priming, read_source
 from openloop.workload.mix import Class
 
 SHARE_GPT = [
@@ -89,3 +89,23 @@ def test_only_requests_of_a_corpus_have_its_references(tmp_path: Path) -> None:
     demand = mixed.demand(Constant(20), 1.0, 0)
     asks = [Prompts(demand, Words(0)).ask(number) for number in range(len(demand))]
     assert {(ask.workload_class, ask.reference) for ask in asks} == {("math", "4"), ("words", None)}
+
+
+def test_of_given_prompts_only_what_they_have_in_common_is_primed(tmp_path: Path) -> None:
+    corpus = tmp_path / "c.jsonl"
+    said = [[{"role": "system", "content": "Be kind."}, {"role": "user", "content": f"Q{n}?"}] for n in range(4)]
+    corpus.write_text("\n".join(json.dumps({"messages": each}) for each in said))
+    primes = priming(Workload.of(read_source(f"corpus:{corpus}")).demand(Constant(1), 4.0, 0))
+    assert len(primes) == 1
+    assert Prompts(primes, Words(1)).ask(0).messages == (("system", "Be kind."),)
+
+
+def test_what_somebody_else_answered_in_a_given_prompt_is_in_no_cache(tmp_path: Path) -> None:
+    corpus = tmp_path / "c.jsonl"
+    said = [["Who are you?", f"{n} {n} {n} {n} {n} {n}", "And then?"] for n in range(2)]
+    turns = [
+        [{"role": r, "content": c} for r, c in zip(("user", "assistant", "user"), each, strict=True)] for each in said
+    ]
+    corpus.write_text("\n".join(json.dumps({"messages": each}) for each in turns))
+    found = Workload.of(read_source(f"corpus:{corpus}")).demand(Constant(1), 2.0, 0)
+    assert known_tokens(found).tolist() == [0, found.pieces.tokens[0]]

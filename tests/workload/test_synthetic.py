@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from openloop.arrivals import Constant, Poisson
+from openloop.arrivals import Constant, Poisson, read_arrivals
 from openloop.distributions import Fixed, Uniform
 from openloop.errors import SpecError
 from openloop.workload import Demand, Prompts, Sessions, Synthetic, Words, Workload, describe, known_tokens, read_source
@@ -200,3 +200,10 @@ def test_conversations_begin_with_one_of_several_system_prompts() -> None:
     others = np.delete(found.pieces.identity, found.pieces.starts[:-1])
     assert others.min() == 4  # what is said is nobody's system prompt
     assert known_tokens(found).sum() > 0
+
+
+def test_seconds_without_requests_count_in_the_dispersion() -> None:
+    found = Workload.of(read_source("synthetic")).demand(read_arrivals("piecewise:30@0s,0@1s"), 60.0, 0)
+    told, count = describe(found, 60.0), len(found)
+    assert told.busiest_second == count
+    assert told.dispersion == pytest.approx(count * 59 / 60)

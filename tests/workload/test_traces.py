@@ -1,6 +1,7 @@
 """Recordings of others are read as they are, and what is wrong with one is said in a sentence."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from openloop.sim import simulate
 from openloop.sim.fleet import read_fleet, simulate_fleet
 from openloop.sim.warmth import simulate_warm
 from openloop.workload import Demand, Prompts, Words, Workload, describe, known_tokens, read_source
+from openloop.workload.mix import Class
 from openloop.workload.warmth import WarmCache
 
 MOONCAKE = [
@@ -34,6 +36,8 @@ AZURE = """TIMESTAMP,ContextTokens,GeneratedTokens
 2023-11-16 18:15:46.6805900,374,44
 2023-11-16 18:15:50.9951690,396,109
 2023-11-16 18:16:00,12,1
+2023-11-16 18:16:01+00:00,12,1
+2023-11-16 13:16:02.5-05:00,12,1
 """
 BURST = """Timestamp,Session ID,Elapsed time,Model,Request tokens,Response tokens,Total tokens,Log Type
 5,a,1.5,ChatGPT,472,18,490,Conversation log
@@ -88,6 +92,29 @@ def test_mooncake_blocks_are_honoured(tmp_path: Path) -> None:
     assert asks[0][512:600] != asks[2][512:600]
 
 
+def test_prompts_are_as_long_as_was_recorded_whatever_blocks_they_have(tmp_path: Path) -> None:
+    """As where blocks are smaller than the format's, and nobody said so."""
+    path = lines(
+        tmp_path / "t.jsonl", [{**MOONCAKE[0], "input_length": 600, "hash_ids": list(range(38))}, *MOONCAKE[1:]]
+    )
+    found = read(f"trace:{path}")
+    assert found.prompt_tokens.tolist() == [600, 1030, 600]
+    (note,) = [each for each in found.notes if "more blocks" in each]
+    assert note.startswith("1 records of")
+    whole = read(f"trace:{path},block=16,stop=400ms")
+    assert (whole.prompt_tokens.tolist(), len(whole.pieces.tokens)) == ([600], 38)
+    assert not any("more blocks" in each for each in whole.notes)
+
+
+def test_a_class_of_a_trace_may_have_no_requests(tmp_path: Path) -> None:
+    path = lines(tmp_path / "t.jsonl", BAILIAN)
+    classes = (Class("most", 0.999, read_source("synthetic")), Class("few", 0.001, read_source(f"trace:{path}")))
+    found = Workload(classes).demand(Constant(1), 3.0, 0)
+    assert describe(found, 3.0).classes == {"most": 3, "few": 0}
+    half = Workload(tuple(replace(each, share=0.5) for each in classes)).demand(Constant(20), 3.0, 0)
+    assert describe(half, 3.0).tenants == 2
+
+
 def test_bailian_tells_conversations_and_kinds_apart(tmp_path: Path) -> None:
     found = read(f"trace:{lines(tmp_path / 't.jsonl', BAILIAN)}")
     assert found.due_s.tolist() == [0.0, 0.5, 2.5]
@@ -101,9 +128,9 @@ def test_bailian_tells_conversations_and_kinds_apart(tmp_path: Path) -> None:
 def test_azure_dates_have_seven_digits(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text(AZURE)
     found = read(f"trace:{tmp_path / 'a.csv'}")
-    assert np.allclose(found.due_s, [0.0, 4.314579, 13.31941], atol=1e-6)
-    assert found.prompt_tokens.tolist() == [374, 396, 12]
-    assert found.output_tokens.tolist() == [44, 109, 1]
+    assert np.allclose(found.due_s, [0.0, 4.314579, 13.31941, 14.31941, 15.81941], atol=1e-6)
+    assert found.prompt_tokens.tolist() == [374, 396, 12, 12, 12]
+    assert found.output_tokens.tolist() == [44, 109, 1, 1, 1]
 
 
 def test_burstgpt_failures_are_left_out_and_counted(tmp_path: Path) -> None:
@@ -171,7 +198,7 @@ def test_hashes_of_blocks_may_be_any_numbers(tmp_path: Path) -> None:
     [
         ("t.csv", "TIMESTAMP,ContextTokens\n2023-11-16 18:15:46,3\n", "no column 'GeneratedTokens'"),
         ("t.csv", "a,b\n1,2\n", "is no trace: its columns are a, b"),
-        ("t.csv", AZURE + "2023-11-16 18:15:00,3,4\n", "line 5 comes before the one above it: sort"),
+        ("t.csv", AZURE + "2023-11-16 18:15:00,3,4\n", "line 7 comes before the one above it: sort"),
         ("t.csv", "TIMESTAMP,ContextTokens,GeneratedTokens\nyesterday,3,4\n", "line 2: TIMESTAMP 'yesterday'"),
         ("t.csv", "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46,-3,4\n", "-3 and 4 tokens cannot be"),
         ("t.csv", "TIMESTAMP,ContextTokens,GeneratedTokens\n", "holds no requests"),

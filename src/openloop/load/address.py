@@ -4,9 +4,10 @@ import http.client
 import re
 import socket
 import ssl
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import unquote_plus, urlsplit
 
 from openloop.errors import SpecError
 
@@ -35,11 +36,18 @@ class Place:
     base: str  # path before /v1
     address: Address
     path: str = "/"  # all of it
+    query: str = ""  # with its question mark
 
 
 def shown(url: str) -> str:
     """A URL without what may be secret in it: a password, or a key in its query."""
     return re.sub(r"\?.+", "?...", re.sub(r"(^|//)[^/?]*@", r"\1...@", url), flags=re.DOTALL)
+
+
+def secrets_of(headers: Mapping[str, str], query: str) -> dict[str, str]:
+    """What is sent and is to be written down nowhere, by any name."""
+    values = [each.partition("=")[2] for each in query[1:].split("&")]
+    return {**headers, "?": " ".join([*values, *map(unquote_plus, values)])}
 
 
 def find_place(url: str, authorities: str = "", *, insecure: bool = False) -> Place:
@@ -52,7 +60,7 @@ def find_place(url: str, authorities: str = "", *, insecure: bool = False) -> Pl
         raise SpecError(
             f"{told!r} is no address of a server, or has a port that is none; write http://host:8000"
         ) from None
-    if not (parts.path.isascii() and parts.path.isprintable()):
+    if not ((asked := parts.path + parts.query).isascii() and asked.isprintable() and " " not in asked):
         raise SpecError(f"{told!r} has a path that is not plain ASCII; write it percent-encoded")
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise SpecError(f"{told!r} is no address of a server; write it as http://host:8000")
@@ -65,7 +73,7 @@ def find_place(url: str, authorities: str = "", *, insecure: bool = False) -> Pl
     family, where = _look_up(parts.hostname, port or (443 if tls else 80))
     address = Address(family, where[0], where[1], parts.hostname if tls else "", authorities, insecure)
     base = parts.path.rstrip("/").removesuffix("/v1")
-    return Place(parts.netloc, base, address, (parts.path or "/") + (parts.query and f"?{parts.query}"))
+    return Place(parts.netloc, base, address, parts.path or "/", parts.query and f"?{parts.query}")
 
 
 def look_at_certificates(path: str) -> None:

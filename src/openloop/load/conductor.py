@@ -92,14 +92,17 @@ class Snapshot:
     read_s: float = 0.0  # what had come by then is read
 
 
-def drive(load: Load, out: str | Path, watch: Callable[[Snapshot], str | None] | None = None) -> Run:
+Watch = Callable[[Snapshot], str | None]
+
+
+def drive(load: Load, out: str | Path, watch: Watch | None = None) -> Run:
     """Drive a live endpoint on a schedule and record what its users would have got, into the folder `out`.
 
     An interrupt stops the schedule and leaves a complete run; a second one stops everything at once, and leaves a
     readable one. `watch` is called from another thread, about twice a second; if it gives a reason, the schedule ends
     there as one that the system cannot keep up with.
     """
-    Conductor(load, Path(out), watch or (lambda _: None)).run()
+    Conductor(load, Path(out), watch).run()
     return open_run(out)
 
 
@@ -128,11 +131,10 @@ class Conductor:
         self,
         load: Load,
         out: Path,
-        watch: Callable[[Snapshot], str | None],
+        watch: Watch | None,
         share: Share | None = None,
         begin: Callable[[], int] | None = None,
     ) -> None:
-        self.watch = watch
         self.begin = begin or (lambda: time.monotonic_ns() + LEAD_NS)
         self.settling_s = load.warming.most if isinstance(load.warming, Hot) else 0.0
         self.opened_ns = None if self.settling_s else 0  # when the measured window begins
@@ -170,6 +172,7 @@ class Conductor:
         self.unseen: list[Row] = []
         self.kernel_stamps = self.stamps = self.settled = 0
         self.notes: list[str] = [*load.facts.get("notes", ()), *self.demand.notes]
+        self.watch = watched_by(watch, self.notes)
         self.interrupts = 0
         self.primed = self.settled_hits = True
         self.failure: BaseException | None = None
@@ -232,8 +235,8 @@ class Conductor:
 
     def _begin(self) -> bool:
         """Whether there is time for politeness."""
-        while not self.crew.ready:
-            self.crew.listen(None)
+        while not (self.crew.ready or self.interrupts):
+            self.crew.listen(time.monotonic_ns() + TICK_NS)
         if self.primes:
             stop = lambda: bool(self.interrupts)  # noqa: E731
             told, self.primed = prime(self.load, self.demand, self.primes, self.prompts.words, stop)
@@ -297,7 +300,7 @@ class Conductor:
             self.texts.add(row)
         if self.opened_ns is None and outcome.cached_tokens is not None:
             self.hits.append((outcome.cached_tokens, outcome.prompt_tokens or 0))
-        if outcome.status == "ok" and row.ended_ns is not None:
+        if outcome.status == "ok" and row.ended_ns is not None and request.tries == 1:
             self.begun.append((row.event_ns[0] if row.event_ns else row.ended_ns) - row.due_ns)
         if finished[-1] or outcome.status == "cancelled":
             return
@@ -311,7 +314,6 @@ class Conductor:
         """What was graded meanwhile; where a repair depends on it, it goes on."""
         assert self.texts is not None
         for key, grade in self.texts.graded():
-            self.spent += grade.cost
             if key in self.awaited:
                 number, row = self.awaited.pop(key)
                 if number in self.asked:
@@ -501,10 +503,10 @@ class Conductor:
 
     def _stop_if_told(self, now: int) -> None:
         if self.interrupts:
-            why = f"interrupted after {(now - self.start_ns) / 1e9:.1f} s"
+            why = f"interrupted after {max(now - self.start_ns, 0) / 1e9:.1f} s"
             self._halt(now, now, why, HALT_S, cut_short="interrupt")
         elif self.load.users and now >= self.start_ns + self.schedule.end_ns:
-            self._halt(now, now, None, HALT_S)
+            self._halt(now, now, None)
         elif (afforded := self._afforded(now)) is not None:
             self._halt(now, afforded, None, cut_short="spend")
         if self.interrupts > 1:
@@ -537,7 +539,7 @@ class Conductor:
     def _spent(self, now: int) -> float:
         prices: Prices | None = self.load.facts.get("prices")
         hourly = prices.hourly * max(now - self.start_ns, 0) / 3.6e12 if prices else 0.0
-        return self.spent + hourly
+        return self.spent + hourly + (self.texts.cost if self.texts else 0.0)
 
     def _halt(
         self, now: int, due_ns: int, why: str | None, patience_s: float | None = None, cut_short: str | None = None
@@ -563,12 +565,7 @@ class Conductor:
             due = self.settled + min(len(self.asked), self.load.users)
         in_flight = max(due - self.settled, 0)
         write_now(self.writer.folder, Now(seconds, due, in_flight))
-        why = None
-        try:
-            why = self.watch(Snapshot(seconds, due, in_flight, self.statuses, self.unseen, self._read_s()))
-        except Exception as error:  # nobody looks any more: that is no reason to stop measuring
-            self.watch = lambda _: None
-            self.notes.append(f"the display failed ({type(error).__name__}), and the run went on")
+        why = self.watch(Snapshot(seconds, due, in_flight, self.statuses, self.unseen, self._read_s()))
         self.unseen = []
         if why and seconds < self.schedule.end_ns / 1e9:
             self._halt(now, now, why, cut_short="overload")
@@ -587,7 +584,7 @@ class Conductor:
 
     def _close(self) -> None:
         """Whatever did not come back was in flight when we stopped watching."""
-        schedule, stopped = self.schedule, time.monotonic_ns() - self.start_ns
+        schedule, stopped = self.schedule, max(time.monotonic_ns() - self.start_ns, 1)  # maybe before it began
         halted = None if self.halted_ns is None else self.halted_ns - self.start_ns
         if not self.load.users:
             planned = schedule.planned if halted is None else schedule.planned_by(halted)
@@ -617,7 +614,7 @@ class Conductor:
             labels,
             window_ns=(min(self.opened_ns or 0, end - 1), end),
             cache_warmth=self._warmth(),
-            stopped_ns=max(stopped, 1),
+            stopped_ns=stopped,
             stamps=self._stamps(),
             notes=tuple(self.notes),
             cut_short=self.cut_short,
@@ -646,6 +643,21 @@ class Conductor:
             if share == 1
             else f"the kernel's for {share:.1%} of reads, else this process's"
         )
+
+
+def watched_by(watch: Watch | None, notes: list[str]) -> Watch:
+    """One that fails is not called again, with a note: that nobody looks is no reason to stop measuring."""
+
+    def look(now: Snapshot) -> str | None:
+        nonlocal watch
+        try:
+            return watch(now) if watch else None
+        except Exception as error:
+            watch = None
+            notes.append(f"the display failed ({type(error).__name__}), and the run went on")
+            return None
+
+    return look
 
 
 @contextlib.contextmanager

@@ -1,17 +1,16 @@
 """One request outside of a run, to learn what must be known before: which models there are, how tokens are counted."""
 
 import socket
-import ssl
 import time
 
 import msgspec
 
 from openloop.errors import SpecError
-from openloop.load.address import Place, tls_context
+from openloop.load.address import Place, secrets_of, tls_context
 from openloop.load.reply import Reply
 from openloop.load.targets import JsonTarget
-from openloop.load.wire import Framing, WireError, joined
-from openloop.said import without_secrets
+from openloop.load.wire import Framing, WireError, encode_head, joined
+from openloop.said import NO_SENSE, message, without_secrets
 from openloop.workload import Ask, Scale, Words
 
 PATIENCE_S = 5.0
@@ -20,12 +19,22 @@ SHORT, LONG = 8, 136  # words of the prompts that tokens are counted by
 PROBE = -(1 << 40)  # identities that no request of a run has
 
 
+class _Model(msgspec.Struct):
+    id: str
+
+
+class _Models(msgspec.Struct):
+    data: list[_Model]
+
+
 def exchange(place: Place, request: bytes, patience_s: float = PATIENCE_S) -> Reply:
     """Send, and wait for the whole answer, for no longer than `patience_s`."""
     address, context = place.address, tls_context(place.address)
     framing, blocks, until = Framing(), [], time.monotonic() + patience_s
-    with socket.create_connection(address.where, timeout=patience_s) as plain:
-        sock = context.wrap_socket(plain, server_hostname=address.name) if context else plain
+    with (
+        socket.create_connection(address.where, timeout=patience_s) as plain,
+        context.wrap_socket(plain, server_hostname=address.name) if context else plain as sock,
+    ):
         sock.sendall(request)
         while data := sock.recv(65536):
             blocks.append(data)
@@ -38,16 +47,19 @@ def exchange(place: Place, request: bytes, patience_s: float = PATIENCE_S) -> Re
 
 def only_model(place: Place, headers: dict[str, str]) -> str:
     """The model of a server that has one."""
-    lines = [f"GET {place.base}/v1/models HTTP/1.1", f"Host: {place.host}", "Connection: close"]
-    lines += [f"{name}: {value}" for name, value in headers.items()]
+    secrets = secrets_of(headers, place.query)
+    head = encode_head("GET", f"{place.base}/v1/models{place.query}", place.host, {"Connection": "close", **headers})
     try:
-        reply = exchange(place, "\r\n".join([*lines, "", ""]).encode("latin-1"))
-        names = [str(each["id"]) for each in msgspec.json.decode(reply.body)["data"]]
-    except (OSError, WireError, msgspec.MsgspecError, KeyError, TypeError) as error:
-        why = without_secrets(str(error), headers)
+        reply = exchange(place, head + b"\r\n")
+        if reply.http_status != 200:
+            raise WireError(f"status {reply.http_status}: {message(reply.body)}")
+        names = [each.id for each in msgspec.json.decode(reply.body, type=_Models).data]
+    except (OSError, WireError, *NO_SENSE) as error:
+        why = without_secrets(str(error), secrets)
         raise SpecError(f"{place.host} does not say which models it has ({why}); name one with --model") from None
     if len(names) != 1:
-        raise SpecError(f"{place.host} has {len(names)} models ({', '.join(names[:5])}); choose one with --model")
+        some = without_secrets(", ".join(names[:5]), secrets)
+        raise SpecError(f"{place.host} has {len(names)} models ({some}); choose one with --model")
     return names[0]
 
 
@@ -59,8 +71,8 @@ def measure_scale(place: Place, target: JsonTarget, words: Words) -> Scale | str
         for last in (False, False, True):  # one that is busy is asked again
             try:
                 found = target.decode(exchange(place, target.encode(ask, size)))
-            except (OSError, ssl.SSLError, WireError) as error:
-                return f"it cannot be asked ({without_secrets(str(error), target.headers)})"
+            except (OSError, WireError) as error:
+                return f"it cannot be asked ({without_secrets(str(error), target.secrets)})"
             if found.status != "shed" or last:
                 break
             time.sleep(RETRY_S)

@@ -25,6 +25,7 @@ class Texts:
         self._fresh: list[Grades] = []
         self._rows: dict[Key, Grades] = {}
         self._prompts: dict[Key, str] = {}
+        self.cost = 0.0  # of the grades so far
 
     def add(self, row: Row) -> None:
         """Keep what a row asked and was answered, and have it graded."""
@@ -64,6 +65,7 @@ class Texts:
     def graded(self, timeout_s: float = 0.0) -> Iterator[tuple[Key, Grade]]:
         for at, grade in self._pool.finished(timeout_s) if self._pool else ():
             key = cast(Key, at)
+            self.cost += grade.cost
             self._rows[key] = grade_row(key, grade, self._mark)
             self._fresh.append(self._rows[key])
             yield key, grade

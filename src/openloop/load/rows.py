@@ -70,7 +70,7 @@ def read_finished(finished: Finished, target: Target, timeout_s: float) -> Outco
     elif fate == BROKEN:
         what = "the stream was cut" if found.event_ns else "there was no answer"
         said = why if why.startswith("the response ") else f"{what}: {why}"
-        found.status, found.error = "error", without_secrets(said, target.headers)
+        found.status, found.error = "error", without_secrets(said, target.secrets)
     elif fate == TIMEOUT:
         what = f"after {len(found.event_ns)} events" if found.event_ns else "without a token"
         found.status, found.error = "timeout", f"gave up after {timeout_s:g} s, {what}"
@@ -81,10 +81,10 @@ def _read(raw: bytes, marks: Marks, target: Target) -> Outcome:
     try:
         return target.read(raw, marks)
     except WireError as error:
-        return Outcome("error", error=without_secrets(str(error), target.headers))
+        return Outcome("error", error=without_secrets(str(error), target.secrets))
     except Exception as error:  # whatever a server sends costs its own request and no other
         why = f"the reply cannot be read: {type(error).__name__}: {error}"
-        return Outcome("error", error=without_secrets(why, target.headers))
+        return Outcome("error", error=without_secrets(why, target.secrets))
 
 
 def batch_of(rows: list[Row]) -> pa.RecordBatch:

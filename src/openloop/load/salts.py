@@ -63,7 +63,7 @@ def prime(load: Load, demand: Demand, salter: Salter, words: Words, stop: Callab
         try:
             found = target.decode(exchange(place, target.encode(ask, number), load.timeout_s))
         except (OSError, WireError) as error:
-            return without_secrets(str(error), target.headers) or type(error).__name__
+            return without_secrets(str(error), target.secrets) or type(error).__name__
         return None if found.status == "ok" else found.error or found.status
 
     jobs = list(itertools.product(salter.primes(demand, words), load.sites))
@@ -71,4 +71,6 @@ def prime(load: Load, demand: Demand, salter: Salter, words: Words, stop: Callab
         whys = [why for why in pool.map(one, enumerate(jobs, FIRST)) if why is not None]
     why = f": {whys[0]}" if whys else ""
     note = f"primed with {len(jobs) - len(whys):,} of {len(jobs):,} prefixes{why}"
-    return [note] if salter.warming.primes else [], not whys
+    if not salter.warming.primes:
+        note = f"the model could not be asked beforehand{why}"
+    return [note] if salter.warming.primes or whys else [], not whys

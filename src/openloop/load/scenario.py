@@ -16,7 +16,7 @@ from openloop.cluster import connected, hosts_on
 from openloop.distributions import Distribution, read_distribution
 from openloop.errors import SpecError
 from openloop.load.address import Address, Place, find_place, look_at_certificates, shown
-from openloop.load.conductor import Snapshot, drive
+from openloop.load.conductor import Watch, drive
 from openloop.load.exchange import exchange, measure_scale, only_model
 from openloop.load.part import MachinePart
 from openloop.load.plan import Load
@@ -28,6 +28,7 @@ from openloop.persistence import read_hedge, read_repair, read_retry
 from openloop.plugins import find_function
 from openloop.quality import Gating, read_gating
 from openloop.records import Prices, Run, TimedEvent, Warmth, read_prices
+from openloop.said import without_secrets
 from openloop.slo import Objectives, read_slo
 from openloop.spec import Strict, convert, read_text, read_yaml, saying_where, suggest
 from openloop.terms import NUMBER
@@ -363,7 +364,7 @@ def default_folder() -> Path:
 def run_scenario(
     scenario: Scenario,
     out: str | Path,
-    watch: Callable[[Snapshot], str | None] | None = None,
+    watch: Watch | None = None,
     command: list[str] | None = None,
     ray: str | None = None,
 ) -> Run:
@@ -400,7 +401,7 @@ def _load(scenario: Scenario, command: list[str] | None) -> Load:
     cap = f"an experiment with at most {scenario.connections} connections: requests waited for one, and that counts"
     facts = {
         "target": ", ".join(map(shown, urls)),
-        "model": getattr(sites[0][1], "model", None),
+        "model": spec.model or without_secrets(sites[0][1].model, sites[0][1].secrets),
         "command": command and _without_secrets(command),
         "slo": scenario.whole_slo(),
         "prices": scenario.read_prices(),
@@ -476,8 +477,8 @@ def _sites(spec: TargetSpec, urls: list[str]) -> list[tuple[Place, Target]]:
         common["replica_header"] = spec.replica_header
     if kind is Plain:
         common |= {"method": spec.method, "template": _template(spec)}
-        return [(place, Plain(place.host, base=place.path, **common)) for place in places]
-    return [(place, kind(place.host, base=place.base, **common)) for place in places]
+    bases = [place.path if kind is Plain else place.base for place in places]
+    return [(p, kind(p.host, base=base, query=p.query, **common)) for p, base in zip(places, bases, strict=True)]
 
 
 def check_files(scenario: Scenario) -> None:
@@ -497,7 +498,7 @@ def _headers(given: Mapping[str, str]) -> dict[str, str]:
         line = f"{name}: {value}"
         if not name.strip() or ":" in name or not (line.isascii() and line.isprintable()):
             raise SpecError(f"the header {line!r} is none; write it as 'Name: value'")
-    return dict(given)
+    return {"Host" if name.lower() == "host" else name: value for name, value in given.items()}  # in place of ours
 
 
 def _words(scenario: Scenario, place: Place, target: Target) -> tuple[Words, list[str]]:

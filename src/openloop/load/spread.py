@@ -7,7 +7,7 @@ listened to, and are given up when they are not heard of.
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,7 +21,7 @@ from openloop.arrays import Ints
 from openloop.clock import Offset, offset_of
 from openloop.cluster import Host
 from openloop.errors import OpenloopError, RunError, SpecError
-from openloop.load.conductor import FLUSH_ROWS, TELL_NS, Share, Snapshot, interrupts_heard
+from openloop.load.conductor import FLUSH_ROWS, TELL_NS, Share, Snapshot, Watch, interrupts_heard, watched_by
 from openloop.load.plan import Load, demand_of, due_ns_of, manifest_of, pages_of, share_of
 from openloop.load.rows import Row, batch_of
 from openloop.load.salts import Salter, prime
@@ -87,9 +87,7 @@ def deal(demand: Demand, machines: int) -> list[Ints]:
     return [np.flatnonzero(keys % machines == number) for number in range(machines)]
 
 
-def spread(
-    load: Load, out: str | Path, hosts: Sequence[Host], watch: Callable[[Snapshot], str | None] | None = None
-) -> Run:
+def spread(load: Load, out: str | Path, hosts: Sequence[Host], watch: Watch | None = None) -> Run:
     """As `drive`, on machines that host a Part each. `out` may be a URL: each of them then puts its rows there."""
     if load.warming is not None and load.warming.settles:
         raise SpecError("--warmth hot watches what one machine sees: use warm-cache with --ray, and a longer run")
@@ -111,15 +109,16 @@ class _Spread:
         out: str | Path,
         folder: Path,
         hosts: Sequence[Host],
-        watch: Callable[[Snapshot], str | None] | None,
+        watch: Watch | None,
     ) -> None:
-        self.load, self.folder, self.watch = load, folder, watch or (lambda _: None)
+        self.load, self.folder = load, folder
         self.out = str(out) if is_url(out) else str(folder)
         self.end_ns = to_ns(load.seconds)
         self.demand = demand_of(load, load.seconds)
         self.salter = Salter(load.warming, load.seconds, as_field=load.cache_salt) if load.warming else None
         self.words = load.words or Words(load.seed)
         self.notes = [*load.facts.get("notes", ()), *self.demand.notes]
+        self.watch = watched_by(watch, self.notes)
         self.primed = True
         shares = [Share(self.demand.take(each), each, self.salter) for each in deal(self.demand, len(hosts))]
         self.nodes = [_Node(host, share) for host, share in zip(hosts, shares, strict=True)]

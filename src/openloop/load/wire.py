@@ -195,5 +195,5 @@ def joined(reads: Sequence[bytes], stamps: Iterable[int]) -> tuple[bytes, Marks]
 
 def encode_head(method: str, path: str, host: str, headers: dict[str, str]) -> bytes:
     """The head of a request, up to what changes from one to the next."""
-    lines = [f"{method} {path or '/'} HTTP/1.1", f"Host: {host}", *map(": ".join, headers.items()), ""]
+    lines = [f"{method} {path or '/'} HTTP/1.1", *map(": ".join, ({"Host": host} | headers).items()), ""]
     return "\r\n".join(lines).encode("latin-1")

@@ -50,6 +50,7 @@ class Attempt:
     _held: list[bytes] = field(default_factory=list)  # came, and is not passed on yet
     _hearing: Hearing | None = None
     _waits: bool = True
+    _sent: Mapping[str, str] = field(default_factory=dict)  # headers
 
     @property
     def good(self) -> bool:
@@ -70,8 +71,9 @@ class Attempt:
 
     def _write(self, line: Line, post: Post) -> None:
         assert self.replica is not None
+        self._sent = self.replica.signed(post.headers)
         try:
-            line.post(post.path, self.replica.signed(post.headers), post.body)
+            line.post(post.path, self._sent, post.body)
         except ValueError as error:
             self._fail(error)
 
@@ -93,7 +95,7 @@ class Attempt:
                 await line.wait_for_head()
                 self.outcome.http_status = line.status
                 if not 200 <= line.status < 300:
-                    await self._read_refusal(line, post.error_texts, replica.signed(post.headers))
+                    await self._read_refusal(line, post.error_texts)
                     return
                 kind = line.headers.get("Content-Type", "").lower()
                 self._hearing = Hearing("event-stream" in kind, self.outcome)
@@ -148,11 +150,11 @@ class Attempt:
             self._end(now)
         return data
 
-    async def _read_refusal(self, line: Line, error_texts: bool, sent: Mapping[str, str]) -> None:
+    async def _read_refusal(self, line: Line, error_texts: bool) -> None:
         body = b""
         while len(body) < LARGEST_REFUSAL and (more := await line.read()):
             body += more
-        told = f": {without_secrets(message(body), sent)}" if error_texts else ""
+        told = f": {without_secrets(message(body), self._sent)}" if error_texts else ""
         fail(self.outcome, f"status {line.status}{told}", "shed" if line.status in SHED else "error")
         self._held, self.whole = [body], line.over and line.error is None
         self._end(time.monotonic_ns())
@@ -185,6 +187,8 @@ class Attempt:
 
     def _end(self, now_ns: int) -> None:
         self.ended_ns = now_ns
+        if self.outcome.finish_reason:
+            self.outcome.finish_reason = without_secrets(self.outcome.finish_reason, self._sent)
         if self.line is not None:
             self.line.close()
         if self.routed is not None:

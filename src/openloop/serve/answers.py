@@ -137,7 +137,7 @@ class Behaviour(Strict, frozen=True):
     fault: Fault | None = None
     share: Share = 1.0
     stall_s: Seconds = 0.0  # everything that is sent stands still so long
-    every_s: Seconds = 10.0  # at the start of each stretch of this length
+    every_s: Annotated[float, msgspec.Meta(ge=0.001, le=86400)] = 10.0  # at the start of each stretch of this length
     slowness: Annotated[float, msgspec.Meta(gt=0, le=1000)] = 1.0  # everything takes this many times as long
     early_role: bool = False  # the event that names the role comes with the request, long before a token
 

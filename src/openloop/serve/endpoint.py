@@ -52,6 +52,7 @@ class _Answer:
     fault: str | None
     prompt_tokens: int
     given: int = 0
+    begun: bool = False  # its head and role are out
     dripping: bytes = b""
 
 
@@ -232,6 +233,7 @@ class Endpoint:
         answer = _Answer(connection, ask, chat, truth, fault, max(len(words), 1))
         connection.answering = self._answers[self._key] = answer
         if ask.stream and chat and self.behaviour.early_role and fault is None:
+            answer.begun = True
             self._send(connection, Voice.STREAM_HEAD + self._voice.role)
         if fault != "hang":
             now = time.monotonic_ns()
@@ -287,7 +289,7 @@ class Endpoint:
                 self._finish(key, answer)
             return
         data = self._voice.tokens[answer.chat][answer.given % 15]
-        if answer.given == 1 and not (self.behaviour.early_role and answer.chat and answer.fault is None):
+        if answer.given == 1 and not answer.begun:
             data = Voice.STREAM_HEAD + (self._voice.role if answer.chat else b"") + data
         if last:
             data += self._voice.last[answer.chat]

@@ -13,6 +13,7 @@ import msgspec
 from openloop.errors import SpecError
 
 LISTENING = "listening on "
+_DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # whatever http_proxy says
 
 
 class RunningEndpoint:
@@ -33,7 +34,7 @@ class RunningEndpoint:
 
     def _ask(self, method: str, path: str, body: bytes | None = None) -> bytes:
         request = urllib.request.Request(self.url + path, body, method=method)
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        with _DIRECT.open(request, timeout=30) as answer:
             data: bytes = answer.read()
             return data
 

@@ -36,7 +36,7 @@ class Description:
 def describe(demand: Demand, horizon_s: float) -> Description:
     due = demand.due_s[~np.isnan(demand.due_s)]
     gaps = np.diff(np.sort(due))
-    counts = np.bincount((due - due.min()).astype(int)) if len(due) else np.zeros(1, int)
+    counts = np.bincount(due.astype(int), minlength=max(int(horizon_s), 1))
     prompts = demand.prompt_tokens
     codes = demand.workload_class
     return Description(
@@ -44,7 +44,7 @@ def describe(demand: Demand, horizon_s: float) -> Description:
         len(due),
         0 if demand.session is None else len(np.unique(demand.session[demand.session >= 0])),
         {} if codes is None else {name: int(np.sum(codes == place)) for place, name in enumerate(demand.classes)},
-        0 if demand.tenant is None else len(np.unique(demand.tenant)),
+        0 if demand.tenant is None else len(np.unique(demand.tenant[demand.tenant >= 0])),
         horizon_s,
         len(due) / horizon_s,
         float(gaps.std() / gaps.mean()) if len(gaps) > 1 and gaps.mean() > 0 else float("nan"),
@@ -84,7 +84,8 @@ def known_tokens(demand: Demand) -> Ints:
     _, firsts, which = np.unique(hashes, return_index=True, return_inverse=True)
     owner = pieces.owner
     known = owner[firsts][which] < owner
-    answers = np.flatnonzero((pieces.role == ASSISTANT) & ~known)
+    made = np.isin(pieces.identity, () if demand.answer is None else demand.answer)  # by whoever was asked
+    answers = np.flatnonzero((pieces.role == ASSISTANT) & made & ~known)
     known[answers] = known[answers - 1]
     tokens = np.where(known, pieces.tokens, 0)
     found: Ints = np.add.reduceat(np.append(tokens, 0), pieces.starts[:-1])

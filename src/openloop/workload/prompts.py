@@ -47,7 +47,8 @@ class Prompts:
         follows = demand.after is not None and bool(demand.after[number] >= 0)
         record = -1 if demand.texts is None else int(demand.texts[number])
         if record >= 0:
-            messages = demand.corpus[record]
+            pieces = demand.pieces.of(number)  # maybe only the first of them
+            messages = demand.corpus[record][: pieces.stop - pieces.start]
         elif follows and session in self._said:
             messages = (*self._said[session], *self._made(number, last=True))
         else:

@@ -10,7 +10,7 @@ import io
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -62,7 +62,13 @@ class Trace(Term):
         notes = [f"{empty:,} records of {self.path} have no tokens and were left out"] if empty else []
         if starts_s is None and kept[-1] == len(times) - 1:
             notes.append(f"{self.path} ends after {due[-1]:.6g} s")
-        recorded = replace(_demand([found[place] for place in kept], self.block), due_s=due, notes=tuple(notes))
+        some, block = [found[place] for place in kept], self.block or found[0].block
+        if more := sum(len(each.blocks) > _most_blocks(each, block) for each in some):
+            notes.append(
+                f"{more:,} records of {self.path} have more blocks than their prompts have tokens for, at {block} "
+                "each: the rest was left out (block= says how large they are)"
+            )
+        recorded = replace(_demand(some, block), due_s=due, notes=tuple(notes))
         if starts_s is None:
             return recorded
         laps, place = np.divmod(np.arange(len(starts_s)), len(recorded))
@@ -82,7 +88,7 @@ def _times(found: list[_Request]) -> Floats:
 
 def _fresh(demand: Demand, laps: Ints) -> Demand:
     """What comes again after the last is as new as it was at first; sessions are not kept, for their times are not."""
-    count = int(np.abs(demand.pieces.identity).max()) + 1
+    count = int(np.abs(demand.pieces.identity).max(initial=0)) + 1
 
     def moved(identity: Ints, owner: Ints) -> Ints:
         by = count * laps[owner]
@@ -91,13 +97,13 @@ def _fresh(demand: Demand, laps: Ints) -> Demand:
     return replace(demand.renamed(moved), session=None, turn=None)
 
 
-def _demand(found: list[_Request], block: int | None) -> Demand:
+def _demand(found: list[_Request], block: int) -> Demand:
     known: dict[Any, int] = {}
     session = np.array([-1 if each.session is None else known.setdefault(each.session, len(known)) for each in found])
     kinds = sorted({each.kind for each in found})
     return Demand(
         np.zeros(len(found)),
-        _blocks(found, block or found[0].block),
+        _blocks(found, block),
         np.array([each.output for each in found]),
         session=session if known else None,
         turn=_turns(session) if known else None,
@@ -116,11 +122,16 @@ def _turns(session: Ints) -> Ints:
     return turns
 
 
+def _most_blocks(request: _Request, block: int) -> int:
+    return -(-request.prompt // max(block, 1))
+
+
 def _blocks(found: list[_Request], block: int) -> Pieces:
     """Prompts as blocks, of which the last is what is left; those without blocks are one piece of their own."""
     prompts = np.array([each.prompt for each in found])
     known: dict[int, int] = {}  # hashes may be of any size
-    named = ([known.setdefault(block, len(known)) for block in each.blocks] for each in found)
+    own = (each.blocks[: _most_blocks(each, block)] for each in found)
+    named = ([known.setdefault(each, len(known)) for each in blocks] for blocks in own)
     flat = [blocks or [-1 - number] for number, blocks in enumerate(named)]
     lengths = np.array([len(each) for each in flat])
     starts, owner, place = laid_out(lengths)
@@ -180,10 +191,9 @@ def _read_lines(path: Path, text: str) -> Iterator[tuple[int, _Request]]:
 
 
 def _date(text: str) -> float:
-    """`2023-11-16 18:15:46.6805900`: more digits than datetime reads."""
-    whole, _, fraction = text.partition(".")
-    digits = fraction.rstrip("Z").split("+")[0]
-    return datetime.fromisoformat(whole + "+00:00").timestamp() + (float(f"0.{digits}") if digits else 0.0)
+    """`2023-11-16 18:15:46.6805900`, in UTC where it does not say."""
+    found = datetime.fromisoformat(text)
+    return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
 
 
 # Names of the columns for: time, prompt, output, session, kind; and how time is written.

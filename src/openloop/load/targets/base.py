@@ -9,9 +9,10 @@ from typing import Any, ClassVar, TypeVar
 
 import msgspec
 
+from openloop.load.address import secrets_of
 from openloop.load.reply import Reply
 from openloop.load.wire import Marks, encode_head
-from openloop.said import NO_SENSE, SHED, STARTS, Outcome, fail, message, settle, short, without_secrets
+from openloop.said import NO_SENSE, SHED, STARTS, Outcome, fail, masked, message, settle, short, without_secrets
 from openloop.workload import Ask
 
 T = TypeVar("T")
@@ -36,11 +37,16 @@ class Target(ABC):
     extra: dict[str, Any] = field(default_factory=dict)  # more for the body of every request
     keep_text: bool = False
     replica_header: str = ""  # of responses: says who served
+    query: str = ""  # of the URL, with its question mark
 
     @staticmethod
     def key_headers(key: str) -> dict[str, str]:
         """How a request shows an API key."""
         return {"Authorization": f"Bearer {key}"}
+
+    @cached_property
+    def secrets(self) -> dict[str, str]:
+        return secrets_of(self.headers, self.query)
 
     @abstractmethod
     def encode(self, ask: Ask, number: int) -> bytes:
@@ -67,7 +73,7 @@ class HttpTarget(Target):
         given = {name: value for name, value in self.headers.items() if name.lower() not in OWN_HEADERS}
         names = {name.lower() for name in given}
         usual = {name: value for name, value in self.usual_headers.items() if name.lower() not in names}
-        return encode_head(self.method, self.base + self.path, self.host, usual | given)
+        return encode_head(self.method, self.base + self.path + self.query, self.host, usual | given)
 
     def read(self, raw: bytes, marks: Marks) -> Outcome:
         return self.decode(Reply(raw, marks))
@@ -82,7 +88,10 @@ class HttpTarget(Target):
             settle(found)
         else:
             fail(found, f"status {status}: {message(reply.body)}", "shed" if status in SHED else "error")
-        found.error = found.error and without_secrets(found.error, self.headers)
+        for name in ("error", "finish_reason", "replica"):
+            if said := getattr(found, name):
+                setattr(found, name, without_secrets(said, self.secrets))
+        found.text = found.text and masked(found.text, self.secrets)
         return found
 
     @abstractmethod

@@ -99,6 +99,8 @@ class Messages(JsonTarget):
 
     def hear_all(self, said: _Message, found: Outcome) -> None:
         found.finish_reason = said.stop_reason
+        if said.content is None:
+            fail(found, "the answer holds no content")
         if said.usage is not None:
             _count(said.usage, found)
             found.output_tokens = said.usage.output_tokens

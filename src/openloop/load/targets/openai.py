@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from openloop.load.targets.base import JsonTarget
-from openloop.said import Choice, Outcome, Said, hear, hear_all, listed
+from openloop.said import Choice, Outcome, Said, fail, hear, hear_all, listed
 from openloop.workload import Ask
 
 
@@ -63,6 +63,8 @@ class _OpenAI(JsonTarget):
         if self.keep_text:
             found.text = "".join(map(_text, said.choices or []))
         hear_all(said, found)
+        if not said.choices:
+            fail(found, "the answer holds no choices")
 
 
 class Chat(_OpenAI):

@@ -91,6 +91,8 @@ class Responses(JsonTarget):
             found.text = "".join([part.text or "" for part in parts if part.type == "output_text"])
         if said.status in ("failed", "cancelled"):
             fail(found, f"the status of the answer is {said.status}")
+        elif said.output is None:
+            fail(found, "the answer holds no output")
 
 
 def _finish(said: _Response, found: Outcome) -> None:
