@@ -5,7 +5,7 @@ import math
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -18,7 +18,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from openloop.cli import main
-from openloop.errors import SpecError
+from openloop.errors import RunError, SpecError
+from openloop.importers.foreign import Call
+from openloop.importers.otel import run_of as run_of_spans
 from openloop.load.prometheus import read_page
 from openloop.records import Manifest, Now, Prices, Run, RunWriter, TimedEvent, make_batch, make_lists, write_now
 from openloop.slo import read_slo
@@ -351,6 +353,9 @@ def test_calls_told_by_who_answered_and_then_by_who_asked_count_once(tmp_path: P
         spans([(10.0, -0.1, 11.0)]),
         spans([(10.0, 0.2, 11.0)]).replace('"11"', '"99999999999"'),
         spans([(10.0, 0.2, 11.0)]).replace("0.2", '"Infinity"'),
+        spans([(10.0, 0.2, 11.0)]).replace('"176000001', '"000000001'),  # 1970: a clock that was never set
+        spans([(10.0, 0.2, 11.0)]).replace('"1760000011', '"3760000011'),
+        "[" * 100_000 + "\n",
     ],
 )
 def test_a_span_that_cannot_be_does_not_end_a_watch(tmp_path: Path, bad: str) -> None:
@@ -361,6 +366,28 @@ def test_a_span_that_cannot_be_does_not_end_a_watch(tmp_path: Path, bad: str) ->
     feed.read()
     assert feed.ledger.total("ended", 0, 1e9) == 80
     assert feed.notes == ("1 lines or spans could not be used",)
+
+
+def test_many_bad_spans_are_sorted_out_in_one_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+
+    def run_of_calls(found: Sequence[Call], start_ns: int) -> Run:
+        made.append(len(found))
+        return run_of_spans(found, start_ns)
+
+    monkeypatch.setattr("openloop.watch.feeds.run_of", run_of_calls)
+    path = tmp_path / "spans.jsonl"
+    path.write_text(spans([(i / 2, 0.2 if i % 3 else -0.2, i / 2 + 1) for i in range(60)]))
+    feed = open_feed(path, "ttft<=500ms", None, Settings())
+    feed.read()
+    assert made == [40]
+    assert feed.notes == ("20 lines or spans could not be used",)
+
+
+def test_a_run_of_years_is_refused_before_its_seconds_are_counted() -> None:
+    years = run_of([row(0, 0.0, (0.1,)), row(1, 1.1e7, (0.1,))])
+    with pytest.raises(RunError, match="is one of its times wrong"):
+        FinishedFeed("run", years, read_slo("ttft<=1s"), None)
 
 
 def test_a_file_of_spans_may_be_empty_torn_or_begun_anew(tmp_path: Path, call: Callable[..., Any]) -> None:
