@@ -150,6 +150,18 @@ def test_what_a_disruption_cost_by_hand() -> None:
     assert inside.lost == pytest.approx(25)
 
 
+def test_a_disruption_that_is_forgotten_costs_nothing_more() -> None:
+    ledger = SecondCounts(columns(["goodput"]), keep_s=40)
+    for second in range(100):
+        good = 5.0 if 70 <= second < 80 else 10.0
+        ledger.add(second, {"ended": 10, "goodput.of": 10, "goodput.low": good, "goodput.high": good})
+    assert 10 < ledger.first < 70
+    stretches = [("deploy", None, 0.0, 10.0), ("deploy", None, 5.0, ledger.first + 10.0), ("deploy", None, 70.0, 80.0)]
+    half, late = disruptions(ledger, 100, stretches, 36.0, priced=True)
+    assert (half.ended, half.cost) == (100, pytest.approx(0.1))  # of the ten seconds that are still known
+    assert late.steady_cost_per_accepted == pytest.approx(0.001)
+
+
 def test_judges_and_reviewers_are_in_what_a_disruption_costs() -> None:
     """From 60 to 120 s there are 300 requests: a cent each for a judge, half a unit for each third, which is bad."""
     rows = [row(i, due=i / 5, tokens=[0.1], quality=i % 3 > 0, review_cost=0.01) for i in range(900)]
@@ -552,6 +564,18 @@ def test_a_page_looked_at_once_tells_the_servers_life(call: Callable[..., Any]) 
         assert frame["gates"]["ttft"]["attainment"] == 0.8
         assert frame["goodput_rps"] == pytest.approx(8e-6, rel=0.01)  # of a million seconds
         assert frame["alerts"]  # 20 times what one in a hundred allows
+    undated = page.partition("process_start")[0]
+    for unknown in ("", "process_start_time_seconds NaN\n"):
+        with site(lambda *_, text=undated + unknown: (200, text)) as url:
+            done = call("watch", f"{url}/metrics", "--slo", "ttft<=500ms", "--once", "--json", code=1)
+            frame = json.loads(done.out.splitlines()[-1])
+            assert (frame["ended"], frame["attainment"], frame["goodput_rps"], frame["window_s"]) == (10, 0.8, None, None)
+            assert "nothing per second is known" in frame["notes"][0]
+            shown = call("watch", f"{url}/metrics", "--slo", "ttft<=500ms", "--once", code=1).out
+            assert "goodput - of throughput - (attainment 80.0%), over all of it" in shown
+    for odd in ("vllm:num_requests_running abc\n", 'vllm:time_to_first_token_seconds_bucket{le="x"} 3\n'):
+        with site(lambda *_, text=page + odd: (200, text)) as url:
+            assert "cannot be read" in call("watch", f"{url}/metrics", "--slo", "ttft<=1s", "--once", code=2).err
     with site(lambda *_: (200, "up 1\n")) as url:
         assert "no latency histogram" in call("watch", f"{url}/metrics", "--slo", "ttft<=1s", code=2).err
     assert "cannot be read" in call("watch", f"{url}/metrics", "--slo", "ttft<=1s", "--once", code=2).err
@@ -584,6 +608,24 @@ def test_a_webhook_that_is_down_stops_nothing_and_its_secret_is_not_told(
     with pytest.raises(SpecError, match="the webhook is no address") as refused:
         Webhook("hooks.example/s3cret")
     assert "s3cret" not in str(refused.value)
+
+
+def test_alerts_that_a_webhook_was_not_waited_for_are_told() -> None:
+    ready = threading.Event()
+
+    def hang(*_: object) -> tuple[int, str]:
+        ready.wait(10)
+        return 204, ""
+
+    with site(hang) as url:
+        hook = Webhook(url)
+        for _ in range(2):
+            hook.send(Alert("ttft", "10:1m/10s", 5.0, 20.0, 0.99), "run")
+        hook.close(patience_s=0.0)
+        assert hook.note == f"the webhook at {hook.host} did not take 2 alerts (it did not answer in time)"
+        ready.set()
+        hook.close()
+        assert hook.note is None
 
 
 def test_the_command_and_its_exit_codes(tmp_path: Path, call: Callable[..., Any]) -> None:

@@ -51,6 +51,7 @@ class Feed:
         self.marks: list[TimedMark] = []
         self.started_s: float | None = None  # by the wall clock
         self.over = False  # nothing more will come
+        self.undated = False  # nobody knows since when it was counted
         self.per_hour, self.priced = 0.0, False
 
     def read(self) -> None:
