@@ -117,7 +117,9 @@ class _Records(Feed):
         place = left_s[mine].astype(np.int64) - first
         if place.max() > MOST_S:
             long, most = (format_seconds(float(each)) for each in (place.max(), MOST_S))
-            raise RunError(f"it goes on for {long}, and a watch goes through {most} at most: is one of its times wrong?")
+            raise RunError(
+                f"it goes on for {long}, and a watch goes through {most} at most: is one of its times wrong?"
+            )
 
         def by_second(values: NDArray[Any]) -> Floats:
             return np.asarray(np.bincount(place, weights=np.asarray(values, np.float64)[mine]), np.float64)
