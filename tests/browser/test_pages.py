@@ -204,6 +204,8 @@ def test_values_at_the_pointer_have_both_ends_of_their_intervals(
 ) -> None:
     url, report = reports["run"]
     page = open_page(url)
+    for value in (0.0, 0.004, 0.0512, 0.5, 5.0, 12.5, 250.0, 12345.6):
+        assert page.evaluate("value => window.openloop.show(value, 'rate')", value) == show(value, "rate")
     told = aim(page, "#figure-smooth", 0.5, 0.85)
     low, high = (show(each, "rate") for each in report.data["smooth_goodput_interval"])
     assert f"95% interval of smooth goodput: {low} to {high}" in told
@@ -529,7 +531,7 @@ def test_a_page_that_goes_on_keeps_what_its_reader_did(tmp_path: Path, open_page
         page.locator("#figure-live").focus()
         for _ in range(20):
             page.keyboard.press("ArrowRight")
-        assert page.locator("#tip").inner_text().startswith("4 s")
+        assert page.locator("#tip").inner_text().startswith("4.00 s")
         writer.append(batch(rows[300:]))
         write_now(tmp_path / "run", Now(12.0, 605, 5))
         until(page, "document.querySelector('h1').textContent.includes('600 attempts')")
@@ -537,7 +539,7 @@ def test_a_page_that_goes_on_keeps_what_its_reader_did(tmp_path: Path, open_page
         assert not page.locator("#figure-live svg.wide .mark[data-mark='0']").is_visible()
         assert page.evaluate("document.activeElement.id") == "figure-live"
         assert page.locator("#tip").is_visible()
-        assert page.locator("#tip").inner_text().startswith("5 s")  # at the same place of the axis as it is now
+        assert page.locator("#tip").inner_text().startswith("5.00 s")  # at the same place of the axis as it is now
         button.focus()
         write_now(tmp_path / "run", Now(13.0, 605, 4))
         until(page, "document.querySelector('h1').textContent.startsWith('13.0 s')")

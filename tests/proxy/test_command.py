@@ -91,6 +91,21 @@ def test_a_killed_replica_loses_only_what_it_had_in_flight(tmp_path: Path) -> No
     assert json.loads(replayed.output)["elsewhere"] == []
 
 
+def test_a_proxy_goes_on_and_ends_when_nobody_reads_what_it_says(tmp_path: Path) -> None:
+    file = tmp_path / "proxy.yaml"
+    file.write_text("replicas: [http://127.0.0.1:1]\n")
+    process, _ = start("proxy", str(file), "--listen", "127.0.0.1:0", "-o", str(tmp_path / "run"))
+    try:
+        assert process.stdout is not None
+        process.stdout.close()
+        process.send_signal(signal.SIGTERM)
+        process.wait(timeout=20)
+    finally:
+        process.kill()
+        process.wait()
+    assert open_run(tmp_path / "run").manifest.finished
+
+
 @pytest.mark.parametrize("words", [["proxy"], ["proxy", "nowhere.yaml"]])
 def test_what_cannot_be_used_is_refused(words: list[str], tmp_path: Path) -> None:
     done = subprocess.run(

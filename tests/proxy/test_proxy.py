@@ -13,15 +13,18 @@ import pytest
 from aiohttp import web
 
 from openloop.errors import SpecError
-from openloop.proxy import line
+from openloop.proxy import line, read_proxy
 from openloop.proxy.attempt import Attempt
+from openloop.proxy.fleet import Fleet
 from openloop.proxy.hearing import Hearing
 from openloop.proxy.ledger import Flight, Ledger, _append
+from openloop.proxy.meters import Judged, Meters
 from openloop.records import Run
 from openloop.routing import replay
 from openloop.score import score
 from openloop.slo import read_slo
 from tests.proxy.fakes import (
+    CHAT,
     DONE,
     Fake,
     breaks,
@@ -89,6 +92,48 @@ def test_a_stream_that_does_not_say_that_it_is_one_is_one(keys: dict[str, str], 
 
     (row,) = rows(asyncio.run(main()))
     assert (row["status"], row["finish_reason"], len(row["event_ns"])) == ("ok", "stop", 3)
+
+
+def test_a_limit_that_is_no_number_costs_no_rows(tmp_path: Path) -> None:
+    async def main() -> Run:
+        async with world(tmp_path, three_tokens) as w:
+            w.fakes[0].go.set()
+            for limit in (True, 1.5, -1, 2**40, "x", 8):
+                async with w.session.post(w.url + CHAT, json={"max_tokens": limit, "stream": True}) as reply:
+                    assert await reply.read() == WHOLE
+            return await w.run()
+
+    assert [row["requested_tokens"] for row in rows(asyncio.run(main()))] == [None] * 5 + [8]
+
+
+def test_a_client_that_goes_before_anybody_was_asked_is_a_row(tmp_path: Path) -> None:
+    async def main() -> Run:
+        async with world(tmp_path, three_tokens, hedge="1s") as w:
+            asked = asyncio.Event()
+
+            async def name(*_: object) -> None:
+                asked.set()
+                await asyncio.sleep(3600)
+
+            w.proxy.caches.name = name  # type: ignore[method-assign, assignment]
+            task = asyncio.create_task(w.ask())
+            await asked.wait()
+            task.cancel()
+            await until(lambda: w.proxy.ledger.in_flight == 0)
+            return await w.run()
+
+    (row,) = rows(asyncio.run(main()))
+    assert (row["status"], row["error"], row["sent_ns"]) == ("cancelled", "the client went away", None)
+
+
+@pytest.mark.parametrize("now", [30.0, 100.0, 100.5, 100.999])
+def test_rates_are_over_the_time_that_was_counted(now: float) -> None:
+    meters = Meters([])
+    for tenth in range(int(10 * now)):
+        meters.count(tenth / 10, [Judged(None, "a", "ok", True, 4)])
+    page = meters.page(now, Fleet(read_proxy({"replicas": ["http://127.0.0.1:1"]}), 0, None, print), 0, 0)
+    told = {name: float(value) for name, value in (each.rsplit(" ", 1) for each in page.splitlines() if each[0] != "#")}
+    assert told['openloop_goodput_rps{class=""}'] == pytest.approx(10.0, rel=0.002)
 
 
 def test_an_answer_without_end_is_passed_on_and_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,13 +25,13 @@ from openloop.report.curve import STEPS, frontier_report, read_frontier_subject
 from openloop.report.figures import DRAWN, LARGEST, tail_places, token_times
 from openloop.report.html import page
 from openloop.report.markdown import markdown
-from openloop.report.marks import Axis, Curve, Figure, Panel, Rule
+from openloop.report.marks import Axis, Bars, Curve, Figure, Panel, Rule, names_figure
 from openloop.report.page import Number, Report, Table, show
 from openloop.report.picture import draw_figure
 from openloop.report.plot import show_report, text_plot
 from openloop.report.read import read_comparison, read_report
 from openloop.report.run import read_run_subject, run_report
-from openloop.report.scales import AxisScale, x_scale, y_scale
+from openloop.report.scales import AxisScale, tick, x_scale, y_scale
 from openloop.report.svg import NARROW, WIDE, svg
 from openloop.report.terminal import show_score
 from openloop.score import score
@@ -379,6 +379,24 @@ def test_a_scale_holds_its_values_and_orders_its_ticks(values: list[float], kind
     assert 0 < len(ticks) <= 13
     assert ticks == sorted(ticks)
     assert all(-1e-6 <= float(scale(tick)) <= 1 + 1e-6 for tick in ticks)
+
+
+def test_amounts_along_an_axis_keep_their_zeros() -> None:
+    for value, text in (
+        (0.0, "0"),
+        (0.0005, "0.0005"),
+        (2.0, "2"),
+        (100.0, "100"),
+        (2000.0, "2,000"),
+        (1e6, "1,000,000"),
+    ):
+        assert tick(value, Axis("", "money")) == text
+
+
+def test_dollars_in_names_are_no_formula(tmp_path: Path) -> None:
+    bars = Bars("needed", np.zeros(1), np.ones(1), "blue")
+    draw_figure(names_figure("x", "$y$", Axis("$", "count"), [r"$\q$"], [bars]), tmp_path / "x.svg")
+    assert r"$\q$" in (tmp_path / "x.svg").read_text()
 
 
 def test_the_tail_axis_stretches_every_nine_alike() -> None:

@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -339,3 +340,16 @@ def test_bad_input_is_a_sentence(tmp_path: Path) -> None:
         ViewServer(tmp_path, port=taken.server_address[1])
     done = CliRunner().invoke(cli, ["view", str(tmp_path / "nowhere")])
     assert "is not a folder" in str(done.exception)
+
+
+def test_a_run_begun_anew_in_the_same_folder_is_followed_from_its_start(tmp_path: Path) -> None:
+    shelf = Shelf(tmp_path)
+    rows = [row(i, i / 50, (0.1, 0.12)) for i in range(300)]
+    for year, count in (("2025", 300), ("2026", 20)):
+        folder = tmp_path / "run"
+        shutil.rmtree(folder, ignore_errors=True)
+        writer = RunWriter(folder, Manifest(source="test", slo="ttft<=1s", started_at=f"{year}-01-01T00:00:00+00:00"))
+        writer.append(batch(rows[:count]))
+        write_now(folder, Now(6.0, count, 0))
+        assert shelf.report(shelf.find("run")).data["rows"] == count
+        writer.close()

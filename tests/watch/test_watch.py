@@ -5,7 +5,7 @@ import math
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -18,7 +18,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from openloop.cli import main
-from openloop.errors import SpecError
+from openloop.errors import RunError, SpecError
+from openloop.importers.foreign import Call
+from openloop.importers.otel import run_of as run_of_spans
 from openloop.load.prometheus import read_page
 from openloop.records import Manifest, Now, Prices, Run, RunWriter, TimedEvent, make_batch, make_lists, write_now
 from openloop.slo import read_slo
@@ -146,6 +148,19 @@ def test_what_a_disruption_cost_by_hand() -> None:
     assert deploy.steady_cost_per_accepted == pytest.approx(0.011)
     assert deploy.extra_cost == pytest.approx(2.2 - 100 * 0.011)
     assert inside.lost == pytest.approx(25)
+
+
+def test_a_disruption_that_is_forgotten_costs_nothing_more() -> None:
+    ledger = SecondCounts(columns(["goodput"]), keep_s=40)
+    for second in range(100):
+        good = 5.0 if 70 <= second < 80 else 10.0
+        ledger.add(second, {"ended": 10, "goodput.of": 10, "goodput.low": good, "goodput.high": good})
+    assert 10 < ledger.first < 70
+    stretches = [("deploy", None, 0.0, 10.0), ("deploy", None, 5.0, ledger.first + 10.0), ("deploy", None, 70.0, 80.0)]
+    half, late = disruptions(ledger, 100, stretches, 36.0, priced=True)
+    assert half.ended == 100  # in the ten seconds that are still known
+    assert half.cost == pytest.approx(0.1)
+    assert late.steady_cost_per_accepted == pytest.approx(0.001)
 
 
 def test_judges_and_reviewers_are_in_what_a_disruption_costs() -> None:
@@ -351,6 +366,9 @@ def test_calls_told_by_who_answered_and_then_by_who_asked_count_once(tmp_path: P
         spans([(10.0, -0.1, 11.0)]),
         spans([(10.0, 0.2, 11.0)]).replace('"11"', '"99999999999"'),
         spans([(10.0, 0.2, 11.0)]).replace("0.2", '"Infinity"'),
+        spans([(10.0, 0.2, 11.0)]).replace('"176000001', '"000000001'),  # 1970: a clock that was never set
+        spans([(10.0, 0.2, 11.0)]).replace('"1760000011', '"3760000011'),
+        "[" * 100_000 + "\n",
     ],
 )
 def test_a_span_that_cannot_be_does_not_end_a_watch(tmp_path: Path, bad: str) -> None:
@@ -361,6 +379,28 @@ def test_a_span_that_cannot_be_does_not_end_a_watch(tmp_path: Path, bad: str) ->
     feed.read()
     assert feed.ledger.total("ended", 0, 1e9) == 80
     assert feed.notes == ("1 lines or spans could not be used",)
+
+
+def test_many_bad_spans_are_sorted_out_in_one_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+
+    def run_of_calls(found: Sequence[Call], start_ns: int) -> Run:
+        made.append(len(found))
+        return run_of_spans(found, start_ns)
+
+    monkeypatch.setattr("openloop.watch.feeds.run_of", run_of_calls)
+    path = tmp_path / "spans.jsonl"
+    path.write_text(spans([(i / 2, 0.2 if i % 3 else -0.2, i / 2 + 1) for i in range(60)]))
+    feed = open_feed(path, "ttft<=500ms", None, Settings())
+    feed.read()
+    assert made == [40]
+    assert feed.notes == ("20 lines or spans could not be used",)
+
+
+def test_a_run_of_years_is_refused_before_its_seconds_are_counted() -> None:
+    years = run_of([row(0, 0.0, (0.1,)), row(1, 1.1e7, (0.1,))])
+    with pytest.raises(RunError, match="is one of its times wrong"):
+        FinishedFeed("run", years, read_slo("ttft<=1s"), None)
 
 
 def test_a_file_of_spans_may_be_empty_torn_or_begun_anew(tmp_path: Path, call: Callable[..., Any]) -> None:
@@ -525,6 +565,23 @@ def test_a_page_looked_at_once_tells_the_servers_life(call: Callable[..., Any]) 
         assert frame["gates"]["ttft"]["attainment"] == 0.8
         assert frame["goodput_rps"] == pytest.approx(8e-6, rel=0.01)  # of a million seconds
         assert frame["alerts"]  # 20 times what one in a hundred allows
+    undated = page.partition("process_start")[0]
+    for unknown in ("", "process_start_time_seconds NaN\n"):
+        with site(lambda *_, text=undated + unknown: (200, text)) as url:
+            done = call("watch", f"{url}/metrics", "--slo", "ttft<=500ms", "--once", "--json", code=1)
+            frame = json.loads(done.out.splitlines()[-1])
+            assert (frame["ended"], frame["attainment"], frame["goodput_rps"], frame["window_s"]) == (
+                10,
+                0.8,
+                None,
+                None,
+            )
+            assert "nothing per second is known" in frame["notes"][0]
+            shown = call("watch", f"{url}/metrics", "--slo", "ttft<=500ms", "--once", code=1).out
+            assert "goodput - of throughput - (attainment 80.0%), over all of it" in shown
+    for odd in ("vllm:num_requests_running abc\n", 'vllm:time_to_first_token_seconds_bucket{le="x"} 3\n'):
+        with site(lambda *_, text=page + odd: (200, text)) as url:
+            assert "cannot be read" in call("watch", f"{url}/metrics", "--slo", "ttft<=1s", "--once", code=2).err
     with site(lambda *_: (200, "up 1\n")) as url:
         assert "no latency histogram" in call("watch", f"{url}/metrics", "--slo", "ttft<=1s", code=2).err
     assert "cannot be read" in call("watch", f"{url}/metrics", "--slo", "ttft<=1s", "--once", code=2).err
@@ -557,6 +614,24 @@ def test_a_webhook_that_is_down_stops_nothing_and_its_secret_is_not_told(
     with pytest.raises(SpecError, match="the webhook is no address") as refused:
         Webhook("hooks.example/s3cret")
     assert "s3cret" not in str(refused.value)
+
+
+def test_alerts_that_a_webhook_was_not_waited_for_are_told() -> None:
+    ready = threading.Event()
+
+    def hang(*_: object) -> tuple[int, str]:
+        ready.wait(10)
+        return 204, ""
+
+    with site(hang) as url:
+        hook = Webhook(url)
+        for _ in range(2):
+            hook.send(Alert("ttft", "10:1m/10s", 5.0, 20.0, 0.99), "run")
+        hook.close(patience_s=0.0)
+        assert hook.note == f"the webhook at {hook.host} did not take 2 alerts (it did not answer in time)"
+        ready.set()
+        hook.close()
+        assert hook.note is None
 
 
 def test_the_command_and_its_exit_codes(tmp_path: Path, call: Callable[..., Any]) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -49,8 +50,8 @@ def proxy(file: Path, out: Path | None, listen: str | None, as_json: bool) -> No
     spec.address()
 
     def tell(sentence: str) -> None:
-        click.echo(json.dumps({"event": sentence}) if as_json else sentence)
-        sys.stdout.flush()
+        with suppress(OSError):  # whoever read it may be gone, and the traffic goes on
+            click.echo(json.dumps({"event": sentence}) if as_json else sentence)
 
     try:
         from uvloop import run  # it takes a fifth less processor time

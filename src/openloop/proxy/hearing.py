@@ -36,7 +36,7 @@ class Ask(msgspec.Struct):
     @property
     def most_tokens(self) -> int | None:
         found = self.max_completion_tokens or self.max_tokens
-        return found if isinstance(found, int) and 0 < found < 2**31 else None
+        return found if type(found) is int and 0 < found < 2**31 else None
 
 
 _ASKS: "msgspec.json.Decoder[Ask]" = msgspec.json.Decoder(Ask)

@@ -46,10 +46,9 @@ class Meters:
             self.totals["replica_requests", each.replica or "", each.status] += 1
 
     def page(self, now: float, fleet: Fleet, in_flight: int, lost: int) -> str:
-        recent: Counter[tuple[str, ...]] = sum(
-            (counts for at, counts in self._seconds if at > int(now) - WINDOW_S), Counter()
-        )
-        span = max(min(now, WINDOW_S), 1.0)
+        since = max(int(now) - WINDOW_S + 1, 0)  # the last of these seconds is not over
+        recent: Counter[tuple[str, ...]] = sum((counts for at, counts in self._seconds if at >= since), Counter())
+        span = max(now - since, 1.0)
         replicas, lines = fleet.replicas, list[str]()
 
         def family(name: str, kind: str, about: str, values: Iterable[tuple[dict[str, str], float]]) -> None:

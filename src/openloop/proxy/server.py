@@ -219,6 +219,8 @@ class Proxy:
             self._end(flight)
 
     def _end(self, flight: Flight) -> None:
+        if not flight.attempts:  # who gets it was not decided yet
+            flight.attempts.append(Attempt(0, "first", self.fleet, None))
         gone = ("error", "the proxy was stopped") if self._door.closing else ("cancelled", "the client went away")
         for each in flight.attempts:
             each.close(*gone)

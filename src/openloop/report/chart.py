@@ -38,6 +38,7 @@ STYLE: Any = {
     "ytick.color": "#555555",
     "axes.labelcolor": "#333333",
     "lines.linewidth": 2,
+    "text.parse_math": False,  # a dollar sign in a name is one
     "svg.fonttype": "none",  # text stays text: small, sharp and searchable
     "svg.hashsalt": "openloop",
 }

@@ -29,8 +29,9 @@
   addEventListener("afterprint", () => folded.forEach((each) => { each.open = false; }));
 
   const figures = (value) => {
-    const size = Math.abs(value);
-    return value.toLocaleString("en-US", { maximumFractionDigits: size >= 99.95 ? 0 : size >= 9.995 ? 1 : 2 });
+    const size = Math.abs(value), few = size && size < 0.0995 ? Math.min(1 - Math.floor(Math.log10(size)), 9) : 2;
+    const digits = size >= 99.95 ? 0 : size >= 9.995 ? 1 : few;
+    return value.toLocaleString("en-US", { minimumFractionDigits: digits, maximumFractionDigits: digits });
   };
   const seconds = (value) => {
     const size = Math.abs(value);

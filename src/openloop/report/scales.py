@@ -57,8 +57,10 @@ def tick(value: float, axis: Axis) -> str:
                 return f"{value * scale:.4g} {unit}"
         return f"{value / 3600:.4g} h"
     if axis.unit == "rate":
-        return f"{value:,.5g}/s"
-    return show(value, "money").rstrip("0").rstrip(".") if axis.unit == "money" and value else f"{value:,.6g}"
+        return f"{value:,.10g}/s"
+    if axis.unit == "money" and "." in (text := show(value, "money")):
+        return text.rstrip("0").rstrip(".")
+    return f"{value:,.10g}"
 
 
 def x_scale(axis: Axis, panels: Iterable[Panel]) -> AxisScale:

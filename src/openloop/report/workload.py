@@ -7,6 +7,7 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogFormatter
 
 from openloop.arrays import Ints
 from openloop.errors import SpecError
@@ -90,6 +91,7 @@ def _draw_lengths(axes: Axes, tokens: Ints, label: str, color: str) -> None:
     axes.hist(tokens, edges, color=COLORS[color], edgecolor="white", linewidth=0.3)
     if high > low:
         axes.set_xscale("log")
+        axes.xaxis.set_minor_formatter(LogFormatter())
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
     axes.set(xlabel=label, ylabel="Requests")
     p50, p99 = np.percentile(tokens, [50, 99])

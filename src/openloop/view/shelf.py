@@ -269,7 +269,12 @@ class Shelf:
     ) -> Report:
         with self._lock:
             if entry.live:
-                return live_report(self._tails.setdefault(entry.name, Tail(entry.path)), slo)
+                tail = Tail(entry.path)
+                known = self._tails.get(entry.name, tail)
+                if known.manifest.started_at == tail.manifest.started_at:  # else it was begun anew
+                    tail = known
+                self._tails[entry.name] = tail
+                return live_report(tail, slo)
             self._tails.pop(entry.name, None)
             if entry.kind == "run":
                 return run_report(self.subject(entry, slo, request))

@@ -1,6 +1,5 @@
 """Where records come from: a run in progress, one that is over, and spans of calls as they are written."""
 
-import json
 import os
 import time
 from collections.abc import Sequence
@@ -9,28 +8,33 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from openloop.arrays import Bools, Floats, Ints
-from openloop.errors import OpenloopError
+from openloop.errors import OpenloopError, RunError
 from openloop.importers.foreign import Call
 from openloop.importers.otel import calls, run_of
 from openloop.records import Manifest, Now, Prices, Run
 from openloop.records.tail import Tail
+from openloop.said import BOM
 from openloop.score.attempts import CENSORED
 from openloop.score.judged import judge_run
 from openloop.score.metrics import stragglers
 from openloop.score.scope import JudgedRun, Scope
 from openloop.slo import Objectives, SLOGate
-from openloop.units import NS_PER_S
+from openloop.units import NS_PER_S, format_seconds, to_ns
 from openloop.watch.frame import GOODPUT, ReplicaTails, RollingTail, SecondCounts, TimedMark, columns
 
 AT_ONCE = 20_000  # rows that are judged together while catching up
 SETTLE_S = 1.0  # what ended just now is not written yet
 OPEN_SPAN_S = 3600.0  # a span is written when it ends: so long before watching it may have begun
 UNUSED = "lines or spans could not be used"
-BAD = (OpenloopError, LookupError, ArithmeticError, ValueError, TypeError, AttributeError)
+BAD = (OpenloopError, LookupError, ArithmeticError, ValueError, TypeError, AttributeError, RecursionError)
+MOST_S = 10_000_000  # that are counted one by one: four months
+AHEAD_S = 86400.0  # so far another machine's clock may be ahead of ours
+MOST_TOKENS = 2**31 - 1
 METRICS = {"ttft": "ttft_s", "tpot": "tpot_s", "e2e": "e2e_s"}
 
 
@@ -47,6 +51,7 @@ class Feed:
         self.marks: list[TimedMark] = []
         self.started_s: float | None = None  # by the wall clock
         self.over = False  # nothing more will come
+        self.undated = False  # nobody knows since when it was counted
         self.per_hour, self.priced = 0.0, False
 
     def read(self) -> None:
@@ -94,19 +99,9 @@ class _Records(Feed):
         self._order = np.argsort(left_s, kind="stable")
         self._left_s = left_s[self._order]
         self.judged, self.per_hour, self.priced = judged, judged.per_hour, judged.priced
-        self._accepted = scope.judgement.accepted
         self._count(scope, left_s, counted, covered_ns, run.manifest.source != "import")
 
     def _count(self, scope: Scope, left_s: Floats, counted: Bools, covered_ns: int, ours: bool) -> None:
-        first = int(covered_ns // NS_PER_S) + 1 if covered_ns >= 0 else 0
-        mine = counted & (left_s >= first)
-        if not mine.any():
-            return
-        place = left_s[mine].astype(np.int64) - first
-
-        def by_second(values: NDArray[Any]) -> Floats:
-            return np.asarray(np.bincount(place, weights=np.asarray(values, np.float64)[mine]), np.float64)
-
         judgement = scope.judgement
         gates = (gate for slo in scope.run.slos for gate in slo.gates)
         unknown = dict.fromkeys(gate.name for gate in gates if not _told(scope, gate, ours))  # in their order
@@ -114,6 +109,21 @@ class _Records(Feed):
             [missed for name, missed in judgement.missed.items() if name not in unknown] or [~judgement.ok], axis=0
         )
         self._accepted = accepted
+        self.notes = tuple(f"no row tells {name}: it is not judged, and goodput is without it" for name in unknown)
+        first = int(covered_ns // NS_PER_S) + 1 if covered_ns >= 0 else 0
+        mine = counted & (left_s >= first)
+        if not mine.any():
+            return
+        place = left_s[mine].astype(np.int64) - first
+        if place.max() > MOST_S:
+            long, most = (format_seconds(float(each)) for each in (place.max(), MOST_S))
+            raise RunError(
+                f"it goes on for {long}, and a watch goes through {most} at most: is one of its times wrong?"
+            )
+
+        def by_second(values: NDArray[Any]) -> Floats:
+            return np.asarray(np.bincount(place, weights=np.asarray(values, np.float64)[mine]), np.float64)
+
         ended, nothing = by_second(np.ones(scope.n)), by_second(np.zeros(scope.n))
         counts = {
             "ended": ended,
@@ -128,7 +138,6 @@ class _Records(Feed):
             counts[f"{signal}.of"] = ended if told else nothing
             counts[f"{signal}.low"] = counts[f"{signal}.high"] = by_second(passed) if told else nothing
         self.ledger.write(first, counts)
-        self.notes = tuple(f"no row tells {name}: it is not judged, and goodput is without it" for name in unknown)
 
     def tails(self, start_s: float, end_s: float) -> tuple[dict[str, RollingTail], list[ReplicaTails]]:
         if self.judged is None:
@@ -234,15 +243,25 @@ class RunFeed(_Records):
         return (looks[-1].due - looks[0].due) / seconds if seconds else None, looks[-1].in_flight
 
 
-def _usable(new: Sequence[Call]) -> list[Call]:
-    """Those that can be rows: halves are tried apart until one that breaks a rule stands alone."""
-    try:
-        if new:
-            run_of(new).validate()
-        return [*new]
-    except BAD:
-        middle = len(new) // 2
-        return [*_usable(new[:middle]), *_usable(new[middle:])] if middle else []
+def _usable(found: Sequence[Call], now_s: float) -> list[Call]:
+    """Those that can be rows, of about the same time."""
+    soon_ns = to_ns(now_s + AHEAD_S)
+    sane = [call for call in found if _can_be(call) and (call.ended_ns or 0) <= soon_ns]
+    earliest_ns = max((call.ended_ns or 0 for call in sane), default=0) - MOST_S * NS_PER_S
+    return [call for call in sane if (call.sent_ns or 0) >= earliest_ns]
+
+
+def _can_be(call: Call) -> bool:
+    sent = call.sent_ns or 0
+    counts = [call.prompt_tokens, call.cached_tokens, call.output_tokens, call.requested_tokens]
+    words = [call.replica, call.workload_class, call.finish_reason, call.error]
+    return (
+        0 < sent <= (sent if call.first_ns is None else call.first_ns) <= (call.ended_ns or 0)
+        and all(each is None or (type(each) is int and 0 <= each <= MOST_TOKENS) for each in counts)
+        and (call.cached_tokens or 0) <= (MOST_TOKENS if call.prompt_tokens is None else call.prompt_tokens)
+        and all(each is None or isinstance(each, str) for each in words)
+        and not isinstance(call.session, list | dict)
+    )
 
 
 class SpanFeed(_Records):
@@ -267,7 +286,7 @@ class SpanFeed(_Records):
     def read(self) -> None:
         self._looked_s = time.monotonic()
         new = self._new_calls()
-        usable = _usable(new)
+        usable = _usable(new, self._clock_s + self._looked_s)
         self._refused += len(new) - len(usable)
         if usable:
             self._keep(usable)
@@ -312,7 +331,7 @@ class SpanFeed(_Records):
         for line in whole.splitlines():
             if line.strip():
                 try:
-                    found += calls([json.loads(line)])
+                    found += calls([msgspec.json.decode(line.removeprefix(BOM))])
                 except BAD:
                     self._refused += 1
         if not self._asked and any(client for client, _ in found):

@@ -153,7 +153,11 @@ def disruptions(
     priced: bool,
 ) -> Iterator[DisruptionLoss]:
     """Each stretch up to now, and what it cost beside everything else that was seen."""
-    known = [(kind, detail, start, min(end, at_s)) for kind, detail, start, end in stretches if start < at_s]
+    known = [
+        (kind, detail, start, min(end, at_s))
+        for kind, detail, start, end in stretches
+        if start < at_s and end > ledger.first  # of what is forgotten nothing can be said
+    ]
     whole = _sums(ledger, ledger.first, at_s)
     rough = [_sums(ledger, a, b) for a, b in _joined([(start, end) for *_, start, end in known])]
     calm = {name: value - sum(each[name] for each in rough) for name, value in whole.items()}
@@ -181,7 +185,8 @@ def disruptions(
 
 def _sums(ledger: SecondCounts, start: float, end: float) -> dict[str, float]:
     found = {name: ledger.total(name, start, end) for name in ("ended", "spent")}
-    return found | {"accepted": ledger.total(f"{GOODPUT}.low", start, end), "seconds": max(int(end) - int(start), 0)}
+    seconds = max(int(end) - max(int(start), ledger.first), 0)
+    return found | {"accepted": ledger.total(f"{GOODPUT}.low", start, end), "seconds": seconds}
 
 
 def _worth(sums: Mapping[str, float], per_hour: float, priced: bool) -> tuple[float | None, float | None, float | None]:

@@ -10,6 +10,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, TextIO
 from urllib.parse import urlsplit
@@ -45,8 +46,8 @@ class Webhook:
         if parts.scheme not in ("http", "https") or not host:
             raise SpecError("the webhook is no address; write it as https://host/path, best in OPENLOOP_WEBHOOK")
         self.host = host
-        self.failed = 0
-        self.why = ""
+        self.why = "it did not answer in time"
+        self._told = self._taken = 0
         self._url = url
         self._waiting: queue.Queue[bytes | None] = queue.Queue(MOST_WAITING)
         self._thread = threading.Thread(target=self._deliver, daemon=True)
@@ -55,10 +56,9 @@ class Webhook:
     def send(self, alert: Alert, source: str) -> None:
         state = "firing" if alert.until_s is None else "resolved"
         told = {"text": f"openloop watch {source}: {alert}", "source": source, "state": state, **plain(alert)}
-        try:
+        self._told += 1
+        with suppress(queue.Full):
             self._waiting.put_nowait(json.dumps(told, allow_nan=False).encode())
-        except queue.Full:
-            self.failed += 1
 
     def close(self, patience_s: float = 2 * TIMEOUT_S) -> None:
         """Wait a little for what is not delivered yet."""
@@ -70,18 +70,17 @@ class Webhook:
 
     @property
     def note(self) -> str | None:
-        if not self.failed:
-            return None
-        return f"the webhook at {self.host} did not take {self.failed:,} alerts ({self.why})"
+        """What it has not taken so far."""
+        left = self._told - self._taken
+        return f"the webhook at {self.host} did not take {left:,} alerts ({self.why})" if left else None
 
     def _deliver(self) -> None:
         while (body := self._waiting.get()) is not None:
             for tried in range(TRIES):
                 if self._post(body):
+                    self._taken += 1
                     break
                 time.sleep(0.2 * 2**tried)
-            else:
-                self.failed += 1
 
     def _post(self, body: bytes) -> bool:
         request = urllib.request.Request(self._url, body, {"Content-Type": "application/json"}, method="POST")

@@ -37,6 +37,7 @@ LIMITS = (
     "first tokens are counted when they come and requests when they end: shares of a minute are of different ones",
     "there are no rows: nothing is told by replica, class, session or price",
 )
+SINCE = "the page does not tell when its server was started: nothing per second is known"
 
 
 def within(buckets: Buckets, bound_s: float) -> tuple[float, float]:
@@ -70,7 +71,12 @@ class PageFeed(Feed):
         try:
             text = self._page.fetch()
             self._page.close()  # servers hang up on those who ask seldom
-            page = read_page(text, _WANTED)
+            page = {
+                name: [(labels, value) for labels, value in values if math.isfinite(value)]
+                for name, values in read_page(text, _WANTED).items()
+            }
+            found = {key: buckets for key in HISTOGRAMS if (buckets := _buckets(page, key))}
+            figures = read_figures(text)
         except (OSError, ValueError) as error:
             why = getattr(error, "strerror", None) or str(error) or type(error).__name__
             self.notes = (f"{self.source} cannot be read ({why.lower()}): nothing is known of now",)
@@ -78,8 +84,7 @@ class PageFeed(Feed):
                 raise SpecError(self.notes[0]) from None
             return
         now = self._clock_s + time.monotonic()
-        self.notes, self._figures = (), read_figures(text)
-        found = {key: buckets for key in HISTOGRAMS if (buckets := _buckets(page, key))}
+        self.notes, self._figures = (), figures
         if not found:
             why = f"{self.source} has no latency histogram that openloop knows; see docs/watch.md"
             if self.started_s is None:
@@ -91,6 +96,7 @@ class PageFeed(Feed):
         if self.started_s is None:
             self._born = page.get("process_start_time_seconds", [])
             self.started_s = self._born[0][1] if self._born and self._since_start else now
+            self.undated = self._since_start and not self._born
             before = {} if self._since_start else found
         else:
             before = self._seen[-1][1]
@@ -115,7 +121,7 @@ class PageFeed(Feed):
         shares = [(ok / ended, ok / ended)] if ended else []
         counts = {"ended": ended, "ok": ok, "tokens": _total(new["tokens"])}
         counts |= {"success.of": ended, "success.low": ok, "success.high": ok}
-        left_out = []
+        left_out = [SINCE] if self.undated else []
         for name in self.signals[2:]:
             key = name if name in new else "gaps" if _of_gaps(name) and "gaps" in new else ""
             if not key or name not in self._bounds:

@@ -1,5 +1,6 @@
 """A frame for people: a page on a terminal that is drawn anew, and a line elsewhere."""
 
+import math
 from collections.abc import Iterator, Sequence
 
 from rich.console import Group
@@ -66,9 +67,10 @@ def _headline(frame: Frame) -> Text:
     style = "bold red" if frame.alerts else "bold green"
     flight = "" if frame.in_flight is None else f", {frame.in_flight:,} in flight"
     offered = "" if frame.offered_rps is None else f", {format_rate(frame.offered_rps)} due"
+    over = "all of it" if math.isnan(frame.window_s) else format_seconds(frame.window_s)
     return Text(
         f"goodput {_rates(frame)} of throughput {format_rate(frame.throughput_rps)} "
-        f"(attainment {_range(frame.attainment, frame.attainment_at_most)}), over {format_seconds(frame.window_s)}"
+        f"(attainment {_range(frame.attainment, frame.attainment_at_most)}), over {over}"
         f"{offered}{flight}",
         style=style,
     )
@@ -81,9 +83,8 @@ def _numbers(frame: Frame, past: dict[str, list[float | None]]) -> Table:
     table.add_column("until now", no_wrap=True, overflow="crop")
     rates = {"tokens / s": frame.tokens_per_s, "throughput / s": frame.throughput_rps, "goodput / s": frame.goodput_rps}
     for name, value in rates.items():
-        table.add_row(
-            name, format_count(value) if value >= 100 else f"{value:.3g}", "", "", "", _spark(past.get(name, []))
-        )
+        told = "-" if math.isnan(value) else format_count(value) if value >= 100 else f"{value:.3g}"
+        table.add_row(name, told, "", "", "", _spark(past.get(name, [])))
     for name, each in frame.gates.items():
         bad = any(alert.signal == name for alert in frame.alerts)
         steps = _steps(frame.tails.get(name) or frame.tails.get("gaps" if name.startswith(("itl", "tbt")) else ""))
@@ -147,7 +148,7 @@ def _steps(ladder: RollingTail | None) -> list[str]:
 
 def _rates(frame: Frame) -> str:
     low, high = frame.goodput_rps, frame.goodput_rps_at_most
-    return format_rate(low) if high - low < 1e-9 else f"{format_rate(low)} to {format_rate(high)}"
+    return f"{format_rate(low)} to {format_rate(high)}" if high - low >= 1e-9 else format_rate(low)
 
 
 def _range(low: float | None, high: float | None) -> str:

@@ -128,7 +128,7 @@ class _Looked:
         feed, ledger, settings = self.feed, self.feed.ledger, self.settings
         whole = isinstance(feed, PageFeed) and feed.over  # all that a page has counted
         start = 0.0 if whole else float(max(int(at_s - settings.window_s), ledger.first))
-        span = max(at_s - start, 1e-9)
+        span = math.nan if feed.undated else max(at_s - start, 1e-9)
         joint = share(ledger, GOODPUT, start, at_s)
         tails, replicas = feed.tails(start, at_s)
         offered, in_flight = feed.traffic(start, at_s)
