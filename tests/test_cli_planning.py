@@ -79,6 +79,7 @@ def test_a_decision_and_a_tuning_are_folders(tmp_path: Path) -> None:
         ((*PLAN, "--price", "3"), "write it as 3/h"),
         ((*PLAN, "--peak", "half"), "not a number"),
         ((*PLAN, "-o", "plan.pdf"), "write a .json, a .html or a .md"),
+        (("plan", "nowhere", "--demand", "5/s", "-o", "plan.pdf"), "write a .json"),  # before it takes minutes
         (("plan", "nowhere", "--demand", "5/s"), "does not exist"),
         (("plan", "--knee", "1/s,2/s", "--demand", "5/s"), "one rate above 0, or three"),
         (("fanout", "--n", "3"), "give two of"),
@@ -91,6 +92,7 @@ def test_a_decision_and_a_tuning_are_folders(tmp_path: Path) -> None:
         (("sim", "nowhere.yaml", "--policy", "static"), "--policy is --batching now"),
         (("report", "a", "--against", "b"), "--against is --compare now"),
         (("sweep", "--beside", "b"), "--beside is --compare now"),
+        (("sweep", "--compare", "b", "--warmth", "hot,cold-cache", "-o", "x"), "--compare takes one state"),
     ],
 )
 def test_bad_input_is_one_sentence(

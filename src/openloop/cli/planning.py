@@ -19,8 +19,7 @@ PLOT = click.option("--plot", type=PATH, help="Draw it into this .svg or .png fi
 
 
 def _tell_report(found: Any, outs: Sequence[Path], as_json: bool) -> None:
-    """Write a report by the names of files, and tell it: as JSON, in short, or in full where nothing was written."""
-    from openloop.errors import SpecError
+    """Write a report by the names of files, and tell it: as JSON, or in full."""
     from openloop.report.files import write_text
     from openloop.report.html import page
     from openloop.report.markdown import markdown
@@ -28,9 +27,6 @@ def _tell_report(found: Any, outs: Sequence[Path], as_json: bool) -> None:
 
     data = json.dumps(found.data, indent=2, allow_nan=False)
     forms: dict[str, Any] = {".html": page, ".md": markdown, ".json": lambda _: data + "\n"}
-    for out in outs:
-        if out.suffix not in forms:
-            raise SpecError(f"{out}: write a .json, a .html or a .md file")
     for out in outs:
         write_text(out, forms[out.suffix](found))
     if as_json:
@@ -104,6 +100,9 @@ def plan(
     from openloop.plan import Needs, make_plan
     from openloop.report.plan import plan_report
 
+    for out in outs:
+        if out.suffix not in THREE_FORMS:
+            raise click.UsageError(f"{out}: write a .json, a .html or a .md file")
     typed = {name: given.pop(name) for name in ("knee", "in_flight", "latency", "capacity", "tokens")}
     if (given["demand"] is None) == (given["day"] is None):
         raise click.UsageError("say what to serve: --demand 9000/s, or --day 'sine:rate=6000,swing=50%'")
