@@ -107,6 +107,10 @@ def test_capacity_goes_by_goodput(measured: Path) -> None:
         "  model: {from: sweep, price: 3/h, quality: 90% of 400}\n"
     )
     found = decide(measured / "ask.yaml")
+    (measured / "slo.yaml").write_text("default: ttft<=1ms")  # beside the question, as all that it names
+    (measured / "strict.yaml").write_text((measured / "ask.yaml").read_text() + "slo: slo.yaml\n")
+    with pytest.raises(SpecError, match="ttft<=1ms was never met"):
+        decide(measured / "strict.yaml")
     (case,) = found.cases
     assert case.plan is not None
     assert case.plan.raw is not None

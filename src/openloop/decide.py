@@ -125,10 +125,12 @@ def _read_question(what: str | Path | dict[str, Any]) -> tuple[_Question, Path]:
     """And the folder that paths in it are relative to."""
     if isinstance(what, dict):
         return convert(what, _Question, "the question"), Path()
-    raw = read_yaml(Path(what))
+    raw, folder = read_yaml(Path(what)), Path(what).parent
     if not isinstance(raw, dict):
         raise SpecError(f"{what} asks nothing; write decision: capacity, migration or model, and options")
-    return convert(raw, _Question, str(what)), Path(what).parent
+    if isinstance(slo := raw.get("slo"), str) and slo.endswith((".yaml", ".yml")):
+        raw["slo"] = str(folder / slo)
+    return convert(raw, _Question, str(what)), folder
 
 
 def decide(what: str | Path | dict[str, Any]) -> Decision:

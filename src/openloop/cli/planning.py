@@ -228,10 +228,14 @@ def hedge(service: str, after: str, extra: float | None, load: float | None, plo
       openloop hedge --service "exponential(10ms)" --extra 2% --plot hedge.svg
     """
     from openloop.distributions import read_distribution
+    from openloop.errors import SpecError
     from openloop.report.calculators import answer_hedge
     from openloop.terms import SECONDS
 
-    share = 1 - extra if extra is not None else parse_share(f"{after.strip().removeprefix('p')}%")
+    try:
+        share = 1 - extra if extra is not None else parse_share(f"{after.strip().removeprefix('p')}%")
+    except SpecError:
+        raise click.UsageError(f"--after is {after!r}; it is a percentile, such as p95") from None
     _tell_answer(answer_hedge(read_distribution(service, SECONDS), share, load), plot, as_json)
 
 
