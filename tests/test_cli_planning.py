@@ -69,6 +69,20 @@ def test_a_decision_and_a_tuning_are_folders(tmp_path: Path) -> None:
     assert {each.name for each in (tmp_path / "t").iterdir()} >= {"best.yaml", "tuning.html", "trials.jsonl"}
 
 
+def test_a_calibrated_fleet_is_planned_and_tuned_for_what_was_measured(tmp_path: Path) -> None:
+    asked = "{workload: 'synthetic:prompt=20,output=10', slo: ttft<=200ms}"
+    fleet = tmp_path / "model.yaml"
+    fleet.write_text(f"step: {{floor: 10ms, token: 100us}}\nmax_sequences: 4\ncalibration: {asked}\n")
+    found = json.loads(call("plan", fleet, "--demand", "30/s", "--for", "20s", "--attain", "90%", "--json").stdout)
+    assert found["system"]["slo"] == "ttft<=200ms"
+    assert 20 < found["system"]["knee"] < 45  # four at a time, a tenth of a second each
+    (tmp_path / "space.yaml").write_text("max_sequences: [2, 4]\n")
+    words = ("--space", tmp_path / "space.yaml", "--rate", "20", "--for", "10s", "--maximize", "goodput", "--json")
+    tuned = json.loads(call("tune", fleet, *words, "--processes", "1").stdout)
+    assert tuned["slo"] == "ttft<=200ms"
+    assert tuned["best"]["attainment"] > 0.5
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [

@@ -10,6 +10,7 @@ import click
 
 from openloop.cli.common import DURATION, JSON, PATH, RATE, RATES, SHARE, Quantity, cli, progress_bar, tell
 from openloop.cli.options import scenario_flags
+from openloop.cli.virtual import as_calibrated
 from openloop.units import parse_price, parse_share, parse_times
 
 PRICE = Quantity("price", parse_price)
@@ -62,8 +63,8 @@ def _tell_report(found: Any, outs: Sequence[Path], as_json: bool) -> None:
 @scenario_flags(
     *("--slo", "--workload", "--prompt", "--output", "--for", "--seed"),
     other={
-        "--slo": "Another SLO for the frontier; for a fleet, the one to keep.",
-        "--workload": "Of a fleet: what is asked, as for sim.",
+        "--slo": "Another SLO for the frontier; for a fleet, the one to keep.  [default: as measured, if calibrated]",
+        "--workload": "Of a fleet: what is asked, as for sim.  [default: as measured, if calibrated]",
         "--prompt": "Of a fleet: tokens in a prompt.",
         "--output": "Of a fleet: tokens of an answer.",
         "--for": "Of a fleet: simulated time of a point.  [default: 2m]",
@@ -152,8 +153,10 @@ def _plan_fleet(fleet: Path, flags: dict[str, Any], needs: Any, target: float, q
     from openloop.load.scenario import read_scenario
     from openloop.plan.simulated import plan_fleet
     from openloop.report.frontier import SweepView
+    from openloop.sim.fleet import read_fleet
 
-    scenario = read_scenario(None, {"arrivals": "poisson:rate=1", "for": "2m", **flags}, live=False)
+    asked = {"arrivals": "poisson:rate=1", "for": "2m", **as_calibrated(read_fleet(fleet), flags)}
+    scenario = read_scenario(None, asked, live=False)
     with tempfile.TemporaryDirectory(prefix="openloop-") as scratch, SweepView(None, quiet=quiet) as view:
         return plan_fleet(fleet, scenario, needs, Path(scratch) / "sweep", target, view)
 
@@ -312,7 +315,8 @@ def decide(question: Path, out: Path | None, as_json: bool) -> None:
 @scenario_flags(
     *("--slo", "--rate", "--arrivals", "--workload", "--prompt", "--output", "--for", "--seed"),
     other={
-        "--slo": "Gates, a preset or a YAML file.  [required]",
+        "--slo": "Gates, a preset or a YAML file.  [required, unless calibrated]",
+        "--workload": "What is asked, as for sim.  [default: as measured, if calibrated]",
         "--for": "Simulated time of each.  [default: 2m]",
         "--seed": "The same seed, the same search.  [default: 0]",
     },
@@ -351,10 +355,11 @@ def tune(
     """
     from openloop.load.scenario import read_scenario
     from openloop.report.tuning import tuning_report
+    from openloop.sim.fleet import read_fleet
     from openloop.tune import read_space
     from openloop.tune import tune as search
 
-    scenario = read_scenario(None, {"for": "2m", **flags}, live=False)
+    scenario = read_scenario(None, {"for": "2m", **as_calibrated(read_fleet(fleet), flags)}, live=False)
     with progress_bar("searching", quiet=as_json) as bar:
 
         def watch(done: int, total: int, trial: Any) -> None:
