@@ -163,7 +163,9 @@ def _check_simulated(scenario: Scenario) -> None:
                 f"{name} is of a live run: give it to the fleet instead, as client: {{{name}: {str(value)!r}}}"
             )
     if scenario.events:
-        raise SpecError("events is of a live run: say in the fleet's file what happens to it, as events: [crash:at=30s]")
+        raise SpecError(
+            "events is of a live run: say in the fleet's file what happens to it, as events: [crash:at=30s]"
+        )
     if scenario.gates is not None:
         raise SpecError(
             "answers of a simulated fleet have no words to grade: say in its file how many fail, as quality:fail=2%"
