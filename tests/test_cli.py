@@ -9,8 +9,10 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from click.testing import CliRunner
 
 import openloop
+from openloop.cli import cli
 from openloop.cli.exchange import FORMS
 from openloop.export import EXPORTERS
 from openloop.serve.process import endpoint_process
@@ -358,6 +360,16 @@ def test_a_fleet_is_simulated_scored_and_explained(tmp_path: Path) -> None:
     fleet.write_text("model: 8b\ngpu: h100\nmemory_tokens: 100\n")
     assert "longer than the memory" in call("sim", fleet, "--rate", "4", code=2).stderr
     assert "rate is 0.0" in call("sim", fleet, "--rate", "0", code=2).stderr
+
+
+def test_an_interrupted_sweep_of_a_fleet_exits_with_130(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    fleet = tmp_path / "fleet.yaml"
+    fleet.write_text("model: 8b\ngpu: h100\n")
+    monkeypatch.setattr("openloop.frontier.measure._simulate", interrupted)
+    assert CliRunner().invoke(cli, ["sim", str(fleet), "--rates", "4", "--slo", "ttft<=1s"]).exit_code == 130
 
 
 def test_a_server_that_is_not_there_makes_a_run_of_failures(tmp_path: Path) -> None:

@@ -69,6 +69,20 @@ def test_a_decision_and_a_tuning_are_folders(tmp_path: Path) -> None:
     assert {each.name for each in (tmp_path / "t").iterdir()} >= {"best.yaml", "tuning.html", "trials.jsonl"}
 
 
+def test_a_calibrated_fleet_is_planned_and_tuned_for_what_was_measured(tmp_path: Path) -> None:
+    asked = "{workload: 'synthetic:prompt=20,output=10', slo: ttft<=200ms}"
+    fleet = tmp_path / "model.yaml"
+    fleet.write_text(f"step: {{floor: 10ms, token: 100us}}\nmax_sequences: 4\ncalibration: {asked}\n")
+    found = json.loads(call("plan", fleet, "--demand", "30/s", "--for", "20s", "--attain", "90%", "--json").stdout)
+    assert found["system"]["slo"] == "ttft<=200ms"
+    assert 20 < found["system"]["knee"] < 45  # four at a time, a tenth of a second each
+    (tmp_path / "space.yaml").write_text("max_sequences: [2, 4]\n")
+    words = ("--space", tmp_path / "space.yaml", "--rate", "20", "--for", "10s", "--maximize", "goodput", "--json")
+    tuned = json.loads(call("tune", fleet, *words, "--processes", "1").stdout)
+    assert tuned["slo"] == "ttft<=200ms"
+    assert tuned["best"]["attainment"] > 0.5
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
@@ -79,6 +93,7 @@ def test_a_decision_and_a_tuning_are_folders(tmp_path: Path) -> None:
         ((*PLAN, "--price", "3"), "write it as 3/h"),
         ((*PLAN, "--peak", "half"), "not a number"),
         ((*PLAN, "-o", "plan.pdf"), "write a .json, a .html or a .md"),
+        (("plan", "nowhere", "--demand", "5/s", "-o", "plan.pdf"), "write a .json"),  # before it takes minutes
         (("plan", "nowhere", "--demand", "5/s"), "does not exist"),
         (("plan", "--knee", "1/s,2/s", "--demand", "5/s"), "one rate above 0, or three"),
         (("fanout", "--n", "3"), "give two of"),
@@ -86,11 +101,15 @@ def test_a_decision_and_a_tuning_are_folders(tmp_path: Path) -> None:
         (("little", "--rate", "3"), "give two of"),
         (("batch", "--fixed", "1s", "--each", "1s", "--within", "1ms"), "even a batch of one"),
         (("hedge", "--service", "exponential(1s)", "--after", "p100"), "percentile 100"),
+        (("hedge", "--service", "exponential(1s)", "--after", "20ms"), "--after is '20ms'; it is a percentile"),
+        (("fanout", "--n", "1" + 20 * "0", "--p", "1%"), "more backends than there are"),
+        (("batch", "--fixed", "1ms", "--each", "1ms", "--size", "1" + 20 * "0"), "more requests than there are"),
         (("decide", "nowhere.yaml"), "cannot be read"),
         (("tune", "nowhere.yaml", "--space", "x.yaml", "--slo", "ttft<=1s", "--rate", "1"), "cannot be read"),
         (("sim", "nowhere.yaml", "--policy", "static"), "--policy is --batching now"),
         (("report", "a", "--against", "b"), "--against is --compare now"),
         (("sweep", "--beside", "b"), "--beside is --compare now"),
+        (("sweep", "--compare", "b", "--warmth", "hot,cold-cache", "-o", "x"), "--compare takes one state"),
     ],
 )
 def test_bad_input_is_one_sentence(

@@ -9,6 +9,7 @@ import pytest
 from openloop.compare import compare
 from openloop.decide import decide
 from openloop.errors import SpecError
+from openloop.frontier import open_frontier
 from openloop.records import Prices
 from openloop.records.manifest import Stay
 from openloop.report.decision import decision_report
@@ -79,6 +80,20 @@ def test_without_prices_goodput_decides_and_what_is_missing_is_said() -> None:
     assert any("give both a price" in sentence for sentence in found.sentences)
 
 
+def test_what_costs_nothing_is_compared() -> None:
+    found = decide(choice({"knee": "8/s", "price": "0/h"}, {"knee": "9/s", "price": "0/h"}))
+    assert found.choose is None
+    assert "An accepted result costs 0 with B and 0 with A." in found.sentences
+
+
+def test_only_a_smaller_number_is_held_against_the_one_that_is_needed() -> None:
+    """460/s is not so much more than 450/s that throughput would suggest fewer."""
+    option = {"knee": "450/s", "throughput": "460/s", "price": "3/h"}
+    found = decide({"decision": "capacity", "demand": "900/s", "options": {"A": option}})
+    assert found.headline == "Deploy 2 replicas"
+    assert not any("a month" in sentence or "Throughput" in sentence for sentence in found.sentences)
+
+
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("decide")
@@ -92,6 +107,10 @@ def test_capacity_goes_by_goodput(measured: Path) -> None:
         "  model: {from: sweep, price: 3/h, quality: 90% of 400}\n"
     )
     found = decide(measured / "ask.yaml")
+    (measured / "slo.yaml").write_text("default: ttft<=1ms")  # beside the question, as all that it names
+    (measured / "strict.yaml").write_text((measured / "ask.yaml").read_text() + "slo: slo.yaml\n")
+    with pytest.raises(SpecError, match="ttft<=1ms was never met"):
+        decide(measured / "strict.yaml")
     (case,) = found.cases
     assert case.plan is not None
     assert case.plan.raw is not None
@@ -138,6 +157,21 @@ def test_what_is_paid_by_use_counts_also_with_a_frontier(measured: Path) -> None
         assert hours and both and share  # noqa: PT018
         assert both.value - hours.value == pytest.approx(0.01 / share.value)
     assert decide(choice(dear, point, demand="100/s")).choose is None
+
+
+def test_without_a_demand_the_interval_is_that_of_the_knee(measured: Path) -> None:
+    """Of hours alone: what is paid by use is paid at any rate."""
+    option = {"from": str(measured / "sweep"), "prices": {"per_hour": 3.0, "per_request": 0.01}}
+    knee = open_frontier(measured / "sweep").knee
+    assert knee.rate and knee.interval  # noqa: PT018
+    for case in decide(choice(option, option)).cases:
+        assert case.goodput_each and case.goodput_each.interval and case.attainment  # noqa: PT018
+        share = case.goodput_each.value / knee.rate
+        assert case.goodput_each.interval == pytest.approx([share * end for end in knee.interval])
+        assert case.cost_per_accepted and case.cost_per_accepted.interval  # noqa: PT018
+        used = 0.01 / case.attainment.value
+        hours = [3 / 3600 / end for end in reversed(case.goodput_each.interval)]
+        assert case.cost_per_accepted.interval == pytest.approx([each + used for each in hours])
 
 
 @pytest.mark.parametrize("prices", [None, Prices(per_hour=7.0), Prices(per_gpu_hour=2.0, gpus=4)])

@@ -125,10 +125,12 @@ def _read_question(what: str | Path | dict[str, Any]) -> tuple[_Question, Path]:
     """And the folder that paths in it are relative to."""
     if isinstance(what, dict):
         return convert(what, _Question, "the question"), Path()
-    raw = read_yaml(Path(what))
+    raw, folder = read_yaml(Path(what)), Path(what).parent
     if not isinstance(raw, dict):
         raise SpecError(f"{what} asks nothing; write decision: capacity, migration or model, and options")
-    return convert(raw, _Question, str(what)), Path(what).parent
+    if isinstance(slo := raw.get("slo"), str) and slo.endswith((".yaml", ".yml")):
+        raw["slo"] = str(folder / slo)
+    return convert(raw, _Question, str(what)), folder
 
 
 def decide(what: str | Path | dict[str, Any]) -> Decision:
@@ -355,7 +357,7 @@ def _gaps(name: str, option: _Option, asked: _Question, folder: Path) -> Iterato
     for fact in found.missing:
         if not told.get(fact):
             yield Unmeasured(name, fact.replace("_", " "), FACTS[fact])
-    if not option.source or not (folder / option.source / FRONTIER_FILE).exists():
+    if not (folder / option.source / FRONTIER_FILE).exists():
         yield Unmeasured(name, "other rates", "one operating point: how it does with more load is not known")
 
 
@@ -374,6 +376,7 @@ def _capacity(asked: _Question, case: KnownOption, gaps: tuple[Unmeasured, ...])
     if plan is None:
         raise SpecError(f"{case.name}: how many replicas needs a knee: give from a frontier, or knee")
     by_raw = None if plan.raw is None else int(plan.raw.value)
+    fewer = by_raw if by_raw is not None and by_raw < plan.replicas else None
     most = "at most " if plan.system.beyond else ""
     sentences = [
         f"The demand of {asked.demand} needs {most}{plan.replicas} {plan.system.unit}s, each at "
@@ -383,19 +386,20 @@ def _capacity(asked: _Question, case: KnownOption, gaps: tuple[Unmeasured, ...])
         sentences.append(
             f"{100 * (1 - case.attainment.value):.1f}% of answers are not accepted and are asked for again."
         )
-    if by_raw is not None and by_raw < plan.replicas:
-        share = plan.system.attainment_at(plan.peak_rate / by_raw).value
+    if fewer is not None:
+        share = plan.system.attainment_at(plan.peak_rate / fewer).value
         missed = f", {100 * share:.0f}% of requests would be in time" if plan.system.loads else " it is past the knee"
-        sentences.append(f"Throughput suggests {by_raw}; at the peak{missed}.")
+        sentences.append(f"Throughput suggests {fewer}; at the peak{missed}.")
     sentences.append(_how_sure(case.replicas, plan))
     more = None
     if plan.cost_per_hour and plan.raw_cost_per_hour:
-        extra = HOURS * (plan.raw_cost_per_hour.value - plan.cost_per_hour.value)
-        more = Estimate(extra)
-        sentences.append(f"It costs {abs(extra):,.0f} a month {'more' if extra < 0 else 'less'} than that.")
+        more = Estimate(HOURS * (plan.raw_cost_per_hour.value - plan.cost_per_hour.value))
+        if fewer is not None:
+            what = "more" if more.value < 0 else "less"
+            sentences.append(f"It costs {abs(more.value):,.0f} a month {what} than {fewer}.")
     elif plan.cost_per_hour is None:
         sentences.append("What it costs is not known: give price: 3/h, of one replica.")
-    instead = f", not {by_raw}" if by_raw is not None and by_raw < plan.replicas else ""
+    instead = "" if fewer is None else f", not {fewer}"
     return Decision(
         decision="capacity",
         question=f"How many {plan.system.unit}s of {case.name} for {asked.demand}?",
@@ -514,10 +518,8 @@ def _by_throughput(a: KnownOption, b: KnownOption) -> str | None:
 def _why(better: KnownOption, other: KnownOption, money: bool) -> Iterator[str]:
     if money and better.cost_per_accepted and other.cost_per_accepted:
         ours, theirs = better.cost_per_accepted.value, other.cost_per_accepted.value
-        yield (
-            f"An accepted result costs {ours:.3g} with {better.name} and {theirs:.3g} with {other.name}, "
-            f"{100 * (1 - ours / theirs):.0f}% less."
-        )
+        less = f", {100 * (1 - ours / theirs):.0f}% less" if theirs else ""
+        yield f"An accepted result costs {ours:.3g} with {better.name} and {theirs:.3g} with {other.name}{less}."
     if better.attainment and other.attainment:
         yield (
             f"{100 * better.attainment.value:.0f}% of requests are accepted with {better.name}, "

@@ -328,6 +328,8 @@ def test_other_hardware_has_another_price() -> None:
     priced = [changed(fleet, {"tp": 4, "price_per_hour": 12.0}), changed(fleet, {"groups": groups})]
     assert [each.kinds()[-1].price_per_hour for each in priced] == [12.0, 12.0]
     assert changed(fleet, {"tp": 1, "gpu": "h100", "replicas": 3}).size == 3
+    for same in ([{"replicas": 2}, {"max_sequences": 8}], [{"gpu": "h100", "replicas": 2}, {"tp": 1}]):
+        assert [each.price_per_hour for each in changed(fleet, {"groups": same}).kinds()] == [3.0, 3.0]
     assert changed(msgspec.structs.replace(fleet, price_per_hour=None), {"tp": 4}).tp == 4
 
 

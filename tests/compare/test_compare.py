@@ -12,6 +12,7 @@ import pytest
 
 import openloop as ol
 from openloop.compare import read_regression_gate
+from openloop.compare.decide import _three
 from openloop.errors import RunError, SpecError
 from openloop.records import Prices, Run
 from openloop.report.page import Table
@@ -101,6 +102,13 @@ def test_several_times_as_much_is_a_factor() -> None:
     for winner, found in zip("AB", (ol.compare(more, less), ol.compare(less, more)), strict=True):
         assert found.sentence.startswith(f"{winner}, by a factor of 40 [")
         assert "e+" not in found.sentence
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(999.4, "999"), (999.5, "1,000"), (-999.5, "-1,000"), (1234.5, "1,234"), (0.01234, "0.0123")]
+)
+def test_three_figures_have_no_exponent(value: float, text: str) -> None:
+    assert _three(value) == text
 
 
 def test_no_difference_says_how_long_it_would_take() -> None:

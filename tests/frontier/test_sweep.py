@@ -125,6 +125,9 @@ def test_budgets_stop_a_sweep_and_a_larger_one_goes_on(tmp_path: Path) -> None:
     assert "the cost budget is used" in poor.stopped
     assert len(folders(tmp_path / "g")) == 1
     assert simulated(tmp_path / "g", flags={"limits.spend": 1.0, "prices.per_hour": 1.0}).stopped == "done"
+    how: dict[str, Any] = {"rates": [5.0, 6.0, 7.0, 8.0, 9.0], "processes": 2}
+    side = simulated(tmp_path / "h", flags={"limits.spend": 0.001, "prices.per_hour": 1.0}, **how)
+    assert len(side.points) == len(folders(tmp_path / "h")) == 1
 
 
 def test_an_overloaded_point_ends_early_and_says_so(tmp_path: Path) -> None:
@@ -153,6 +156,7 @@ def test_an_overloaded_point_ends_early_and_says_so(tmp_path: Path) -> None:
         ({"flags": {"hedge": "100ms"}}, "as client: {hedge: '100ms'}"),
         ({"flags": {"timeout": "1s"}}, "as client: {timeout: '1s'}"),
         ({"flags": {"gates": ["json"]}}, "have no words to grade"),
+        ({"flags": {"events": ["5s=deploy"]}}, "events is of a live run: say in the fleet's file what happens"),
     ],
 )
 def test_what_cannot_be_swept_is_refused_before_anything_is_made(
@@ -372,6 +376,9 @@ def test_states_of_the_caches_are_swept_apart_and_the_gap_is_told(tmp_path: Path
     again = sweep_states(tmp_path / "s", scenario, fleet, states, **how)
     assert again[2].frontier.to_dict() == found[2].frontier.to_dict()
     assert gaps({}) == []  # none has a point yet
+    (tmp_path / "s/warm-cache/in").mkdir()
+    (tmp_path / "s/warm-cache/in/states.json").write_text('{"warmth": {"..": "hot"}}')
+    assert states_in(tmp_path / "s/warm-cache/in") == {}  # it leads outside
     with pytest.raises(RunError, match="other states"):
         sweep_states(tmp_path / "s", scenario, fleet, states[:2], **how)
     with pytest.raises(SpecError, match="two or more"):

@@ -81,6 +81,29 @@ def test_a_colder_cache_takes_more_replicas() -> None:
     assert cold.diluted_hit_rate == pytest.approx(1 - 0.15 ** (4 / cold.replicas))
 
 
+def test_a_replica_with_a_colder_cache_does_less_in_full_use_too(sweep: Path) -> None:
+    """Its use, what a result costs by a use that is given, and attainment go by what it can still do."""
+    needs = Needs(9000.0, price=3.0, utilisation=0.7, cache="cache:hit=85%,replicas=4,saves=60%")
+    plan = make_plan(typed_system([450.0], capacity=500.0), needs)
+    work = (1 - 0.6 * (1 - 0.15 ** (4 / plan.replicas))) / (1 - 0.6 * 0.85)
+    assert plan.cost_per_million is not None
+    assert plan.cost_per_million.value == pytest.approx(1e6 * 3 / (3600 * 0.7 * 500 / work))
+    busy = make_plan(typed_system([450.0], capacity=500.0), replace(needs, utilisation=None)).busy
+    assert busy is not None
+    assert busy.value == pytest.approx(9000 / plan.replicas / (500 / work))
+    measured = frontier_system(open_frontier(sweep))
+    found = make_plan(measured, Needs(500.0, cache="cache:hit=85%,saves=60%", by="middle"))
+    assert found.attainment == measured.attainment_at(500 / found.replicas * measured.knee / found.knee)
+
+
+def test_a_day_is_short_by_what_its_colder_replicas_do() -> None:
+    needs = Needs(1.0, day="piecewise:180@0s,300@8h,180@16h", scale_delay_s=1800.0, cache="cache:hit=85%,saves=60%")
+    day = make_plan(typed_system([100.0]), needs).day
+    assert day is not None
+    assert max(day.late[96:102]) >= 3  # those of the night: enough, if caches were as warm as that of one
+    assert day.short == pytest.approx(0.5 * 300 / (16 * 180 + 8 * 300))
+
+
 def test_a_day_is_served_by_no_more_than_it_needs() -> None:
     flat = make_plan(typed_system([10.0]), Needs(1.0, day="constant:rate=95"))
     assert flat.day is not None
@@ -322,6 +345,9 @@ def test_where_nothing_costs_anything_replicas_are_what_is_saved() -> None:
 def test_a_knee_is_within_raw_capacity() -> None:
     with pytest.raises(SpecError, match="cannot do 450/s in time and 400/s in all"):
         typed_system([450.0], capacity=400.0)
+    with pytest.raises(SpecError, match="cannot do 333.333/s in time and 0/s in all"):
+        typed_system(None, 40, 0.12, capacity=0.0)
+    assert typed_system(None, 40, 0.1, capacity=400.0).knee == pytest.approx(400.0)
 
 
 def test_a_capacity_that_is_typed_has_no_interval_and_is_at_least_the_knee(sweep: Path) -> None:

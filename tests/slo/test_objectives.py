@@ -187,10 +187,15 @@ def test_objectives_by_class_read_back_as_they_are_written() -> None:
     ):
         objectives = read_slo(mapping)
         assert parse_objectives(str(objectives)) == read_slo(str(objectives)) == objectives
+        lines = str(objectives).replace(", ", ",\n").replace("; ", ";\n") + "\n"
+        assert read_slo(lines) == objectives
     for text, sentence in (
         ("ttft<=1s; chat: ttft<=2s", "'ttft<=1s' names no class of its own"),
         ("chat: ttft<=1s; chat: ttft<=2s", "'chat: ttft<=2s' names no class of its own"),
         ("chat: tftt<=1s", "class 'chat': SLO term 1, 'tftt<=1s'"),
+        ("default: ttft<=1s\nchat: ttft<=2s", r"'default: ttft<=1s\nchat' names no class: a semicolon ends"),
+        ("default: quality\nchat: ttft<=2s", r"'default: quality\nchat' names no class: a semicolon ends"),
+        ("default: ttft<=1s, chat: ttft<=2s", "'default: ttft<=1s, chat' names no class: a semicolon ends"),
     ):
         with pytest.raises(SpecError, match=re.escape(sentence)):
             parse_objectives(text)

@@ -87,7 +87,7 @@ def test_the_best_is_confirmed_and_the_search_goes_on_where_it_was(tmp_path: Pat
     assert found.best_value == max(MAXIMIZED["goodput_per_dollar"](trial) for trial in found.confirmed)
     assert found.fleet == yaml.safe_load((tmp_path / "a" / "best.yaml").read_text())
     read_fleet(tmp_path / "a" / "best.yaml")
-    assert seen
+    assert seen == [*range(1, 17), 16, 16, 16]
 
     lines = (tmp_path / "a" / "trials.jsonl").read_bytes().splitlines()
     (tmp_path / "b").mkdir()
@@ -100,8 +100,12 @@ def test_the_best_is_confirmed_and_the_search_goes_on_where_it_was(tmp_path: Pat
         == found
     )
     assert len(again) == len(lines) - 9
+    assert [told[0] for told in again][:7] == list(range(10, 17))
     with pytest.raises(RunError, match="with another scenario"):
         tune(space, scenario(rate=61.0), trials=16, out=tmp_path / "a", processes=1)
+    (tmp_path / "a" / "tune.json").write_text("[]")
+    with pytest.raises(RunError, match="with another base"):
+        tune(space, scenario(), out=tmp_path / "a", processes=1)
 
     report = tuning_report(found)
     assert check_numbers(report) > 5
@@ -199,6 +203,9 @@ def test_what_is_asked_of_a_search_is_checked() -> None:
         tune(space, scenario())
     with pytest.raises(SpecError, match="cannot maximize 'goodputs'; did you mean 'goodput'"):
         tune(space, scenario(), "goodputs")
+    absent = read_scenario(None, {"workload": "trace:nowhere.jsonl", "rate": 4.0, "slo": "ttft<=1s"}, live=False)
+    with pytest.raises(SpecError, match=r"nowhere\.jsonl cannot be read"):
+        tune(space, absent, "goodput", processes=1)
 
 
 def test_a_replica_of_more_gpus_does_not_cost_the_same() -> None:
@@ -209,5 +216,8 @@ def test_a_replica_of_more_gpus_does_not_cost_the_same() -> None:
             tune(read_space(fleet, space), scenario())
         assert tune(read_space({**fleet, "price_per_hour": None}, space), scenario(), "goodput", processes=1).best
     groups = [[{"replicas": 1, "price_per_hour": 3.0}], [{"replicas": 1, "tp": 2, "price_per_hour": 6.0}]]
-    found = tune(read_space(fleet, {"groups": groups}), scenario(), processes=1)
-    assert sorted(trial.cost_per_hour or 0.0 for trial in found.trials) == [3.0, 6.0]
+    for price in (3.0, None):  # groups with prices need none beside them
+        found = tune(read_space({**fleet, "price_per_hour": price}, {"groups": groups}), scenario(), processes=1)
+        assert sorted(trial.cost_per_hour or 0.0 for trial in found.trials) == [3.0, 6.0]
+    with pytest.raises(SpecError, match="needs a price"):
+        tune(read_space({**fleet, "price_per_hour": None}, {"groups": [groups[0], free[0]]}), scenario())

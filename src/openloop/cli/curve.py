@@ -72,17 +72,19 @@ def sweep(
     from openloop.spec import read_yaml
     from openloop.workload.warmth import split_states
 
-    if compare is not None:
-        rates = _as_measured(compare, flags, rates)
-    if fleet is not None and scenario is None:
-        flags |= as_calibrated(read_fleet(fleet), flags)
     written = read_yaml(scenario) if scenario else None
     written = written if isinstance(written, dict) else {}
-    if not written.get("arrivals"):
-        flags.setdefault("arrivals", "poisson:rate=1")
     warmth = flags.get("warmth") or written.get("warmth")
     states = split_states(str(warmth)) if warmth else []
     several = len(states) > 1
+    if compare is not None:
+        if several:
+            raise click.UsageError("--compare takes one state: give one in --warmth, or leave out --compare")
+        rates = _as_measured(compare, flags, rates)
+    if fleet is not None and scenario is None:
+        flags |= as_calibrated(read_fleet(fleet), flags)
+    if not written.get("arrivals"):
+        flags.setdefault("arrivals", "poisson:rate=1")
     changes = [{"warmth": each} for each in states] if several else [{}]
     all_given = [read_scenario(scenario, {**flags, **each}, live=fleet is None) for each in changes]
     given = all_given[0]
@@ -97,10 +99,10 @@ def sweep(
         _tell_states(of_states, as_json)
     else:
         tell(all_found[0], as_json, show_frontier)
-    if compare is not None:
-        _draw_comparison(compare, out, as_json)
     if all_found[-1].stopped == INTERRUPTED:
         sys.exit(130)
+    if compare is not None:
+        _draw_comparison(compare, out, as_json)
     for found in all_found:
         shown = found.knee.interval[0] if found.knee.interval else found.knee.above
         if require is not None and not (shown is not None and shown >= require):

@@ -10,6 +10,7 @@ import click
 
 from openloop.cli.common import DURATION, JSON, PATH, RATE, RATES, SHARE, Quantity, cli, progress_bar, tell
 from openloop.cli.options import scenario_flags
+from openloop.cli.virtual import as_calibrated
 from openloop.units import parse_price, parse_share, parse_times
 
 PRICE = Quantity("price", parse_price)
@@ -19,8 +20,7 @@ PLOT = click.option("--plot", type=PATH, help="Draw it into this .svg or .png fi
 
 
 def _tell_report(found: Any, outs: Sequence[Path], as_json: bool) -> None:
-    """Write a report by the names of files, and tell it: as JSON, in short, or in full where nothing was written."""
-    from openloop.errors import SpecError
+    """Write a report by the names of files, and tell it: as JSON, or in full."""
     from openloop.report.files import write_text
     from openloop.report.html import page
     from openloop.report.markdown import markdown
@@ -28,9 +28,6 @@ def _tell_report(found: Any, outs: Sequence[Path], as_json: bool) -> None:
 
     data = json.dumps(found.data, indent=2, allow_nan=False)
     forms: dict[str, Any] = {".html": page, ".md": markdown, ".json": lambda _: data + "\n"}
-    for out in outs:
-        if out.suffix not in forms:
-            raise SpecError(f"{out}: write a .json, a .html or a .md file")
     for out in outs:
         write_text(out, forms[out.suffix](found))
     if as_json:
@@ -66,8 +63,8 @@ def _tell_report(found: Any, outs: Sequence[Path], as_json: bool) -> None:
 @scenario_flags(
     *("--slo", "--workload", "--prompt", "--output", "--for", "--seed"),
     other={
-        "--slo": "Another SLO for the frontier; for a fleet, the one to keep.",
-        "--workload": "Of a fleet: what is asked, as for sim.",
+        "--slo": "Another SLO for the frontier; for a fleet, the one to keep.  [default: as measured, if calibrated]",
+        "--workload": "Of a fleet: what is asked, as for sim.  [default: as measured, if calibrated]",
         "--prompt": "Of a fleet: tokens in a prompt.",
         "--output": "Of a fleet: tokens of an answer.",
         "--for": "Of a fleet: simulated time of a point.  [default: 2m]",
@@ -104,6 +101,9 @@ def plan(
     from openloop.plan import Needs, make_plan
     from openloop.report.plan import plan_report
 
+    for out in outs:
+        if out.suffix not in THREE_FORMS:
+            raise click.UsageError(f"{out}: write a .json, a .html or a .md file")
     typed = {name: given.pop(name) for name in ("knee", "in_flight", "latency", "capacity", "tokens")}
     if (given["demand"] is None) == (given["day"] is None):
         raise click.UsageError("say what to serve: --demand 9000/s, or --day 'sine:rate=6000,swing=50%'")
@@ -153,8 +153,10 @@ def _plan_fleet(fleet: Path, flags: dict[str, Any], needs: Any, target: float, q
     from openloop.load.scenario import read_scenario
     from openloop.plan.simulated import plan_fleet
     from openloop.report.frontier import SweepView
+    from openloop.sim.fleet import read_fleet
 
-    scenario = read_scenario(None, {"arrivals": "poisson:rate=1", "for": "2m", **flags}, live=False)
+    asked = {"arrivals": "poisson:rate=1", "for": "2m", **as_calibrated(read_fleet(fleet), flags)}
+    scenario = read_scenario(None, asked, live=False)
     with tempfile.TemporaryDirectory(prefix="openloop-") as scratch, SweepView(None, quiet=quiet) as view:
         return plan_fleet(fleet, scenario, needs, Path(scratch) / "sweep", target, view)
 
@@ -229,10 +231,14 @@ def hedge(service: str, after: str, extra: float | None, load: float | None, plo
       openloop hedge --service "exponential(10ms)" --extra 2% --plot hedge.svg
     """
     from openloop.distributions import read_distribution
+    from openloop.errors import SpecError
     from openloop.report.calculators import answer_hedge
     from openloop.terms import SECONDS
 
-    share = 1 - extra if extra is not None else parse_share(f"{after.strip().removeprefix('p')}%")
+    try:
+        share = 1 - extra if extra is not None else parse_share(f"{after.strip().removeprefix('p')}%")
+    except SpecError:
+        raise click.UsageError(f"--after is {after!r}; it is a percentile, such as p95") from None
     _tell_answer(answer_hedge(read_distribution(service, SECONDS), share, load), plot, as_json)
 
 
@@ -309,7 +315,8 @@ def decide(question: Path, out: Path | None, as_json: bool) -> None:
 @scenario_flags(
     *("--slo", "--rate", "--arrivals", "--workload", "--prompt", "--output", "--for", "--seed"),
     other={
-        "--slo": "Gates, a preset or a YAML file.  [required]",
+        "--slo": "Gates, a preset or a YAML file.  [required, unless calibrated]",
+        "--workload": "What is asked, as for sim.  [default: as measured, if calibrated]",
         "--for": "Simulated time of each.  [default: 2m]",
         "--seed": "The same seed, the same search.  [default: 0]",
     },
@@ -348,10 +355,11 @@ def tune(
     """
     from openloop.load.scenario import read_scenario
     from openloop.report.tuning import tuning_report
+    from openloop.sim.fleet import read_fleet
     from openloop.tune import read_space
     from openloop.tune import tune as search
 
-    scenario = read_scenario(None, {"for": "2m", **flags}, live=False)
+    scenario = read_scenario(None, {"for": "2m", **as_calibrated(read_fleet(fleet), flags)}, live=False)
     with progress_bar("searching", quiet=as_json) as bar:
 
         def watch(done: int, total: int, trial: Any) -> None:

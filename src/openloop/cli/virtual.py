@@ -217,11 +217,14 @@ def _sweep(fleet: Any, scenario: Any, rates: list[float], out: Path | None, as_j
     import tempfile
 
     from openloop.frontier import sweep
+    from openloop.frontier.measure import INTERRUPTED
     from openloop.report.frontier import show_frontier
 
     with tempfile.TemporaryDirectory(prefix="openloop-") as scratch:
         found = sweep(out or Path(scratch) / "sweep", scenario, fleet, rates=rates, command=command_line())
         tell(found, as_json, show_frontier)
+    if found.stopped == INTERRUPTED:
+        sys.exit(130)
     if not any(point.usable for point in found.points):
         sys.exit(1)
 

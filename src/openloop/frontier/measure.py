@@ -162,6 +162,10 @@ def _check_simulated(scenario: Scenario) -> None:
             raise SpecError(
                 f"{name} is of a live run: give it to the fleet instead, as client: {{{name}: {str(value)!r}}}"
             )
+    if scenario.events:
+        raise SpecError(
+            "events is of a live run: say in the fleet's file what happens to it, as events: [crash:at=30s]"
+        )
     if scenario.gates is not None:
         raise SpecError(
             "answers of a simulated fleet have no words to grade: say in its file how many fail, as quality:fail=2%"
@@ -300,15 +304,16 @@ class _Sweep:
                 return f"the time budget is used: {format_seconds(used)} of {format_seconds(self.budget_s)}"
             todo = todo[:fits]
         limit = self.scenario.limits.spend
-        if limit is not None and spent >= limit:
-            return f"the cost budget is used: {format_money(spent)} of {format_money(limit)}"
+        if limit is not None:
+            if spent >= limit:
+                return _spent(spent, limit)
+            todo = todo[:1]  # the budget may end with it
         for each, run in self._measure(todo, None if limit is None else limit - spent):
             if run.manifest.cut_short == "interrupt":
                 return INTERRUPTED
             self.trials[each.key] = read_trial(run, self.objectives, self.asked.target)
-            spent += self.trials[each.key].spent
-            if limit is not None and (spent >= limit or run.manifest.cut_short == "spend"):
-                return f"the cost budget is used: {format_money(spent)} of {format_money(limit)}"
+            if limit is not None and run.manifest.cut_short == "spend":
+                return _spent(spent + self.trials[each.key].spent, limit)
         return None
 
     def _todo(self, found: Frontier) -> tuple[list[_Todo], str]:
@@ -391,6 +396,10 @@ class _Sweep:
     def _seed(self, key: Key) -> int:
         """Prompts and arrivals of their own for every run, whatever was run before."""
         return zlib.crc32(f"{self.asked.seed} {key[0]:.12g} {key[1]}".encode())
+
+
+def _spent(spent: float, limit: float) -> str:
+    return f"the cost budget is used: {format_money(spent)} of {format_money(limit)}"
 
 
 def _simulate_there(where: Path, *how: Any) -> dict[str, bytes]:

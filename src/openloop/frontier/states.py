@@ -55,7 +55,7 @@ def sweep_states(
 def states_in(folder: Path) -> dict[str, Path]:
     """The folders of sweeps that belong together, by state."""
     told = convert(read_json(folder / STATES_FILE), _States, str(folder / STATES_FILE))
-    names = {state: name for name, state in told.warmth.items() if re.fullmatch(r"[\w.-]+", name)}
+    names = {state: name for name, state in told.warmth.items() if re.fullmatch(r"\w[\w.-]*", name)}
     return {state: folder / name for state, name in names.items() if (folder / name / FRONTIER_FILE).exists()}
 
 

@@ -173,16 +173,16 @@ def make_plan(system: System, needs: Needs) -> CapacityPlan:
     measured = system.knee_interval is not None and not system.beyond
     raw_measured = system.capacity_interval is not None
     replicas, rate_each = size.replicas, needs.demand * needs.peak / size.replicas
-    attainment = _attainment(system, needs, replicas)
-    latency = system.latency_at(rate_each)
+    there = _scaled(system, 1 / size.slower)  # a replica of this plan
+    attainment = _attainment(there, needs, replicas)
+    latency = there.latency_at(rate_each)
     in_flight = None if latency is None else needs.demand * needs.peak * latency
     in_flight_each = None if in_flight is None else in_flight / replicas
     fits = None
     if in_flight_each is not None and system.in_flight is not None:
         fits = in_flight_each <= system.in_flight * 1.0001
     cache = _cache(needs)
-    money = _Money(system, needs)
-    full = [each / size.slower for each in knees]
+    money = _Money(there, needs)
     return CapacityPlan(
         system=system,
         needs=needs,
@@ -193,9 +193,9 @@ def make_plan(system: System, needs: Needs) -> CapacityPlan:
         sized=size.sized,
         for_failures=size.sized + needs.failures,
         for_availability=size.for_availability,
-        knee=full[1],
+        knee=there.knee,
         rate_each=rate_each,
-        utilisation=Estimate.spanning([rate_each / each for each in full], measured),
+        utilisation=Estimate.spanning([rate_each / each for each in there.knees.ends], measured),
         busy=money.busy(replicas),
         available=some_up(size.sized, replicas, needs.machine_up),
         all_up=all_up(needs.machine_up, replicas),
@@ -213,7 +213,7 @@ def make_plan(system: System, needs: Needs) -> CapacityPlan:
         diluted_hit_rate=_diluted(cache, system, replicas),
         day=None if rates is None else _day(rates, needs, knees[trusted], replicas),
         gains=tuple(_gains(system, needs)),
-        notes=(*system.notes, *_notes(system, needs, replicas)),
+        notes=(*system.notes, *_notes(there, needs, replicas)),
     )
 
 
@@ -361,8 +361,9 @@ def _day(rates: Floats, needs: Needs, knee: float, fixed: int) -> Day:
     around = np.arange(slots)[:, None]  # a day comes after the other
     ahead = now[(around + np.arange(lag + 1)) % slots].max(axis=1)
     late = now[(around - np.arange(lag + 1)) % slots].min(axis=1)
-    needed = np.array([rounded_up(rate / knee) if rate else 0 for rate in rates])
-    short = float(rates[late < needed].sum() / rates.sum())
+    cache = _cache(needs)
+    slower = np.array([cache.slower(max(each, 1)) if cache else 1.0 for each in late.tolist()])
+    short = float(rates[late * knee < rates * slower * (1 - 1e-9)].sum() / rates.sum())
     per_slot = SLOT_S / 3600
     return Day(
         hours=tuple((np.arange(slots) * per_slot).tolist()),
@@ -441,7 +442,8 @@ def _cost(system: System, needs: Needs) -> tuple[int, float, float | None, float
     """Replicas and cost per million accepted, each also as if replicas could be bought in parts."""
     low, middle, _ = system.knees.ends
     size = _size(low if needs.by == "low" else middle, needs)
-    money, attainment = _Money(system, needs), _attainment(system, needs, size.replicas)
+    there = _scaled(system, 1 / size.slower)
+    money, attainment = _Money(there, needs), _attainment(there, needs, size.replicas)
     costs = [money.per_million(each, attainment) for each in (size.replicas, size.parts)]
     first, second = (None if each is None else each.value for each in costs)
     return size.replicas, size.parts, first, second

@@ -35,9 +35,8 @@ def plan_fleet(
     if found.stopped == INTERRUPTED:
         raise KeyboardInterrupt
     system = replace(frontier_system(found), source=str(fleet))
-    known = getattr(chosen, "calibration", None)  # of a fleet that was fitted to runs
-    if known is not None and chosen.step is not None:
-        system = widened(system, model_error(chosen, known.intervals))
+    if chosen.calibration is not None and chosen.step is not None:
+        system = widened(system, model_error(chosen, chosen.calibration.intervals))
     if asked.scale is not None:
         note = "the fleet scales itself; planned is a fixed number of its replicas, as many as the peak needs"
         system = replace(system, notes=(*system.notes, note))

@@ -128,18 +128,17 @@ def typed_system(
             raise SpecError(
                 "say what one replica does: a frontier, a fleet.yaml, --knee 450/s, or --in-flight 40 --latency 120ms"
             )
-        rate = little(in_flight, None, latency_s)[1]
-        return System("by Little's law", rate, in_flight=in_flight, latency_s=latency_s, **more)
+        source, knee = "by Little's law", [little(in_flight, None, latency_s)[1]]
+    else:
+        source = "knee as typed"
     if len(knee) not in (1, 3) or not all(0 < each < np.inf for each in knee):
         told = ", ".join(f"{each:g}" for each in knee)
         raise SpecError(f"the knee is {told}; give one rate above 0, or three: low end, knee and high end")
     low, middle, high = sorted(knee) if len(knee) == 3 else (0.0, knee[0], 0.0)
-    if (most := more.get("capacity")) is not None and most < middle:
-        raise SpecError(
-            f"a replica cannot do {middle:g}/s in time and {most:g}/s in all: --capacity is at least --knee"
-        )
+    if (most := more.get("capacity")) is not None and most < middle * (1 - 1e-9):
+        raise SpecError(f"a replica cannot do {middle:g}/s in time and {most:g}/s in all: --capacity is at least that")
     interval = (low, high) if len(knee) == 3 else None
-    return System("knee as typed", middle, interval, in_flight=in_flight, latency_s=latency_s, **more)
+    return System(source, middle, interval, in_flight=in_flight, latency_s=latency_s, **more)
 
 
 def mean_replicas(manifest: Manifest) -> float:
@@ -171,7 +170,7 @@ def frontier_system(found: Frontier) -> System:
     whole_fleet = fleet is not None and bool(fleet.groups)  # unlike replicas go together
     count = 1 if whole_fleet else manifest.replicas or 1
     rate, interval, notes = _knee(found)
-    points = [point for point in found.points if point.usable and point.requests]
+    points = [point for point in found.points if point.usable]
     told = [point for point in points if point.rate <= rate or point.overloaded or not is_probe(point, asked)]
     near = min(points, key=lambda point: (point.overloaded, abs(point.rate - rate)))
     several = requests_per_user(points)

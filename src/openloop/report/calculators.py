@@ -24,6 +24,8 @@ from openloop.sim.theory import batch_throughput
 from openloop.spec import plain
 from openloop.units import format_rate, format_seconds, format_share
 
+MOST = 10**12
+
 
 @dataclass(frozen=True)
 class Answer:
@@ -47,6 +49,8 @@ def answer_fanout(n: int | None, each: float | None, slow: float | None) -> Answ
         n = fan_width(slow, each)
     assert n is not None
     assert each is not None
+    if n > MOST:
+        raise SpecError(f"n is {n}, more backends than there are; {MOST:,} are looked at")
     found = any_slow(each, n)
     lines = [f"{n:,} backends, each slow {_share(each)} of the time: a request is slow {_share(found)} of the time"]
     if slow is not None:
@@ -150,6 +154,8 @@ def answer_batch(
         raise SpecError("a batch that takes no time has no throughput; give --fixed and --each")
     if size is not None and size < 1:
         raise SpecError(f"--size is {size}; a batch has at least one request")
+    if size is not None and size > MOST:
+        raise SpecError(f"--size is {size}, more requests than there are; give up to {MOST:,}")
     chosen = size if size is not None else batch_size(fixed_s, each_s, within_s or 0.0, rate)
     most = batch_throughput(chosen, fixed_s, each_s)
     limit = 1 / each_s if each_s else np.inf

@@ -116,12 +116,13 @@ def tune(
         raise SpecError("there is no goodput without an SLO: give one, for example --slo 'ttft<=1s, tpot<=40ms'")
     if maximize not in MAXIMIZED:
         raise SpecError(f"cannot maximize {maximize!r}{suggest(maximize, MAXIMIZED)}")
-    if maximize.endswith("per_dollar") and not _priced(space.base):
+    if maximize.endswith("per_dollar") and not (_priced(space.base) or _all_priced(space.values.get("groups", ()))):
         raise SpecError(f"{maximize} needs a price: write price_per_hour: 3 into the fleet, or maximize goodput")
     dearer = [name for name, values in space.values.items() if _changes_hardware(name, values)]
     if dearer and _priced(space.base):
         fix = "search groups, each with its price_per_hour, or leave the price out and maximize goodput"
         raise SpecError(f"{dearer[0]} changes what a replica costs, and price_per_hour would stay the same: {fix}")
+    scenario.read_workload().demand(scenario.read_arrivals(), scenario.horizon_s, scenario.seed)  # no fleet's fault
     budget = min(trials or _default_trials(space.size), space.size)
     asked = _Asked(
         msgspec.to_builtins(space.base),
@@ -150,7 +151,12 @@ def _changes_hardware(name: str, values: Sequence[Any]) -> bool:
 
 
 def _priced(base: dict[str, Any]) -> bool:
-    return bool(base.get("price_per_hour")) or any(each.get("price_per_hour") for each in base.get("groups", ()))
+    return bool(base.get("price_per_hour")) or any(each.get("price_per_hour") for each in base.get("groups") or ())
+
+
+def _all_priced(groups: Sequence[Any]) -> bool:
+    """Whether all groups that are searched have prices of their own."""
+    return bool(groups) and all(several and all(each.get("price_per_hour") for each in several) for several in groups)
 
 
 Call = tuple[dict[str, Any], Scenario, Sequence[int]]
@@ -218,12 +224,13 @@ class _Search:
         seeds = [seed + 1 + n for n in range(FRESH)] if fresh else [seed]
         todo = [place for place in places if (place, fresh) not in self.store.found]
         calls: list[Call] = [(self.space.fleet(place), self.scenario, seeds) for place in todo]
-        for number, result in self.simulate(calls):
+        before = done + len(places) - len(todo)
+        for count, (number, result) in enumerate(self.simulate(calls), start=1):
             place = todo[number]
             trial = trial_of(place, self.space.chosen(place), fresh, result, _tail_of(self.objectives))
             self.store.keep(trial)
             if self.watch:
-                self.watch(min(done + number + 1, self.budget), self.budget, trial)
+                self.watch(min(before + count, self.budget), self.budget, trial)
         return [self.store.found[place, fresh] for place in places]
 
     def _told(self, searched: list[Trial], fresh: list[Trial], stopped: str) -> Tuning:
@@ -301,14 +308,10 @@ def simulate_one(call: Call) -> tuple[Point, float | None] | str:
     """A fleet under the same requests as all others; a sentence where it cannot be."""
     raw, scenario, seeds = call
     objectives = read_slo(scenario.whole_slo())
+    how = scenario.read_workload(), scenario.read_arrivals(), scenario.horizon_s
     try:
         fleet = read_fleet(raw)
-        runs = [
-            simulate_fleet(
-                fleet, scenario.read_workload(), scenario.read_arrivals(), scenario.horizon_s, seed, objectives
-            )
-            for seed in seeds
-        ]
+        runs = [simulate_fleet(fleet, *how, seed, objectives) for seed in seeds]
     except OpenloopError as error:
         return str(error)
     prices = [run.manifest.prices for run in runs]
@@ -361,7 +364,8 @@ class _Store:
             raise StorageError(f"{folder} cannot be written: {error.strerror}") from None
 
     def _read(self, folder: Path, asked: _Asked) -> None:
-        before = read_json(folder / ASKED)
+        raw = read_json(folder / ASKED)
+        before = raw if isinstance(raw, dict) else {}
         now = msgspec.to_builtins(asked)
         for name in now:
             if present_keys(before.get(name)) != msgspec.json.decode(msgspec.json.encode(now[name])):
