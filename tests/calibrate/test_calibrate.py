@@ -361,6 +361,44 @@ def test_what_was_cut_off_is_known_from_the_seed(runs: list[Run]) -> None:
     assert len(read_trace(lost)[0]) == len(rows) - sum(cut)
 
 
+def test_a_client_that_left_is_not_served_further(runs: list[Run]) -> None:
+    left = [row["request_id"] % 3 == 0 for row in runs[0].head(1 << 30)]
+    status = ["timeout" if each else "ok" for each in left]
+    trace = read_trace(rows_of(runs[0], status=status, requested_tokens=[500] * len(left)))[0]
+    assert np.array_equal(trace.output, trace.came)
+    assert int(trace.used.sum()) == left.count(False)
+
+
+def test_prompts_that_a_cache_had_are_not_read_again() -> None:
+    """Nor does a model need to know how large the cache is."""
+    step = {**STEP, "attention": "2ns"}
+    fleet = {"step": step, "max_tokens": 2048, "memory_tokens": 400_000, "max_sequences": 64}
+    shared = "synthetic:prompt=lognormal(median=200,sigma=0.7),output=40,prefixes=3,prefix=1024"
+    runs = [simulate_fleet(fleet, shared, f"poisson:rate={rate}", 20.0, rate) for rate in (4, 24)]
+    assert np.median(read_trace(runs[0])[0].cached) == 1024
+    found = calibrate(runs, "batching=chunked,max_tokens=2048,max_sequences=64")
+    assert found.value("token") == pytest.approx(30e-6, rel=0.1)
+    replay, limits = TraceReplay(read_trace(runs[1])[0]), BatchLimits(max_tokens=2048)
+    theta = np.array([0.0, 4e-3, 30e-6, 100e-9, 2e-9, 40e-6, 1e-3, 0.0])
+    assert np.nanquantile(abs(replay.steps(limits, theta)), 0.9) < 0.01
+
+
+def test_a_rate_or_a_replica_that_tells_nothing_of_a_step_is_left_out(true: FleetSpec, runs: list[Run]) -> None:
+    once = simulate_fleet(true, "synthetic:prompt=200,output=1", "poisson:rate=8", 20.0, 3)
+    found = calibrate([runs[0], runs[2], once], "batching=chunked,max_tokens=512,max_sequences=12")
+    assert [each.rate for each in found.held] == [4.0, 40.0]
+    assert np.isfinite(found.draws).all()
+    hung = read_fleet({**TRUE, "replicas": 2, "events": ["slow:at=0s,replica=1,factor=1000000"]})
+    traces = read_trace(simulate_fleet(hung, MIX, "poisson:rate=8", 20.0, 3, drain_s=0.5))
+    assert [(trace.beside, bool(np.isfinite(trace.first_s).any())) for trace in traces] == [(2, True)]
+
+
+def test_prefixes_are_cached_where_it_is_known_how_many(true: FleetSpec) -> None:
+    for more, cached in (({}, None), ({"memory_tokens": 8000}, True)):
+        *_, routed = common_changes(read_fleet({**TRUE, **more}), 0.7)
+        assert routed.keys.get("prefix_cache") is cached
+
+
 def _refused(runs: list[Run], what: str) -> Run:
     run = runs[0]
     rows = run.head(1 << 30)

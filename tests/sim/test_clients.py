@@ -13,7 +13,7 @@ from openloop.errors import SpecError
 from openloop.records import Stay
 from openloop.sim import tables
 from openloop.sim.batching import BATCHING
-from openloop.sim.fleet import read_fleet, simulate_fleet
+from openloop.sim.fleet import engine_of, explain_fleet, read_fleet, simulate_fleet
 from openloop.slo import read_slo
 from openloop.workload import Demand, Workload, read_source
 from openloop.workload.demand import one_piece
@@ -175,10 +175,26 @@ def test_a_stream_that_breaks_hands_out_nothing_that_was_still_to_be_delayed(mor
         assert row["output_tokens"] == len(row["event_ns"])
 
 
-def test_a_run_says_that_clients_do_not_know_of_what_is_added_afterwards() -> None:
-    for client, noted in (({"patience": "1s"}, False), ({"timeout": "1s"}, True)):
-        notes = run(2.0, 10.0, delay="5ms", client=client).manifest.notes
-        assert [note.startswith("delay: added afterwards, so time-outs") for note in notes] == [True] * noted
+@pytest.mark.parametrize("more", [{}, {"drafts": {"tokens": 3, "acceptance": 0.6}}, {"overhead": "exponential(20ms)"}])
+def test_clients_wait_for_what_is_handed_out_slowly(more: dict[str, Any]) -> None:
+    """A next turn is due when the last token is there, however steps stall; and nobody has one after a time-out."""
+    how = {"delay": "15ms", "events": ["slow:at=5s,replica=0,factor=20,last=2s"], **more}
+    spec = read_fleet({"step": STEP, "max_sequences": 4, "memory_tokens": 50_000, **how})
+    talk = Workload.of(read_source("sessions:turns=4,think=1s,output=uniform(20,60)"))
+    found = simulate_fleet(spec, talk, read_arrivals("poisson:rate=1"), 20.0)
+    rows = {(row["session_id"], row["turn"]): row for row in found.head(10_000)}
+    later = [(row, rows[number, turn - 1]) for (number, turn), row in rows.items() if turn]
+    assert len(later) > 20
+    for row, before in later:
+        assert row["scheduled_ns"] >= before["event_ns"][-1]
+        assert row["scheduled_ns"] - before["ended_ns"] == pytest.approx(1e9, abs=15e6 if "drafts" in more else 10)
+        gaps = np.diff(before["event_ns"])
+        assert gaps.min() >= 15e6
+        assert before["event_tokens"] is None or set(before["event_tokens"]) == {1}
+    hasty = simulate_fleet(
+        {"step": STEP, "client": {"timeout": "1s"}, **how}, "synthetic:prompt=100,output=80", "poisson:rate=1", 20.0
+    )
+    assert {row["status"] for row in hasty.head(10_000)} == {"timeout"}  # though all was made in half of it
 
 
 def test_a_client_has_an_answer_when_it_has_reached_it() -> None:
@@ -314,13 +330,17 @@ def test_prefill_and_decode_apart() -> None:
     bytes_of = 131072 * row["prompt_tokens"]
     gap = other["event_ns"][1] - other["event_ns"][0] - (row["event_ns"][1] - row["event_ns"][0])
     assert gap * 1e-9 == pytest.approx(bytes_of / 1e9 + 0.005 - bytes_of / 50e9 - 0.002, abs=0.02)
+    weightless = read_fleet({"model": "8b", "gpu": "h100", **apart, "transfer": {"bytes_per_token": 0.0}})
+    assert "  handing over a prompt of 2,048 tokens takes 2.0 ms" in explain_fleet(weightless)
 
 
 def test_a_salt_hides_what_was_known() -> None:
     spec = "synthetic:prompt=50,output=20,prefixes=1,prefix=2000,reuse=100%"
     asked = Workload.of(read_source(spec))
     chosen = read_fleet({"model": "8b", "gpu": "h100", "events": ["rotate:at=50s"]})
-    rows = simulate_fleet(chosen, asked, Poisson(2.0), 100.0, 1).head(1000)
+    found = simulate_fleet(chosen, asked, Poisson(2.0), 100.0, 1)
+    assert [(each.kind, each.detail) for each in found.manifest.events] == [("salt-rotation", "all replicas")]
+    rows = found.head(1000)
     rows.sort(key=lambda row: row["scheduled_ns"])
     seconds = [row["scheduled_ns"] / 1e9 for row in rows if row["cached_tokens"] == 0]
     first = rows[0]["scheduled_ns"] / 1e9
@@ -350,6 +370,10 @@ def test_unlike_replicas_share_the_load_by_what_they_can_do() -> None:
         ({"quality": "quality:fail=200%"}, "is not a share"),
         ({"quantization": {"speed": 0}}, "speed is 0"),
         ({"quantization": {"memory": 0}}, "at least one block"),
+        ({"quantization": {"memory": float("nan")}}, "quantization: memory is nan"),
+        ({"transfer": {"bytes_per_token": -1.0}}, "bytes_per_token is -1"),
+        ({"scale": {"on": "queue", "target": 1, "most": 10**9}}, "which is 10,000 or less"),
+        ({"scale": {"on": "queue", "target": 1, "most": 4, "every": "1ns"}}, "every is 1ns"),
         ({"routing": "random-ish"}, "unknown routing policy"),
         ({"groups": [{"role": "prefill"}]}, "need others of the role decode"),
         ({"groups": [{"polcy": "chunked"}]}, "unknown key 'polcy'"),
@@ -416,6 +440,24 @@ def test_a_copy_is_no_retry() -> None:
     copied = kinds_by_request(steps_of(1.0, 20.0, replicas=2, client=client | {"hedge": "5ms"}))
     assert set(map(tuple, alone.values())) == {("first", "retry", "retry")}
     assert set(map(tuple, copied.values())) == {("first", "hedge", "retry", "retry")}
+
+
+def test_a_retry_is_not_copied_by_the_clock_of_the_first_attempt() -> None:
+    client = {"retry": "retry:most=3,base=10ms,jitter=0%,on=shed", "hedge": "500ms"}
+    how = {"step": {"floor": "100ms", "token": "1us"}, "replicas": 2, "max_sequences": 1, "admission": "in-flight:2"}
+    found = simulate_fleet({**how, "client": client}, "synthetic:prompt=30,output=10", "poisson:rate=6", 30.0)
+    kinds = {tuple(sorted(set(each))) for each in kinds_by_request(found).values()}
+    assert kinds == {("first",), ("first", "hedge"), ("first", "retry")}
+
+
+def test_time_without_a_queue_says_nothing_about_how_fast_one_moves() -> None:
+    """Ten seconds of crowding, a crash that empties the queue, and a minute in which nobody is served."""
+    crowded = read_arrivals("piecewise:20@0s,0.05@10s")
+    asked = Workload.of(read_source("synthetic:prompt=30,output=100")).demand(crowded, 600.0, 0)
+    chosen = fleet(step={"floor": "10ms", "token": "1us"}, max_sequences=4, events=["crash:at=9s,restart=60s"])
+    engine = engine_of(chosen, asked, None, 600.0)
+    assert list(engine.run())
+    assert 0 < engine.replicas.gap[0] < 0.5
 
 
 def test_a_percentile_to_copy_after_is_that_of_first_ones() -> None:

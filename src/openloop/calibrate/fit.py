@@ -394,14 +394,16 @@ def _hold_out(
     replays: Sequence[TraceReplay], found: Fitted, free: list[bool], steps: float, tell: Tell
 ) -> tuple[Held, ...]:
     """Each rate predicted from the others; nothing where there is only one."""
-    rates = [float(f"{replay.trace.offered:.3g}") for replay in replays]
-    if len(set(rates)) < 2:
+    by_rate: dict[float, list[TraceReplay]] = {}
+    for replay in replays:
+        if np.any(replay.trace.used & (replay.trace.came > 1)):
+            by_rate.setdefault(float(f"{replay.trace.offered:.3g}"), []).append(replay)
+    if len(by_rate) < 2:
         return ()
     result = []
-    for rate in sorted(set(rates)):
+    for rate, mine in sorted(by_rate.items()):
         tell(f"predicting {rate:g}/s from the other rates")
-        others = [replay for replay, each in zip(replays, rates, strict=True) if each != rate]
-        mine = [replay for replay, each in zip(replays, rates, strict=True) if each == rate]
+        others = [replay for replay in replays if replay not in mine]
         refitted = _fit(others, found.limits, found.theta, BRIEF, free, steps)
         result.append(_held_out(mine, found.limits, refitted.theta, rate))
     return tuple(result)

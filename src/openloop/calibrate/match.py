@@ -9,6 +9,7 @@ from openloop.arrays import Bools, Floats
 from openloop.calibrate.trace import MeasuredTrace
 from openloop.sim.engine import SimEngine
 from openloop.sim.fleet import FleetSpec, engine_of
+from openloop.sim.spec import MOST_BLOCKS
 from openloop.sim.steps import StepTime
 from openloop.workload import Demand
 from openloop.workload.demand import Pieces, one_piece
@@ -55,7 +56,10 @@ class TraceReplay:
     def __init__(self, trace: MeasuredTrace) -> None:
         self.trace = trace
         self.demand = Demand(trace.sent_s - trace.sent_s[0], _pieces(trace), trace.output)
-        self.least_memory = 2 * int((trace.prompt + trace.output).max())
+        longest = int((trace.prompt + trace.output).max())
+        self.least_memory, self.endless = 2 * longest, UNLIMITED
+        if bool(np.any(self.demand.pieces.identity >= 0)):  # a cache has an entry for each of its blocks
+            self.endless = min(2 * MANY * longest, MOST_BLOCKS * FleetSpec().block // trace.replicas)
         self.amounts = trace.amounts()
         self.seen = Seen(trace.ttft_s, trace.tpot_s, trace.gap_s)
 
@@ -64,7 +68,7 @@ class TraceReplay:
         fleet = FleetSpec(
             replicas=self.trace.replicas, model="8b", gpu="h100", batching=limits.batching,
             max_tokens=limits.max_tokens, max_sequences=limits.max_sequences or MANY, padding=limits.padding,
-            memory_tokens=max(UNLIMITED if limits.memory_tokens is None else limits.memory_tokens, self.least_memory),
+            memory_tokens=max(limits.memory_tokens or self.endless, self.least_memory),
         )  # fmt: skip
         engine = engine_of(fleet, self.demand)
         reps = engine.replicas

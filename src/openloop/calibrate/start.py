@@ -110,11 +110,8 @@ def _stretches(trace: MeasuredTrace) -> tuple[Floats, Floats]:
     long = np.flatnonzero(trace.used & (trace.came > LEAST_STEPS) & (trace.last_s > trace.first_s))
     long = long[:: max(1, len(long) // MOST)]
     first, last = np.nan_to_num(trace.first_s, nan=np.inf), np.nan_to_num(trace.last_s, nan=np.inf)
-    came, prompt, cached = trace.came, trace.prompt.astype(np.float64), trace.cached.astype(np.float64)
-    order = np.argsort(first)
-    tokens, pairs = (
-        np.concatenate([[0.0], np.cumsum(each[order])]) for each in (prompt - cached, (prompt**2 - cached**2) / 2)
-    )
+    came, order = trace.came, np.argsort(first)
+    tokens, pairs = (np.concatenate([[0.0], np.cumsum(each[order])]) for each in trace.to_read)
     length = np.maximum(last - first, 1e-9)
     found = np.empty((len(long), 5))
     for row, i in enumerate(long):
@@ -123,7 +120,7 @@ def _stretches(trace: MeasuredTrace) -> tuple[Floats, Floats]:
         middle = np.clip(((begin + end) / 2 - first) / length, 0.0, 1.0)
         steps = came[i] - 1
         low, high = np.searchsorted(first[order], [first[i], last[i]], "right")
-        memory = np.sum(share * (prompt + came * middle))
+        memory = np.sum(share * (trace.prompt + came * middle))
         found[row] = steps, steps * np.sum(share), steps * memory, tokens[high] - tokens[low], pairs[high] - pairs[low]
     return found, last[long] - first[long]
 

@@ -66,6 +66,12 @@ class MeasuredTrace:
         return self.rate if self.asked is None else self.asked
 
     @property
+    def to_read(self) -> tuple[Floats, Floats]:
+        """Of each prompt: tokens that no cache had, and pairs of them with all before them."""
+        prompt, cached = self.prompt.astype(np.float64), self.cached.astype(np.float64)
+        return prompt - cached, (prompt**2 - cached**2) / 2
+
+    @property
     def crowd(self) -> Floats:
         """How many get tokens when each request is sent."""
         return crowd(self, self.sent_s)
@@ -88,8 +94,8 @@ class MeasuredTrace:
         begin, end = begin[long], end[long]
         middle = (begin + end) / 2
         order = np.argsort(self.first_s)[: int(np.count_nonzero(~np.isnan(self.first_s)))]
-        first, new = self.first_s[order], (self.prompt - self.cached)[order].astype(np.float64)
-        tokens, pairs = (np.concatenate([[0.0], np.cumsum(each)]) for each in (new, new**2 / 2))
+        first = self.first_s[order]
+        tokens, pairs = (np.concatenate([[0.0], np.cumsum(each[order])]) for each in self.to_read)
         slack = SLACK * np.quantile(end - begin, 0.2)  # tokens of one step do not arrive at once
         low, high = (np.searchsorted(first, each + slack, "right") for each in (begin, end))
         moment = np.cumsum(np.diff(first, prepend=-np.inf) > slack)
@@ -157,7 +163,7 @@ def read_trace(run: Run) -> list[MeasuredTrace]:
     came = _delivered(batch, counts)
     whole = status == "ok"
     came = np.where(whole & (told > 0), told, came)
-    output = np.where(whole, came, np.where(asked > 0, np.maximum(asked, came), came))
+    output = np.where(status == "censored", np.maximum(asked, came), came)  # whom its client left is not served further
     first, last, gap = _times(batch, counts)
     stopped = (run.manifest.stopped_ns or int(np.nanmax(last) * NS_PER_S)) / NS_PER_S
     served = (sent != MISSING) & (prompt > 0) & (output > 0) & (some | (status == "censored"))
@@ -173,6 +179,8 @@ def read_trace(run: Run) -> list[MeasuredTrace]:
     found = []
     for each in names:
         rows = order[replica[order] == each]
+        if not some[rows].any():  # who was never answered tells nothing about how long an answer takes
+            continue
         trace = MeasuredTrace(
             name=name if len(names) == 1 else f"{name}, replica {each}",
             sent_s=sent[rows] / NS_PER_S,

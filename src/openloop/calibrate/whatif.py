@@ -10,7 +10,6 @@ import numpy as np
 from openloop.arrivals import Arrivals
 from openloop.calibrate.model import drawn
 from openloop.errors import SpecError
-from openloop.routing import ROUTING
 from openloop.score import score
 from openloop.sim.fleet import FleetSpec, read_fleet, simulate_fleet
 from openloop.slo import Objectives
@@ -82,7 +81,9 @@ def common_changes(fleet: FleetSpec, acceptance: float) -> list[FleetChange]:
     other = "prefill-first" if fleet.batching == "chunked" else "chunked"
     more = max(count + 1, 2)
     half = max(more // 2, 1)
-    routing = next((name for name in ("prefix-aware", "least-requests") if name in ROUTING), fleet.routing)
+    routed: dict[str, Any] = {"replicas": more, "routing": "prefix-aware"}
+    if fleet.memory_tokens is not None or fleet.model is not None:  # a cache needs memory that ends
+        routed["prefix_cache"] = True
     roles = ({"replicas": more - half, "role": "prefill"}, {"replicas": half, "role": "decode"})
     twice = [FleetChange("twice the replicas", {"replicas": 2 * count})] if count > 1 else []
     return [
@@ -92,7 +93,7 @@ def common_changes(fleet: FleetSpec, acceptance: float) -> list[FleetChange]:
         FleetChange("fp8: 1.6 times as fast", {"quantization": {"name": "fp8", "speed": 1.6}}),
         FleetChange(f"4 drafts, {acceptance:.0%} accepted", {"drafts": {"tokens": 4, "acceptance": acceptance}}),
         FleetChange(f"{more - half} prefill, {half} decode", {"groups": roles}),
-        FleetChange(f"{more} replicas, {routing}", {"replicas": more, "routing": routing, "prefix_cache": True}),
+        FleetChange(f"{more} replicas, prefix-aware", routed),
     ]
 
 

@@ -54,6 +54,7 @@ class Autoscaling(Strict, frozen=True):
     delay: str = "60s"
 
 
+MOST_REPLICAS = 10_000
 LIMITS: dict[type[Admission], int] = {InFlight: IN_FLIGHT, Queue: QUEUE, Bucket: BUCKET, Deadline: LIKELY_LATE}
 
 
@@ -91,18 +92,18 @@ def _time(what: str, text: str | None) -> float:
 
 
 def scaler_row(scale: Autoscaling, fleet: int) -> Any:
-    if not 1 <= scale.least <= fleet <= scale.most:
+    if not 1 <= scale.least <= fleet <= scale.most <= MOST_REPLICAS:
         raise SpecError(
             f"scale: at least {scale.least}, at most {scale.most}, and {fleet} to begin with; "
-            "they must rise from the first over the third to the second"
+            f"they must rise from the first over the third to the second, which is {MOST_REPLICAS:,} or less"
         )
     row = records(SCALER, 1)
     c = row[0]
     c.signal = ("queue", "tail", "goodput").index(scale.on)
     c.least, c.most, c.idle = scale.least, scale.most, scale.idle
     c.every, c.delay = parse_seconds(scale.every), parse_seconds(scale.delay)
-    if not c.every > 0:
-        raise SpecError("scale: every is 0s; how often is the fleet looked at? Such as every: 15s")
+    if not c.every >= 1e-3:
+        raise SpecError(f"scale: every is {scale.every}; how often is the fleet looked at? Such as every: 15s")
     if scale.on == "queue":
         c.target = parse_number(str(scale.target))
     elif scale.on == "goodput":

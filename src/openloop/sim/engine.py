@@ -95,6 +95,7 @@ class SimEngine:
         view_every: float,
         cache_events: bool,
         follows: bool,
+        delay: float,
     ) -> None:
         """`view_every`: how often routing sees the replicas, 0: always. `cache_events`: they say what is in their
         caches, to routing policies that listen. `follows`: requests that are fed later may follow others."""
@@ -134,7 +135,7 @@ class SimEngine:
             w.view_every, w.viewed = view_every, -view_every
         self.places = {0: _Place(len(requests), 0, 0 if hashes is None else len(hashes))}
         self.fed = 0  # where those begin that were fed last
-        w.seed = seed & ((1 << 62) - 1)
+        w.seed, w.delay = seed & ((1 << 62) - 1), delay
         w.scheduled = int(np.count_nonzero(~np.isnan(requests.due)))
         w.hedge_after = np.inf if client is None else client[0].hedge_after
         w.bucket = 0.0 if client is None else client[0].bucket_burst

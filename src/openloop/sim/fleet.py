@@ -44,9 +44,9 @@ from openloop.sim.spec import (
     read_fleet,
     request_tables,
 )
-from openloop.sim.tables import CENSORED, LEFT, OK, STATUSES
+from openloop.sim.tables import CENSORED, LEFT, OK, ROTATE, SLOW, STATUSES
 from openloop.slo import Objectives
-from openloop.units import NS_PER_S, parse_seconds, to_ns
+from openloop.units import NS_PER_S, to_ns
 from openloop.workload import Demand, Workload, read_source
 
 __all__ = [
@@ -113,7 +113,7 @@ def simulate_fleet(
             "seed": seed,
             "quantization": None if fleet.quantization is None else fleet.quantization.name,
             "quality_gate": None if fleet.quality is None else str(fleet.read_quality()),
-            "notes": (*_notes(fleet, demand, primes), *demand.notes),
+            "notes": (*_notes(fleet, primes), *demand.notes),
             "retry_policy": None if fleet.client is None else fleet.client.persistence(),
             **facts,
         }
@@ -147,15 +147,12 @@ def flags_of(fleet: FleetSpec) -> str:
     return msgspec.json.encode(msgspec.structs.replace(fleet, calibration=None).written()).decode()
 
 
-def _notes(fleet: FleetSpec, demand: Demand, primes: Demand | None) -> Iterator[str]:
+def _notes(fleet: FleetSpec, primes: Demand | None) -> Iterator[str]:
     told = read_routing(fleet.routing).note
     if told:
         yield told
     if any(each.role != "both" for each in fleet.kinds()):
         yield "a row names the replica that decoded it: utilisation counts those that prefill as idle"
-    leaves = fleet.client is not None and fleet.client.timeout is not None
-    if fleet.delay is not None and (demand.after is not None or leaves):
-        yield "delay: added afterwards, so time-outs and next turns do not wait for it"
     if primes is not None and fleet.prefix_cache:
         yield f"prefixes that every cache was primed with: {len(primes):,}"
 
@@ -242,7 +239,9 @@ def _events(engine: SimEngine) -> tuple[TimedEvent, ...]:
         TimedEvent(
             at_ns=to_ns(float(row.time)),
             kind=LOGGED[row.kind],
-            detail=f"replica {row.replica}" + (f", factor {row.value:g}" if LOGGED[row.kind] == "slow" else ""),
+            detail="all replicas"
+            if row.kind == ROTATE
+            else f"replica {row.replica}" + (f", factor {row.value:g}" if row.kind == SLOW else ""),
         )
         for row in shown
     )
@@ -273,9 +272,9 @@ def _make_rows(fleet: FleetSpec, part: _Part, served: ServedAttempts, end_ns: in
         served.rows.due = part.due_s[repaired.origin[place]]
     inside = served.rows.due * NS_PER_S < end_ns
     served = served if inside.all() else served.some(inside)
+    steps, drafted = np.maximum(served.counts - 1, 0), served.tokens is not None
     if fleet.delay is not None:
-        times = _delayed(served.times, served.counts, to_ns(parse_seconds(fleet.delay)))
-        served = replace(served, times=times).clipped()
+        served = _delayed(served, to_ns(fleet.delay_s())).clipped()
     if part.late_ns is not None:
         late = np.where(served.rows.status == CENSORED, 0, part.late_ns[served.rows.request - part.row])
         served = replace(served, times=served.times + np.repeat(late, served.counts)).clipped()
@@ -315,10 +314,10 @@ def _make_rows(fleet: FleetSpec, part: _Part, served: ServedAttempts, end_ns: in
         columns["quality_score"] = pa.array(good.astype(np.float64), mask=~ok)
         columns["slices"] = make_words(slices - 1, SLICES)
     if tokens is not None:
+        columns["event_tokens"] = make_lists("event_tokens", tokens, counts)
+    if drafted:
         kinds = fleet.kinds_of(1 + int(rows.replica.max(initial=0)))
         drafts = np.array([each.drafts.tokens if each.drafts else 0 for each in kinds])[rows.replica]
-        steps = np.maximum(counts - 1, 0)
-        columns["event_tokens"] = make_lists("event_tokens", tokens, counts)
         columns["drafted_tokens"] = drafts * steps
         columns["accepted_draft_tokens"] = np.maximum(columns["output_tokens"] - 1 - steps, 0)
     if demand.session is not None and demand.turn is not None:
@@ -339,13 +338,18 @@ def _sums(values: Ints, counts: Ints) -> Ints:
     return found
 
 
-def _delayed(times: Ints, totals: Ints, least_ns: int) -> Ints:
-    """Tokens wait in a buffer until `least_ns` after the one before them: a running maximum of time less place."""
-    place = np.arange(len(times)) - np.repeat(np.cumsum(totals) - totals, totals)
-    slack = times - least_ns * place
-    apart = np.repeat(np.arange(len(totals)), totals) * (np.ptp(slack) + 1) if len(times) else slack
-    found: Ints = np.maximum.accumulate(slack + apart) - apart + least_ns * place
-    return found
+def _delayed(served: ServedAttempts, least_ns: int) -> ServedAttempts:
+    """Tokens wait in a buffer, each by itself, until `least_ns` after the one before them: a running maximum of time
+    less place."""
+    counts, times = served.counts, served.times
+    if served.tokens is not None:
+        counts, times = _sums(served.tokens, counts), np.repeat(times, served.tokens)
+    begin = np.repeat(np.cumsum(counts) - counts, counts)
+    place = np.arange(len(times)) - begin
+    slack = times - times[begin] - least_ns * place
+    apart = np.repeat(np.arange(len(counts)), counts) * (np.ptp(slack) + 1) if len(times) else slack
+    handed = np.maximum.accumulate(slack + apart) - apart + times[begin] + least_ns * place
+    return ServedAttempts(served.rows, counts, handed, None)
 
 
 def _ns(seconds: Floats) -> Ints:

@@ -150,6 +150,7 @@ def _new_attempt(t: Any, request: int, kind: int, now: float) -> int:
     s.step = s.known = 0
     s.due, s.within, s.sent = q.due, q.within, now
     s.started = s.ended = s.answered = s.first = np.nan
+    s.handed = -NEVER
     q.tries += 1
     q.live += 1
     if kind == HEDGE:
@@ -203,7 +204,7 @@ def _finish(t: Any, s: Any, status: int, now: float) -> None:
 def _deliver(t: Any, i: int, now: float) -> None:
     """Its last token is made, and its client has it a little later."""
     s = t.attempts[i]
-    late = t.requests[s.request].late
+    late = t.requests[s.request].late + max(s.handed + t.world[0].delay * (s.output - 1) - now, 0.0)
     if t.later is not None and late > 0 and s.where != GONE:
         s.where = MOVING
         push(t, now + late, RECEIVE, i, s.serial)
@@ -411,6 +412,18 @@ def _close(t: Any, s: Any) -> None:
         s.open = 0
 
 
+def _hand_out(t: Any, m: Any, now: float) -> None:
+    """Between two tokens that are handed out is a delay: steps that took longer than it can have put all of them off,
+    most at the first or the last of a run."""
+    delay = t.world[0].delay
+    for n in range(m.running):
+        s = t.attempts[t.seats[m.number, n].attempt]
+        steps = m.step - s.begin
+        first = m.start + m.pace - delay * (s.made + int(steps * m.gain + 1e-9))
+        last = now - delay * (s.made + int((steps + m.steps - 1) * m.gain + 1e-9))
+        s.handed = max(s.handed, first, last)
+
+
 def _end_steps(t: Any, m: Any, now: float) -> None:
     """Decode steps are over: everybody has so many more tokens, and some are done."""
     if m.preponed == UNDER_WAY:
@@ -418,6 +431,8 @@ def _end_steps(t: Any, m: Any, now: float) -> None:
         m.kept_step, m.kept_start, m.kept_pace = m.step, m.start, m.pace
     else:
         write_run(t, m, m.step, m.start, m.pace, m.slope)
+    if t.later is not None and t.world[0].delay > 0:
+        _hand_out(t, m, now)
     grow(t, m, m.steps)
     n = 0
     while n < m.running and m.soonest <= m.step:
@@ -454,7 +469,9 @@ def _end_prefill(t: Any, m: Any, now: float) -> None:
         back = s.away == SWAPPED
         s.away = 0
         s.open, s.replica, s.step, s.ran, s.first = 1, m.number, m.step, 0, np.nan if back else now
-        s.made += 0 if back else 1
+        if not back:
+            s.handed = max(s.handed, now - t.world[0].delay * s.made)
+            s.made += 1
         if t.client is not None and s.answered != s.answered:
             late = t.requests[s.request].late
             if late > 0:
@@ -632,15 +649,16 @@ def _put_off(t: Any, now: float) -> None:
             q = t.requests[number]
             s = t.attempts[q.first]
             waiting = q.live > 0 and q.done == 0 and s.answered != s.answered
-            if waiting and kind == COPY and q.live == 1 and w.hedges < t.client[0].hedge_budget * w.requests + SPARE:
-                w.hedges += 1
-                _send(t, number, HEDGE, now)
-            elif waiting and kind == LOSE_PATIENCE:
+            if kind == COPY:  # of a first attempt only
+                if waiting and s.kind == FIRST_TRY and w.hedges < t.client[0].hedge_budget * w.requests + SPARE:
+                    w.hedges += 1
+                    _send(t, number, HEDGE, now)
+            elif waiting:
                 q.done = 1
                 if q.live > 1:
                     _withdraw(t, t.attempts[q.second], CANCELLED, now)
                 _withdraw(t, s, CANCELLED, now)
-            elif kind == LOSE_PATIENCE and q.live == 0:
+            elif q.live == 0:
                 q.done = 1
         elif kind == HAPPEN:
             _happen(t, number, now)

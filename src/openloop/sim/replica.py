@@ -96,6 +96,8 @@ def wait(t: Any, m: Any, i: int) -> None:
     s.left = s.right = -1
     s.where = WAITING
     m.root = _meld(t, m.root, i)
+    if m.waiting == 0:  # the time without a queue says nothing about how fast it moves
+        m.admitted = np.nan
     m.waiting += 1
     m.backlog += s.prompt + s.made - s.known
 

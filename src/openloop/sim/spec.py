@@ -14,7 +14,7 @@ from openloop.distributions import Distribution, read_distribution
 from openloop.errors import SpecError
 from openloop.routing import read_routing
 from openloop.sim.batching import BATCHING, ORDERS, Goodput, Prepone
-from openloop.sim.clients import LIMITS, Autoscaling, Client, client_row, scaler_row
+from openloop.sim.clients import LIMITS, MOST_REPLICAS, Autoscaling, Client, client_row, scaler_row
 from openloop.sim.engine import SimEngine
 from openloop.sim.events import EVENTS, Event, count_added, plan_rows
 from openloop.sim.prefixes import block_names
@@ -24,9 +24,11 @@ from openloop.sim.tables import BOTH, DECODE, EVENT, PREFILL, REPLICA, REQUEST, 
 from openloop.slo import TTFT, Objectives
 from openloop.spec import Strict, convert, read_yaml
 from openloop.terms import SECONDS, read_term
-from openloop.units import parse_seconds, parse_share
+from openloop.units import check_number, parse_seconds, parse_share
 from openloop.workload import Demand
 
+MOST = {"replicas": MOST_REPLICAS, "max_sequences": 100_000, "block": 100_000}  # all of them have rows in tables
+MOST_TOKENS = 1 << 40
 ROLES = {"both": BOTH, "prefill": PREFILL, "decode": DECODE}
 MOST_BLOCKS = 1 << 25  # of prefix caches, which take some hundred bytes each
 
@@ -209,6 +211,9 @@ class FleetSpec(Replicas, frozen=True):
     def read_overhead(self) -> Distribution | None:
         return None if self.overhead is None else read_distribution(self.overhead, SECONDS)
 
+    def delay_s(self) -> float:
+        return 0.0 if self.delay is None else parse_seconds(self.delay)
+
     def read_admission(self) -> Admission | None:
         return None if self.admission is None else read_admission(self.admission)
 
@@ -229,6 +234,8 @@ def read_fleet(what: str | Path | dict[str, Any]) -> FleetSpec:
         FleetSpec,
         "the fleet" if isinstance(what, dict) else str(what),
     )
+    if found.quantization is not None:
+        check_number("quantization: memory", found.quantization.memory, 0.0, 1e6)
     for each in found.kinds():
         _check_replicas(each)
     roles = {each.role for each in found.kinds()}
@@ -247,19 +254,24 @@ def read_fleet(what: str | Path | dict[str, Any]) -> FleetSpec:
     if found.read_quality() is None and found.client is not None and found.client.repairs() is not None:
         raise SpecError("a repair needs answers that can fail: give quality, such as quality:fail=2%")
     found.read_overhead()
+    found.delay_s()
+    check_number("transfer: bytes_per_token", found.transfer.bytes_per_token or 0.0, 0.0, 1e12)
     return found
 
 
 def _check_replicas(found: Replicas) -> None:
     for name in ("replicas", "max_sequences", "max_tokens", "block", "padding", "tp"):
-        if getattr(found, name) < 1:
-            raise SpecError(f"{name} is {getattr(found, name)}; it is at least 1")
+        most = MOST.get(name, MOST_TOKENS)
+        if not 1 <= getattr(found, name) <= most:
+            raise SpecError(f"{name} is {getattr(found, name)}; it is at least 1, and at most {most:,}")
     if not 0 < found.speed <= 1e6:
         raise SpecError(f"speed is {found.speed}; it is above 0, and 1 where nothing is changed")
+    check_number("price_per_hour", found.price_per_hour or 0.0, 0.0, 1e12)
     if found.drafts and not (1 <= found.drafts.tokens <= 64 and 0 <= found.drafts.acceptance < 1):
         raise SpecError("drafts: tokens are 1 to 64, and acceptance is a share below 1")
-    if found.kv_tokens() < found.block:
-        raise SpecError(f"memory_tokens is {found.kv_tokens()}; it is at least one block of {found.block}")
+    if not found.block <= found.kv_tokens() <= MOST_TOKENS:
+        told = f"it is at least one block of {found.block}, and at most {MOST_TOKENS:,}"
+        raise SpecError(f"memory_tokens is {found.kv_tokens()}; {told}")
     step = found.step_time()
     if not step.fixed + step.floor + step.token > 0:
         raise SpecError("a step that takes no time has no end of capacity: give it a floor or a token time")
@@ -342,7 +354,7 @@ def assemble(
     routing = read_routing(fleet.routing) if len(reps) > 1 or client is not None else None
     follows = fleet.client is not None and fleet.client.repair is not None
     return SimEngine(requests, reps, hashes, routing, client=client, scaler=scaler, events=events, seed=seed,
-                  view_every=fleet.stale_s(), cache_events=fleet.cache_events, follows=follows)  # fmt: skip
+                  view_every=fleet.stale_s(), cache_events=fleet.cache_events, follows=follows, delay=fleet.delay_s())  # fmt: skip
 
 
 def _requests(demand: Demand, objectives: Objectives | None) -> Any:
@@ -411,7 +423,9 @@ def _replicas(fleet: FleetSpec, admission: Admission | None) -> Any:
 def _transfer_s(fleet: FleetSpec, kind: Replicas) -> tuple[float, float]:
     """To hand a prompt over: once, and for each of its tokens."""
     found = kind.preset()
-    each = fleet.transfer.bytes_per_token or (found.model.kv_bytes if found else 0.0)
+    each = fleet.transfer.bytes_per_token
+    if each is None:
+        each = found.model.kv_bytes if found else 0.0
     if not fleet.transfer.bandwidth > 0:
         raise SpecError(f"transfer: bandwidth is {fleet.transfer.bandwidth:g}; it is bytes per second, such as 50e9")
     return parse_seconds(fleet.transfer.latency), each / fleet.transfer.bandwidth

@@ -45,7 +45,8 @@ ATTEMPT = row_kind(
     "known "  # tokens of its prompt that were expected to be cached when it was sent
     "open step ran",  # the last stretch of its tokens: whether there is one, from which step on, for how many
     "due within sent key started ended answered "
-    "first",  # of the last stretch: when the token that a prefill made came; NaN: there is none
+    "first "  # of the last stretch: when the token that a prefill made came; NaN: there is none
+    "handed",  # when the first token would have been handed out last, with the others a `delay` apart from then on
 )
 
 REPLICA = row_kind(
@@ -76,7 +77,8 @@ WORLD = row_kind(
     "answered answers slow ends good "  # the last four since a scaler looked
     "exact weighs stride",  # for routing: whether caches say what they have, and memory counts; blocks behind a name
     "now bucket bucket_time hedge_after "
-    "viewed view_every",  # when routing saw the replicas last, and how often it does; 0: always
+    "viewed view_every "  # when routing saw the replicas last, and how often it does; 0: always
+    "delay",  # between two tokens that are handed out, at least
 )
 CLIENT = row_kind(
     "tries on_error on_timeout on_shed",
