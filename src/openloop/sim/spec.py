@@ -353,8 +353,10 @@ def assemble(
         events.replica[len(plan) :], events.value[len(plan) :] = np.arange(len(reps)), 1.0
     routing = read_routing(fleet.routing) if len(reps) > 1 or client is not None else None
     follows = fleet.client is not None and fleet.client.repair is not None
-    return SimEngine(requests, reps, hashes, routing, client=client, scaler=scaler, events=events, seed=seed,
-                  view_every=fleet.stale_s(), cache_events=fleet.cache_events, follows=follows, delay=fleet.delay_s())  # fmt: skip
+    return SimEngine(
+        requests, reps, hashes, routing, client=client, scaler=scaler, events=events, seed=seed, follows=follows,
+        view_every=fleet.stale_s(), cache_events=fleet.cache_events, delay=fleet.delay_s(),
+    )  # fmt: skip
 
 
 def _requests(demand: Demand, objectives: Objectives | None) -> Any:
