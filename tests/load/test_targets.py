@@ -593,10 +593,11 @@ def test_a_key_that_a_server_repeats_is_not_written_down(body: str, error: str) 
 
 
 def test_nor_in_any_other_text_of_an_answer() -> None:
-    target = Chat("host", headers={"Authorization": f"Bearer {KEY}"}, keep_text=True, replica_header="X-Who")
+    headers = {"Authorization": f"Bearer {KEY}", "X-Team": "serving platform"}
+    target = Chat("host", headers=headers, keep_text=True, replica_header="X-Who")
     head = f"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nX-Who: a {KEY}\r\n\r\n".encode()
-    long = "word " * 100
-    found = target.read(*joined([head, event({"content": f"{long}{KEY[:14]}"}), event({}, f"stop {KEY}")], [1, 2, 3]))
+    long = "a platform " * 100
+    found = target.read(*joined([head, event({"content": f"{long}{KEY}"}), event({}, f"stop {KEY}")], [1, 2, 3]))
     assert (found.status, found.finish_reason, found.replica) == ("ok", "stop ...", "a ...")
     assert found.text == f"{long}..."
 

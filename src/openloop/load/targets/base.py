@@ -12,7 +12,7 @@ import msgspec
 from openloop.load.address import secrets_of
 from openloop.load.reply import Reply
 from openloop.load.wire import Marks, encode_head
-from openloop.said import NO_SENSE, SHED, STARTS, Outcome, fail, masked, message, settle, short, without_secrets
+from openloop.said import NO_SENSE, SHED, STARTS, Outcome, fail, message, settle, short, without_keys, without_secrets
 from openloop.workload import Ask
 
 T = TypeVar("T")
@@ -91,7 +91,7 @@ class HttpTarget(Target):
         for name in ("error", "finish_reason", "replica"):
             if said := getattr(found, name):
                 setattr(found, name, without_secrets(said, self.secrets))
-        found.text = found.text and masked(found.text, self.secrets)
+        found.text = found.text and without_keys(found.text, self.secrets)
         return found
 
     @abstractmethod
