@@ -4,6 +4,7 @@ import math
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from openloop.native import build
 from openloop.native.build import native
 
 ROW = np.dtype([("count", np.int64), ("share", np.float64), ("small", np.int32)], align=True)
@@ -121,6 +123,7 @@ def test_what_it_does_not_know_is_said() -> None:
 
 MANY = """
 import sys
+from collections.abc import Callable
 from pathlib import Path
 import numpy as np
 from openloop.native import build as native
@@ -150,3 +153,17 @@ def test_many_processes_compile_once_and_what_is_broken_is_made_again(tmp_path: 
     kept.write_bytes(kept.read_bytes()[:-100])
     call(1)
     assert len(log.read_text().split()) == 2
+
+
+def test_code_that_another_translator_made_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    names: list[str] = []
+
+    def kept(name: str, make: Callable[[], bytes]) -> bytes:
+        names.append(name)
+        return make()
+
+    monkeypatch.setattr(build, "kept", kept)
+    for maker in ("one", "another"):
+        monkeypatch.setattr(build, "makers", lambda maker=maker: maker)
+        assert native(abs_of)(-2.5) == 2.5
+    assert len(set(names)) == 2

@@ -15,7 +15,7 @@ import llvmlite
 import llvmlite.binding as llvm
 import numpy as np
 
-from openloop.native.kept import PLAIN, kept, made_of
+from openloop.native.kept import PLAIN, kept, made_of, makers
 from openloop.native.translate import INT, REAL, Kind, Known, Pointer, Table, Tables, leaves, translate
 
 P = ParamSpec("P")
@@ -46,7 +46,7 @@ class _Native(Generic[P, R]):
 
 class _Entry:
     def __init__(self, function: Callable[..., Any], kinds: tuple[Kind, ...]) -> None:
-        source = (llvmlite.__version__, str(_target()[0].triple), _target()[1:], kinds, *made_of(function))
+        source = (makers(), llvmlite.__version__, str(_target()[0].triple), _target()[1:], kinds, *made_of(function))
         name = f"{function.__name__}-{hashlib.sha256(repr(source).encode()).hexdigest()[:24]}"
         if name not in _LOADED:
             _LOADED[name] = _load(name, kept(name, lambda: _compile(function, kinds, name)))

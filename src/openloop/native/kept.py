@@ -44,6 +44,13 @@ def made_of(function: Any, seen: set[Any] | None = None) -> Iterator[Any]:
             yield name, value
 
 
+@functools.cache
+def makers() -> str:
+    """Who translates and compiles: code that they made as they were before is of no use."""
+    files = [Path(__file__).with_name(name).read_bytes() for name in ("translate.py", "build.py")]
+    return hashlib.sha256(b"".join(files)).hexdigest()
+
+
 def code_to_map(function: Callable[..., Any], shapes: Shapes) -> bytes:
     """Machine code of a function that works on such tables; nothing where Python has to do it."""
     if PLAIN or sys.platform != "linux" or platform.machine() != "x86_64":
@@ -59,8 +66,7 @@ def code_to_map(function: Callable[..., Any], shapes: Shapes) -> bytes:
 def machine_code(function: Callable[..., Any], kinds: tuple[Any, ...]) -> bytes:
     """Of a function that only reads and writes tables and calls C: to be mapped and called, by whoever has neither
     Python's source nor a compiler at hand."""
-    makers = [Path(__file__).with_name(name).read_bytes() for name in ("translate.py", "build.py")]
-    source = *makers, version("llvmlite"), platform.machine(), kinds, *made_of(function)
+    source = makers(), version("llvmlite"), platform.machine(), kinds, *made_of(function)
     name = f"{function.__name__}-{hashlib.sha256(repr(source).encode()).hexdigest()[:24]}"
 
     def make() -> bytes:
