@@ -593,7 +593,7 @@ def test_a_key_that_a_server_repeats_is_not_written_down(body: str, error: str) 
 
 
 def test_nor_in_any_other_text_of_an_answer() -> None:
-    headers = {"Authorization": f"Bearer {KEY}", "X-Team": "serving platform"}
+    headers = {"Authorization": f"Bearer {KEY}", "X-Team": "platform"}
     target = Chat("host", headers=headers, keep_text=True, replica_header="X-Who")
     head = f"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nX-Who: a {KEY}\r\n\r\n".encode()
     long = "a platform " * 100

@@ -46,8 +46,11 @@ def shown(url: str) -> str:
 
 def secrets_of(headers: Mapping[str, str], query: str) -> dict[str, str]:
     """What is sent and is to be written down nowhere, by any name."""
-    values = [each.partition("=")[2] for each in query[1:].split("&")]
-    return {**headers, "?": " ".join([*values, *map(unquote_plus, values)])}
+    found = dict(headers)
+    for number, (name, told, value) in enumerate(each.partition("=") for each in query[1:].split("&")):
+        name, value = (name, value) if told else ("key", name)
+        found[f"{number} {name}"] = f"{value} {unquote_plus(value)}"
+    return found
 
 
 def find_place(url: str, authorities: str = "", *, insecure: bool = False) -> Place:

@@ -88,10 +88,10 @@ class HttpTarget(Target):
             settle(found)
         else:
             fail(found, f"status {status}: {message(reply.body)}", "shed" if status in SHED else "error")
-        for name in ("error", "finish_reason", "replica"):
+        found.error = found.error and without_secrets(found.error, self.secrets)
+        for name in ("finish_reason", "replica", "text"):
             if said := getattr(found, name):
-                setattr(found, name, without_secrets(said, self.secrets))
-        found.text = found.text and without_keys(found.text, self.secrets)
+                setattr(found, name, without_keys(said, self.secrets))
         return found
 
     @abstractmethod
