@@ -81,6 +81,9 @@ def test_a_calibrated_fleet_is_planned_and_tuned_for_what_was_measured(tmp_path:
     tuned = json.loads(call("tune", fleet, *words, "--processes", "1").stdout)
     assert tuned["slo"] == "ttft<=200ms"
     assert tuned["best"]["attainment"] > 0.5
+    fleet.write_text(fleet.read_text().replace("ttft<=200ms", "'ttft<=200ms, quality'"))
+    refused = CliRunner().invoke(cli, ["plan", str(fleet), "--demand", "30/s"])
+    assert "have no quality" in str(refused.exception)
 
 
 @pytest.mark.parametrize(

@@ -91,6 +91,10 @@ def test_a_replica_with_a_colder_cache_does_less_in_full_use_too(sweep: Path) ->
     busy = make_plan(typed_system([450.0], capacity=500.0), replace(needs, utilisation=None)).busy
     assert busy is not None
     assert busy.value == pytest.approx(9000 / plan.replicas / (500 / work))
+    little = make_plan(
+        typed_system(None, in_flight=40, latency_s=0.12), Needs(8000.0, cache="cache:hit=85%,replicas=4,saves=60%")
+    )
+    assert little.in_flight_each == pytest.approx(40 * little.utilisation.value, rel=0.001)
     measured = frontier_system(open_frontier(sweep))
     found = make_plan(measured, Needs(500.0, cache="cache:hit=85%,saves=60%", by="middle"))
     assert found.attainment == measured.attainment_at(500 / found.replicas * measured.knee / found.knee)

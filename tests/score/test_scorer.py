@@ -682,6 +682,7 @@ def test_an_answer_of_nobody_knows_how_many_tokens_is_none_of_one_token(gate: st
     known = [row(2, ended=1.0, output_tokens=0), row(3, ended=1.0, output_tokens=1), row(4, tokens=[0.1])]
     found = score(run_of([unknown, first_only, *known]), gate)
     assert (found.completed, found.accepted) == (5, 3)
+    assert not [why for why in score(run_of(known[:2]), gate).reasons if "none can be accepted" in why]
     assert math.isnan(score(run_of([first_only]), gate).qoe)  # how its other tokens came is not told
 
 

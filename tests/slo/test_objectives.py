@@ -184,6 +184,7 @@ def test_objectives_by_class_read_back_as_they_are_written() -> None:
         {"default": "ttft<=1s, tpot<=40ms", "classes": {"chat": "ttft<=300ms", "llama:8b": "e2e<=10s, quality"}},
         {"classes": {"chat": "ttft<=300ms"}},
         {"default": "ttft<=1s, tpot<=40ms"},
+        {"default": "ttft<=1s", "classes": {"prompt>=1k": "ttft<=2s"}},
     ):
         objectives = read_slo(mapping)
         assert parse_objectives(str(objectives)) == read_slo(str(objectives)) == objectives

@@ -221,3 +221,5 @@ def test_a_replica_of_more_gpus_does_not_cost_the_same() -> None:
         assert sorted(trial.cost_per_hour or 0.0 for trial in found.trials) == [3.0, 6.0]
     with pytest.raises(SpecError, match="needs a price"):
         tune(read_space({**fleet, "price_per_hour": None}, {"groups": [groups[0], free[0]]}), scenario())
+    with pytest.raises(SpecError, match="tp changes what a replica costs"):
+        tune(read_space({**fleet, "price_per_hour": None}, {"tp": [1, 2], "groups": groups}), scenario())

@@ -381,6 +381,26 @@ def test_a_span_that_cannot_be_does_not_end_a_watch(tmp_path: Path, bad: str) ->
     assert feed.notes == ("1 lines or spans could not be used",)
 
 
+def test_a_span_of_a_clock_that_was_never_set_may_be_the_first(tmp_path: Path) -> None:
+    path = tmp_path / "spans.jsonl"
+    path.write_text(spans([(10.0, 0.2, 11.0)]).replace('"176000001', '"000000001'))
+    feed = open_feed(path, "ttft<=500ms", None, Settings())
+    feed.read()
+    with path.open("a") as file:
+        file.write(spans([(i / 2, 0.2, i / 2 + 1) for i in range(40)]))
+    feed.read()
+    assert feed.ledger.total("ended", 0, 1e9) == 40
+
+
+def test_half_a_letter_costs_no_spans(tmp_path: Path) -> None:
+    path = tmp_path / "spans.jsonl"
+    good = spans([(10.0, 0.2, 11.0)])
+    path.write_text(good.replace('"resourceSpans"', '"cut": "\\ud83d", "resourceSpans"'))
+    feed = open_feed(path, "ttft<=500ms", None, Settings())
+    feed.read()
+    assert feed.ledger.total("ended", 0, 1e9) == 1
+
+
 def test_many_bad_spans_are_sorted_out_in_one_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[int] = []
 

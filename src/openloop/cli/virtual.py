@@ -1,5 +1,6 @@
 """Commands in virtual time."""
 
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ import click
 
 from openloop.cli.common import JSON, PATH, PLACE, RATES, Quantity, cli, command_line, progress_bar, tell, tell_made
 from openloop.cli.options import renamed, scenario_flags
+from openloop.errors import SpecError
 from openloop.units import parse_amount
 
 AMOUNT = Quantity("amount", parse_amount)
@@ -156,6 +158,11 @@ def as_calibrated(fleet: Any, flags: dict[str, Any]) -> dict[str, Any]:
     """What is asked of a fleet that was fitted to runs: what was asked there, where the flags do not say otherwise."""
     told = fleet.calibration
     found = {"slo": told.slo} if told and told.slo else {}
+    if found and "slo" not in flags and fleet.quality is None and re.search(r"\bquality\b", str(told.slo)):
+        raise SpecError(
+            f"it was fitted to runs with the SLO {told.slo}, and its simulated answers have no quality: "
+            "give --slo without it, or write quality: into the fleet"
+        )
     if told and told.workload and not {"workload", "prompt", "output"} & flags.keys():
         found["workload"] = told.workload
     return {**found, **flags}

@@ -175,7 +175,8 @@ def make_plan(system: System, needs: Needs) -> CapacityPlan:
     replicas, rate_each = size.replicas, needs.demand * needs.peak / size.replicas
     there = _scaled(system, 1 / size.slower)  # a replica of this plan
     attainment = _attainment(there, needs, replicas)
-    latency = there.latency_at(rate_each)
+    warm = there.latency_at(rate_each)
+    latency = None if warm is None else warm * size.slower
     in_flight = None if latency is None else needs.demand * needs.peak * latency
     in_flight_each = None if in_flight is None else in_flight / replicas
     fits = None

@@ -156,7 +156,8 @@ def _grade_all(
     finally:
         pool.close()
         try:
-            writer.append(GRADES.of(held))
+            if held:
+                writer.append(GRADES.of(held))
         finally:
             writer.close()
     return found

@@ -40,6 +40,8 @@ def answer_fanout(n: int | None, each: float | None, slow: float | None) -> Answ
         raise SpecError("give two of --n, --p and --slow: the third follows")
     if n is not None and n < 1:
         raise SpecError(f"--n is {n}; a request fans out to at least one backend")
+    if n is not None and n > MOST:
+        raise SpecError(f"--n is {n}, more backends than there are; {MOST:,} are looked at")
     for name, value in (("--p", each), ("--slow", slow)):
         if value is not None and not 0 < value < 1:
             raise SpecError(f"{name} is {value:g}; it is a share between 0% and 100%, such as 1%")
@@ -49,8 +51,6 @@ def answer_fanout(n: int | None, each: float | None, slow: float | None) -> Answ
         n = fan_width(slow, each)
     assert n is not None
     assert each is not None
-    if n > MOST:
-        raise SpecError(f"n is {n}, more backends than there are; {MOST:,} are looked at")
     found = any_slow(each, n)
     lines = [f"{n:,} backends, each slow {_share(each)} of the time: a request is slow {_share(found)} of the time"]
     if slow is not None:

@@ -85,13 +85,20 @@ def draw_workload(name: str, demand: Demand, horizon_s: float, path: Path) -> No
         save_picture(figure, path)
 
 
+class _PlainLog(LogFormatter):
+    """The numbers that it chooses to write, without exponents."""
+
+    def _num_to_string(self, x: float, *_: float) -> str:
+        return f"{x:,.10g}"
+
+
 def _draw_lengths(axes: Axes, tokens: Ints, label: str, color: str) -> None:
     low, high = max(float(tokens.min()), 1.0), max(float(tokens.max()), 1.0)
     edges = np.geomspace(low, high, 61).tolist() if high > low else [low * 0.9, low * 1.1]
     axes.hist(tokens, edges, color=COLORS[color], edgecolor="white", linewidth=0.3)
     if high > low:
         axes.set_xscale("log")
-        axes.xaxis.set_minor_formatter(LogFormatter())
+        axes.xaxis.set_minor_formatter(_PlainLog())
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
     axes.set(xlabel=label, ylabel="Requests")
     p50, p99 = np.percentile(tokens, [50, 99])

@@ -15,7 +15,7 @@ from openloop.score.attempts import CENSORED, DROPPED
 from openloop.score.metrics import sessions
 from openloop.score.money import lower_bound
 from openloop.score.scope import Scope
-from openloop.slo import E2E, TPOT, TTFT, Completion, Cost, LinearDeadlines, Quality, Retries, SLOGate
+from openloop.slo import E2E, ITL, TBT, TPOT, TTFT, Completion, Cost, Jitter, LinearDeadlines, Quality, Retries, SLOGate
 from openloop.units import format_seconds, format_share
 
 MIN_REQUESTS = 100  # the article's worked example has as many; below, a single request moves attainment by over 1%
@@ -235,7 +235,8 @@ def _known_label(gate: SLOGate, scope: Scope) -> Bools | None:
     if isinstance(gate, E2E | Completion | Retries):
         return None
     some = scope.deliveries.delivered > 0
-    return some if isinstance(gate, TTFT | TPOT) else some & scope.answers.timed
+    known = some if isinstance(gate, TTFT | TPOT) else some & scope.answers.timed
+    return known | scope.deliveries.single if isinstance(gate, TPOT | TBT | Jitter | ITL) else known
 
 
 CHECKS: tuple[Callable[[Manifest, Scope], str | None], ...] = (
@@ -284,9 +285,10 @@ FACTS_IN_WORDS = {"lengths": "length distribution", "arrivals": "arrival process
 
 def _notes(run: Run, scope: Scope) -> Iterator[str]:
     deliveries, ok = scope.deliveries, scope.deliveries.ok
-    untimed = int(np.sum(ok & (deliveries.delivered == 0)))
-    if untimed:
-        yield f"{untimed:,} completed requests have no token times: gates on tokens count them as missed"
+    untimed = ok & (deliveries.delivered == 0)
+    if untimed.any():
+        what = "tokens" if np.any(untimed & ~deliveries.single) else "first tokens"
+        yield f"{np.sum(untimed):,} completed requests have no token times: gates on {what} count them as missed"
     at_once = int(np.sum(ok & deliveries.at_once))
     if at_once:
         yield (

@@ -85,7 +85,7 @@ def parse_objectives(text: str) -> Objectives:
         name, colon, gates = (each.strip() for each in part.rpartition(":"))  # a class may be named a:b
         if not (colon and name) or name in found:
             raise SpecError(f"{part.strip()!r} names no class of its own; write default: ttft<=1s; chat: ttft<=300ms")
-        if re.search(r"\n|[<>]=", name):
+        if re.search(r"\n|[<>]=[^,]*,", name):
             raise SpecError(f"{name!r} names no class: a semicolon ends its gates, as in ttft<=1s; chat: ttft<=300ms")
         with saying_where(f"class {name!r}"):
             found[name] = parse_slo(gates)

@@ -116,10 +116,11 @@ def tune(
         raise SpecError("there is no goodput without an SLO: give one, for example --slo 'ttft<=1s, tpot<=40ms'")
     if maximize not in MAXIMIZED:
         raise SpecError(f"cannot maximize {maximize!r}{suggest(maximize, MAXIMIZED)}")
-    if maximize.endswith("per_dollar") and not (_priced(space.base) or _all_priced(space.values.get("groups", ()))):
+    priced = _priced(space.base) or _all_priced(space.values.get("groups", ()))
+    if maximize.endswith("per_dollar") and not priced:
         raise SpecError(f"{maximize} needs a price: write price_per_hour: 3 into the fleet, or maximize goodput")
     dearer = [name for name, values in space.values.items() if _changes_hardware(name, values)]
-    if dearer and _priced(space.base):
+    if dearer and priced:
         fix = "search groups, each with its price_per_hour, or leave the price out and maximize goodput"
         raise SpecError(f"{dearer[0]} changes what a replica costs, and price_per_hour would stay the same: {fix}")
     scenario.read_workload().demand(scenario.read_arrivals(), scenario.horizon_s, scenario.seed)  # no fleet's fault

@@ -1,5 +1,6 @@
 """Where records come from: a run in progress, one that is over, and spans of calls as they are written."""
 
+import json
 import os
 import time
 from collections.abc import Sequence
@@ -8,7 +9,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -35,6 +35,7 @@ BAD = (OpenloopError, LookupError, ArithmeticError, ValueError, TypeError, Attri
 MOST_S = 10_000_000  # that are counted one by one: four months
 AHEAD_S = 86400.0  # so far another machine's clock may be ahead of ours
 MOST_TOKENS = 2**31 - 1
+OLDEST_NS = 946_684_800 * NS_PER_S  # the year 2000: clocks that were never set are before it
 METRICS = {"ttft": "ttft_s", "tpot": "tpot_s", "e2e": "e2e_s"}
 
 
@@ -256,7 +257,7 @@ def _can_be(call: Call) -> bool:
     counts = [call.prompt_tokens, call.cached_tokens, call.output_tokens, call.requested_tokens]
     words = [call.replica, call.workload_class, call.finish_reason, call.error]
     return (
-        0 < sent <= (sent if call.first_ns is None else call.first_ns) <= (call.ended_ns or 0)
+        OLDEST_NS < sent <= (sent if call.first_ns is None else call.first_ns) <= (call.ended_ns or 0)
         and all(each is None or (type(each) is int and 0 <= each <= MOST_TOKENS) for each in counts)
         and (call.cached_tokens or 0) <= (MOST_TOKENS if call.prompt_tokens is None else call.prompt_tokens)
         and all(each is None or isinstance(each, str) for each in words)
@@ -331,7 +332,7 @@ class SpanFeed(_Records):
         for line in whole.splitlines():
             if line.strip():
                 try:
-                    found += calls([msgspec.json.decode(line.removeprefix(BOM))])
+                    found += calls([json.loads(line.removeprefix(BOM))])
                 except BAD:
                     self._refused += 1
         if not self._asked and any(client for client, _ in found):
