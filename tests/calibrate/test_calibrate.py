@@ -378,6 +378,8 @@ def test_prompts_that_a_cache_had_are_not_read_again() -> None:
     assert np.median(read_trace(runs[0])[0].cached) == 1024
     found = calibrate(runs, "batching=chunked,max_tokens=2048,max_sequences=64")
     assert found.value("token") == pytest.approx(30e-6, rel=0.1)
+    again = simulate_fleet(fleet_of(found), shared, "poisson:rate=4", 20.0, 5)
+    assert sum(row["cached_tokens"] for row in again.head(1000)) > 1024 * again.num_rows / 2
     replay, limits = TraceReplay(read_trace(runs[1])[0]), BatchLimits(max_tokens=2048)
     theta = np.array([0.0, 4e-3, 30e-6, 100e-9, 2e-9, 40e-6, 1e-3, 0.0])
     assert np.nanquantile(abs(replay.steps(limits, theta)), 0.9) < 0.01

@@ -26,7 +26,7 @@ from openloop.arrivals import Constant, Poisson, read_arrivals
 from openloop.distributions import Fixed
 from openloop.errors import SpecError
 from openloop.load.address import Address, Place, find_place
-from openloop.load.conductor import RARELY, TICKETS, Conductor, Snapshot, _Request, drive, politeness_pays
+from openloop.load.conductor import HALT_S, RARELY, TICKETS, Conductor, Snapshot, _Request, drive, politeness_pays
 from openloop.load.plan import Load
 from openloop.load.targets import Chat, Function
 from openloop.persistence import After, Hedge, Retry
@@ -1068,6 +1068,21 @@ def test_who_is_refused_before_all_was_sent_is_refused_and_not_broken(tmp_path: 
         load = Load([(place, Chat(place.host, "m"))], workload, Constant(3), 1.0, drain_s=30.0)
         rows = rows_of(drive(load, tmp_path / "run"))
     assert {(row["status"], row["http_status"]) for row in rows} == {("shed", 429)}
+
+
+def test_an_interrupt_shortens_the_wait_for_the_last_answers(
+    server: RunningEndpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conductor = Conductor(load_of(server, users=2, drain_s=40.0), tmp_path / "run", lambda _: None)
+    told: list[Any] = []
+    monkeypatch.setattr(conductor.crew, "tell", told.append)
+    second = 1_000_000_000
+    conductor._halt(0, 0, None)
+    for now in (second, 2 * second):
+        conductor._halt(now, now, "interrupted", HALT_S, cut_short="interrupt")
+    conductor.writer.close()
+    conductor.crew.close()
+    assert [until for _, _, until in told] == [40 * second, second + int(HALT_S * 1e9)]
 
 
 def test_a_retry_goes_to_another_server_and_so_does_its_copy(server: RunningEndpoint, tmp_path: Path) -> None:

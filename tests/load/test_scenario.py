@@ -241,7 +241,7 @@ def test_what_a_server_says_is_written_without_our_secrets(tmp_path: Path, monke
     model, rows = asked[0], [each for each in asked if "chat" in each]
     assert model == "/v1/models?key=sk-of-the%20url ['elsewhere']"
     assert set(rows) == {"/v1/chat/completions?key=sk-of-the%20url ['elsewhere']"}
-    assert run.manifest.model == "model-of-..."
+    assert run.manifest.model == "model-of-Bearer ..."
     assert {row["error"] for row in run.head(100)} == {"nobody knows /v1/chat/completions?key=..."}
     assert b"sk-of" not in b"".join(each.read_bytes() for each in (tmp_path / "run").iterdir())
 

@@ -291,6 +291,14 @@ def test_drafts_come_several_at_a_time_and_are_counted() -> None:
     assert quick.p50 < 0.75 * plain.p50
 
 
+@pytest.mark.parametrize("more", [{"overhead": "100ms"}, {"delay": "30ms"}])
+def test_drafts_that_nobody_got_were_accepted_all_the_same(more: dict[str, Any]) -> None:
+    found = run(rate=2.0, drafts={"tokens": 3, "acceptance": 0.6}, client={"timeout": "1s"}, **more)
+    rows = [row for row in found.head(10_000) if row["status"] == "timeout"]
+    accepted, drafted = (sum(row[f"{each}_tokens"] for row in rows) for each in ("accepted_draft", "drafted"))
+    assert accepted / drafted == pytest.approx((0.6 + 0.36 + 0.216) / 3, rel=0.05)
+
+
 def test_only_replicas_with_drafts_draft() -> None:
     groups = [{"replicas": 1, "drafts": {"tokens": 3, "acceptance": 0.6}}, {"replicas": 1}]
     rows = run(rate=2.0, groups=groups).head(10_000)

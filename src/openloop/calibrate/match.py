@@ -50,6 +50,14 @@ class Seen:
     gap: Floats
 
 
+def enough_memory(traces: Sequence[MeasuredTrace]) -> int | None:
+    """Tokens that no trace fills, where prompts were cached: a cache has an entry for each block."""
+    if not any(bool(np.any(trace.cached > 0)) for trace in traces):
+        return None
+    longest = max(int((trace.prompt + trace.output).max()) for trace in traces)
+    return min(2 * MANY * longest, MOST_BLOCKS * FleetSpec().block // max(trace.replicas for trace in traces))
+
+
 class TraceReplay:
     """A trace, ready to be served by any replica."""
 
@@ -57,9 +65,7 @@ class TraceReplay:
         self.trace = trace
         self.demand = Demand(trace.sent_s - trace.sent_s[0], _pieces(trace), trace.output)
         longest = int((trace.prompt + trace.output).max())
-        self.least_memory, self.endless = 2 * longest, UNLIMITED
-        if bool(np.any(self.demand.pieces.identity >= 0)):  # a cache has an entry for each of its blocks
-            self.endless = min(2 * MANY * longest, MOST_BLOCKS * FleetSpec().block // trace.replicas)
+        self.least_memory, self.endless = 2 * longest, enough_memory([trace]) or UNLIMITED
         self.amounts = trace.amounts()
         self.seen = Seen(trace.ttft_s, trace.tpot_s, trace.gap_s)
 

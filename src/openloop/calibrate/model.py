@@ -10,7 +10,7 @@ import numpy as np
 import yaml
 
 from openloop.calibrate.fit import Calibration
-from openloop.calibrate.match import MANY, PARAMETERS
+from openloop.calibrate.match import MANY, PARAMETERS, enough_memory
 from openloop.calibrate.trace import held
 from openloop.errors import SpecError
 from openloop.sim.fleet import Calibrated, FleetSpec, StepSpec
@@ -42,7 +42,7 @@ def fleet_of(found: Calibration, **more: Any) -> FleetSpec:
         batching=limits.batching,
         max_tokens=limits.max_tokens,
         max_sequences=limits.max_sequences or MANY,
-        memory_tokens=limits.memory_tokens,
+        memory_tokens=limits.memory_tokens or enough_memory(traces),
         padding=limits.padding,
         overhead=_overhead(found.value("overhead"), found.jitter),
         prefix_cache=any(bool(np.any(trace.cached > 0)) for trace in traces),

@@ -177,6 +177,7 @@ class Conductor:
         self.primed = self.settled_hits = True
         self.failure: BaseException | None = None
         self.halted_ns: int | None = None
+        self.until_ns = 0  # from when on nothing is waited for, once it is halted
         self.cut_short: str | None = None
         self.start_ns = 0
         self.stolen_s = 0.0
@@ -545,7 +546,10 @@ class Conductor:
         self, now: int, due_ns: int, why: str | None, patience_s: float | None = None, cut_short: str | None = None
     ) -> None:
         """Nothing is due from this moment on; what is in flight has a while to end."""
+        until = max(now, due_ns) + to_ns(self.load.drain_s if patience_s is None else patience_s)
         if self.halted_ns is not None:
+            if patience_s is not None and until < self.until_ns:
+                self._end_by(until)
             return
         if now < self.start_ns + self.schedule.end_ns:
             self.cut_short = cut_short
@@ -555,8 +559,11 @@ class Conductor:
         halted = self.halted_ns - self.start_ns
         for number in [each for each in self.asked if self.schedule.due_ns[each] >= halted]:
             del self.asked[number]  # was not due yet
-        until = max(now, due_ns) + to_ns(self.load.drain_s if patience_s is None else patience_s)
-        self.crew.tell(("halt", self.start_ns if self.load.users else self.halted_ns, until))  # users ask no more
+        self._end_by(until)
+
+    def _end_by(self, until_ns: int) -> None:
+        self.until_ns = until_ns
+        self.crew.tell(("halt", self.start_ns if self.load.users else self.halted_ns, until_ns))  # users ask no more
 
     def _tell(self, now: int) -> None:
         seconds = (now - self.start_ns) / 1e9

@@ -28,7 +28,7 @@ from openloop.persistence import read_hedge, read_repair, read_retry
 from openloop.plugins import find_function
 from openloop.quality import Gating, read_gating
 from openloop.records import Prices, Run, TimedEvent, Warmth, read_prices
-from openloop.said import without_secrets
+from openloop.said import without_keys
 from openloop.slo import Objectives, read_slo
 from openloop.spec import Strict, convert, read_text, read_yaml, saying_where, suggest
 from openloop.terms import NUMBER
@@ -401,7 +401,7 @@ def _load(scenario: Scenario, command: list[str] | None) -> Load:
     cap = f"an experiment with at most {scenario.connections} connections: requests waited for one, and that counts"
     facts = {
         "target": ", ".join(map(shown, urls)),
-        "model": spec.model or without_secrets(sites[0][1].model, sites[0][1].secrets),
+        "model": spec.model or without_keys(sites[0][1].model, sites[0][1].secrets),
         "command": command and _without_secrets(command),
         "slo": scenario.whole_slo(),
         "prices": scenario.read_prices(),

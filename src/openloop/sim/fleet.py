@@ -273,6 +273,7 @@ def _make_rows(fleet: FleetSpec, part: _Part, served: ServedAttempts, end_ns: in
     inside = served.rows.due * NS_PER_S < end_ns
     served = served if inside.all() else served.some(inside)
     steps, drafted = np.maximum(served.counts - 1, 0), served.tokens is not None
+    made = served.counts if served.tokens is None else _sums(served.tokens, served.counts)  # handed out or not
     if fleet.delay is not None:
         served = _delayed(served, to_ns(fleet.delay_s())).clipped()
     if part.late_ns is not None:
@@ -319,7 +320,7 @@ def _make_rows(fleet: FleetSpec, part: _Part, served: ServedAttempts, end_ns: in
         kinds = fleet.kinds_of(1 + int(rows.replica.max(initial=0)))
         drafts = np.array([each.drafts.tokens if each.drafts else 0 for each in kinds])[rows.replica]
         columns["drafted_tokens"] = drafts * steps
-        columns["accepted_draft_tokens"] = np.maximum(columns["output_tokens"] - 1 - steps, 0)
+        columns["accepted_draft_tokens"] = np.maximum(made - 1 - steps, 0)
     if demand.session is not None and demand.turn is not None:
         alone = demand.session[request] < 0
         columns["session_id"] = pa.array(demand.session[request] + part.session, mask=alone)
