@@ -47,7 +47,7 @@ def shown(url: str) -> str:
 def secrets_of(headers: Mapping[str, str], query: str) -> dict[str, str]:
     """What is sent and is to be written down nowhere, by any name."""
     found = dict(headers)
-    for number, (name, told, value) in enumerate(each.partition("=") for each in query[1:].split("&")):
+    for number, (name, told, value) in enumerate(each.partition("=") for each in query[1:].split("&") if each):
         name, value = (name, value) if told else ("key", name)
         found[f"{number} {name}"] = f"{value} {unquote_plus(value)}"
     return found
