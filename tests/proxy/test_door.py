@@ -211,7 +211,7 @@ def test_nor_in_a_finish_reason(tmp_path: Path) -> None:
             return await w.run()
 
     (row,) = [row for batch in asyncio.run(main()).batches() for row in batch.to_pylist()]
-    assert row["finish_reason"] == "stop ..."
+    assert row["finish_reason"] == "stop Bearer ..."
 
 
 STREAM = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"

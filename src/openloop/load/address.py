@@ -64,7 +64,7 @@ def find_place(url: str, authorities: str = "", *, insecure: bool = False) -> Pl
             f"{told!r} is no address of a server, or has a port that is none; write http://host:8000"
         ) from None
     if not ((asked := parts.path + parts.query).isascii() and asked.isprintable() and " " not in asked):
-        raise SpecError(f"{told!r} has a path that is not plain ASCII; write it percent-encoded")
+        raise SpecError(f"{told!r} has a path or query that is not plain ASCII; write it percent-encoded")
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise SpecError(f"{told!r} is no address of a server; write it as http://host:8000")
     if "@" in parts.netloc:

@@ -12,7 +12,7 @@ from openloop.proxy.fleet import Fleet, Replica
 from openloop.proxy.hearing import Hearing
 from openloop.proxy.line import BROKEN, Hear, Line, Lines
 from openloop.routing import Routed
-from openloop.said import SHED, Outcome, fail, message, without_secrets
+from openloop.said import SHED, Outcome, fail, message, without_keys, without_secrets
 
 MOST_HELD = 256 << 10  # bytes before the first token
 STALE_NS = 25_000_000  # after sending: a connection that had been closed before shows it by then
@@ -188,7 +188,7 @@ class Attempt:
     def _end(self, now_ns: int) -> None:
         self.ended_ns = now_ns
         if self.outcome.finish_reason:
-            self.outcome.finish_reason = without_secrets(self.outcome.finish_reason, self._sent)
+            self.outcome.finish_reason = without_keys(self.outcome.finish_reason, self._sent)
         if self.line is not None:
             self.line.close()
         if self.routed is not None:
