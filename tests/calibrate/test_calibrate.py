@@ -256,11 +256,14 @@ def test_longer_prompts(true: FleetSpec) -> None:
     assert np.array_equal(parts[0].prompt_tokens, 2 * plain.prompt_tokens)
 
 
-def test_prompts_that_hide_in_a_step_leave_open_what_a_token_takes() -> None:
+@pytest.mark.parametrize("seed", [1, 4, 5])
+def test_prompts_that_hide_in_a_step_leave_open_what_a_token_takes(seed: int) -> None:
     true = read_fleet({"step": {"floor": "5ms", "token": "20us", "sequence": "40us"}})
     how = Workload.of(read_source("synthetic:prompt=100,output=40"))
-    short = [simulate_fleet(true, how, read_arrivals(f"poisson:rate={rate}"), 20.0, 1) for rate in (4.0, 20.0)]
+    short = [simulate_fleet(true, how, read_arrivals(f"poisson:rate={rate}"), 20.0, seed) for rate in (4.0, 20.0)]
     found = calibrate(short, "batching=chunked,max_tokens=512")
+    assert found.limits.padding == 1
+    assert found.value("floor") == pytest.approx(5e-3, rel=0.02)
     low, high = found.interval("token")
     assert low <= 20e-6 <= high < 100e-6
     assert low <= found.value("token") <= high

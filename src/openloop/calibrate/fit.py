@@ -93,7 +93,7 @@ def calibrate_traces(
     return Calibration(
         limits=best.limits,
         theta=found.theta,
-        draws=_draws(replays, found, form, _hidden(replays, found)),
+        draws=_draws(replays, found, form, *_hidden(replays, found)),
         loss=found.loss,
         tried=tuple(sorted(search.losses, key=lambda each: each.loss)),
         held=held,
@@ -310,8 +310,8 @@ def _fit(
     return replace(found, theta=np.append(found.theta[:1], longer * found.theta[1:]))
 
 
-def _hidden(replays: Sequence[TraceReplay], found: Fitted) -> float:
-    """The most that a token may take: where prompts are read while weights are, more of it explains as much."""
+def _hidden(replays: Sequence[TraceReplay], found: Fitted) -> tuple[float, float]:
+    """The least and most that a token may take: where prompts are read while weights are, others explain as much."""
     prompt = float(np.median(np.concatenate([replay.trace.prompt - replay.trace.cached for replay in replays])))
     floor, token, fixed = (PARAMETERS.index(name) for name in ("floor", "token", "fixed"))
 
@@ -326,20 +326,27 @@ def _hidden(replays: Sequence[TraceReplay], found: Fitted) -> float:
             ])
         )  # fmt: skip
 
-    most, least = float(found.theta[token]), off(found.theta)
+    fewest = most = float(found.theta[token])
+    least = off(found.theta)
+    for share in (0.75, 0.5, 0.25, 0.0):
+        theta = found.theta.copy()
+        theta[token] *= share
+        if off(theta) >= least + LEAST_FORM:
+            break
+        fewest = float(theta[token])
     for share in (0.125, 0.25, 0.5, 1.0):  # of a step that has one prompt
         theta = found.theta.copy()
         theta[floor], theta[fixed] = theta[floor] + theta[fixed], 0.0
         theta[token] = share * theta[floor] / max(prompt, 1.0)
         if theta[token] > most and off(theta) < least + LEAST_FORM:
             most = float(theta[token])
-    return most
+    return fewest, most
 
 
-def _draws(replays: Sequence[TraceReplay], found: Fitted, form: float, most: float) -> Floats:
+def _draws(replays: Sequence[TraceReplay], found: Fitted, form: float, fewest: float, most: float) -> Floats:
     """Parameters from blocks of the runs drawn anew: one step of the fit each, around what was found. All steps
     together are drawn faster or slower as well, by what rates were off that were predicted from others. A token takes
-    anything up to `most`, and as much more of a step hides it."""
+    anything from `fewest` to `most`, and as much more of a step hides it."""
     rng = np.random.default_rng(0)
     rows = []
     for _ in range(DRAWS):
@@ -355,9 +362,9 @@ def _draws(replays: Sequence[TraceReplay], found: Fitted, form: float, most: flo
         draws[:, 0] = rng.uniform(0.0, found.theta[0], DRAWS)
     draws[:, 1:] *= np.exp(rng.normal(0.0, min(max(form, LEAST_FORM), MOST_FORM), (DRAWS, 1)))
     floor, token, fixed = (PARAMETERS.index(name) for name in ("floor", "token", "fixed"))
-    if most > found.theta[token]:
+    if most > fewest:
         whole = draws[:, floor] + draws[:, fixed]
-        draws[:, token] = np.maximum(draws[:, token], rng.uniform(0.0, most, DRAWS))
+        draws[:, token] = rng.uniform(np.minimum(fewest, draws[:, token]), most)
         draws[:, floor] = np.clip(whole * draws[:, token] / most, draws[:, floor], whole)
         draws[:, fixed] = whole - draws[:, floor]
     return draws

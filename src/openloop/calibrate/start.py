@@ -22,6 +22,7 @@ PADDINGS = (1, *(1 << n for n in range(10, 17)))
 OPTIONAL = ("attention", "packed")  # either: the second has the pairs of the first
 TERMS = (frozenset[str](), frozenset({"attention"}), frozenset({"packed"}))
 GAIN = 0.98  # a padding or an optional term must lower what is left of the second half to this share
+NEGLIGIBLE = 1e-4  # of a step: where so little is left, nothing more is to be explained
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,7 +89,7 @@ def _best_form(gaps: Sequence[Floats], mixed: bool) -> tuple[int, frozenset[str]
         others = [(padding, terms, best[2]) for padding in PADDINGS for terms in TERMS]
         for form in others if stage == 1 else hidden:
             reached = left(*form)
-            if reached < GAIN * least:
+            if reached < min(GAIN * least, least - NEGLIGIBLE):
                 best, least = form, reached
     return *best, least
 
