@@ -1,5 +1,8 @@
 """The compiled pass against its definitions, and against itself uncompiled."""
 
+import subprocess
+import sys
+import textwrap
 from typing import Any
 
 import numpy as np
@@ -156,7 +159,9 @@ def test_a_bin_counts_on_when_its_byte_is_full(tokens: int) -> None:
 
 
 def sorted_floats(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    return kernel.sort_floats(values, np.empty((2, len(values)), np.int64), np.empty(1 << kernel.DIGIT, np.int64))
+    room, starts = np.empty((2, len(values)), np.int64), np.empty(1 << kernel.DIGIT, np.int64)
+    found: NDArray[np.float64] = kernel.sort_floats(values, room, starts)
+    return found
 
 
 @given(st.lists(st.floats(allow_nan=False)))
@@ -169,3 +174,20 @@ def test_floats_are_sorted_whether_or_not_their_highest_digits_tell_them_apart(f
     values = 1 + np.random.default_rng(0).permutation(1000) / 1e9
     values[500] = far
     np.testing.assert_array_equal(sorted_floats(values), np.sort(values))
+
+
+def test_a_user_without_a_place_for_compiled_code_scores_all_the_same() -> None:
+    code = """
+        from numba.core import caching
+        caching.CacheImpl._locator_classes = []
+        import numpy as np
+        import openloop.routing.router
+        from openloop.routing.policies import read_routing
+        from openloop.routing.policy import compiled
+        from openloop.score import kernel
+        reach = np.zeros(1, np.int64)
+        kernel.reach_at_pace(np.array([5, 9]), np.array([0, 2]), 3, reach)
+        print(reach[0], compiled(read_routing("least-requests").choose, pointer=True).address > 0)
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("3 True\n", "")

@@ -1,8 +1,17 @@
 """Python as machine code: translated to LLVM's language, compiled, kept on disk."""
 
+from collections.abc import Callable
 from typing import Any
 
-__all__ = ["foreign", "whole"]
+__all__ = ["foreign", "kept_by_numba", "whole"]
+
+
+def kept_by_numba(compile_with: Callable[..., Any], function: Any, *types: Any, **options: Any) -> Any:
+    """What numba compiles is kept on disk; the user of a container may have no place for it, and does without."""
+    try:
+        return compile_with(*types, cache=True, **options)(function)
+    except RuntimeError:  # no locator available
+        return compile_with(*types, **options)(function)
 
 
 def foreign(address: int, *given: Any) -> int:

@@ -1,1 +1,5 @@
 """Scores for people to read."""
+
+import logging
+
+logging.getLogger("matplotlib").setLevel(logging.ERROR)  # that a user has no home is no concern of the reader

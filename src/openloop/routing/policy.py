@@ -20,6 +20,7 @@ from numba.extending import register_jitable
 
 from openloop.arrays import Floats, row_kind
 from openloop.errors import SpecError
+from openloop.native import kept_by_numba
 from openloop.terms import Codec, Term, param
 from openloop.units import parse_count
 
@@ -158,5 +159,5 @@ def compiled(choose: Any, pointer: bool = False) -> Any:
         return choose
     choose.__qualname__ = f"{choose.__name__}-{hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:16]}"
     if not pointer:
-        return numba.njit(cache=True, error_model="numpy")(choose)
-    return numba.cfunc(signature(), cache=True)(choose)
+        return kept_by_numba(numba.njit, choose, error_model="numpy")
+    return kept_by_numba(numba.cfunc, choose, signature())

@@ -14,6 +14,7 @@ import numpy as np
 
 from openloop.arrays import records
 from openloop.errors import OpenloopError
+from openloop.native import kept_by_numba
 from openloop.routing import index as prefixes
 from openloop.routing.policies import read_routing
 from openloop.routing.policy import ASK, MEMORY, NOBODY, SEED, VIEW, Policy
@@ -30,7 +31,7 @@ _OWN = {"requests": "sent", "prefill": "sent_prefill", "tokens": "sent_tokens", 
 Line = Callable[[], bytes]  # of a log, made when it is asked for
 
 _look, _learn, _unlearn, _learn_home = (
-    numba.njit(cache=True)(each) for each in (prefixes.look, prefixes.learn, prefixes.unlearn, prefixes.learn_home)
+    kept_by_numba(numba.njit, each) for each in (prefixes.look, prefixes.learn, prefixes.unlearn, prefixes.learn_home)
 )
 
 

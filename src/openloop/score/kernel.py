@@ -11,6 +11,7 @@ A reader for whom token i is expected at c + pace * i has it max(0, M_i - c) lat
 - no token is late by etalon's deadlines, which carry slack over, exactly when M_n <= c.
 """
 
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -18,6 +19,9 @@ from numba import njit
 from numpy.typing import NDArray
 
 from openloop.arrays import Counts, Floats, Ints
+from openloop.native import kept_by_numba
+
+compiled = partial(kept_by_numba, njit, nogil=True)
 
 # Token gaps are counted in 2**11 bins to each power of two, up to 2**40 ns (18 minutes): the value that stands for a
 # bin is within 0.025% of everything in it.
@@ -88,7 +92,7 @@ class GapCounts(NamedTuple):
         return self.many
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def scan(
     ns: Ints, offsets: Ints, plan: ScanPlan, counts: GapCounts, gaps: Ints, places: NDArray[np.uint32], out: RowFacts
 ) -> tuple[int, int]:
@@ -120,7 +124,7 @@ def scan(
     return written, -1
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def scan_again(ns: Ints, offsets: Ints, plan: ScanPlan, out: RowFacts) -> None:
     """QoE and fluidity anew, where first tokens are expected at another time; all else in `out` holds for any."""
     arrival, objective, _, first_ns, pace_ns = plan
@@ -132,7 +136,7 @@ def scan_again(ns: Ints, offsets: Ints, plan: ScanPlan, out: RowFacts) -> None:
             qoe[row], fluidity[row] = _smoothness(times, pace_ns[objective[row]], due, reach[row])
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _smoothness(times: Ints, pace: int, due: int, reach: int) -> tuple[float, float]:
     """QoE and fluidity of an answer whose first token is expected at `due`: both 1 where nothing was late."""
     if max(times[0], reach + pace) <= due:
@@ -140,7 +144,7 @@ def _smoothness(times: Ints, pace: int, due: int, reach: int) -> tuple[float, fl
     return _qoe(times, pace, due - pace), _fluidity(times, pace, due)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def reach_at_pace(ns: Ints, offsets: Ints, pace: int, reach: Ints) -> None:
     """M_n of each row at a pace other than the plan's."""
     for row in range(offsets.size - 1):
@@ -152,7 +156,7 @@ def reach_at_pace(ns: Ints, offsets: Ints, pace: int, reach: Ints) -> None:
             reach[row] = latest
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def gap_quantiles(ns: Ints, offsets: Ints, share: float, out: Floats) -> None:
     """The `share` quantile of each row's own token gaps in ns, interpolated as numpy does by default."""
     for row in range(offsets.size - 1):
@@ -174,7 +178,7 @@ def bin_edges_and_values() -> tuple[Floats, Floats]:
     return edges[:-1], values
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _extremes(times: Ints, pace: int, places: NDArray[np.uint32]) -> tuple[int, int, int]:
     """Longest and shortest gap, and max of t_i - pace * i over the tokens after the first (LONG_AGO if there are none).
 
@@ -196,7 +200,7 @@ def _extremes(times: Ints, pace: int, places: NDArray[np.uint32]) -> tuple[int, 
     return longest, shortest, reach
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _count(places: NDArray[np.uint32], n: int, block: int, many: Ints, few: NDArray[np.uint8]) -> None:
     """When all bins of a row are found: vector instructions do that, and cannot do both."""
     for i in range(n):
@@ -206,13 +210,13 @@ def _count(places: NDArray[np.uint32], n: int, block: int, many: Ints, few: NDAr
             many[block, place] += 256
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _write_gaps(times: Ints, gaps: Ints) -> None:
     for i in range(times.size - 1):
         gaps[i] = times[i + 1] - times[i]
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _qoe(times: Ints, pace: int, before_first: int) -> float:
     """1 - (area lost to delays) / (area under the expected curve until the last token is read)."""
     n = times.size
@@ -225,7 +229,7 @@ def _qoe(times: Ints, pace: int, before_first: int) -> float:
     return 1.0 - delays / whole
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _fluidity(times: Ints, pace: int, due: int) -> float:
     """Share of token deadlines met. Slack carries over; a late token misses one deadline per pace, and starts anew."""
     late_tokens = missed_between = 0
@@ -240,7 +244,7 @@ def _fluidity(times: Ints, pace: int, due: int) -> float:
     return met / (times.size + missed_between)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def sort_floats(values: Floats, room: Ints, starts: Ints) -> Floats:
     """A sorted copy of values none of which is NaN, in one of the two rows of `room`; `starts` has 2**DIGIT places.
 
@@ -267,7 +271,7 @@ def sort_floats(values: Floats, room: Ints, starts: Ints) -> Floats:
     return found
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _order(keys: Ints, ordered: Ints, lowest: int, shift: int, starts: Ints) -> None:
     """By one digit, and else as they are."""
     starts[:] = 0
@@ -283,7 +287,7 @@ def _order(keys: Ints, ordered: Ints, lowest: int, shift: int, starts: Ints) -> 
         starts[digit] += 1
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _put_in_place(keys: Ints) -> bool:
     """Each behind all that are smaller; False where too many moves are needed, and not all are made."""
     moves = 0

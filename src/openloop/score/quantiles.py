@@ -208,7 +208,9 @@ def _rate_margin(sums: NDArray[np.float64 | np.int64], seconds: float) -> float:
 def _sorted(values: Floats) -> Floats:
     if len(values) < MANY:
         return np.sort(values)
-    return kernel.sort_floats(values, np.empty((2, len(values)), np.int64), np.empty(1 << kernel.DIGIT, np.int64))
+    room, starts = np.empty((2, len(values)), np.int64), np.empty(1 << kernel.DIGIT, np.int64)
+    found: Floats = kernel.sort_floats(values, room, starts)
+    return found
 
 
 def _count_by_block(hits: Bools, bounds: Ints) -> Ints:
