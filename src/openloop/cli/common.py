@@ -28,7 +28,7 @@ class PathOrURL(click.Path):
         return value if "://" in str(value) else super().convert(value, param, ctx)
 
 
-class Quantity(click.ParamType[Any]):
+class Quantity(click.ParamType):  # type: ignore[type-arg]  # click 8.3 knows no arguments of it
     """A value with a unit, read by one of the parsers in units."""
 
     def __init__(self, name: str, parse: Any) -> None:
