@@ -553,7 +553,7 @@ class Conductor:
             return
         if now < self.start_ns + self.schedule.end_ns:
             self.cut_short = cut_short
-        self.halted_ns = max(due_ns, self.start_ns + 1)
+        self.halted_ns = due_ns
         if why:
             self.notes.append(why)
         halted = self.halted_ns - self.start_ns
@@ -591,7 +591,7 @@ class Conductor:
 
     def _close(self) -> None:
         """Whatever did not come back was in flight when we stopped watching."""
-        schedule, stopped = self.schedule, max(time.monotonic_ns() - self.start_ns, 1)  # maybe before it began
+        schedule, stopped = self.schedule, max(time.monotonic_ns() - self.start_ns, 1)
         halted = None if self.halted_ns is None else self.halted_ns - self.start_ns
         if not self.load.users:
             planned = schedule.planned if halted is None else schedule.planned_by(halted)
@@ -619,7 +619,7 @@ class Conductor:
             self.notes.append(f"the host took {stolen:.1f} s of processor time from this machine during the run")
         self.writer.finish(
             labels,
-            window_ns=(min(self.opened_ns or 0, end - 1), end),
+            window_ns=(min(self.opened_ns or 0, max(end, 1) - 1), max(end, 1)),  # maybe it never began
             cache_warmth=self._warmth(),
             stopped_ns=stopped,
             stamps=self._stamps(),
