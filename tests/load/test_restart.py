@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -65,6 +66,26 @@ def test_what_a_restart_may_get_wrong(script: tuple[str, str]) -> None:
         read_scenario(None, {"target.url": script[1], "rate": 1.0, "warmth": "cold"})
     with pytest.raises(SpecError, match="no server to start anew"):
         read_scenario(None, {"rate": 1.0, "restart": "true"}, live=False)
+
+
+def test_a_server_is_asked_with_the_query_of_its_url() -> None:
+    heard: list[bytes] = []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            while len(heard) < 3:
+                client, _ = server.accept()
+                with client:
+                    heard.append(client.recv(65536).partition(b" HTTP")[0])
+                    client.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+
+        thread = threading.Thread(target=answer)
+        place = find_place(f"http://127.0.0.1:{server.getsockname()[1]}/a/v1?key=k")
+        server.accept()[0].close()  # who looked where it is
+        thread.start()
+        restart("true", [place])
+        thread.join(10)
+    assert heard == [b"GET /a/metrics?key=k", b"GET /a/health?key=k", b"GET /a/metrics?key=k"]
 
 
 def test_a_server_that_was_not_started_anew_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,12 +45,16 @@ def exchange(place: Place, request: bytes, patience_s: float = PATIENCE_S) -> Re
     return Reply(*joined([b"".join(blocks)], [0]))
 
 
+def get_request(place: Place, path: str, headers: dict[str, str]) -> bytes:
+    head = encode_head("GET", place.base + path + place.query, place.host, {"Connection": "close", **headers})
+    return head + b"\r\n"
+
+
 def only_model(place: Place, headers: dict[str, str]) -> str:
     """The model of a server that has one."""
     secrets = secrets_of(headers, place.query)
-    head = encode_head("GET", f"{place.base}/v1/models{place.query}", place.host, {"Connection": "close", **headers})
     try:
-        reply = exchange(place, head + b"\r\n")
+        reply = exchange(place, get_request(place, "/v1/models", headers))
         if reply.http_status != 200:
             raise WireError(f"status {reply.http_status}: {message(reply.body)}")
         names = [each.id for each in msgspec.json.decode(reply.body, type=_Models).data]

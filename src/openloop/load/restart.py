@@ -1,15 +1,16 @@
 """A server started anew by a command of the user's, and waited for without asking its model anything."""
 
 import contextlib
-import http.client
 import subprocess
 import tempfile
 import time
 from collections.abc import Sequence
 
 from openloop.errors import RunError
-from openloop.load.address import Place, connection_to
+from openloop.load.address import Place
+from openloop.load.exchange import exchange, get_request
 from openloop.load.prometheus import read_page
+from openloop.load.wire import WireError
 
 PATIENCE_S = 900.0  # for the command, and then for the server
 EVERY_S = 0.2
@@ -52,15 +53,15 @@ def _run(command: str, patience_s: float) -> None:
 def _wait(place: Place, until: float) -> None:
     """Until /health says 200; where there is no such page, until /v1/models does."""
     while time.monotonic() < until:
-        health = _get(place, f"{place.base}/health")[0]
-        if health == 200 or (health == 404 and _get(place, f"{place.base}/v1/models")[0] == 200):
+        health = _get(place, "/health")[0]
+        if health == 200 or (health == 404 and _get(place, "/v1/models")[0] == 200):
             return
         time.sleep(EVERY_S)
     raise RunError(f"the server at {place.host} was not ready in time after the restart command")
 
 
 def _born(place: Place) -> float | None:
-    status, text = _get(place, f"{place.base}/metrics")
+    status, text = _get(place, "/metrics")
     with contextlib.suppress(ValueError):
         found = read_page(text, {BORN}).get(BORN) if status == 200 else None
         return found[0][1] if found else None
@@ -69,12 +70,8 @@ def _born(place: Place) -> float | None:
 
 def _get(place: Place, path: str) -> tuple[int, str]:
     """Status and body; 0 where nobody answers."""
-    connection = connection_to(place, 5.0)
     try:
-        connection.request("GET", path, headers={"Host": place.host})
-        answer = connection.getresponse()
-        return answer.status, answer.read(1 << 24).decode(errors="replace")
-    except (OSError, http.client.HTTPException):
+        reply = exchange(place, get_request(place, path, {}))
+    except (OSError, WireError):
         return 0, ""
-    finally:
-        connection.close()
+    return reply.http_status, reply.body.decode(errors="replace")
