@@ -318,6 +318,9 @@ def test_messages_stream_all_kinds_of_words() -> None:
     assert (found.status, found.error, found.event_ns, found.text) == ("ok", None, [4, 6, 7], "hello")
     assert (found.prompt_tokens, found.cached_tokens, found.output_tokens) == (9, 4, 7)
     assert (found.finish_reason, found.event_tokens) == ("end_turn", None)
+    again = named("message_delta", delta={"stop_reason": "end_turn"}, usage={"input_tokens": 5, "output_tokens": 8})
+    found = read(START, text, END, again, named("message_delta", usage={}), target=Messages)
+    assert (found.prompt_tokens, found.cached_tokens, found.output_tokens) == (9, 4, 8)
 
 
 @pytest.mark.parametrize(
