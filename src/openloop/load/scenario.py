@@ -231,6 +231,9 @@ def _spelt_out(raw: Mapping[str, Any], flags: dict[str, Any]) -> dict[str, Any]:
         for name, colon, value in given:
             if not colon or not name.strip():
                 raise SpecError(f"--header {name + colon + value!r} is none; write it as 'Name: value'")
+        names = [name.strip().lower() for name, *_ in given]
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise SpecError(f"--header {twice[0]!r} is given twice; give it once, with a comma between values")
         flags["target.headers"] = {name.strip(): value.strip() for name, _, value in given}
     lengths: dict[str, Any] = {name: _lengths(name, flags.pop(name)) for name in ("prompt", "output") if name in flags}
     if lengths:
