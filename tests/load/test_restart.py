@@ -13,7 +13,7 @@ import pytest
 
 from openloop.errors import RunError, SpecError
 from openloop.load.address import find_place
-from openloop.load.restart import restart
+from openloop.load.exchange import restart
 from openloop.load.scenario import read_scenario, run_scenario
 from openloop.serve.process import RunningEndpoint
 
@@ -92,6 +92,6 @@ def test_a_server_that_was_not_started_anew_is_found_out(monkeypatch: pytest.Mon
     def answer(_: object, path: str) -> tuple[int, str]:
         return 200, "process_start_time_seconds 1.7e9\n" if path.endswith("/metrics") else ""
 
-    monkeypatch.setattr("openloop.load.restart._get", answer)
+    monkeypatch.setattr("openloop.load.exchange._get", answer)
     with pytest.raises(RunError, match="is the one from before"):
         restart("true", [find_place("http://127.0.0.1:9")])

@@ -17,10 +17,9 @@ from openloop.distributions import Distribution, read_distribution
 from openloop.errors import SpecError
 from openloop.load.address import Address, Place, find_place, look_at_certificates, shown
 from openloop.load.conductor import Watch, drive
-from openloop.load.exchange import exchange, measure_scale, only_model
+from openloop.load.exchange import exchange, measure_scale, only_model, restart
 from openloop.load.part import MachinePart
 from openloop.load.plan import Load
-from openloop.load.restart import restart
 from openloop.load.spread import spread
 from openloop.load.targets import TARGETS, Function, JsonTarget, Plain, Target, check_template
 from openloop.load.wire import WireError
