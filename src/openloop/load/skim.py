@@ -21,8 +21,8 @@ from openloop.native.mapped import Mapped, Shapes, find_in_libc
 
 C = ("memchr", "memcmp", "memmem")
 # How many bytes there are, in how many reads; where the body begins; how many events were found in all of it, or -1,
-# in how many runs; when its first byte had come.
-STATE = ("size", "reads", "start", "found", "runs", "first_ns", "raw", *C)
+# in how many runs; when its first byte had come. Where events are to be apart, each is a run.
+STATE = ("size", "reads", "start", "apart", "found", "runs", "first_ns", "raw", *C)
 RUN = ("begin", "end", "size")  # the data of its first event, and how many there are
 WORD_KEYS = b'content":text":'
 CONTENT, TEXT = 9, 6  # letters of these keys
@@ -88,7 +88,7 @@ def skim(state: Any, raw: Any, marks: Any, keys: Any, blocks: Any, stamps: Any, 
             run.end = end
             run.size = 1
             w.runs += 1
-            word = word_of(w, raw, keys, begin, end)
+            word = word_of(w, raw, keys, begin, end) if w.apart == 0 else 0
             over = word_end(raw, word, end) if word else 0
             before = word - begin if over > word else 0
             after = end - over
@@ -207,7 +207,7 @@ class Skimmer:
         find_in_libc(self._state, C)
         self._lock = threading.Lock()
 
-    def find(self, raw: bytes, start: int, marks: memoryview) -> tuple[int, Events] | None:
+    def find(self, raw: bytes, start: int, marks: memoryview, *, apart: bool = False) -> tuple[int, Events] | None:
         """When the first byte of the body came, and all events of an ordinary stream."""
         size, count = len(raw), len(marks)
         if size > SIZE or not 0 < count <= 2 * READS:
@@ -216,7 +216,7 @@ class Skimmer:
             self._raw[:size] = raw
             self._marks[:count] = marks
             state = self._state
-            state.size, state.reads, state.start = size, count // 2, start
+            state.size, state.reads, state.start, state.apart = size, count // 2, start, apart
             self._skim()
             if state.found <= 0:
                 return None
