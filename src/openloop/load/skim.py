@@ -9,7 +9,6 @@ ordinary, all events are found and decoded by Python, with the same result.
 """
 
 import contextlib
-import ctypes
 import functools
 import threading
 from typing import Any, NamedTuple
@@ -178,10 +177,6 @@ def line_end(raw: Any, at: int) -> int:
     return 1 if raw[at] == 13 and raw[at + 1] == 10 else 0
 
 
-class _State(ctypes.Structure):
-    _fields_ = tuple((name, ctypes.c_int64) for name in STATE)
-
-
 TABLES: Shapes = {
     "state": (STATE, 1),
     "raw": ("u1", SIZE),
@@ -199,7 +194,7 @@ class Skimmer:
     def __init__(self, code: bytes) -> None:
         """Raises something where code or memory cannot be mapped."""
         self._skim = mapped = Mapped(code, TABLES)
-        self._state = mapped.rows("state", _State)[0]
+        self._state = mapped.rows("state")[0]
         self._raw, self._marks, self._runs = map(mapped.view, ("raw", "marks", "runs"))
         self._blocks, self._stamps = map(mapped.view, ("blocks", "stamps"))
         mapped.view("keys")[: len(WORD_KEYS)] = WORD_KEYS
