@@ -103,7 +103,7 @@ def test_it_tells_its_models_and_metrics(server: RunningEndpoint) -> None:
     models = json.loads(urllib.request.urlopen(server.url + "/v1/models").read())
     assert [model["id"] for model in models["data"]] == ["openloop"]
     metrics = urllib.request.urlopen(server.url + "/metrics").read().decode()
-    assert "openloop_requests_served_total 1\n" in metrics
+    assert "vllm:request_success_total 1\n" in metrics
     assert "# TYPE vllm:generation_tokens_total counter\nvllm:generation_tokens_total 4\n" in metrics
     assert "vllm:prompt_tokens_total 3\n" in metrics
 

@@ -80,8 +80,7 @@ class Endpoint:
         self._answers: dict[int, _Answer] = {}
         self._truth: dict[int, _Truth] = {}
         self._drips: list[tuple[int, _Answer]] = []
-        self._served = self._tokens = self._key = 0
-        self._read_tokens = self._made_tokens = 0
+        self._served = self._key = self._read_tokens = self._made_tokens = 0
         self._since_ns = time.monotonic_ns()
         self._stopping = False
 
@@ -345,7 +344,6 @@ class Endpoint:
     def _write(self, answer: _Answer, data: bytes) -> None:
         """Send, and remember when."""
         answer.truth.written_ns.append(time.monotonic_ns())
-        self._tokens += 1
         self._send(answer.connection, data)
 
     def _finish(self, answer: _Answer) -> None:
@@ -402,10 +400,6 @@ class Endpoint:
 
     def _metrics(self) -> bytes:
         values: dict[str, float] = {
-            "openloop_requests_running": self._engine.running,
-            "openloop_requests_waiting": self._engine.waiting,
-            "openloop_requests_served_total": self._served,
-            "openloop_tokens_written_total": self._tokens,
             "vllm:num_requests_running": self._engine.running,
             "vllm:num_requests_waiting": self._engine.waiting,
             "vllm:prompt_tokens_total": self._read_tokens,
