@@ -18,9 +18,8 @@ from openloop.errors import SpecError
 from openloop.load.address import Address, Place, find_place, look_at_certificates, shown
 from openloop.load.conductor import Watch, drive
 from openloop.load.exchange import exchange, measure_scale, only_model, restart
-from openloop.load.part import MachinePart
 from openloop.load.plan import Load
-from openloop.load.spread import spread
+from openloop.load.spread import MachinePart, spread
 from openloop.load.targets import TARGETS, Function, JsonTarget, Plain, Target, check_template
 from openloop.load.wire import WireError
 from openloop.persistence import read_hedge, read_repair, read_retry
