@@ -399,7 +399,7 @@ class Conductor:
         while most and self._hungry(now):
             most -= 1
             due, number = self.schedule.take()
-            if self._beyond_limit(number):
+            if self.most is not None and number not in self.asked and self.given >= self.most:
                 self._leave_out(number, due)
                 break
             shares[number % len(workers)].append(self._asked(number, due))
@@ -412,9 +412,6 @@ class Conductor:
         if not self.ended and settled and self.schedule.next_ns == NEVER:
             self.ended = True
             self.crew.tell(("end",))
-
-    def _beyond_limit(self, number: int) -> bool:
-        return self.most is not None and number not in self.asked and self.given >= self.most
 
     def _leave_out(self, number: int, due: int) -> None:
         """This request and all after it: there are enough. Those that there are may still be tried again."""
@@ -645,11 +642,9 @@ class Conductor:
         if not self.stamps:
             return None
         share = self.kernel_stamps / self.stamps
-        return (
-            "the kernel's, on receiving"
-            if share == 1
-            else f"the kernel's for {share:.1%} of reads, else this process's"
-        )
+        if share == 1:
+            return "the kernel's, on receiving"
+        return f"the kernel's for {share:.1%} of reads, else this process's"
 
 
 def watched_by(watch: Watch | None, notes: list[str]) -> Watch:

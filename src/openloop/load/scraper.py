@@ -52,24 +52,22 @@ class MetricsPage:
 
     def fetch(self) -> str:
         """The page itself."""
+        until, body = time.monotonic() + self._timeout_s, b""
+        headers = {"Host": self._host, "Accept": "text/plain", **self.headers}
         try:
-            return self._fetch()
+            self._connection.request("GET", self.path, headers=headers)
+            with self._connection.getresponse() as response:
+                if response.status != 200:
+                    raise ValueError(f"status {response.status}")
+                while piece := response.read1(1 << 16):
+                    body += piece
+                    if response.length != 0 and (time.monotonic() > until or len(body) > LARGEST_PAGE):
+                        raise TimeoutError("timed out")
+                if response.length:
+                    raise http.client.IncompleteRead(body, response.length)
         except BaseException:
             self.close()  # it may be in the middle of an answer
             raise
-
-    def _fetch(self) -> str:
-        until, body = time.monotonic() + self._timeout_s, b""
-        self._connection.request("GET", self.path, headers={"Host": self._host, "Accept": "text/plain", **self.headers})
-        with self._connection.getresponse() as response:
-            if response.status != 200:
-                raise ValueError(f"status {response.status}")
-            while piece := response.read1(1 << 16):
-                body += piece
-                if response.length != 0 and (time.monotonic() > until or len(body) > LARGEST_PAGE):
-                    raise TimeoutError("timed out")
-            if response.length:
-                raise http.client.IncompleteRead(body, response.length)
         return body.decode("utf-8")
 
     def cut(self) -> None:

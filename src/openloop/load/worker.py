@@ -256,7 +256,9 @@ class _Worker:
 
     def _hear(self, mask: int) -> None:
         if mask & WRITE:
-            self._flush_channel()
+            self.channel.flush()
+            if not self.channel.full:
+                self.poller.change(self.channel.fd, READ)
         for message in self.channel.receive():
             match message:
                 case ("ask", asks):
@@ -289,11 +291,6 @@ class _Worker:
             self.finished = []
         if self.channel.full:
             self.poller.change(self.channel.fd, READ | WRITE)
-
-    def _flush_channel(self) -> None:
-        self.channel.flush()
-        if not self.channel.full:
-            self.poller.change(self.channel.fd, READ)
 
     def _say_goodbye(self) -> None:
         self.channel.send(("bye",))
@@ -434,8 +431,8 @@ class _Worker:
             sock = socket.socket(pool.address.family)
         except OSError as error:  # no more files: those that wait go on waiting for a connection that gets free
             pool.spare_ns = time.monotonic_ns() + CHECK_NS
-            if not pool.count:
-                self._fail_waiting(pool, _words(error.errno))
+            while pool.waiting and not pool.count:
+                self._end(pool.waiting.popleft(), UNSENT, f"no connection: {_words(error.errno)}")
             return False
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -545,10 +542,6 @@ class _Worker:
         soon = now - connection.sent_ns <= connection.reach_ns
         open_before = connection.rested or connection.used
         return open_before and soon and not request.blocks and request.tried < MOST_TRIES
-
-    def _fail_waiting(self, pool: ConnectionPool, why: str) -> None:
-        while pool.waiting:
-            self._end(pool.waiting.popleft(), UNSENT, f"no connection: {why}")
 
     def _close(self, connection: Connection) -> None:
         if self.connections.get(connection.fd) is not connection:

@@ -71,7 +71,12 @@ class Endpoint:
         self._random = random.Random(seed)
         self._receiver = Receiver()
         self._poller = Poller()
-        self._listener = self._listen(host, port)
+        try:
+            self._listener = socket.create_server((host, port), backlog=BACKLOG)
+        except OSError as error:
+            why = (error.strerror or "").partition(" (while")[0]
+            raise SpecError(f"cannot listen on {host}:{port}: {why}; choose another --port") from None
+        self._listener.setblocking(False)
         self.host, self.port = self._listener.getsockname()[:2]
         self._poller.watch(self._listener.fileno(), READ)
         self._woken, self._waker = socket.socketpair()
@@ -83,19 +88,6 @@ class Endpoint:
         self._served = self._key = self._read_tokens = self._made_tokens = 0
         self._since_ns = time.monotonic_ns()
         self._stopping = False
-
-    @staticmethod
-    def _listen(host: str, port: int) -> socket.socket:
-        sock = socket.socket()
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            sock.bind((host, port))
-        except OSError as error:
-            sock.close()
-            raise SpecError(f"cannot listen on {host}:{port}: {error.strerror}; choose another --port") from None
-        sock.listen(BACKLOG)
-        sock.setblocking(False)
-        return sock
 
     def stop(self) -> None:
         """From any thread."""
