@@ -32,17 +32,7 @@ from openloop.load.targets import Outcome
 from openloop.load.worker import CHECK_NS, NEVER, Asked, Finished
 from openloop.persistence import MOST_TRIES
 from openloop.quality import Grade
-from openloop.records import (
-    SERVER,
-    Now,
-    Prices,
-    Run,
-    RunWriter,
-    Warmth,
-    forget_now,
-    open_run,
-    write_now,
-)
+from openloop.records import SERVER, Now, Prices, Run, RunWriter, Warmth, forget_now, open_run, write_now
 from openloop.seeds import stream
 from openloop.units import to_ns
 from openloop.workload import Ask, Demand, Prompts, Words, steady

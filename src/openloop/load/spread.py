@@ -108,14 +108,7 @@ def spread(load: Load, out: str | Path, hosts: Sequence[Host], watch: Watch | No
 
 
 class _Spread:
-    def __init__(
-        self,
-        load: Load,
-        out: str | Path,
-        folder: Path,
-        hosts: Sequence[Host],
-        watch: Watch | None,
-    ) -> None:
+    def __init__(self, load: Load, out: str | Path, folder: Path, hosts: Sequence[Host], watch: Watch | None) -> None:
         self.load, self.folder = load, folder
         self.out = str(out) if is_url(out) else str(folder)
         self.end_ns = to_ns(load.seconds)

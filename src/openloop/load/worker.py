@@ -701,20 +701,10 @@ class _Worker:
             return
         if ended_ns is None:
             ended_ns = request.marks[-1] if fate == DONE else time.monotonic_ns()
-        self.finished.append(
-            (
-                request.ticket,
-                fate,
-                why,
-                request.sent_ns,
-                request.waited_ns,
-                ended_ns,
-                b"".join(request.blocks),
-                request.marks.tobytes(),
-                request.kernel,
-                request.twin is not None and request.twin.ticket in self.in_flight,
-            )
-        )
+        times = request.sent_ns, request.waited_ns, ended_ns
+        came = b"".join(request.blocks), request.marks.tobytes(), request.kernel
+        copied = request.twin is not None and request.twin.ticket in self.in_flight
+        self.finished.append((request.ticket, fate, why, *times, *came, copied))
         request.blocks, request.marks, request.payload = [], array("q"), b""  # a deadline may outlive it
         request.copy = request.twin = request.connection = None
         if self.plan.users:
