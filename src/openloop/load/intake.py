@@ -355,10 +355,6 @@ class Intake:
         """What was sent since so many were."""
         return (self._posts[number % POSTS] for number in range(since, self.state.gone))
 
-    def recall(self) -> None:
-        """What is not gone is not to be sent."""
-        self.state.posted = self.state.gone
-
     def offer(self, files: list[int]) -> None:
         """Connections to send on, the last of them first."""
         self.state.idle = len(files)

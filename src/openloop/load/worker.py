@@ -168,8 +168,10 @@ class _Worker:
         self.gone = intake.state.gone
         self.next_ns = self._next_ns()
 
-    def _recall(self, intake: Intake) -> None:
-        intake.recall()
+    def _recall(self) -> None:
+        """What is not gone is not to be sent by machine code."""
+        if self.intake is not None:
+            self.intake.state.posted = self.intake.state.gone
         for each in self.posted:
             heapq.heappush(self.pending, (each.due_ns, each.ticket, each))
         self.posted.clear()
@@ -229,8 +231,7 @@ class _Worker:
         if now >= self.stop_ns:
             for request in list(self.in_flight.values()):
                 self._give_up(request, CENSORED, 0)
-            if self.intake is not None:
-                self._recall(self.intake)
+            self._recall()
             self.pending.clear()
             self.fed = True
         self._hand_over()
@@ -269,8 +270,7 @@ class _Worker:
                 case ("end",):
                     self.fed = True
                 case ("halt", from_ns, until_ns):  # nothing that is due from then on is sent
-                    if self.intake is not None:
-                        self._recall(self.intake)
+                    self._recall()
                     self.pending = sorted(each for each in self.pending if each[0] < from_ns)
                     self.fed = True
                     self.stop_ns = until_ns
@@ -318,7 +318,7 @@ class _Worker:
             self.intake.gather()
             self._note_gone(self.intake)
             if self.next_ns <= time.monotonic_ns() and not self.intake.state.idle:  # there is no connection for it
-                self._recall(self.intake)
+                self._recall()
         now = time.monotonic_ns()
         while self._may_send() and self.pending[0][0] <= now:
             _, _, request = heapq.heappop(self.pending)
