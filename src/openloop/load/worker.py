@@ -263,8 +263,11 @@ class _Worker:
         for message in self.channel.receive():
             match message:
                 case ("ask", asks):
-                    for ask in asks:
-                        self._take(*ask)
+                    for ticket, due_ns, where, payload, elsewhere, copy in asks:
+                        request = Request(ticket, due_ns, self.pools[where], payload)
+                        if copy:
+                            request.copy = (self.pools[elsewhere], copy)
+                        heapq.heappush(self.pending, (due_ns, ticket, request))
                 case ("hedge", after_ns):
                     self.hedge_ns = after_ns
                 case ("end",):
@@ -278,12 +281,6 @@ class _Worker:
                     self.stop_ns = until_ns
         self.check_ns = min(self.check_ns, self.stop_ns)
         self.next_ns = self._next_ns()
-
-    def _take(self, ticket: int, due_ns: int, where: int, payload: bytes, elsewhere: int, copy: bytes) -> None:
-        request = Request(ticket, due_ns, self.pools[where], payload)
-        if copy:
-            request.copy = (self.pools[elsewhere], copy)
-        heapq.heappush(self.pending, (due_ns, ticket, request))
 
     def _hand_over(self) -> None:
         if self.finished:
