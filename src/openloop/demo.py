@@ -86,12 +86,7 @@ def demo(out: Path, seconds: float = SECONDS) -> None:
 
 def _draw(scores: dict[float, Score]) -> Chart:
     chart = Chart("Throughput holds at capacity, goodput collapses", "Offered load (requests/s)", "Requests per second")
-    chart.line(
-        list(scores),
-        [each.completed_in_window_rps for each in scores.values()],
-        "completed",
-        color="orange",
-    )
+    chart.line(list(scores), [each.completed_in_window_rps for each in scores.values()], "completed", color="orange")
     chart.line(list(scores), [each.goodput_rps for each in scores.values()], "goodput", color="green")
     chart.note(f"SLO {SLO}")
     return chart

@@ -16,6 +16,9 @@ def find_function(name: str) -> Callable[..., Any]:
     place, _, inner = name.rpartition(":")
     if not place or not inner:
         raise SpecError(f"{name!r} names no function; write module:function or path/file.py:function")
+    file = Path(place if place.endswith(".py") else f"{place}.py")
+    if file.stem in sys.stdlib_module_names and file.is_file():
+        raise SpecError(f"{name!r}: {file} has the name of a module of Python's own, which it would hide; rename it")
     try:
         module = _from_file(Path(place)) if place.endswith(".py") else _from_module(place)
         found: Any = reduce(getattr, inner.split("."), module)

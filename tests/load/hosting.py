@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from openloop import __version__
-from openloop.load.part import MachinePart
+from openloop.load.spread import MachinePart
 
 HOME = Path(__file__).parents[2]
 LENGTH = struct.Struct("<Q")

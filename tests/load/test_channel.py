@@ -1,6 +1,7 @@
 """What one end of a channel says, the other hears: whole, in order, however long, and before the end of it."""
 
 import contextlib
+import select
 import socket
 import threading
 from typing import Any
@@ -44,6 +45,17 @@ def test_nothing_to_hear_is_nothing_heard() -> None:
         list(there.receive())
     with pytest.raises(GoneError):
         there.send(("late",))
+    there.close()
+
+
+def test_what_follows_the_first_message_is_heard_of() -> None:
+    here, there = map(Channel, socket.socketpair())
+    here.send(("plan",))
+    here.send(("end",))
+    assert there.first() == ("plan",)
+    assert select.select([there.sock], [], [], 0)[0]
+    assert list(there.receive()) == [("end",)]
+    here.close()
     there.close()
 
 

@@ -1125,6 +1125,17 @@ def test_an_interrupt_before_anybody_is_ready_ends_the_run(tmp_path: Path) -> No
     assert ol.open_run(tmp_path / "run").manifest.notes == ("interrupted after 0.0 s",)
 
 
+def test_an_interrupt_before_the_first_moment_sends_nothing(server: RunningEndpoint, tmp_path: Path) -> None:
+    server.truth()
+    conductor = Conductor(load_of(server, arrivals=Constant(5)), tmp_path / "run", None)
+    conductor.interrupt()
+    conductor.run()
+    assert server.truth() == {}
+    run = ol.open_run(tmp_path / "run")
+    assert rows_of(run) == []
+    assert (run.manifest.window_ns, run.manifest.offered_rps) == ((0, 1), None)
+
+
 def test_a_hedge_goes_by_answers_to_the_first_attempt(server: RunningEndpoint, tmp_path: Path) -> None:
     """Those that were asked for again count from when they were due at first, and so with all the waiting."""
     conductor = Conductor(load_of(server, 5.0, retry=Retry(1)), tmp_path / "run", None)

@@ -152,6 +152,7 @@ def test_what_is_wrong_is_said_in_a_sentence(tmp_path: Path, text: str, sentence
         ({"retry": "²"}, "is no retry policy"),
         ({"extra": "[1]"}, "is no JSON object"),
         ({"header": ["Nothing"]}, "--header 'Nothing' is none"),
+        ({"header": ["X-Team: a", "x-team: b"]}, "--header 'x-team' is given twice"),
     ],
 )
 def test_what_is_wrong_with_a_flag_is_said(tmp_path: Path, flags: dict[str, Any], sentence: str) -> None:

@@ -140,10 +140,10 @@ def test_one_connection_serves_all_readings() -> None:
 def test_headers_and_the_path_are_those_of_the_target() -> None:
     heard: list[tuple[int, bytes]] = []
     with server(lambda _: whole(PAGE), heard) as url:
-        page = MetricsPage("a", find_place(f"{url}/engine/v1"), {"Authorization": "Bearer secret"})
+        page = MetricsPage("a", find_place(f"{url}/engine/v1?key=k"), {"Authorization": "Bearer secret"})
         page.read()
         page.close()
-    assert heard[0][1].startswith(b"GET /engine/metrics HTTP/1.1\r\n")
+    assert heard[0][1].startswith(b"GET /engine/metrics?key=k HTTP/1.1\r\n")
     assert b"Authorization: Bearer secret\r\n" in heard[0][1]
     assert MetricsPage("a", find_place("http://127.0.0.1:9/metrics")).path == "/metrics"
 
@@ -249,9 +249,12 @@ def test_a_disk_that_takes_nothing_is_a_note(tmp_path: Path) -> None:
 def test_a_key_that_the_page_repeats_is_not_in_the_note(tmp_path: Path) -> None:
     key = "sk-VERYSECRET-0123456789"
     with server(lambda _: f"what is {key}\r\n\r\n".encode()) as url:
-        source = MetricsPage("a", find_place(url), {"Authorization": f"Bearer {key}"})
-        _, notes, _ = scrape(tmp_path, [source])
-    assert "can be read (what is ...\r\n)" in notes[0]
+        sources = [
+            MetricsPage("a", find_place(url), {"Authorization": f"Bearer {key}"}),
+            MetricsPage("b", find_place(f"{url}?key={key}")),
+        ]
+        _, notes, _ = scrape(tmp_path, sources)
+    assert ["can be read (what is ...\r\n)" in note for note in notes] == [True, True]
 
 
 class FakeNvml:

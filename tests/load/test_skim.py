@@ -33,12 +33,14 @@ def chat(word: Any, **more: Any) -> bytes:
     return msgspec.json.encode({"choices": [{"delta": {"content": word}, "finish_reason": None, **more}], "model": "m"})
 
 
-def outcome(raw: bytes, edges: list[int], name: str = "chat", *, code: bool = True) -> dict[str, Any]:
+def outcome(
+    raw: bytes, edges: list[int], name: str = "chat", *, code: bool = True, keep: bool = False
+) -> dict[str, Any]:
     kind = TARGETS[name]
     assert issubclass(kind, JsonTarget)
     blocks = [raw[a:b] for a, b in itertools.pairwise([0, *edges, len(raw)])]
     with mock.patch("openloop.load.reply.skimmer", skimmer if code else lambda: None):
-        return asdict(kind(host="h").read(*joined(blocks, range(1, len(blocks) + 1))))
+        return asdict(kind(host="h", keep_text=keep).read(*joined(blocks, range(1, len(blocks) + 1))))
 
 
 def runs(data: list[bytes]) -> list[int]:
@@ -154,11 +156,14 @@ EVENT = st.one_of(
     data=st.lists(EVENT, min_size=1, max_size=30),
     places=st.lists(st.integers(0, 10_000), max_size=12),
     name=st.sampled_from(["chat", "completions", "responses", "messages"]),
+    keep=st.booleans(),
 )
-def test_a_stream_says_the_same_to_machine_code_and_to_python(data: list[bytes], places: list[int], name: str) -> None:
+def test_a_stream_says_the_same_to_machine_code_and_to_python(
+    data: list[bytes], places: list[int], name: str, keep: bool
+) -> None:
     raw = chunked(data)
     edges = sorted({len(HEAD) + place % (len(raw) - len(HEAD)) for place in places})
-    assert outcome(raw, edges, name) == outcome(raw, edges, name, code=False)
+    assert outcome(raw, edges, name, keep=keep) == outcome(raw, edges, name, code=False, keep=keep)
 
 
 @pytest.mark.parametrize("code", [True, False])

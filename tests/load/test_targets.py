@@ -318,6 +318,9 @@ def test_messages_stream_all_kinds_of_words() -> None:
     assert (found.status, found.error, found.event_ns, found.text) == ("ok", None, [4, 6, 7], "hello")
     assert (found.prompt_tokens, found.cached_tokens, found.output_tokens) == (9, 4, 7)
     assert (found.finish_reason, found.event_tokens) == ("end_turn", None)
+    again = named("message_delta", delta={"stop_reason": "end_turn"}, usage={"input_tokens": 5, "output_tokens": 8})
+    found = read(START, text, END, again, named("message_delta", usage={}), target=Messages)
+    assert (found.prompt_tokens, found.cached_tokens, found.output_tokens) == (9, 4, 8)
 
 
 @pytest.mark.parametrize(
@@ -528,14 +531,18 @@ def test_a_function_is_told_what_is_asked_and_its_pieces_are_deliveries() -> Non
     assert Function("module:function").read(b"", b"").status == "ok"
 
 
-def test_a_function_is_found_in_a_module_or_a_file(tmp_path: Path) -> None:
+def test_a_function_is_found_in_a_module_or_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "mine.py").write_text("def ask(it):\n    return 'hi'\nclass A:\n    ask = len\nNUMBER = 3\n")
     assert find_function(f"{tmp_path}/mine.py:ask")(ASK) == "hi"
     inner: Any = find_function(f"{tmp_path}/mine.py:A.ask")
     assert inner is len
     outer: Any = find_function("inspect:getsource")
     assert outer is inspect.getsource
+    (tmp_path / "json.py").write_text("def ask(it):\n    return 'hi'\n")
+    monkeypatch.chdir(tmp_path)
     for name, sentence in {
+        "json.py:ask": "json.py has the name of a module of Python's own, which it would hide; rename it",
+        "json:ask": "rename it",
         "ask": "'ask' names no function; write module:function",
         "no.such:ask": "cannot be loaded: ModuleNotFoundError",
         f"{tmp_path}/none.py:ask": "cannot be loaded: FileNotFoundError",

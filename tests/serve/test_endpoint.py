@@ -103,7 +103,7 @@ def test_it_tells_its_models_and_metrics(server: RunningEndpoint) -> None:
     models = json.loads(urllib.request.urlopen(server.url + "/v1/models").read())
     assert [model["id"] for model in models["data"]] == ["openloop"]
     metrics = urllib.request.urlopen(server.url + "/metrics").read().decode()
-    assert "openloop_requests_served_total 1\n" in metrics
+    assert "vllm:request_success_total 1\n" in metrics
     assert "# TYPE vllm:generation_tokens_total counter\nvllm:generation_tokens_total 4\n" in metrics
     assert "vllm:prompt_tokens_total 3\n" in metrics
 
@@ -143,6 +143,34 @@ def test_a_client_that_gave_up_on_a_drip_does_not_end_the_server(
             time.sleep(0.05)  # for the next byte of the drip
             other.sendall(head + body)
             assert reply.readline() == b"HTTP/1.1 200 OK\r\n"
+
+
+def test_a_drip_has_an_end(server: RunningEndpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then its connection is free for the next request."""
+    monkeypatch.setattr(endpoint_module, "DRIP_NS", 10_000)
+    server.behave(fault="drip")
+    body = b'{"model": "openloop", "max_tokens": 2, "stream": true, "messages": []}'
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % len(body)
+    with socket.create_connection(("127.0.0.1", int(server.url.rpartition(":")[2])), timeout=5) as client:
+        for _ in range(2):
+            client.sendall(head + body)
+            said = b""
+            while not said.endswith(b"0\r\n\r\n"):
+                said += client.recv(65536)
+            assert b"data: [DONE]" in said
+
+
+@pytest.mark.parametrize(
+    ("body", "tokens"),
+    [
+        ({"messages": [{"content": [{"type": "text", "text": "a b c"}, {"type": "text", "text": "d"}]}]}, 4),
+        ({"messages": [{"content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}, 1),
+        ({"messages": None, "prompt": ["a b", "c"]}, 3),
+        ({"messages": None, "prompt": [11, 12, 13, 14]}, 4),
+    ],
+)
+def test_prompts_in_parts_are_counted(server: RunningEndpoint, body: dict[str, Any], tokens: int) -> None:
+    assert json.loads(ask(server, **body))["usage"]["prompt_tokens"] == tokens
 
 
 def test_it_slows_down_on_command(server: RunningEndpoint) -> None:

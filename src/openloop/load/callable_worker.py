@@ -16,6 +16,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -33,19 +34,21 @@ SWITCH_S = 0.0005  # a function that computes gives the schedule its turn so oft
 _ASK = msgspec.json.Decoder(Ask)
 
 
+@dataclass(slots=True, eq=False)
 class _Call:
     """One request. Its pieces are added by the thread that runs it, and read by the main one."""
 
-    def __init__(self, ticket: int, due_ns: int, function: Callable[[Ask], Any], payload: bytes) -> None:
-        self.ticket = ticket
-        self.due_ns = due_ns
-        self.function = function
-        self.payload = payload
-        self.taken_ns = self.sent_ns = self.ended_ns = 0
-        self.pieces: list[tuple[bytes, int]] = []
-        self.why = ""
-        self.over = False
-        self.cancel: Callable[[], object] = lambda: None
+    ticket: int
+    due_ns: int
+    function: Callable[[Ask], Any]
+    payload: bytes
+    taken_ns: int = 0
+    sent_ns: int = 0
+    ended_ns: int = 0
+    pieces: list[tuple[bytes, int]] = field(default_factory=list)
+    why: str = ""
+    over: bool = False
+    cancel: Callable[[], object] = lambda: None
 
     def add(self, piece: object) -> bool:
         """Whether somebody still listens."""

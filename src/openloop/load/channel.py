@@ -2,7 +2,6 @@
 
 import contextlib
 import marshal
-import select
 import socket
 import struct
 from collections.abc import Iterator
@@ -76,11 +75,15 @@ class Channel:
             raise GoneError
 
     def first(self) -> Any:
-        """The first message of all, in as many reads as it takes."""
-        while True:
-            select.select([self.sock], [], [])
-            for message in self.receive():
-                return message
+        """The first message of all, waited for. What follows it is not read yet, so that a poller tells of it."""
+        self.sock.setblocking(True)
+        try:
+            (size,) = _LENGTH.unpack(self.sock.recv(_LENGTH.size, socket.MSG_WAITALL))
+            found = marshal.loads(self.sock.recv(size, socket.MSG_WAITALL))
+        except (OSError, struct.error, EOFError):
+            raise GoneError from None
+        self.sock.setblocking(False)
+        return found
 
     def close(self) -> None:
         self.sock.close()

@@ -32,17 +32,7 @@ from openloop.load.targets import Outcome
 from openloop.load.worker import CHECK_NS, NEVER, Asked, Finished
 from openloop.persistence import MOST_TRIES
 from openloop.quality import Grade
-from openloop.records import (
-    SERVER,
-    Now,
-    Prices,
-    Run,
-    RunWriter,
-    Warmth,
-    forget_now,
-    open_run,
-    write_now,
-)
+from openloop.records import SERVER, Now, Prices, Run, RunWriter, Warmth, forget_now, open_run, write_now
 from openloop.seeds import stream
 from openloop.units import to_ns
 from openloop.workload import Ask, Demand, Prompts, Words, steady
@@ -399,7 +389,7 @@ class Conductor:
         while most and self._hungry(now):
             most -= 1
             due, number = self.schedule.take()
-            if self._beyond_limit(number):
+            if self.most is not None and number not in self.asked and self.given >= self.most:
                 self._leave_out(number, due)
                 break
             shares[number % len(workers)].append(self._asked(number, due))
@@ -412,9 +402,6 @@ class Conductor:
         if not self.ended and settled and self.schedule.next_ns == NEVER:
             self.ended = True
             self.crew.tell(("end",))
-
-    def _beyond_limit(self, number: int) -> bool:
-        return self.most is not None and number not in self.asked and self.given >= self.most
 
     def _leave_out(self, number: int, due: int) -> None:
         """This request and all after it: there are enough. Those that there are may still be tried again."""
@@ -553,7 +540,7 @@ class Conductor:
             return
         if now < self.start_ns + self.schedule.end_ns:
             self.cut_short = cut_short
-        self.halted_ns = max(due_ns, self.start_ns + 1)
+        self.halted_ns = due_ns
         if why:
             self.notes.append(why)
         halted = self.halted_ns - self.start_ns
@@ -591,7 +578,7 @@ class Conductor:
 
     def _close(self) -> None:
         """Whatever did not come back was in flight when we stopped watching."""
-        schedule, stopped = self.schedule, max(time.monotonic_ns() - self.start_ns, 1)  # maybe before it began
+        schedule, stopped = self.schedule, max(time.monotonic_ns() - self.start_ns, 1)
         halted = None if self.halted_ns is None else self.halted_ns - self.start_ns
         if not self.load.users:
             planned = schedule.planned if halted is None else schedule.planned_by(halted)
@@ -619,7 +606,7 @@ class Conductor:
             self.notes.append(f"the host took {stolen:.1f} s of processor time from this machine during the run")
         self.writer.finish(
             labels,
-            window_ns=(min(self.opened_ns or 0, end - 1), end),
+            window_ns=(min(self.opened_ns or 0, max(end, 1) - 1), max(end, 1)),  # maybe it never began
             cache_warmth=self._warmth(),
             stopped_ns=stopped,
             stamps=self._stamps(),
@@ -645,11 +632,9 @@ class Conductor:
         if not self.stamps:
             return None
         share = self.kernel_stamps / self.stamps
-        return (
-            "the kernel's, on receiving"
-            if share == 1
-            else f"the kernel's for {share:.1%} of reads, else this process's"
-        )
+        if share == 1:
+            return "the kernel's, on receiving"
+        return f"the kernel's for {share:.1%} of reads, else this process's"
 
 
 def watched_by(watch: Watch | None, notes: list[str]) -> Watch:

@@ -5,6 +5,7 @@ import socket
 import ssl
 from array import array
 from collections import deque
+from dataclasses import dataclass, field
 
 from openloop.load.address import Address, tls_context
 from openloop.load.intake import IntakeLine
@@ -14,89 +15,61 @@ CLOSED = "the server closed the connection"
 READ_SIZE = 1 << 16
 
 
+@dataclass(slots=True, eq=False)
 class Request:
-    __slots__ = (
-        "begun",
-        "blocks",
-        "connection",
-        "copy",
-        "due_ns",
-        "kernel",
-        "marks",
-        "payload",
-        "pool",
-        "sent_ns",
-        "taken_ns",
-        "ticket",
-        "tried",
-        "twin",
-        "waited_ns",
-    )
-
-    def __init__(self, ticket: int, due_ns: int, pool: "ConnectionPool", payload: bytes) -> None:
-        self.ticket = ticket
-        self.due_ns = due_ns
-        self.pool = pool
-        self.payload = payload
-        self.copy: tuple[ConnectionPool, bytes] | None = None  # to be sent if this one is late to answer
-        self.twin: Request | None = None  # the copy, or what it is a copy of
-        self.connection: Connection | None = None
-        self.sent_ns = 0
-        self.taken_ns = 0
-        self.waited_ns = 0
-        self.begun = False  # as far as was looked: there is an answer beyond its head
-        self.tried = 0  # on connections that turned out to be stale
-        self.blocks: list[bytes] = []  # what came, in pieces
-        self.marks = array("q")  # of all of that
-        self.kernel = 0
+    ticket: int
+    due_ns: int
+    pool: "ConnectionPool"
+    payload: bytes
+    copy: "tuple[ConnectionPool, bytes] | None" = None  # to be sent if this one is late to answer
+    twin: "Request | None" = None  # the copy, or what it is a copy of
+    connection: "Connection | None" = None
+    sent_ns: int = 0
+    taken_ns: int = 0
+    waited_ns: int = 0
+    begun: bool = False  # as far as was looked: there is an answer beyond its head
+    tried: int = 0  # on connections that turned out to be stale
+    blocks: list[bytes] = field(default_factory=list)  # what came, in pieces
+    marks: "array[int]" = field(default_factory=lambda: array("q"))  # of all of that
+    kernel: int = 0
 
 
+@dataclass(slots=True, eq=False)
 class ConnectionPool:
     """The connections to one address, and who waits for one."""
 
-    __slots__ = ("address", "count", "idle", "opening", "pause_ns", "spare_ns", "tls", "waiting")
+    address: Address
+    tls: ssl.SSLContext | None = field(init=False)
+    idle: "list[Connection]" = field(default_factory=list)
+    waiting: deque[Request] = field(default_factory=deque)  # due, and without a connection
+    count: int = 0
+    opening: int = 0
+    spare_ns: int = 0  # no spare connections before
+    pause_ns: int = 0  # and for how long not
 
-    def __init__(self, address: Address) -> None:
-        self.address = address
-        self.tls = tls_context(address)
-        self.idle: list[Connection] = []
-        self.waiting: deque[Request] = deque()  # due, and without a connection
-        self.count = self.opening = 0
-        self.spare_ns = self.pause_ns = 0  # no spare connections before, and for how long not
+    def __post_init__(self) -> None:
+        self.tls = tls_context(self.address)
 
 
+@dataclass(slots=True, eq=False)
 class Connection:
-    __slots__ = (
-        "begun_ns",
-        "fd",
-        "framing",
-        "line",
-        "opened",
-        "pool",
-        "reach_ns",
-        "request",
-        "rested",
-        "sent_ns",
-        "sock",
-        "tls",
-        "unsent",
-        "used",
-    )
+    sock: socket.socket
+    pool: ConnectionPool
+    line: IntakeLine | None  # where machine code reads it
+    fd: int = field(init=False)
+    opened: bool = False
+    used: bool = False  # has carried a response before
+    rested: bool = False  # has waited for a request
+    begun_ns: int = 0
+    sent_ns: int = 0
+    reach_ns: int = 0  # a server that had closed it is heard from in this time
+    request: Request | None = None
+    framing: Framing = field(default_factory=Framing)
+    unsent: bytes = b""
+    tls: "Tls | None" = None
 
-    def __init__(self, sock: socket.socket, pool: ConnectionPool, line: IntakeLine | None) -> None:
-        self.sock = sock
-        self.line = line  # where machine code reads it
-        self.pool = pool
-        self.fd = sock.fileno()
-        self.opened = False
-        self.used = False  # has carried a response before
-        self.rested = False  # has waited for a request
-        self.begun_ns = self.sent_ns = 0
-        self.reach_ns = 0  # a server that had closed it is heard from in this time
-        self.request: Request | None = None
-        self.framing = Framing()
-        self.unsent = b""
-        self.tls: Tls | None = None
+    def __post_init__(self) -> None:
+        self.fd = self.sock.fileno()
 
 
 class TlsError(Exception):

@@ -95,7 +95,9 @@ class Crew:
                 for message in worker.channel.receive():
                     self._hear(worker, message)
             except GoneError:
-                self._lose(worker)
+                if not worker.over:
+                    self._end(worker)
+                    self._lost(worker)
 
     def _hear(self, worker: Worker, message: Any) -> None:
         match message:
@@ -104,8 +106,7 @@ class Crew:
             case ("done", finished):
                 self.brought.extend(finished)
             case ("bye",):
-                worker.over = True
-                self._poller.forget(worker.channel.fd)
+                self._end(worker)
 
     def send(self, worker: Worker, message: Any) -> None:
         with contextlib.suppress(GoneError):  # it may have said goodbye, or more, which is to be heard first
@@ -117,11 +118,9 @@ class Crew:
             if not worker.over:
                 self.send(worker, message)
 
-    def _lose(self, worker: Worker) -> None:
-        if not worker.over:
-            worker.over = True
-            self._poller.forget(worker.channel.fd)
-            self._lost(worker)
+    def _end(self, worker: Worker) -> None:
+        worker.over = True
+        self._poller.forget(worker.channel.fd)
 
     def give_up(self) -> None:
         """Nobody listens any more."""

@@ -285,22 +285,13 @@ def hex_digit(letter: int) -> int:
     return -1
 
 
-class IntakeLine(ctypes.Structure):
-    _fields_ = tuple((name, ctypes.c_int64) for name in LINE)
-
-
-class Posted(ctypes.Structure):
-    _fields_ = tuple((name, ctypes.c_int64) for name in POST)
+IntakeLine = Any  # a row of the table of LINE
 
 
 class _Place(ctypes.Union):
     """Where bytes are: those that it was given last."""
 
     _fields_ = (("data", ctypes.c_char_p), ("address", ctypes.c_int64))
-
-
-class IntakeState(ctypes.Structure):
-    _fields_ = tuple((name, ctypes.c_int64) for name in STATE)
 
 
 def tables(lines: int) -> Shapes:
@@ -331,8 +322,8 @@ class Intake:
         self._marks, self._told, self._troubled, self._idle, self._data = map(
             mapped.view, ("marks", "told", "troubled", "idle", "data")
         )
-        self.lines, self._posts = mapped.rows("lines", IntakeLine), mapped.rows("posts", Posted)
-        self.state = mapped.rows("state", IntakeState)[0]
+        self.lines, self._posts = mapped.rows("lines"), mapped.rows("posts")
+        self.state = mapped.rows("state")[0]
         self.state.epoll, self.state.data = poller.fileno(), mapped.address("data")
         find_in_libc(self.state, C)
         mapped.view("names")[: len(NAMES)] = NAMES
@@ -360,13 +351,9 @@ class Intake:
         post.due_ns, post.payload, post.size = due_ns, self._place.address, len(payload)
         self.state.posted += 1
 
-    def gone(self, since: int) -> Iterator[Posted]:
+    def gone(self, since: int) -> Iterator[Any]:
         """What was sent since so many were."""
         return (self._posts[number % POSTS] for number in range(since, self.state.gone))
-
-    def recall(self) -> None:
-        """What is not gone is not to be sent."""
-        self.state.posted = self.state.gone
 
     def offer(self, files: list[int]) -> None:
         """Connections to send on, the last of them first."""

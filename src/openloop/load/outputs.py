@@ -21,7 +21,7 @@ class Texts:
         self._mark = gating.fingerprint if gating else ""
         self._pool = Pool(gating, jobs_for(gating), idly=True) if gating else None
         self._texts, self._grades = TEXTS.writer(folder), GRADES.writer(folder)
-        self._said: list[dict[str, object]] = []
+        self._said: list[tuple[object, ...]] = []  # rows of TEXTS
         self._fresh: list[Grades] = []
         self._rows: dict[Key, Grades] = {}
         self._prompts: dict[Key, str] = {}
@@ -32,30 +32,12 @@ class Texts:
         key, ask, outcome = (row.number, row.attempt), row.ask, row.outcome
         if ask is None or outcome.text is None:
             return
-        self._said.append(
-            {
-                "request_id": row.number,
-                "attempt": row.attempt,
-                "prompt": ask.text,
-                "text": outcome.text,
-                "reference": ask.reference,
-                "context": ask.context,
-            }
-        )
+        known = ask.reference, ask.context
+        self._said.append((*key, ask.text, outcome.text, *known))
         if self._pool and self.waits_for(row):
             self._prompts[key] = ask.text
-            self._pool.submit(
-                key,
-                Case(
-                    outcome.text,
-                    ask.text,
-                    ask.reference,
-                    ask.context,
-                    outcome.finish_reason,
-                    outcome.output_tokens,
-                    ask.workload_class,
-                ),
-            )
+            told = outcome.finish_reason, outcome.output_tokens
+            self._pool.submit(key, Case(outcome.text, ask.text, *known, *told, ask.workload_class))
 
     def waits_for(self, row: Row) -> bool:
         """Whether a grade will come."""

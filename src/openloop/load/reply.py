@@ -5,16 +5,15 @@ from functools import cached_property
 from itertools import accumulate
 
 from openloop.load.skim import Events, skimmer
-from openloop.load.wire import HEADS, Marks, WireError, chunk_size, comes_in_chunks, length_of, read_head
+from openloop.load.wire import Marks, WireError, chunk_size, comes_in_chunks, length_of, read_head
 from openloop.said import split_events
-
-_HEADS_OF_DATA = [head + b"data: " for head in HEADS[4:]]  # by the length without the four line ends after it
 
 
 class Reply:
-    """A response as it was read: its parts, and when each byte had arrived."""
+    """A response as it was read: its parts, and when each byte had arrived. Where every word is wanted, each event is a
+    run of its own."""
 
-    def __init__(self, raw: bytes, marks: Marks) -> None:
+    def __init__(self, raw: bytes, marks: Marks, *, every_word: bool = False) -> None:
         self._marks = memoryview(marks).cast("q")
         start = 0
         while True:
@@ -28,11 +27,7 @@ class Reply:
         self._raw, self._start = raw, start
         self._chunked = comes_in_chunks(self.headers)
         skim = skimmer() if self._chunked else None
-        self._skimmed = skim.find(raw, start, self._marks) if skim else None
-
-    @cached_property
-    def _in_chunks(self) -> tuple[list[int], list[bytes]] | None:
-        return _events_in_chunks(self._raw, self._start) if self._chunked else None
+        self._skimmed = skim.find(raw, start, self._marks, apart=every_word) if skim else None
 
     @cached_property
     def _spans(self) -> tuple[list[bytes], list[int]]:
@@ -56,24 +51,16 @@ class Reply:
         """When the first byte of the body had arrived."""
         if self._skimmed:
             return self._skimmed[0]
-        if self._in_chunks:
-            first = self._raw.index(b"\n", self._start) + 2
-        elif self.body:
-            first = self._spans[1][0] - len(self._spans[0][0]) + 1
-        else:
+        if not self.body:
             return self._marks[1]
+        first = self._spans[1][0] - len(self._spans[0][0]) + 1
         return self._marks[2 * self._blocks([first])[0] + 1]
 
-    def events(self, *, every_word: bool = False) -> Events:
-        """All of them; each a run of its own where every word is wanted."""
-        if self._skimmed and not every_word:
+    def events(self) -> Events:
+        if self._skimmed:
             return self._skimmed[1]
-        if self._in_chunks:
-            ends, data = self._in_chunks
-        else:
-            body_ends, data = split_events(self.body)
-            ends = self._raw_ends(body_ends)
-        blocks = self._blocks(ends)
+        ends, data = split_events(self.body)
+        blocks = self._blocks(self._raw_ends(ends))
         if b"" in data:  # as of a comment that keeps the connection alive
             blocks = [block for block, each in zip(blocks, data, strict=True) if each]
             data = [each for each in data if each]
@@ -90,24 +77,6 @@ class Reply:
         body_ends = list(accumulate(map(len, parts)))
         spans = [bisect_left(body_ends, end) for end in ends]
         return [end + raw_ends[span] - body_ends[span] for end, span in zip(ends, spans, strict=True)]
-
-
-def _events_in_chunks(raw: bytes, start: int) -> tuple[list[int], list[bytes]] | None:
-    """Where each event ends, and its data, if each is a line of data in a chunk of its own, as in most streams."""
-    chunks = raw[start:].split(b"\n\n\r\n")
-    if chunks.pop() != b"0\r\n\r\n" or not chunks:
-        return None
-    sizes = list(map(len, chunks))
-    if max(sizes) >= len(_HEADS_OF_DATA):
-        return None
-    heads = [_HEADS_OF_DATA[size] for size in sizes]
-    if not all(map(bytes.startswith, chunks, heads)):
-        return None
-    data = [chunk[len(head) :] for chunk, head in zip(chunks, heads, strict=True)]
-    lines = b"".join(data)
-    if b"\n" in lines or b"\r" in lines:
-        return None
-    return list(accumulate([size + 4 for size in sizes], initial=start - 2))[1:], data
 
 
 def _chunks(raw: bytes, at: int) -> tuple[list[bytes], list[int]]:

@@ -17,11 +17,9 @@ from openloop.distributions import Distribution, read_distribution
 from openloop.errors import SpecError
 from openloop.load.address import Address, Place, find_place, look_at_certificates, shown
 from openloop.load.conductor import Watch, drive
-from openloop.load.exchange import exchange, measure_scale, only_model
-from openloop.load.part import MachinePart
+from openloop.load.exchange import exchange, measure_scale, only_model, restart
 from openloop.load.plan import Load
-from openloop.load.restart import restart
-from openloop.load.spread import spread
+from openloop.load.spread import MachinePart, spread
 from openloop.load.targets import TARGETS, Function, JsonTarget, Plain, Target, check_template
 from openloop.load.wire import WireError
 from openloop.persistence import read_hedge, read_repair, read_retry
@@ -155,6 +153,12 @@ class Scenario(Strict, frozen=True, rename={"seconds": "for"}):
             raise SpecError(f"gates is {self.gates!r}; it is a file, a gate such as json, or a list of them")
         return read_gating(self.gates)
 
+    def policies(self) -> dict[str, Any]:
+        """What is done when an answer is bad or late."""
+        readers: dict[str, Callable[[str], Any]] = {"retry": read_retry, "hedge": read_hedge, "repair": read_repair}
+        given = {name: getattr(self, name) for name in readers}
+        return {name: read(str(given[name])) for name, read in readers.items() if given[name] is not None}
+
     def read_warming(self) -> Warming | None:
         return None if self.warmth is None else read_warming(self.warmth)
 
@@ -178,9 +182,8 @@ def read_scenario(path: Path | None, flags: Mapping[str, Any] | None = None, *, 
 
     Where nobody is asked (not `live`), it needs no target.
     """
-    raw = {} if path is None else read_yaml(path)
-    if raw is None:
-        raw = {}
+    found = None if path is None else read_yaml(path)
+    raw = {} if found is None else found
     if not isinstance(raw, dict):
         raise SpecError(f"{path} holds no keys; `openloop init` writes a file to start from")
     for name, value in _spelt_out(raw, dict(flags or {})).items():
@@ -231,6 +234,9 @@ def _spelt_out(raw: Mapping[str, Any], flags: dict[str, Any]) -> dict[str, Any]:
         for name, colon, value in given:
             if not colon or not name.strip():
                 raise SpecError(f"--header {name + colon + value!r} is none; write it as 'Name: value'")
+        names = [name.strip().lower() for name, *_ in given]
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise SpecError(f"--header {twice[0]!r} is given twice; give it once, with a comma between values")
         flags["target.headers"] = {name.strip(): value.strip() for name, _, value in given}
     lengths: dict[str, Any] = {name: _lengths(name, flags.pop(name)) for name in ("prompt", "output") if name in flags}
     if lengths:
@@ -305,9 +311,7 @@ def _check(scenario: Scenario) -> None:
         raise SpecError("a limit on what is spent needs prices: give --price, or prices in the file")
     if scenario.tokens_per_word is not None and not 0.01 <= scenario.tokens_per_word <= 100:
         raise SpecError(f"tokens_per_word is {scenario.tokens_per_word}; a word has about 1.3")
-    for text, read in ((scenario.retry, read_retry), (scenario.hedge, read_hedge)):
-        if text is not None:
-            read(str(text))
+    scenario.policies()
     if not _seconds(scenario.timeout, "timeout") > 0:
         raise SpecError(f"timeout is {scenario.timeout}; an answer takes some time, such as 120s")
     _seconds(scenario.drain, "drain")
@@ -323,7 +327,6 @@ def _check(scenario: Scenario) -> None:
 def _check_quality(scenario: Scenario) -> None:
     gating = scenario.read_gating()
     if scenario.repair is not None:
-        read_repair(str(scenario.repair))
         if gating is None:
             raise SpecError("a repair needs a quality gate that an answer can fail: give --gate, or gates in the file")
         if scenario.closed is not None:
@@ -424,10 +427,7 @@ def _load(scenario: Scenario, command: list[str] | None) -> Load:
         scenario.workers,
         scenario.connections,
         scenario.closed,
-        None if scenario.retry is None else read_retry(str(scenario.retry)),
-        None if scenario.hedge is None else read_hedge(str(scenario.hedge)),
         gating=scenario.read_gating(),
-        repair=None if scenario.repair is None else read_repair(str(scenario.repair)),
         keep_texts=scenario.keep_texts,
         warming=scenario.read_warming(),
         cache_salt=spec.cache_salt,
@@ -435,6 +435,7 @@ def _load(scenario: Scenario, command: list[str] | None) -> Load:
         most_spend=scenario.limits.spend,
         metrics=dict(sites[0][1].headers) if spec.metrics else None,
         facts=facts,
+        **scenario.policies(),
     )
 
 

@@ -16,7 +16,7 @@ from itertools import pairwise
 from typing import Any
 
 from openloop.errors import StorageError
-from openloop.load.address import Place, connection_to
+from openloop.load.address import Place, connection_to, secrets_of
 from openloop.load.prometheus import read_figures
 from openloop.records import SERVER, SideWriter
 from openloop.said import without_secrets
@@ -36,9 +36,11 @@ class MetricsPage:
         self, replica: str, place: Place, headers: Mapping[str, str] | None = None, timeout_s: float = TIMEOUT_S
     ) -> None:
         self.replica = replica
-        self.path = f"{place.base.removesuffix('/metrics')}/metrics"
-        self.where = f"{'https' if place.address.name else 'http'}://{place.host}{self.path.removesuffix('/metrics')}"
+        base = place.base.removesuffix("/metrics")
+        self.path = f"{base}/metrics{place.query}"
+        self.where = f"{'https' if place.address.name else 'http'}://{place.host}{base}"
         self.headers = headers or {}
+        self.secrets = secrets_of(self.headers, place.query)
         self._host, self._timeout_s = place.host, timeout_s
         self._connection = connection_to(place, timeout_s)
 
@@ -50,24 +52,22 @@ class MetricsPage:
 
     def fetch(self) -> str:
         """The page itself."""
+        until, body = time.monotonic() + self._timeout_s, b""
+        headers = {"Host": self._host, "Accept": "text/plain", **self.headers}
         try:
-            return self._fetch()
+            self._connection.request("GET", self.path, headers=headers)
+            with self._connection.getresponse() as response:
+                if response.status != 200:
+                    raise ValueError(f"status {response.status}")
+                while piece := response.read1(1 << 16):
+                    body += piece
+                    if response.length != 0 and (time.monotonic() > until or len(body) > LARGEST_PAGE):
+                        raise TimeoutError("timed out")
+                if response.length:
+                    raise http.client.IncompleteRead(body, response.length)
         except BaseException:
             self.close()  # it may be in the middle of an answer
             raise
-
-    def _fetch(self) -> str:
-        until, body = time.monotonic() + self._timeout_s, b""
-        self._connection.request("GET", self.path, headers={"Host": self._host, "Accept": "text/plain", **self.headers})
-        with self._connection.getresponse() as response:
-            if response.status != 200:
-                raise ValueError(f"status {response.status}")
-            while piece := response.read1(1 << 16):
-                body += piece
-                if response.length != 0 and (time.monotonic() > until or len(body) > LARGEST_PAGE):
-                    raise TimeoutError("timed out")
-            if response.length:
-                raise http.client.IncompleteRead(body, response.length)
         return body.decode("utf-8")
 
     def cut(self) -> None:
@@ -83,7 +83,7 @@ class Gpus:
     """The GPUs of this host, through NVML."""
 
     where = "NVML"
-    headers: Mapping[str, str] = {}
+    secrets: Mapping[str, str] = {}
 
     def __init__(self, nvml: Any) -> None:
         nvml.nvmlInit()
@@ -199,7 +199,7 @@ class Scraper:
         except Exception as error:  # whatever a server does to us, the run goes on
             tally.failed += 1
             why = error.strerror if isinstance(error, OSError) else None
-            tally.why = without_secrets(why or str(error) or type(error).__name__, source.headers).lower()
+            tally.why = without_secrets(why or str(error) or type(error).__name__, source.secrets).lower()
             return False
         tally.read += 1
         before = self._hits[-1] if self._hits else {}

@@ -9,7 +9,6 @@ ordinary, all events are found and decoded by Python, with the same result.
 """
 
 import contextlib
-import ctypes
 import functools
 import threading
 from typing import Any, NamedTuple
@@ -21,8 +20,8 @@ from openloop.native.mapped import Mapped, Shapes, find_in_libc
 
 C = ("memchr", "memcmp", "memmem")
 # How many bytes there are, in how many reads; where the body begins; how many events were found in all of it, or -1,
-# in how many runs; when its first byte had come.
-STATE = ("size", "reads", "start", "found", "runs", "first_ns", "raw", *C)
+# in how many runs; when its first byte had come. Where events are to be apart, each is a run.
+STATE = ("size", "reads", "start", "apart", "found", "runs", "first_ns", "raw", *C)
 RUN = ("begin", "end", "size")  # the data of its first event, and how many there are
 WORD_KEYS = b'content":text":'
 CONTENT, TEXT = 9, 6  # letters of these keys
@@ -88,7 +87,7 @@ def skim(state: Any, raw: Any, marks: Any, keys: Any, blocks: Any, stamps: Any, 
             run.end = end
             run.size = 1
             w.runs += 1
-            word = word_of(w, raw, keys, begin, end)
+            word = word_of(w, raw, keys, begin, end) if w.apart == 0 else 0
             over = word_end(raw, word, end) if word else 0
             before = word - begin if over > word else 0
             after = end - over
@@ -178,10 +177,6 @@ def line_end(raw: Any, at: int) -> int:
     return 1 if raw[at] == 13 and raw[at + 1] == 10 else 0
 
 
-class _State(ctypes.Structure):
-    _fields_ = tuple((name, ctypes.c_int64) for name in STATE)
-
-
 TABLES: Shapes = {
     "state": (STATE, 1),
     "raw": ("u1", SIZE),
@@ -199,7 +194,7 @@ class Skimmer:
     def __init__(self, code: bytes) -> None:
         """Raises something where code or memory cannot be mapped."""
         self._skim = mapped = Mapped(code, TABLES)
-        self._state = mapped.rows("state", _State)[0]
+        self._state = mapped.rows("state")[0]
         self._raw, self._marks, self._runs = map(mapped.view, ("raw", "marks", "runs"))
         self._blocks, self._stamps = map(mapped.view, ("blocks", "stamps"))
         mapped.view("keys")[: len(WORD_KEYS)] = WORD_KEYS
@@ -207,7 +202,7 @@ class Skimmer:
         find_in_libc(self._state, C)
         self._lock = threading.Lock()
 
-    def find(self, raw: bytes, start: int, marks: memoryview) -> tuple[int, Events] | None:
+    def find(self, raw: bytes, start: int, marks: memoryview, *, apart: bool = False) -> tuple[int, Events] | None:
         """When the first byte of the body came, and all events of an ordinary stream."""
         size, count = len(raw), len(marks)
         if size > SIZE or not 0 < count <= 2 * READS:
@@ -216,7 +211,7 @@ class Skimmer:
             self._raw[:size] = raw
             self._marks[:count] = marks
             state = self._state
-            state.size, state.reads, state.start = size, count // 2, start
+            state.size, state.reads, state.start, state.apart = size, count // 2, start, apart
             self._skim()
             if state.found <= 0:
                 return None

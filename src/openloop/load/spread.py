@@ -1,27 +1,31 @@
 """A run on several machines: one schedule, dealt out; one clock, ours; and what each of them writes, as one run.
 
 Every machine has the same conductor and workers that a run on one machine has. Here they are told when to start, are
-listened to, and are given up when they are not heard of.
+listened to, and are given up when they are not heard of. The last class is what each machine hosts.
 """
 
 import contextlib
+import math
+import shutil
+import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, mkdtemp
 from typing import Any
 
 import msgspec
 import numpy as np
 
+from openloop import __version__
 from openloop.arrays import Ints
 from openloop.clock import Offset, offset_of
 from openloop.cluster import Host
 from openloop.errors import OpenloopError, RunError, SpecError
-from openloop.load.conductor import FLUSH_ROWS, TELL_NS, Share, Snapshot, Watch, interrupts_heard, watched_by
+from openloop.load.conductor import FLUSH_ROWS, TELL_NS, Conductor, Share, Snapshot, Watch, interrupts_heard, watched_by
 from openloop.load.plan import Load, demand_of, due_ns_of, manifest_of, pages_of, share_of
 from openloop.load.rows import Row, batch_of
 from openloop.load.salts import Salter, prime
@@ -53,6 +57,7 @@ START_S = 120.0
 LEAD_NS = 1_000_000_000  # for everybody to hear when the run starts
 READINGS = 30  # of each clock, before the run and after it
 CHUNK = 8 << 20
+SHOWN = 1000  # requests of half a second that are told of: enough for percentiles, and all where there are few
 
 
 @dataclass
@@ -103,14 +108,7 @@ def spread(load: Load, out: str | Path, hosts: Sequence[Host], watch: Watch | No
 
 
 class _Spread:
-    def __init__(
-        self,
-        load: Load,
-        out: str | Path,
-        folder: Path,
-        hosts: Sequence[Host],
-        watch: Watch | None,
-    ) -> None:
+    def __init__(self, load: Load, out: str | Path, folder: Path, hosts: Sequence[Host], watch: Watch | None) -> None:
         self.load, self.folder = load, folder
         self.out = str(out) if is_url(out) else str(folder)
         self.end_ns = to_ns(load.seconds)
@@ -356,3 +354,117 @@ def _line(error: BaseException) -> str:
     told = str(getattr(error, "cause", None) or error)
     lines = [line.strip() for line in told.splitlines() if line.strip()]
     return lines[-1].partition(". ")[0] if lines else type(error).__name__
+
+
+class MachinePart:
+    """Asked from elsewhere, `run` once and the others meanwhile. Times are of this machine's clock."""
+
+    def __init__(self, version: str) -> None:
+        self._version = version
+        self._conductor: Conductor | None = None
+        self._folder = Path()
+        self._ready, self._begun = threading.Event(), threading.Event()
+        self._start_ns = 0
+        self._patience_s = self._asked = math.inf
+        self._lock = threading.Lock()
+        self._now = Snapshot()
+        self._why: str | None = None
+
+    def clock(self) -> int:
+        if self._version != __version__:
+            raise SpecError(f"it has openloop {__version__}, and {self._version} is asked for: install the same")
+        return time.monotonic_ns()
+
+    def run(self, load: Load, share: Share, out: str, number: str, told: bytes) -> tuple[bool, dict[str, Any]]:
+        """Drive it; whether its files are to be fetched, and what is known of it afterwards.
+
+        It is written where it belongs if that can be reached from here (the manifest there is the one that was
+        `told`), else beside, and copied to a URL at the end.
+        """
+        there = not is_url(out) and _same(Path(out).parent.parent / MANIFEST_FILE, told)
+        self._folder = Path(out) if there else Path(mkdtemp(prefix="openloop-")) / number
+        self._conductor = Conductor(load, self._folder, self._watch, share, self._begin)
+        try:
+            self._conductor.run()
+        finally:
+            self._ready.set()
+            if is_url(out):
+                copy_run(self._folder, locate(out))
+                self.forget()
+        facts: dict[str, Any] = msgspec.to_builtins(self._conductor.writer.manifest)
+        return not there and not is_url(out), facts
+
+    def ready(self) -> None:
+        """Returns when nothing is missing but the moment to start at."""
+        self._ready.wait()
+
+    def begin(self, start_ns: int, patience_s: float) -> None:
+        """Start at a moment; and stop when nobody has asked for news for so long: then it is taken for lost."""
+        self._start_ns, self._patience_s, self._asked = start_ns, patience_s, time.monotonic()
+        self._begun.set()
+
+    def shift(self, start_ns: int) -> None:
+        """The moment that the run started at, as it is known now."""
+        if self._conductor:
+            self._conductor.start_ns = start_ns
+
+    def interrupt(self) -> None:
+        if self._conductor:
+            self._conductor.interrupt()
+
+    def halt(self, why: str) -> None:
+        """The system cannot keep up: end the schedule."""
+        self._why = why
+
+    def news(self) -> tuple[Snapshot, int]:
+        """Where it is, with the requests that ended since it was asked last; and the time."""
+        self._asked = time.monotonic()
+        with self._lock:
+            found, self._now = self._now, replace(self._now, finished=[])
+        return found, self.clock()
+
+    def files(self) -> list[str]:
+        return sorted(each.name for each in self._folder.iterdir())
+
+    def read(self, name: str, start: int, size: int) -> bytes:
+        with (self._folder / name).open("rb") as file:
+            file.seek(start)
+            return file.read(size)
+
+    def forget(self) -> None:
+        """What was written beside, and is elsewhere now."""
+        shutil.rmtree(self._folder.parent)
+
+    def _begin(self) -> int:
+        self._ready.set()
+        self._begun.wait()
+        return self._start_ns
+
+    def _watch(self, now: Snapshot) -> str | None:
+        rows = [_slim(row) for row in now.finished[:: 1 + len(now.finished) // SHOWN]]
+        with self._lock:
+            self._now = replace(now, statuses=Counter(now.statuses), finished=[*self._now.finished, *rows])
+        if time.monotonic() - self._asked > self._patience_s and self._conductor and not self._conductor.interrupts:
+            self._conductor.interrupt()
+            self._conductor.interrupt()
+        return self._why
+
+
+def _slim(row: Row) -> Row:
+    """As much of it as whoever watches looks at."""
+    ends = row.event_ns[:1] + row.event_ns[1:][-1:]
+    outcome = replace(
+        row.outcome,
+        text=None,
+        event_ns=[],
+        event_tokens=None,
+        output_tokens=row.outcome.output_tokens or len(row.event_ns),
+    )
+    return replace(row, event_ns=ends, outcome=outcome, ask=row.ask and row.ask._replace(messages=(), context=None))
+
+
+def _same(path: Path, told: bytes) -> bool:
+    try:
+        return path.read_bytes() == told
+    except OSError:
+        return False

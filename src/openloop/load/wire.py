@@ -4,6 +4,7 @@ import contextlib
 import re
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
 
@@ -31,18 +32,16 @@ def _heads_of_chunks(longest: int) -> list[bytes]:
 HEADS = _heads_of_chunks(4096)
 
 
+@dataclass(slots=True, eq=False)
 class Framing:
     """Follows a response as it arrives, just closely enough to know its last byte."""
 
-    __slots__ = ("_left", "_rest", "_state", "end", "keep", "size")
-
-    def __init__(self) -> None:
-        self._state = _HEAD
-        self._left = 0
-        self._rest = b""  # of a line that is not whole yet
-        self.keep = True  # the connection may be used again
-        self.size = 0  # of what came so far
-        self.end = 0  # of a complete response, among that
+    _state: int = _HEAD
+    _left: int = 0
+    _rest: bytes = b""  # of a line that is not whole yet
+    keep: bool = True  # the connection may be used again
+    size: int = 0  # of what came so far
+    end: int = 0  # of a complete response, among that
 
     @property
     def until_close(self) -> bool:

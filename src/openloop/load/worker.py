@@ -168,8 +168,10 @@ class _Worker:
         self.gone = intake.state.gone
         self.next_ns = self._next_ns()
 
-    def _recall(self, intake: Intake) -> None:
-        intake.recall()
+    def _recall(self) -> None:
+        """What is not gone is not to be sent by machine code."""
+        if self.intake is not None:
+            self.intake.state.posted = self.intake.state.gone
         for each in self.posted:
             heapq.heappush(self.pending, (each.due_ns, each.ticket, each))
         self.posted.clear()
@@ -229,8 +231,7 @@ class _Worker:
         if now >= self.stop_ns:
             for request in list(self.in_flight.values()):
                 self._give_up(request, CENSORED, 0)
-            if self.intake is not None:
-                self._recall(self.intake)
+            self._recall()
             self.pending.clear()
             self.fed = True
         self._hand_over()
@@ -256,19 +257,23 @@ class _Worker:
 
     def _hear(self, mask: int) -> None:
         if mask & WRITE:
-            self._flush_channel()
+            self.channel.flush()
+            if not self.channel.full:
+                self.poller.change(self.channel.fd, READ)
         for message in self.channel.receive():
             match message:
                 case ("ask", asks):
-                    for ask in asks:
-                        self._take(*ask)
+                    for ticket, due_ns, where, payload, elsewhere, copy in asks:
+                        request = Request(ticket, due_ns, self.pools[where], payload)
+                        if copy:
+                            request.copy = (self.pools[elsewhere], copy)
+                        heapq.heappush(self.pending, (due_ns, ticket, request))
                 case ("hedge", after_ns):
                     self.hedge_ns = after_ns
                 case ("end",):
                     self.fed = True
                 case ("halt", from_ns, until_ns):  # nothing that is due from then on is sent
-                    if self.intake is not None:
-                        self._recall(self.intake)
+                    self._recall()
                     self.pending = sorted(each for each in self.pending if each[0] < from_ns)
                     self.fed = True
                     self.stop_ns = until_ns
@@ -277,23 +282,12 @@ class _Worker:
         self.check_ns = min(self.check_ns, self.stop_ns)
         self.next_ns = self._next_ns()
 
-    def _take(self, ticket: int, due_ns: int, where: int, payload: bytes, elsewhere: int, copy: bytes) -> None:
-        request = Request(ticket, due_ns, self.pools[where], payload)
-        if copy:
-            request.copy = (self.pools[elsewhere], copy)
-        heapq.heappush(self.pending, (due_ns, ticket, request))
-
     def _hand_over(self) -> None:
         if self.finished:
             self.channel.send(("done", self.finished))
             self.finished = []
         if self.channel.full:
             self.poller.change(self.channel.fd, READ | WRITE)
-
-    def _flush_channel(self) -> None:
-        self.channel.flush()
-        if not self.channel.full:
-            self.poller.change(self.channel.fd, READ)
 
     def _say_goodbye(self) -> None:
         self.channel.send(("bye",))
@@ -321,7 +315,7 @@ class _Worker:
             self.intake.gather()
             self._note_gone(self.intake)
             if self.next_ns <= time.monotonic_ns() and not self.intake.state.idle:  # there is no connection for it
-                self._recall(self.intake)
+                self._recall()
         now = time.monotonic_ns()
         while self._may_send() and self.pending[0][0] <= now:
             _, _, request = heapq.heappop(self.pending)
@@ -434,8 +428,8 @@ class _Worker:
             sock = socket.socket(pool.address.family)
         except OSError as error:  # no more files: those that wait go on waiting for a connection that gets free
             pool.spare_ns = time.monotonic_ns() + CHECK_NS
-            if not pool.count:
-                self._fail_waiting(pool, _words(error.errno))
+            while pool.waiting and not pool.count:
+                self._end(pool.waiting.popleft(), UNSENT, f"no connection: {_words(error.errno)}")
             return False
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -545,10 +539,6 @@ class _Worker:
         soon = now - connection.sent_ns <= connection.reach_ns
         open_before = connection.rested or connection.used
         return open_before and soon and not request.blocks and request.tried < MOST_TRIES
-
-    def _fail_waiting(self, pool: ConnectionPool, why: str) -> None:
-        while pool.waiting:
-            self._end(pool.waiting.popleft(), UNSENT, f"no connection: {why}")
 
     def _close(self, connection: Connection) -> None:
         if self.connections.get(connection.fd) is not connection:
@@ -708,20 +698,10 @@ class _Worker:
             return
         if ended_ns is None:
             ended_ns = request.marks[-1] if fate == DONE else time.monotonic_ns()
-        self.finished.append(
-            (
-                request.ticket,
-                fate,
-                why,
-                request.sent_ns,
-                request.waited_ns,
-                ended_ns,
-                b"".join(request.blocks),
-                request.marks.tobytes(),
-                request.kernel,
-                request.twin is not None and request.twin.ticket in self.in_flight,
-            )
-        )
+        times = request.sent_ns, request.waited_ns, ended_ns
+        came = b"".join(request.blocks), request.marks.tobytes(), request.kernel
+        copied = request.twin is not None and request.twin.ticket in self.in_flight
+        self.finished.append((request.ticket, fate, why, *times, *came, copied))
         request.blocks, request.marks, request.payload = [], array("q"), b""  # a deadline may outlive it
         request.copy = request.twin = request.connection = None
         if self.plan.users:

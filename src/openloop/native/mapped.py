@@ -5,9 +5,7 @@ import mmap
 import os
 import struct
 from collections.abc import Sequence
-from typing import Literal, TypeVar
-
-T = TypeVar("T", bound=ctypes.Structure)
+from typing import Any, Literal
 
 NO_RESERVE = 0x4000  # memory that nobody touches costs nothing
 
@@ -46,9 +44,11 @@ class Mapped:
         kind, _ = self._shapes[name]
         return memoryview(self._memory)[self._spans[name]].cast(FORMS[kind] if isinstance(kind, str) else "q")
 
-    def rows(self, name: str, kind: type[T]) -> "ctypes.Array[T]":
+    def rows(self, name: str) -> Any:
         """A table of rows."""
-        return (kind * self._shapes[name][1]).from_buffer(self._memory, self._spans[name].start)
+        names, count = self._shapes[name]
+        kind: Any = type(name, (ctypes.Structure,), {"_fields_": [(each, ctypes.c_int64) for each in names]})
+        return (kind * count).from_buffer(self._memory, self._spans[name].start)
 
 
 def find_in_libc(state: ctypes.Structure, names: Sequence[str]) -> None:

@@ -39,12 +39,19 @@ class Ask(msgspec.Struct):
 
     def words(self) -> list[str]:
         """Tokens, for want of a tokenizer."""
-        texts = [message.content for message in self.messages] if self.messages is not None else [self.prompt]
-        return [word for text in texts if isinstance(text, str) for word in text.split()]
+        return _words(self.prompt if self.messages is None else [message.content for message in self.messages])
 
     @property
     def wants_usage(self) -> bool:
         return bool(self.stream_options and self.stream_options.include_usage)
+
+
+def _words(said: Any) -> list[str]:
+    """Of a text, of parts that have one, or of several of these; a number is a token."""
+    if isinstance(said, list):
+        return [word for each in said for word in _words(each)]
+    text = said.get("text") if isinstance(said, dict) else said
+    return str(text).split() if isinstance(text, str | int) else []
 
 
 read_ask = msgspec.json.Decoder(Ask).decode  # raises msgspec.MsgspecError where it is none

@@ -16,6 +16,7 @@ import msgspec
 
 from openloop.clock import READ, WRITE, Poller, Receiver, raise_file_limit
 from openloop.errors import SpecError
+from openloop.said import NO_SENSE
 from openloop.serve.answers import Ask, Behaviour, Voice, chunk, read_ask, respond
 from openloop.serve.engine import Engine, EngineSpec
 
@@ -43,8 +44,9 @@ class _Connection:
 
 @dataclass(slots=True)
 class _Answer:
-    """A request on its way through the engine."""
+    """A request on its way through the engine, which knows it by its key."""
 
+    key: int
     connection: _Connection
     ask: Ask
     chat: bool
@@ -69,7 +71,12 @@ class Endpoint:
         self._random = random.Random(seed)
         self._receiver = Receiver()
         self._poller = Poller()
-        self._listener = self._listen(host, port)
+        try:
+            self._listener = socket.create_server((host, port), backlog=BACKLOG)
+        except OSError as error:
+            why = (error.strerror or "").partition(" (while")[0]
+            raise SpecError(f"cannot listen on {host}:{port}: {why}; choose another --port") from None
+        self._listener.setblocking(False)
         self.host, self.port = self._listener.getsockname()[:2]
         self._poller.watch(self._listener.fileno(), READ)
         self._woken, self._waker = socket.socketpair()
@@ -78,23 +85,9 @@ class Endpoint:
         self._answers: dict[int, _Answer] = {}
         self._truth: dict[int, _Truth] = {}
         self._drips: list[tuple[int, _Answer]] = []
-        self._served = self._tokens = self._key = 0
-        self._read_tokens = self._made_tokens = 0
+        self._served = self._key = self._read_tokens = self._made_tokens = 0
         self._since_ns = time.monotonic_ns()
         self._stopping = False
-
-    @staticmethod
-    def _listen(host: str, port: int) -> socket.socket:
-        sock = socket.socket()
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            sock.bind((host, port))
-        except OSError as error:
-            sock.close()
-            raise SpecError(f"cannot listen on {host}:{port}: {error.strerror}; choose another --port") from None
-        sock.listen(BACKLOG)
-        sock.setblocking(False)
-        return sock
 
     def stop(self) -> None:
         """From any thread."""
@@ -214,7 +207,8 @@ class Endpoint:
     def _take(self, connection: _Connection, chat: bool, headers: dict[str, str], body: bytes) -> None:
         try:
             ask = read_ask(body)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            words = ask.words()
+        except NO_SENSE as error:
             self._send(connection, self._voice.refuse(400, f"the request is no JSON that makes sense: {error}"))
             return
         if ask.model != self._voice.model:
@@ -229,8 +223,7 @@ class Endpoint:
         fault = self.behaviour.fault if self._random.random() < self.behaviour.share else None
         if self._refused(connection, fault):
             return
-        words = ask.words()
-        answer = _Answer(connection, ask, chat, truth, fault, max(len(words), 1))
+        answer = _Answer(self._key, connection, ask, chat, truth, fault, max(len(words), 1))
         connection.answering = self._answers[self._key] = answer
         if ask.stream and chat and self.behaviour.early_role and fault is None:
             answer.begun = True
@@ -252,7 +245,7 @@ class Endpoint:
                 "there is no room for it now" if busy else "it cannot be served: it is too long, or the replica is gone"
             )
             self._send(answer.connection, self._voice.refuse(429 if busy else 503, why))
-            self._finish(key, answer)
+            self._finish(answer)
 
     def _refused(self, connection: _Connection, fault: str | None) -> bool:
         """Faults that come in place of an answer."""
@@ -272,10 +265,10 @@ class Endpoint:
         for key in self._engine.advance(now):
             answer = self._answers.get(key)
             if answer is not None:
-                self._give(key, answer)
+                self._give(answer)
         self._refuse_failed()
 
-    def _give(self, key: int, answer: _Answer) -> None:
+    def _give(self, answer: _Answer) -> None:
         """One token; with the first come the headers, with the last the rest of the protocol."""
         ask, connection = answer.ask, answer.connection
         answer.given += 1
@@ -284,9 +277,9 @@ class Endpoint:
         last = answer.given == ask.output_tokens
         if not ask.stream or answer.fault == "whole":
             if last:
-                known = self._engine.cached(key)
+                known = self._engine.cached(answer.key)
                 self._write(answer, self._voice.whole(answer.chat, answer.prompt_tokens, ask.output_tokens, known))
-                self._finish(key, answer)
+                self._finish(answer)
             return
         data = self._voice.tokens[answer.chat][answer.given % 15]
         if answer.given == 1 and not answer.begun:
@@ -294,17 +287,17 @@ class Endpoint:
         if last:
             data += self._voice.last[answer.chat]
             if ask.wants_usage:
-                known = self._engine.cached(key)
+                known = self._engine.cached(answer.key)
                 data += self._voice.usage(answer.chat, answer.prompt_tokens, ask.output_tokens, known)
             data += Voice.DONE + Voice.END
         if answer.fault is not None:
-            self._misbehave(key, answer, data)
+            self._misbehave(answer, data)
             return
         self._write(answer, data)
         if last and connection.answering is answer:
-            self._finish(key, answer)
+            self._finish(answer)
 
-    def _misbehave(self, key: int, answer: _Answer, data: bytes) -> None:
+    def _misbehave(self, answer: _Answer, data: bytes) -> None:
         """Faults in the middle of a stream."""
         connection, half = answer.connection, answer.given > answer.ask.output_tokens // 2
         if answer.fault == "drip":
@@ -315,16 +308,16 @@ class Endpoint:
             self._write(answer, (Voice.STREAM_HEAD if answer.given == 1 else b"") + chunk(b"data: {{garbage\n\n"))
             if answer.given == answer.ask.output_tokens:
                 self._send(connection, Voice.END)
-                self._finish(key, answer)
+                self._finish(answer)
         elif not half:
             self._write(answer, data)
         elif answer.fault == "late":
             self._send(connection, chunk(b'data: {"error": {"message": "it broke, as commanded", "code": 500}}\n\n'))
             self._send(connection, Voice.DONE + Voice.END)
-            self._finish(key, answer)
+            self._finish(answer)
         elif answer.fault == "cut":
             self._send(connection, Voice.END)
-            self._finish(key, answer)
+            self._finish(answer)
         else:  # reset: unread bytes are thrown away, and so is what was not yet sent
             with contextlib.suppress(OSError):
                 connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -335,20 +328,22 @@ class Endpoint:
             return
         self._write(answer, answer.dripping[:1])
         answer.dripping = answer.dripping[1:]
-        self._drips.append((time.monotonic_ns() + DRIP_NS, answer))
+        if answer.dripping or answer.given < answer.ask.output_tokens:
+            self._drips.append((time.monotonic_ns() + DRIP_NS, answer))
+        else:
+            self._finish(answer)
 
     def _write(self, answer: _Answer, data: bytes) -> None:
         """Send, and remember when."""
         answer.truth.written_ns.append(time.monotonic_ns())
-        self._tokens += 1
         self._send(answer.connection, data)
 
-    def _finish(self, key: int, answer: _Answer) -> None:
+    def _finish(self, answer: _Answer) -> None:
         self._served += 1
-        self._answers.pop(key, None)
-        self._engine.cached(key)  # nobody will ask
+        self._answers.pop(answer.key, None)
+        self._engine.cached(answer.key)  # nobody will ask
         if answer.given < answer.ask.output_tokens:
-            self._engine.cancel(key)
+            self._engine.cancel(answer.key)
         connection = answer.connection
         connection.answering = None
         if self._open(connection):
@@ -392,16 +387,11 @@ class Endpoint:
         self._poller.forget(connection.fd)
         connection.sock.close()
         if connection.answering is not None:
-            key = next(key for key, answer in self._answers.items() if answer is connection.answering)
-            del self._answers[key]
-            self._engine.cancel(key)
+            del self._answers[connection.answering.key]
+            self._engine.cancel(connection.answering.key)
 
     def _metrics(self) -> bytes:
         values: dict[str, float] = {
-            "openloop_requests_running": self._engine.running,
-            "openloop_requests_waiting": self._engine.waiting,
-            "openloop_requests_served_total": self._served,
-            "openloop_tokens_written_total": self._tokens,
             "vllm:num_requests_running": self._engine.running,
             "vllm:num_requests_waiting": self._engine.waiting,
             "vllm:prompt_tokens_total": self._read_tokens,

@@ -6,6 +6,7 @@ import sys
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -16,11 +17,11 @@ LISTENING = "listening on "
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # whatever http_proxy says
 
 
+@dataclass(frozen=True)
 class RunningEndpoint:
     """A running endpoint, as its parent sees it."""
 
-    def __init__(self, url: str) -> None:
-        self.url = url
+    url: str
 
     def behave(self, **how: Any) -> None:
         """Tell it how to misbehave; nothing: as it should."""

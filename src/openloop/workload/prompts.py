@@ -69,22 +69,14 @@ class Prompts:
         demand = self._demand
         session = None if demand.session is None else int(demand.session[number])
         codes = (demand.workload_class, demand.classes), (demand.tenant, demand.tenants)
-        named = [
+        kind, tenant = (
             names[int(places[number])] if places is not None and names and places[number] >= 0 else None
             for places, names in codes
-        ]
-        alone = session is None or session < 0
-        return Ask(
-            messages,
-            int(demand.output_tokens[number]) or None,
-            named[0],
-            named[1],
-            None if alone else session,
-            None if alone or demand.turn is None else int(demand.turn[number]),
-            None,
-            reference,
-            context,
         )
+        alone = session is None or session < 0
+        turn = None if alone or demand.turn is None else int(demand.turn[number])
+        tokens = int(demand.output_tokens[number]) or None
+        return Ask(messages, tokens, kind, tenant, None if alone else session, turn, None, reference, context)
 
     def _made(self, number: int, *, last: bool = False) -> tuple[tuple[str, str], ...]:
         """The messages of a request, or only the last of them."""

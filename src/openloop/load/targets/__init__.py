@@ -1,11 +1,9 @@
 """Whom to ask: a target turns what is asked into bytes, and what came back into what a user got."""
 
 from openloop.load.targets.base import HttpTarget, JsonTarget, Target
-from openloop.load.targets.embeddings import Embeddings
-from openloop.load.targets.function import Function
 from openloop.load.targets.messages import Messages
-from openloop.load.targets.openai import Chat, Completions
-from openloop.load.targets.plain import Plain, check_template
+from openloop.load.targets.openai import Chat, Completions, Embeddings
+from openloop.load.targets.plain import Function, Plain, check_template
 from openloop.load.targets.responses import Responses
 from openloop.said import Outcome
 

@@ -76,7 +76,7 @@ class HttpTarget(Target):
         return encode_head(self.method, self.base + self.path + self.query, self.host, usual | given)
 
     def read(self, raw: bytes, marks: Marks) -> Outcome:
-        return self.decode(Reply(raw, marks))
+        return self.decode(Reply(raw, marks, every_word=self.keep_text))
 
     def decode(self, reply: Reply) -> Outcome:
         status = reply.http_status
@@ -140,7 +140,7 @@ class JsonTarget(HttpTarget):
             fail(found, f"a streaming request was answered with {kind or 'nothing that says what it is'}")
 
     def _read_stream(self, reply: Reply, found: Outcome) -> None:
-        blocks, stamps, sizes, data = reply.events(every_word=self.keep_text)
+        blocks, stamps, sizes, data = reply.events()
         if b"[DONE]" in data:
             data = data[: data.index(b"[DONE]")]
         said, bad = _decode_all(self.event, data)

@@ -78,6 +78,7 @@ class Messages(JsonTarget):
     def hear(self, said: list[_Said], data: list[bytes], found: Outcome) -> list[int]:
         spoken: list[int] = []
         texts = []
+        counted: dict[str, int] = {}
         for run, each in enumerate(said):
             if each.error is not None:
                 shed = each.error.type == "overloaded_error" and not spoken
@@ -89,10 +90,11 @@ class Messages(JsonTarget):
                     spoken.append(run)
                     texts.append(words.text or "")
             if each.message is not None and each.message.usage is not None:
-                _count(each.message.usage, found)  # its output tokens are those so far
+                counted |= _told(each.message.usage)
+                counted.pop("output_tokens", None)  # those so far
             if each.usage is not None:
-                _count(each.usage, found)
-                found.output_tokens = each.usage.output_tokens
+                counted |= _told(each.usage)
+        _count(counted, found)
         if self.keep_text:
             found.text = "".join(texts)
         return spoken
@@ -102,15 +104,19 @@ class Messages(JsonTarget):
         if said.content is None:
             fail(found, "the answer holds no content")
         if said.usage is not None:
-            _count(said.usage, found)
-            found.output_tokens = said.usage.output_tokens
+            _count(_told(said.usage), found)
         if self.keep_text:
             found.text = "".join([each.text or "" for each in said.content or []])
 
 
-def _count(usage: _Usage, found: Outcome) -> None:
+def _told(usage: _Usage) -> dict[str, int]:
+    return {name: value for name in usage.__struct_fields__ if (value := getattr(usage, name)) is not None}
+
+
+def _count(counted: dict[str, int], found: Outcome) -> None:
     """What was read from the cache or written to it is not among the input tokens here, as it is elsewhere."""
-    if usage.input_tokens is not None:
-        cached = usage.cache_read_input_tokens
-        found.prompt_tokens = usage.input_tokens + (cached or 0) + (usage.cache_creation_input_tokens or 0)
-        found.cached_tokens = cached
+    found.output_tokens = counted.get("output_tokens")
+    if "input_tokens" in counted:
+        found.cached_tokens = counted.get("cache_read_input_tokens")
+        written = counted.get("cache_creation_input_tokens", 0)
+        found.prompt_tokens = counted["input_tokens"] + (found.cached_tokens or 0) + written

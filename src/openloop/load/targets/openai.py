@@ -1,4 +1,4 @@
-"""OpenAI chat completions and completions, as vLLM, SGLang, llama-server and most others speak them."""
+"""OpenAI chat completions, completions and embeddings, as vLLM, SGLang, llama-server and most others speak them."""
 
 from abc import abstractmethod
 from itertools import accumulate, pairwise
@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from openloop.load.targets.base import JsonTarget
-from openloop.said import Choice, Outcome, Said, fail, hear, hear_all, listed
+from openloop.said import Choice, Count, Outcome, Said, fail, hear, hear_all, listed
 from openloop.workload import Ask
 
 
@@ -89,3 +89,30 @@ def _text(choice: Choice) -> str:
     """Visible words; of several answers, those of the first."""
     said = choice.delta or choice.message
     return (choice.text or (said and said.content) or "") if not choice.index else ""
+
+
+class _Counted(msgspec.Struct):
+    prompt_tokens: Count | None = None
+
+
+class _Vectors(msgspec.Struct):
+    data: list[msgspec.Raw] | None = None
+    usage: _Counted | None = None
+    error: Any = None
+
+
+class Embeddings(JsonTarget):
+    """OpenAI embeddings: a vector at the end, and no tokens."""
+
+    path = "/v1/embeddings"
+    streams = False
+    event = answer = msgspec.json.Decoder(_Vectors)
+
+    def body(self, ask: Ask) -> dict[str, Any]:
+        return {"input": ask.text}
+
+    def hear_all(self, said: _Vectors, found: Outcome) -> None:
+        if said.usage is not None:
+            found.prompt_tokens = said.usage.prompt_tokens
+        if not said.data:
+            fail(found, "the answer holds no embedding")

@@ -1,4 +1,4 @@
-"""Any HTTP server: a request from a template, and an answer that is not looked into."""
+"""Targets whose answers are not looked into: any HTTP server, asked by a template, and a Python function."""
 
 import re
 from dataclasses import dataclass
@@ -9,7 +9,8 @@ import msgspec
 
 from openloop.errors import SpecError
 from openloop.load.reply import Reply
-from openloop.load.targets.base import HttpTarget
+from openloop.load.targets.base import HttpTarget, Target
+from openloop.load.wire import Marks
 from openloop.said import NO_SENSE, Outcome
 from openloop.workload import Ask
 
@@ -69,3 +70,24 @@ def check_template(text: str) -> str:
         why = f"the template starts with {{, and is no JSON once it is filled in ({error})"
         raise SpecError(f'{why}; a text stands between quotes: "${{prompt}}"') from None
     return text
+
+
+class Function(Target):
+    """A Python function, `module:function` or `path/file.py:function`; each piece that it gives is a delivery."""
+
+    has_models = False
+    worker = "openloop.load.callable_worker"
+
+    @staticmethod
+    def key_headers(key: str) -> dict[str, str]:  # noqa: ARG004
+        return {}
+
+    def encode(self, ask: Ask, number: int) -> bytes:  # noqa: ARG002
+        return msgspec.json.encode(ask)
+
+    def read(self, raw: bytes, marks: Marks) -> Outcome:
+        stamps = memoryview(marks).cast("q")[1::2].tolist()
+        found = Outcome(event_ns=stamps, first_any_ns=stamps[0] if stamps else None)
+        if self.keep_text:
+            found.text = raw.decode("utf-8", "replace")
+        return found
