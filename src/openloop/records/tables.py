@@ -78,7 +78,11 @@ class Spool:
     def __init__(self, path: Path, schema: pa.Schema) -> None:
         self.path = path
         self._file = path.open("xb", buffering=0)
-        self._write(schema.serialize())
+        try:
+            self._write(schema.serialize())
+        except OSError:
+            self.remove()
+            raise
 
     @classmethod
     def resume(cls, path: Path, end: int) -> "Spool":
@@ -107,6 +111,10 @@ class Spool:
 
     def close(self) -> None:
         self._file.close()
+
+    def remove(self) -> None:
+        self.close()
+        self.path.unlink()
 
 
 class Bounded:

@@ -51,7 +51,11 @@ class RunWriter:
             self._spool = Spool(self.folder / SPOOL_FILE, SCHEMA)
         except OSError as error:
             raise StorageError(f"{self.folder} cannot be made: {error.strerror}") from None
-        write_manifest(self.folder, self.manifest)
+        try:
+            write_manifest(self.folder, self.manifest)
+        except StorageError:
+            self._spool.remove()
+            raise
 
     def append(self, batch: pa.RecordBatch) -> None:
         """Check and store a batch; when this returns, the batch outlives the process."""
