@@ -4,11 +4,10 @@ from openloop.quality.case import Case, Grade
 from openloop.quality.gates import QUALITY_GATES, read_quality_gate
 from openloop.quality.gating import Gating, read_gating
 from openloop.quality.pool import Pool, jobs_for
-from openloop.quality.slices import SLICES, slices_of
+from openloop.quality.slices import slices_of
 
 __all__ = [
     "QUALITY_GATES",
-    "SLICES",
     "Case",
     "Gating",
     "Grade",

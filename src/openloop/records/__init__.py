@@ -26,7 +26,7 @@ from openloop.records.schema import (
     split,
     words,
 )
-from openloop.records.server import MEASURES, SERVER, Measure, Reading
+from openloop.records.server import MEASURES, SERVER, Reading
 from openloop.records.tables import SideWriter
 from openloop.records.tail import Now, forget_now, read_now, write_now
 from openloop.records.texts import GRADES, TEXTS, Labels
@@ -48,7 +48,6 @@ __all__ = [
     "TEXTS",
     "Labels",
     "Manifest",
-    "Measure",
     "Node",
     "Now",
     "Prices",

@@ -3,7 +3,8 @@
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeVar
+from operator import attrgetter
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -225,8 +226,23 @@ class Deliveries:
         return column[self.requests.rows]
 
 
+def _either(name: str) -> Any:
+    """Of deliveries: the same by either clock."""
+    return property(attrgetter(f"deliveries.{name}"))
+
+
 class Answers:
     """Deliveries by one clock: from when requests were due, or from when they were sent. Gates look at these."""
+
+    tokens: Ints = _either("tokens")
+    single: Bools = _either("single")
+    tpot_s: Floats = _either("tpot_s")
+    tbt_s: Floats = _either("tbt_s")
+    jitter_s: Floats = _either("jitter_s")
+    quality: Codes = _either("quality")
+    quality_score: Floats = _either("quality_score")
+    retries: Ints = _either("requests.retries")
+    cost: Floats = _either("spending.cost")
 
     def __init__(self, deliveries: Deliveries, opened_ns: int, *, from_sent: bool) -> None:
         self.deliveries = deliveries
@@ -241,32 +257,12 @@ class Answers:
         return Answers(deliveries, self.opened_ns, from_sent=self.from_sent)
 
     @property
-    def tokens(self) -> Ints:
-        return self.deliveries.tokens
-
-    @property
-    def single(self) -> Bools:
-        return self.deliveries.single
-
-    @property
     def timed(self) -> Bools:
         return self.deliveries.gaps_told | self.deliveries.single
 
     @cached_property
     def ttft_s(self) -> Floats:
         return _known(self._since(self.deliveries.first_ns), self.deliveries.delivered > 0)
-
-    @property
-    def tpot_s(self) -> Floats:
-        return self.deliveries.tpot_s
-
-    @property
-    def tbt_s(self) -> Floats:
-        return self.deliveries.tbt_s
-
-    @property
-    def jitter_s(self) -> Floats:
-        return self.deliveries.jitter_s
 
     @property
     def longest_wait_s(self) -> Floats:
@@ -281,22 +277,6 @@ class Answers:
     def completion_s(self) -> Floats:
         done_ns = self.deliveries.done_ns
         return _known((done_ns - self.opened_ns) / 1e9, done_ns != MISSING)
-
-    @property
-    def quality(self) -> Codes:
-        return self.deliveries.quality
-
-    @property
-    def quality_score(self) -> Floats:
-        return self.deliveries.quality_score
-
-    @property
-    def retries(self) -> Ints:
-        return self.deliveries.requests.retries
-
-    @property
-    def cost(self) -> Floats:
-        return self.deliveries.spending.cost
 
     def itl_s(self, share: float) -> Floats:
         return self.deliveries.itl_s(share)

@@ -1,9 +1,13 @@
 """What counts as accepted: gates, token deadlines, and what a late answer is still worth."""
 
 from openloop.slo.deadlines import (
+    PENALTIES,
     CustomDeadlines,
     Deadlines,
+    ExponentialPenalty,
     LinearDeadlines,
+    Smooth,
+    StepPenalty,
     end_to_end,
     lateness,
     reading,
@@ -22,13 +26,11 @@ from openloop.slo.gates import (
     Jitter,
     Quality,
     Read,
-    ReadFromFirst,
     Retries,
     SLOGate,
     TokenDeadlines,
 )
-from openloop.slo.objectives import PRESETS, SLO, Objectives, ObjectiveUnit, parse_objectives, parse_slo, read_slo
-from openloop.slo.smooth import PENALTIES, ExponentialPenalty, LinearPenalty, Penalty, Smooth, StepPenalty
+from openloop.slo.objectives import PRESETS, SLO, Objectives, parse_objectives, parse_slo, read_slo
 
 __all__ = [
     "E2E",
@@ -47,13 +49,9 @@ __all__ = [
     "ExponentialPenalty",
     "Jitter",
     "LinearDeadlines",
-    "LinearPenalty",
-    "ObjectiveUnit",
     "Objectives",
-    "Penalty",
     "Quality",
     "Read",
-    "ReadFromFirst",
     "Retries",
     "SLOGate",
     "Smooth",
