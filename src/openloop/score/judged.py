@@ -9,9 +9,18 @@ from openloop.arrays import Bools, Counts, Floats, Ints
 from openloop.errors import RunError
 from openloop.records import MISSING, Manifest, Prices, Run
 from openloop.score import kernel
-from openloop.score.attempts import OK, Attempts, read_attempts
 from openloop.score.quantiles import BLOCKS, block_bounds
-from openloop.score.requests import Answers, Deliveries, Requests, Spending, group_attempts, pace_ns
+from openloop.score.requests import (
+    OK,
+    Answers,
+    Attempts,
+    Deliveries,
+    Requests,
+    Spending,
+    group_attempts,
+    pace_ns,
+    read_attempts,
+)
 from openloop.score.scope import JudgedRun, Judgement
 from openloop.score.streams import Progress, StreamPlan, Streams, read_again, read_streams
 from openloop.slo import SLO, TTFT, CustomDeadlines, LinearDeadlines, Objectives

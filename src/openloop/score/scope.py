@@ -7,9 +7,8 @@ import numpy as np
 
 from openloop.arrays import Bools, Counts, Floats, Ints
 from openloop.records import MISSING, Prices
-from openloop.score.attempts import Attempts
 from openloop.score.quantiles import Sample, block_bounds
-from openloop.score.requests import Answers, Deliveries, Where
+from openloop.score.requests import Answers, Attempts, Deliveries, Where
 from openloop.score.streams import Streams
 from openloop.slo import SLO
 

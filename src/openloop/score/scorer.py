@@ -17,18 +17,8 @@ from openloop.importers import open_any
 from openloop.records import STATUSES, Prices, Run, TimedEvent
 from openloop.score import metrics
 from openloop.score.judged import judge_run
-from openloop.score.leaks import Leak, leaks, work
-from openloop.score.money import Blend, CostScore, blended, cost_score, told
-from openloop.score.quality import QualityScore, quality_score
-from openloop.score.quantiles import (
-    Percentiles,
-    Sample,
-    ladder,
-    percentiles,
-    rate_interval,
-    ratio,
-    share_interval,
-)
+from openloop.score.money import Blend, CostScore, Leak, blended, cost_score, leaks, told, work
+from openloop.score.quantiles import Percentiles, Sample, ladder, percentiles, rate_interval, ratio, share_interval
 from openloop.score.scope import GateScore, JointFailure, JudgedRun, Scope
 from openloop.score.server import ServerScore, server_score
 from openloop.score.streams import Progress
@@ -116,7 +106,7 @@ class Score(Summary):
     preemptions: int | None  # by the rows; None: no row tells
     retries: metrics.RetryScore
     leaks: list[Leak]
-    quality: QualityScore | None
+    quality: metrics.QualityScore | None
     stragglers: list[metrics.Straggler]
     disruptions: list[Disruption]
     steady: Summary | None  # outside the disruptions
@@ -273,7 +263,7 @@ def score_judged(
         preemptions=None if (counts := told(scope, "preemptions")) is None else int(counts.sum()),
         retries=metrics.retry_score(scope),
         leaks=leaks(scope, server),
-        quality=quality_score(scope),
+        quality=metrics.quality_score(scope),
         stragglers=metrics.stragglers(scope),
         disruptions=disruptions,
         steady=steady,
