@@ -8,10 +8,11 @@ from typing import Any, Final
 
 import msgspec
 
-from openloop.errors import RunError, SpecError, StorageError
+from openloop.errors import RunError, SpecError
 from openloop.frontier.folder import FRONTIER_FILE, Frontier
 from openloop.frontier.measure import INTERRUPTED, sweep
 from openloop.load.scenario import Limits, Scenario
+from openloop.records.tables import write_json
 from openloop.spec import Strict, convert, read_json
 
 STATES_FILE: Final = "states.json"
@@ -39,7 +40,10 @@ def sweep_states(
         raise SpecError(f"the states are {', '.join(states)}: give two or more, each once")
     if (folder / FRONTIER_FILE).exists():
         raise RunError(f"{folder} holds the sweep of one state: choose another folder")
-    _write(folder, names)
+    asked = {"warmth": names}
+    if (folder / STATES_FILE).exists() and read_json(folder / STATES_FILE) != asked:
+        raise RunError(f"{folder} holds sweeps of other states: choose another folder, or repeat the same command")
+    write_json(folder / STATES_FILE, asked)
     share = scenario.limits.spend and scenario.limits.spend / len(states)
     limits: Limits = msgspec.structs.replace(scenario.limits, spend=share)
     found: list[State] = []
@@ -57,15 +61,3 @@ def states_in(folder: Path) -> dict[str, Path]:
     told = convert(read_json(folder / STATES_FILE), _States, str(folder / STATES_FILE))
     names = {state: name for name, state in told.warmth.items() if re.fullmatch(r"\w[\w.-]*", name)}
     return {state: folder / name for state, name in names.items() if (folder / name / FRONTIER_FILE).exists()}
-
-
-def _write(folder: Path, names: dict[str, str]) -> None:
-    path = folder / STATES_FILE
-    text = msgspec.json.format(msgspec.json.encode(_States(warmth=names)), indent=2) + b"\n"
-    if path.exists() and path.read_bytes() != text:
-        raise RunError(f"{folder} holds sweeps of other states: choose another folder, or repeat the same command")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(text)
-    except OSError as error:
-        raise StorageError(f"{path} cannot be written: {error.strerror}") from None

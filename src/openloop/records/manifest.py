@@ -6,9 +6,9 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 
 from openloop import __version__
-from openloop.errors import RunError, SpecError, StorageError
+from openloop.errors import RunError, SpecError
 from openloop.records.schema import LATEST_NS, SCHEMA_VERSION
-from openloop.records.tables import replacing
+from openloop.records.tables import write_json
 from openloop.spec import Strict, convert, read_json, read_yaml
 
 MANIFEST_FILE: Final = "run.json"
@@ -176,9 +176,4 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
-    text = msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n"
-    try:
-        with replacing(folder / MANIFEST_FILE) as file:
-            file.write(text)
-    except OSError as error:
-        raise StorageError(f"{folder / MANIFEST_FILE} cannot be written: {error.strerror}") from None
+    write_json(folder / MANIFEST_FILE, manifest)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
+import msgspec
 import pyarrow as pa
 import pyarrow.ipc
 import pyarrow.parquet as pq
@@ -63,6 +64,16 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
     except BaseException:
         draft.unlink(missing_ok=True)
         raise
+
+
+def write_json(path: Path, value: Any) -> None:
+    """For people too; the folder is made where there is none."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as file:
+            file.write(msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n")
+    except OSError as error:
+        raise StorageError(f"{path} cannot be written: {error.strerror}") from None
 
 
 def write_parquet(path: Path, schema: pa.Schema, groups: Iterable[pa.Table], **options: Any) -> None:
