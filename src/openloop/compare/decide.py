@@ -110,10 +110,7 @@ class UnjudgedError(SpecError):
 
 
 def compare(
-    a: str | Path | Run,
-    b: str | Path | Run,
-    slo: Any = None,
-    fail_if: Sequence[str | RegressionGate] = (),
+    a: str | Path | Run, b: str | Path | Run, slo: Any = None, fail_if: Sequence[str | RegressionGate] = ()
 ) -> Comparison:
     """Compare two runs, or the sweeps in two folders, under one SLO."""
     gates = [read_regression_gate(each) if isinstance(each, str) else each for each in fail_if]
@@ -176,19 +173,17 @@ def _scope(run: Run, objectives: Objectives, *, warm: bool) -> Scope:
 def _runs(a: Run, b: Run, names: Sequence[str], slo: Any) -> Comparison:
     objectives = _one_slo([a.manifest.slo, b.manifest.slo], slo, names)
     first, second = (_scope(each, objectives, warm=False) for each in (a, b))
-    for scope, name in ((first, names[0]), (second, names[1])):
+    warnings = list(_differences(a.manifest, b.manifest))
+    if max(first.seconds, second.seconds) > 1.2 * min(first.seconds, second.seconds):
+        warnings.append(f"they took different times: {first.seconds:.4g} s and {second.seconds:.4g} s")
+    reasons = []
+    for run, scope, name in zip((a, b), (first, second), names, strict=True):
         if not scope.n:
             raise RunError(f"{name} has nothing due in its window: there is nothing to compare")
+        reasons += [f"{name} is not valid: {reason}" for reason in verdict(run, scope).reasons]
+        if caveat := lower_bound(float(np.mean(scope.deliveries.spending.known))):
+            warnings.append(f"{name}: {caveat}")
     found = changes(first, second)
-    warnings = [*_differences(a.manifest, b.manifest), *_lengths_of_time(first, second)]
-    reasons = [
-        f"{name} is not valid: {reason}"
-        for run, scope, name in ((a, first, names[0]), (b, second, names[1]))
-        for reason in verdict(run, scope).reasons
-    ]
-    for scope, name in ((first, names[0]), (second, names[1])):
-        caveat = lower_bound(float(np.mean(scope.deliveries.spending.known)))
-        warnings += [f"{name}: {caveat}"] if caveat else []
     minutes = _more_minutes(found["goodput"], min(first.seconds, second.seconds))
     winner, by_throughput, sentence = _verdict(found, minutes)
     return Comparison(
@@ -205,11 +200,6 @@ def _runs(a: Run, b: Run, names: Sequence[str], slo: Any) -> Comparison:
         more_minutes=minutes,
         warnings=(*reasons, *warnings),
     )
-
-
-def _lengths_of_time(a: Scope, b: Scope) -> Iterator[str]:
-    if max(a.seconds, b.seconds) > 1.2 * min(a.seconds, b.seconds):
-        yield f"they took different times: {a.seconds:.4g} s and {b.seconds:.4g} s"
 
 
 def _differences(a: Manifest, b: Manifest) -> Iterator[str]:
@@ -274,7 +264,8 @@ def _verdict(found: Mapping[str, Change], minutes: float | None) -> tuple[str | 
     if goodput.winner is None:
         more = "a difference of 5% would have shown"
         if minutes:
-            more = f"telling {TELL:.0%} apart takes about {_minutes(minutes)} more of each"
+            about = "1 minute" if minutes <= 1 else f"{np.ceil(minutes):,.0f} minutes"
+            more = f"telling {TELL:.0%} apart takes about {about} more of each"
         return None, raw.winner, f"no difference shown in goodput: {_percent(goodput)}; {more}"
     return goodput.winner, raw.winner, f"{_ahead(goodput)} in goodput{_only_raw(goodput.winner, raw.winner)}"
 
@@ -297,10 +288,6 @@ def _ahead(change: Change) -> str:
 def _three(value: float, sign: str = "-") -> str:
     """Three figures, and none of them an exponent."""
     return f"{value:{sign}{',.0f' if abs(value) >= 999.5 else '.3g'}}"
-
-
-def _minutes(minutes: float) -> str:
-    return "1 minute" if minutes <= 1 else f"{np.ceil(minutes):,.0f} minutes"
 
 
 def _percent(change: Change) -> str:

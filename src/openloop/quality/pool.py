@@ -19,7 +19,7 @@ from types import FrameType
 from typing import Any
 
 from openloop.quality.case import Case, Grade, QualityGate, TimeUp, joint_grade
-from openloop.quality.gating import Gating
+from openloop.quality.gates import Gating
 from openloop.quality.judge import Judge
 from openloop.spec import one_line
 

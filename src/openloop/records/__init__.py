@@ -1,5 +1,6 @@
 """The table every producer writes and every reader reads."""
 
+from openloop.records.beside import GRADES, MEASURES, SERVER, TEXTS, Labels, Reading
 from openloop.records.manifest import (
     MANIFEST_FILE,
     Manifest,
@@ -26,10 +27,8 @@ from openloop.records.schema import (
     split,
     words,
 )
-from openloop.records.server import MEASURES, SERVER, Reading
 from openloop.records.tables import SideWriter
 from openloop.records.tail import Now, forget_now, read_now, write_now
-from openloop.records.texts import GRADES, TEXTS, Labels
 from openloop.records.validate import LARGEST_EVENT, check_attempts, check_rows
 from openloop.records.writer import RunWriter, relabel
 

@@ -86,22 +86,19 @@ def write_parquet(path: Path, schema: pa.Schema, groups: Iterable[pa.Table], **o
 class Spool:
     """A stream in the making, of whole messages: a torn one would hide all that follow."""
 
-    def __init__(self, path: Path, schema: pa.Schema) -> None:
+    def __init__(self, path: Path, schema: pa.Schema, end: int = 0) -> None:
+        """A new one, or one that is there and goes on after byte `end`."""
         self.path = path
+        if end:
+            os.truncate(path, end)
+            self._file = path.open("ab", buffering=0)
+            return
         self._file = path.open("xb", buffering=0)
         try:
             self._write(schema.serialize())
         except OSError:
             self.remove()
             raise
-
-    @classmethod
-    def resume(cls, path: Path, end: int) -> "Spool":
-        """Go on after byte `end`."""
-        os.truncate(path, end)
-        spool = cls.__new__(cls)
-        spool.path, spool._file = path, path.open("ab", buffering=0)
-        return spool
 
     @property
     def closed(self) -> bool:
@@ -227,7 +224,7 @@ class SideWriter:
         """Go on after the last whole batch of a spool that is there."""
         end = self._table.read_spool(self._path.parent)[1] if self._path.exists() else 0
         if end:
-            self._spool = Spool.resume(self._path, end)
+            self._spool = Spool(self._path, self._table.schema, end)
         else:
             self._path.unlink(missing_ok=True)
 

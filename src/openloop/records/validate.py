@@ -20,7 +20,24 @@ LARGEST_EVENT = 1_000_000  # tokens
 def check_batch(batch: pa.RecordBatch, first_row: int = 0) -> None:
     """Every rule that one batch can show broken; `first_row` is its place in the run, for the message."""
     check_rows(batch, first_row)
-    check_events(batch, first_row)
+    rows = _Rows(batch, first_row)
+    events = batch.column("event_ns")
+    starts, stops = _bounds(events)
+    rows.refuse_null_items("event_ns", starts, stops)
+    times = events.values.to_numpy()
+    _check_event_times(rows, times, starts, stops)
+    delivered = stops - starts
+    tokens = batch.column("event_tokens")
+    if tokens.null_count < len(tokens):
+        delivered = _check_event_tokens(rows, tokens, delivered)
+    if batch.column("ends_only").null_count < batch.num_rows:
+        ends = np.asarray(batch.column("ends_only").fill_null(False).to_numpy(zero_copy_only=False), np.bool_)
+        rows.refuse(ends & (delivered > 2), lambda i: f"ends_only, yet it has {delivered[i]} tokens with times")
+    output = rows.ints("output_tokens")
+    rows.refuse(
+        (output != MISSING) & (delivered > output),
+        lambda i: f"{delivered[i]} tokens were delivered, more than its output_tokens {output[i]}",
+    )
 
 
 def check_rows(batch: pa.RecordBatch, first_row: int = 0) -> None:
@@ -58,30 +75,6 @@ def _check_course(rows: "_Rows", status: Counts) -> None:
     rows.refuse(ok & ((sent == MISSING) | (ended == MISSING)), lambda _: "status is ok without sent_ns and ended_ns")
     rows.refuse(dropped & (sent != MISSING), lambda _: "status is dropped, yet it has a sent_ns")
     rows.refuse(censored & (ended != MISSING), lambda _: "status is censored, yet it has an ended_ns")
-
-
-def check_events(batch: pa.RecordBatch, first_row: int = 0) -> None:
-    """The rules about deliveries of tokens."""
-    rows = _Rows(batch, first_row)
-    events = batch.column("event_ns")
-    if events.null_count:
-        rows.refuse_null("event_ns")
-    starts, stops = _bounds(events)
-    rows.refuse_null_items("event_ns", starts, stops)
-    times = events.values.to_numpy()
-    _check_event_times(rows, times, starts, stops)
-    delivered = stops - starts
-    tokens = batch.column("event_tokens")
-    if tokens.null_count < len(tokens):
-        delivered = _check_event_tokens(rows, tokens, delivered)
-    if batch.column("ends_only").null_count < batch.num_rows:
-        ends = np.asarray(batch.column("ends_only").fill_null(False).to_numpy(zero_copy_only=False), np.bool_)
-        rows.refuse(ends & (delivered > 2), lambda i: f"ends_only, yet it has {delivered[i]} tokens with times")
-    output = rows.ints("output_tokens")
-    rows.refuse(
-        (output != MISSING) & (delivered > output),
-        lambda i: f"{delivered[i]} tokens were delivered, more than its output_tokens {output[i]}",
-    )
 
 
 def _check_event_times(rows: "_Rows", times: Ints, starts: Ints, stops: Ints) -> None:

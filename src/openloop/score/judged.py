@@ -23,11 +23,10 @@ from openloop.score.requests import (
 )
 from openloop.score.scope import JudgedRun, Judgement
 from openloop.score.streams import Progress, StreamPlan, Streams, read_again, read_streams
-from openloop.slo import SLO, TTFT, CustomDeadlines, LinearDeadlines, Objectives
+from openloop.slo import SLO, TTFT, CustomDeadlines, Deadlines, LinearDeadlines, Objectives
 from openloop.units import to_ns
 
-EXPECTED_FIRST_S = 1.0  # when QoE and fluidity expect the first token, where the SLO does not say
-EXPECTED_PACE_S = 0.05  # and each further one
+FIRST_S, PACE_S = 1.0, 0.05  # when QoE and fluidity expect the first token and each further, where the SLO is silent
 
 
 def judge_run(
@@ -177,8 +176,8 @@ def _plan(
             np.ascontiguousarray(attempts.scheduled_ns),
             objective[request_of],
             block_of,
-            np.array([to_ns(_expected_first(slo)) for slo in slos]),
-            np.array([_expected_pace_ns(slo) for slo in slos]),
+            np.array([to_ns(next((g.within_s for g in slo.gates if isinstance(g, TTFT)), FIRST_S)) for slo in slos]),
+            np.array([_expected_pace_ns(slo.smooth.deadlines) for slo in slos]),
         ),
         frozenset(pace_ns(each) for each in schedules if isinstance(each, LinearDeadlines) and each.pace),
         frozenset(gate.gap_share for gate in gates if hasattr(gate, "gap_share")),
@@ -187,15 +186,10 @@ def _plan(
     )
 
 
-def _expected_first(slo: SLO) -> float:
-    return next((gate.within_s for gate in slo.gates if isinstance(gate, TTFT)), EXPECTED_FIRST_S)
-
-
-def _expected_pace_ns(slo: SLO) -> int:
-    deadlines = slo.smooth.deadlines
+def _expected_pace_ns(deadlines: Deadlines) -> int:
     if isinstance(deadlines, LinearDeadlines) and deadlines.pace:
         return pace_ns(deadlines)
-    return to_ns(EXPECTED_PACE_S)
+    return to_ns(PACE_S)
 
 
 def _check_against_rows(run: Run, attempts: Attempts, streams: Streams) -> None:

@@ -346,32 +346,20 @@ def quality_score(scope: Scope) -> QualityScore | None:
     known = completed & (quality >= 0)
     if not known.any():
         return None
-    good = quality == 1
-    members = {name: mask for name, mask in _slices(scope).items() if (mask & known).any() and not mask[known].all()}
-    whole = scope.part(known)
-    rate = float(good[known].mean())
-    return QualityScore(
-        int(known.sum()),
-        int(np.sum(completed & ~known)),
-        int(np.sum(known & ~good)),
-        rate,
-        share_interval(good[known], whole.bounds),
-        needed_to_see(1 - rate),
-        {name: _slice(scope, known & mask, known & ~mask, good) for name, mask in members.items()},
-    )
+    judged, failed, rate, interval = _passed(scope, known)
+    slices = {}
+    for name, mask in _slices(scope).items():
+        if (mask & known).any() and not mask[known].all():
+            _, _, rest, rest_interval = _passed(scope, known & ~mask)
+            slices[name] = SliceScore(*_passed(scope, known & mask), rest, rest_interval, needed_to_see(1 - rest))
+    unjudged = int(np.sum(completed & ~known))
+    return QualityScore(judged, unjudged, failed, rate, interval, needed_to_see(1 - rate), slices)
 
 
-def _slice(scope: Scope, mine: Bools, others: Bools, good: Bools) -> SliceScore:
-    rest = float(good[others].mean())
-    return SliceScore(
-        int(mine.sum()),
-        int(np.sum(mine & ~good)),
-        float(good[mine].mean()),
-        share_interval(good[mine], scope.part(mine).bounds),
-        rest,
-        share_interval(good[others], scope.part(others).bounds),
-        needed_to_see(1 - rest),
-    )
+def _passed(scope: Scope, those: Bools) -> tuple[int, int, float, tuple[float, float]]:
+    """How many they are, how many failed, and the share that passed with its interval."""
+    good = scope.deliveries.quality[those] == 1
+    return len(good), int(np.sum(~good)), float(good.mean()), share_interval(good, scope.part(those).bounds)
 
 
 def _slices(scope: Scope) -> dict[str, Bools]:

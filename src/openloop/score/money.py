@@ -63,10 +63,8 @@ def lower_bound(known_for: float) -> str | None:
     """Said where what some requests cost is not known in full."""
     if known_for == 1:
         return None
-    told = (
-        f"cost is known in full for {format_share(known_for)} of requests (rows of others lack input tokens or a cost)"
-    )
-    return f"{told}: cost per accepted is a lower bound"
+    told = f"known in full for {format_share(known_for)} of requests (rows of others lack input tokens or a cost)"
+    return f"cost is {told}: cost per accepted is a lower bound"
 
 
 def extra_work(scope: Scope) -> dict[str, Ints | None]:

@@ -1,9 +1,8 @@
 """Records and an SLO in, every metric out."""
 
-import dataclasses
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from openloop.arrays import Bools, Floats
+from openloop.arrays import Floats
 from openloop.errors import SpecError
 from openloop.importers import open_any
 from openloop.records import STATUSES, Prices, Run, TimedEvent
@@ -212,7 +211,7 @@ def check(run: "Run | str | Path") -> Verdict:
         return verdict(run, judge_run(run, _own_objectives(run) or Objectives(SLO(()))).whole)
     except SpecError as error:
         found = verdict(run, judge_run(run, Objectives(SLO(()))).whole)
-        return dataclasses.replace(found, valid=False, reasons=(*found.reasons, str(error)))
+        return replace(found, valid=False, reasons=(*found.reasons, str(error)))
 
 
 def _own_objectives(run: Run) -> Objectives | None:
@@ -234,7 +233,11 @@ def score_judged(
 ) -> Score:
     """The score of a run that has been judged already."""
     scope, everyone = judged.whole, judged.everyone.deliveries
-    inside = _completed_inside(scope)
+    start, end = scope.window_ns
+    # Whose completion fell into the window, whenever they were due: in overload, what the system really serves.
+    inside = everyone.ok & (everyone.done_ns >= start) & (everyone.done_ns < end)
+    unused = sorted(set(objectives.classes) - set(judged.attempts.words["workload_class"]))
+    idle = [f"the SLO names workload classes that no request belongs to: {', '.join(unused)}"] if unused else []
     found = verdict(run, scope)
     server = server_score(run.server(), scope.window_ns)
     statuses = np.bincount(scope.deliveries.of_attempt(judged.attempts.status), minlength=len(STATUSES))
@@ -246,7 +249,7 @@ def score_judged(
         valid=found.valid,
         reasons=found.reasons,
         faults=found.faults,
-        notes=(*found.notes, *_unused_classes(objectives, judged)),
+        notes=(*found.notes, *idle),
         statuses=dict(zip(STATUSES, statuses.tolist(), strict=True)),
         completed_in_window_rps=float(inside.sum()) / scope.seconds,
         completed_in_window_tokens_per_s=float(everyone.tokens[inside].sum()) / scope.seconds,
@@ -270,12 +273,6 @@ def score_judged(
         by={key: _groups(scope, GROUPS[key]) for key in by},
         windows=_windows(scope, window_s) if window_s else [],
     )
-
-
-def _unused_classes(objectives: Objectives, judged: JudgedRun) -> Iterator[str]:
-    unused = sorted(set(objectives.classes) - set(judged.attempts.words["workload_class"]))
-    if unused:
-        yield f"the SLO names workload classes that no request belongs to: {', '.join(unused)}"
 
 
 def _summary(scope: Scope, hourly_share: float | None = 1.0) -> Summary:
@@ -334,13 +331,7 @@ def _percentiles(scope: Scope, sample: Sample, from_sent: Floats | None = None) 
         return None
     failures = int(np.sum(~scope.judgement.ok))
     sent = sample if from_sent is None else scope.sample(from_sent)
-    return dataclasses.replace(found, failures_as_inf=ladder(sample, failures), from_sent=ladder(sent))
-
-
-def _completed_inside(scope: Scope) -> Bools:
-    """Whose completion fell into the window, whenever they were due: in overload, what the system really serves."""
-    everyone, (start, end) = scope.run.everyone.deliveries, scope.window_ns
-    return everyone.ok & (everyone.done_ns >= start) & (everyone.done_ns < end)
+    return replace(found, failures_as_inf=ladder(sample, failures), from_sent=ladder(sent))
 
 
 def _groups(scope: Scope, column: str) -> dict[str, Summary]:
