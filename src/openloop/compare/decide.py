@@ -115,10 +115,10 @@ def compare(
     """Compare two runs, or the sweeps in two folders, under one SLO."""
     gates = [read_regression_gate(each) if isinstance(each, str) else each for each in fail_if]
     kinds = [not isinstance(each, Run) and (locate(each) / FRONTIER_FILE).exists() for each in (a, b)]
+    names = [str((each.path if isinstance(each, Run) else each) or place) for place, each in (("A", a), ("B", b))]
     if all(kinds):
         found = _frontiers(locate(str(a)), locate(str(b)), slo)
     elif any(kinds):
-        names = [str(each.path or "the run") if isinstance(each, Run) else str(each) for each in (a, b)]
         other = b if kinds[0] else a
         if not isinstance(other, Run):
             open_any(other)  # says so, if it is no run either
@@ -126,7 +126,6 @@ def compare(
         raise RunError(f"{names[0]} and {names[1]} are {told}")
     else:
         first, second = (each if isinstance(each, Run) else open_any(each) for each in (a, b))
-        names = [str((each.path if isinstance(each, Run) else each) or place) for place, each in (("A", a), ("B", b))]
         found = _runs(first, second, names, slo)
     fails = {gate: gate.fails(found.changes[gate.metric]) if gate.metric in found.changes else None for gate in gates}
     failed = tuple(str(gate) for gate, wrong in fails.items() if wrong)
@@ -161,9 +160,9 @@ def _one_slo(slos: Sequence[Any], slo: Any, names: Sequence[str]) -> Objectives:
     return first
 
 
-def _scope(run: Run, objectives: Objectives, *, warm: bool) -> Scope:
-    """The requests to compare; without the warm-up, where runs are points of a frontier."""
-    if warm and run.manifest.window_ns is not None:
+def _settled(run: Run, objectives: Objectives) -> Scope:
+    """The requests of a point of a frontier, without its warm-up."""
+    if run.manifest.window_ns is not None:
         end = run.manifest.window_ns[1]
         start = to_ns(settled_from(run, flow_of(run), end / 1e9))
         run = replace(run, manifest=msgspec.structs.replace(run.manifest, window_ns=(start, end)))
@@ -172,7 +171,7 @@ def _scope(run: Run, objectives: Objectives, *, warm: bool) -> Scope:
 
 def _runs(a: Run, b: Run, names: Sequence[str], slo: Any) -> Comparison:
     objectives = _one_slo([a.manifest.slo, b.manifest.slo], slo, names)
-    first, second = (_scope(each, objectives, warm=False) for each in (a, b))
+    first, second = (judge_run(each, objectives).whole for each in (a, b))
     warnings = list(_differences(a.manifest, b.manifest))
     if max(first.seconds, second.seconds) > 1.2 * min(first.seconds, second.seconds):
         warnings.append(f"they took different times: {first.seconds:.4g} s and {second.seconds:.4g} s")
@@ -360,7 +359,7 @@ def _common(
     pairs = []
     for key in sorted(first.keys() & second.keys()):
         runs = [open_run(each[key]) for each in (first, second)]
-        scopes = [_scope(each, objectives, warm=True) for each in runs]
+        scopes = [_settled(each, objectives) for each in runs]
         start = max(scope.window_ns[0] for scope in scopes)
         scopes = [scope.run.between(start, scope.window_ns[1]) for scope in scopes]
         if not all(scope.n for scope in scopes):

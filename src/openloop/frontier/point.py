@@ -16,7 +16,7 @@ from openloop.score.judged import judge_run
 from openloop.score.quantiles import Sample, independent_hits, percentiles, pooled, wilson
 from openloop.score.scope import JudgedRun, Scope
 from openloop.score.scorer import score_judged
-from openloop.slo import SLO, Objectives, SLOGate
+from openloop.slo import Objectives
 from openloop.units import NS_PER_S, to_ns
 
 LATENCIES = ("ttft_s", "tpot_s", "e2e_s")
@@ -217,16 +217,11 @@ def _met(scope: Scope, scale: float) -> Bools:
     found = scope.deliveries.ok.copy()
     for index, slo in enumerate(scope.run.slos):
         mine = scope.objective == index
-        for gate in _scaled(slo, scale):
+        for gate in slo.gates:
+            if hasattr(gate, "within_s"):
+                gate = replace(gate, within_s=gate.within_s * scale)  # type: ignore[type-var]
             found &= ~mine | gate.met(scope.answers)
     return found
-
-
-def _scaled(slo: SLO, scale: float) -> list[SLOGate]:
-    return [
-        replace(gate, within_s=gate.within_s * scale) if hasattr(gate, "within_s") else gate  # type: ignore[type-var]
-        for gate in slo.gates
-    ]
 
 
 def slack_of(accepted: Floats, due: Floats, target: float) -> Slack:

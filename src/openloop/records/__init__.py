@@ -17,9 +17,12 @@ from openloop.records.run import PARTS, Run, open_run
 from openloop.records.schema import (
     COLUMNS,
     KINDS,
+    LARGEST_EVENT,
     MISSING,
     SCHEMA,
     STATUSES,
+    check_attempts,
+    check_rows,
     ints,
     make_batch,
     make_lists,
@@ -29,7 +32,6 @@ from openloop.records.schema import (
 )
 from openloop.records.tables import SideWriter
 from openloop.records.tail import Now, forget_now, read_now, write_now
-from openloop.records.validate import LARGEST_EVENT, check_attempts, check_rows
 from openloop.records.writer import RunWriter, relabel
 
 __all__ = [

@@ -21,9 +21,8 @@ from openloop.errors import RecordError, RunError, StorageError
 from openloop.records.beside import GRADES, SERVER, TEXTS
 from openloop.records.manifest import MANIFEST_FILE, Manifest, read_manifest
 from openloop.records.remote import copy_run, is_url, locate
-from openloop.records.schema import COLUMNS, SCHEMA, count_tokens, ints
+from openloop.records.schema import COLUMNS, SCHEMA, check_attempts, check_batch, count_tokens, ints
 from openloop.records.tables import DAMAGE, SideTable, first_line, gathered, read_spool
-from openloop.records.validate import check_attempts, check_batch
 from openloop.records.writer import SPOOL_FILE, TABLE_FILE, RunWriter
 from openloop.spec import suggest
 
@@ -94,7 +93,15 @@ class Run:
     def save(self, folder: str | Path) -> None:
         """Write the run to a folder of its own, here or at a URL; what was cut short stays so."""
         if is_url(folder):
-            self._upload(locate(folder))
+            there = locate(folder)
+            if (there / MANIFEST_FILE).exists():
+                raise RunError(f"{there} already holds a run ({MANIFEST_FILE}): choose another folder or remove it")
+            with TemporaryDirectory() as here:
+                self.save(Path(here) / "run")
+                try:
+                    copy_run(Path(here) / "run", there)
+                except OSError as error:
+                    raise StorageError(f"{there} cannot be written: {error.strerror or error}") from None
             return
         with RunWriter(folder, _in_one(self.manifest, self.missing)) as writer:
             for batch in self.batches():
@@ -117,16 +124,6 @@ class Run:
             kept = [each for each, _ in found if each is not None]
             if kept:
                 yield table, pa.concat_tables(kept), all(note is None for _, note in found)
-
-    def _upload(self, there: Path) -> None:
-        if (there / MANIFEST_FILE).exists():
-            raise RunError(f"{there} already holds a run ({MANIFEST_FILE}): choose another folder or remove it")
-        with TemporaryDirectory() as here:
-            self.save(Path(here) / "run")
-            try:
-                copy_run(Path(here) / "run", there)
-            except OSError as error:
-                raise StorageError(f"{there} cannot be written: {error.strerror or error}") from None
 
     def _repr_html_(self) -> str:
         """For notebooks, which ask the thing itself."""

@@ -14,9 +14,8 @@ from openloop.errors import RecordError, RunError, StorageError
 from openloop.records.beside import GRADES, SERVER, TEXTS, Labels
 from openloop.records.manifest import MANIFEST_FILE, Manifest, checked, write_manifest
 from openloop.records.remote import is_url
-from openloop.records.schema import COLUMNS, SCHEMA, count_tokens, split
+from openloop.records.schema import COLUMNS, SCHEMA, check_batch, count_tokens, split
 from openloop.records.tables import Spool, gathered, reason, write_parquet
-from openloop.records.validate import check_batch
 
 TABLE_FILE: Final = "requests.parquet"
 SPOOL_FILE: Final = "requests.arrows"

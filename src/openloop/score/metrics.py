@@ -75,10 +75,11 @@ def _idle(scope: Scope, slo: SLO) -> Floats:
     return np.maximum(idle_s, 0.0)
 
 
-def mean_over_due(scope: Scope, values: NDArray[np.float32]) -> float:
-    """Mean over everything due, an unsuccessful request counting as 0; completed ones without tokens do not count."""
-    ok = scope.deliveries.ok
-    known = ok & ~np.isnan(values)
+def mean_over_due(scope: Scope, column: NDArray[np.float32]) -> float:
+    """Mean of a column over attempts, by what answered everything due: an unsuccessful request counts as 0, completed
+    ones whose tokens have no times do not count."""
+    ok, values = scope.deliveries.ok, scope.deliveries.of_attempt(column)
+    known = ok & scope.deliveries.all_told & ~np.isnan(values)
     if ok.any() and not known.any():
         return np.nan
     return ratio(float(values[known].sum(dtype=np.float64)), int(known.sum() + np.sum(~ok)))

@@ -120,7 +120,9 @@ def leaks(scope: Scope, server: ServerScore | None = None) -> list[Leak]:
     costs follows the answer. Where there are no tokens at all, hours follow attempts. What rows do not tell, a server's
     counters may.
     """
-    fates, output = _fates(scope), scope.deliveries.spending.tokens_by_attempt[scope.of_attempts]
+    fate = np.full(len(scope.run.attempts), FATES.index("retries_and_repairs"), np.int8)  # what was not the answer
+    fate[scope.deliveries.requests.rows] = _answer_fates(scope)
+    fates, output = (each[scope.of_attempts] for each in (fate, scope.deliveries.spending.tokens_by_attempt))
     extra = extra_work(scope)
     known = {name: each for name, each in extra.items() if each is not None}
     mine = output + sum(known.values(), np.zeros(len(output), np.int64))
@@ -183,13 +185,6 @@ def _answer_fates(scope: Scope) -> Codes:
     judged = scope.judgement
     bad = judged.missed.get("quality", np.zeros(scope.n, np.bool_))
     return np.select([~judged.ok, bad, ~judged.accepted], [1, 2, 3], 4).astype(np.int8)
-
-
-def _fates(scope: Scope) -> Codes:
-    """By attempt at these requests, likewise."""
-    fate = np.full(len(scope.run.attempts), 0, np.int8)
-    fate[scope.deliveries.requests.rows] = _answer_fates(scope)
-    return fate[scope.of_attempts]
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from openloop.arrays import Bools, Codes, Counts, Floats, Ints
 from openloop.records import COLUMNS, KINDS, MISSING, STATUSES, Run, check_attempts, check_rows, words
 from openloop.score.streams import Streams
-from openloop.slo import CustomDeadlines, Deadlines, LinearDeadlines
+from openloop.slo import Deadlines, LinearDeadlines
 
 OK, DROPPED, CENSORED = (STATUSES.index(status) for status in ("ok", "dropped", "censored"))
 RETRY, HEDGE, REPAIR = (KINDS.index(kind) for kind in ("retry", "hedge", "repair"))
@@ -198,27 +198,27 @@ def _preference(attempts: Attempts) -> tuple[Ints, Ints]:
     return tie, merit
 
 
+@dataclass(frozen=True, eq=False)
 class Deliveries:
     """What the users of these requests got, whatever clock it is measured by: a value per request."""
 
-    def __init__(self, requests: Requests, attempts: Attempts, streams: Streams, spending: Spending) -> None:
-        self.requests = requests
-        self.spending = spending
-        self._attempts = attempts
-        self._streams = streams
+    requests: Requests
+    attempts: Attempts
+    streams: Streams
+    spending: Spending
 
     def at(self, where: Where) -> "Deliveries":
         if isinstance(where, slice) and where == slice(0, len(self.requests)):
             return self  # all of them, with whatever was worked out before
-        return Deliveries(self.requests.at(where), self._attempts, self._streams, self.spending.at(where))
+        return Deliveries(self.requests.at(where), self.attempts, self.streams, self.spending.at(where))
 
     @cached_property
     def ok(self) -> Bools:
-        return np.equal(self.of_attempt(self._attempts.status), OK)
+        return np.equal(self.of_attempt(self.attempts.status), OK)
 
     @cached_property
     def delivered(self) -> Ints:
-        return self.of_attempt(self._streams.delivered)
+        return self.of_attempt(self.streams.delivered)
 
     @cached_property
     def tokens(self) -> Ints:
@@ -227,21 +227,21 @@ class Deliveries:
 
     @cached_property
     def first_ns(self) -> Ints:
-        return self.of_attempt(self._streams.facts.first)
+        return self.of_attempt(self.streams.facts.first)
 
     @cached_property
     def last_ns(self) -> Ints:
-        return self.of_attempt(self._streams.facts.last)
+        return self.of_attempt(self.streams.facts.last)
 
     @cached_property
     def done_ns(self) -> Ints:
         """When the user had all of it: the last token, or the end where nothing was streamed; MISSING: never."""
-        return np.where(self.delivered > 0, self.last_ns, self.of_attempt(self._attempts.ended_ns))
+        return np.where(self.delivered > 0, self.last_ns, self.of_attempt(self.attempts.ended_ns))
 
     @cached_property
     def tpot_s(self) -> Floats:
         """(E2E - TTFT) / (n - 1)."""
-        ends_told = (self.delivered > 1) & (self.of_attempt(self._attempts.output_tokens) >= 0)
+        ends_told = (self.delivered > 1) & (self.of_attempt(self.attempts.output_tokens) >= 0)
         return _known(
             (self.last_ns - self.first_ns) / (np.maximum(self.tokens - 1, 1) * 1e9),
             self.gaps_told | ends_told | self.at_once,
@@ -250,12 +250,12 @@ class Deliveries:
     @cached_property
     def gaps_told(self) -> Bools:
         """Whether times between tokens are known, and not just the first and the last."""
-        return np.asarray((self.delivered > 1) & (self.of_attempt(self._attempts.ends_only) != 1))
+        return np.asarray((self.delivered > 1) & (self.of_attempt(self.attempts.ends_only) != 1))
 
     @cached_property
     def single(self) -> Bools:
         """Whether it is known to have no more than one token."""
-        told = (self.of_attempt(self._attempts.output_tokens) >= 0) | self._one_delivery
+        told = (self.of_attempt(self.attempts.output_tokens) >= 0) | self._one_delivery
         return np.asarray(told & (self.tokens <= 1))
 
     @property
@@ -265,45 +265,28 @@ class Deliveries:
 
     @property
     def _one_delivery(self) -> Bools:
-        return np.asarray((self.delivered == 1) & (self.of_attempt(self._attempts.ends_only) != 1))
+        return np.asarray((self.delivered == 1) & (self.of_attempt(self.attempts.ends_only) != 1))
 
     @cached_property
     def tbt_s(self) -> Floats:
-        return _known(self.of_attempt(self._streams.facts.longest) / 1e9, self.gaps_told)
+        return _known(self.of_attempt(self.streams.facts.longest) / 1e9, self.gaps_told)
 
     @cached_property
     def jitter_s(self) -> Floats:
-        facts = self._streams.facts
+        facts = self.streams.facts
         return _known(self.of_attempt(facts.longest - facts.shortest) / 1e9, self.gaps_told)
 
-    def reach_ns(self, pace_ns: int) -> Ints:
-        return self.of_attempt(self._streams.reach_at[pace_ns])
-
-    def itl_s(self, share: float) -> Floats:
-        return _known(self.of_attempt(self._streams.gap_at[share]) / 1e9, self.gaps_told)
-
-    def late_by_s(self, deadlines: CustomDeadlines, *, from_sent: bool) -> Floats:
-        return _known(np.array(self.of_attempt(self._streams.late_by[deadlines, from_sent])), self._all_told)
-
     @property
-    def qoe(self) -> NDArray[np.float32]:
-        return np.where(self._all_told, self.of_attempt(self._streams.facts.qoe), np.float32(np.nan))
-
-    @property
-    def fluidity(self) -> NDArray[np.float32]:
-        return np.where(self._all_told, self.of_attempt(self._streams.facts.fluidity), np.float32(np.nan))
-
-    @property
-    def _all_told(self) -> Bools:
+    def all_told(self) -> Bools:
         return self.gaps_told | self.single | self.at_once
 
     @property
     def quality(self) -> Codes:
-        return self.of_attempt(self._attempts.quality)
+        return self.of_attempt(self.attempts.quality)
 
     @property
     def quality_score(self) -> Floats:
-        return self.of_attempt(self._attempts.quality_score)
+        return self.of_attempt(self.attempts.quality_score)
 
     def of_attempt(self, column: NDArray[Scalar]) -> NDArray[Scalar]:
         """A column over attempts, at those that answered."""
@@ -363,12 +346,14 @@ class Answers:
         return _known((done_ns - self.opened_ns) / 1e9, done_ns != MISSING)
 
     def itl_s(self, share: float) -> Floats:
-        return self.deliveries.itl_s(share)
+        gaps = self.deliveries.of_attempt(self.deliveries.streams.gap_at[share])
+        return _known(gaps / 1e9, self.deliveries.gaps_told)
 
     def lateness_s(self, deadlines: Deadlines) -> Floats:
         """max over i of (t_i - d_i) over the tokens whose times are known; NaN where there are none."""
         if not isinstance(deadlines, LinearDeadlines):
-            return self.deliveries.late_by_s(deadlines, from_sent=self.from_sent)
+            late = self.deliveries.of_attempt(self.deliveries.streams.late_by[deadlines, self.from_sent])
+            return _known(np.array(late), self.deliveries.all_told)
         late_later = self._latest_over(deadlines) - deadlines.offset
         return np.fmax(self.ttft_s - deadlines.first, _known(late_later, self.deliveries.gaps_told))
 
@@ -384,7 +369,9 @@ class Answers:
         """max over i > 1 of (t_i - origin - pace * i), in seconds."""
         if deadlines.origin == "previous":
             return self.deliveries.tbt_s
-        latest = self.deliveries.reach_ns(pace_ns(deadlines)) if deadlines.pace else self.deliveries.last_ns
+        latest = self.deliveries.last_ns
+        if deadlines.pace:
+            latest = self.deliveries.of_attempt(self.deliveries.streams.reach_at[pace_ns(deadlines)])
         return (latest - self.deliveries.first_ns) / 1e9 if deadlines.origin == "first" else self._since(latest)
 
     def _since(self, ns: Ints) -> Floats:

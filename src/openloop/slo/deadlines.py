@@ -23,7 +23,7 @@ Where the paper leaves a choice, this is ours:
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal
 
 import numpy as np
 
@@ -110,10 +110,7 @@ def lateness(deadlines: Deadlines, times: Floats) -> float:
     return float(np.max(times - deadlines.due(i, np.full(len(times), times[0]), previous)))
 
 
-class Penalty(Protocol):
-    """f: idle seconds to a plain number, 0 for none."""
-
-    def __call__(self, idle_s: Floats) -> Floats: ...
+Penalty = Callable[[Floats], Floats]  # f: idle seconds to a plain number, 0 for none
 
 
 @dataclass(frozen=True)
