@@ -25,7 +25,7 @@ from openloop.report.compare import as_markdown
 from openloop.report.html import page
 from openloop.report.page import Section
 from openloop.report.read import read_report
-from openloop.score.scope import Scope
+from openloop.score.judged import Scope
 from openloop.sim import queues
 from openloop.slo.gates import GATES, AnswerColumns, GateForm, _Within
 from openloop.terms import COUNT, RATE, SECONDS, Term, param

@@ -16,9 +16,8 @@ from openloop.frontier.folder import FRONTIER_FILE, read_asked, trials_in
 from openloop.frontier.steady import flow_of, settled_from
 from openloop.importers import open_any
 from openloop.records import Manifest, Run, locate, open_run
-from openloop.score.judged import judge_run
+from openloop.score.judged import Scope, judge_run
 from openloop.score.money import lower_bound
-from openloop.score.scope import Scope
 from openloop.score.verdict import verdict
 from openloop.slo import Objectives, read_slo
 from openloop.spec import plain, suggest

@@ -1,6 +1,8 @@
-"""Measure one offered rate after another into a folder, live or simulated, until the knee is known."""
+"""Measure one offered rate after another into a folder, live or simulated, until the knee is known; and do so for each
+state that caches are brought into, in folders beside each other."""
 
 import os
+import re
 import shutil
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -38,11 +40,12 @@ from openloop.records.tables import write_json
 from openloop.sim.fleet import FleetSpec, read_fleet, simulate_fleet
 from openloop.sim.warmth import simulate_warm
 from openloop.slo import Objectives, read_slo
-from openloop.spec import read_yaml
+from openloop.spec import Strict, convert, read_json, read_yaml
 from openloop.units import format_money, format_seconds, write_seconds
 from openloop.workload.corpus import Corpus
 from openloop.workload.warmth import Disrupted
 
+STATES_FILE = "states.json"
 INTERRUPTED = "interrupted: the same command goes on from here"
 DONE = "done"
 DRAFT = ".draft"  # a simulated run that is being written
@@ -419,3 +422,48 @@ def _simulate(
     draft = where.with_name(f"{where.name}{DRAFT}{os.getpid()}")
     run.save(draft)
     draft.rename(where)
+
+
+class _States(Strict, frozen=True):
+    """states.json: which sweeps belong together, by their folders."""
+
+    warmth: dict[str, str]
+
+
+@dataclass(frozen=True)
+class State:
+    warmth: str
+    path: Path
+    frontier: Frontier
+
+
+def sweep_states(
+    out: str | Path, scenario: Scenario, fleet: Any, states: Sequence[str], *, budget_s: float | None = None, **how: Any
+) -> list[State]:
+    """As `sweep`, state after state; a budget is shared evenly. One that is interrupted is the last."""
+    folder, names = Path(out), {re.sub(r"[^\w.]+", "-", state): state for state in states}
+    if len(names) < len(states) or len(states) < 2:
+        raise SpecError(f"the states are {', '.join(states)}: give two or more, each once")
+    if (folder / FRONTIER_FILE).exists():
+        raise RunError(f"{folder} holds the sweep of one state: choose another folder")
+    asked = {"warmth": names}
+    if (folder / STATES_FILE).exists() and read_json(folder / STATES_FILE) != asked:
+        raise RunError(f"{folder} holds sweeps of other states: choose another folder, or repeat the same command")
+    write_json(folder / STATES_FILE, asked)
+    share = scenario.limits.spend and scenario.limits.spend / len(states)
+    limits: Limits = msgspec.structs.replace(scenario.limits, spend=share)
+    found: list[State] = []
+    for name, state in names.items():
+        one = msgspec.structs.replace(scenario, warmth=state, limits=limits)
+        time_s = None if budget_s is None else budget_s / len(states)
+        found.append(State(state, folder / name, sweep(folder / name, one, fleet, budget_s=time_s, **how)))
+        if found[-1].frontier.stopped == INTERRUPTED:
+            break
+    return found
+
+
+def states_in(folder: Path) -> dict[str, Path]:
+    """The folders of sweeps that belong together, by state."""
+    told = convert(read_json(folder / STATES_FILE), _States, str(folder / STATES_FILE))
+    names = {state: name for name, state in told.warmth.items() if re.fullmatch(r"\w[\w.-]*", name)}
+    return {state: folder / name for state, name in names.items() if (folder / name / FRONTIER_FILE).exists()}

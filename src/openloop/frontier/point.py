@@ -12,9 +12,8 @@ from openloop.arrays import Bools, Floats
 from openloop.frontier.steady import flow_of, growth, settled_from
 from openloop.records import Run
 from openloop.score import Percentiles, Score
-from openloop.score.judged import judge_run
+from openloop.score.judged import JudgedRun, Scope, judge_run
 from openloop.score.quantiles import Sample, independent_hits, percentiles, pooled, wilson
-from openloop.score.scope import JudgedRun, Scope
 from openloop.score.scorer import score_judged
 from openloop.slo import Objectives
 from openloop.units import NS_PER_S, to_ns

@@ -73,13 +73,8 @@ class Prices(Strict, frozen=True):
 
     @property
     def by_use(self) -> bool:
-        """Whether requests or tokens have a price of their own."""
-        return bool(
-            self.per_request
-            or self.per_million_input_tokens
-            or self.per_million_cached_tokens
-            or self.per_million_output_tokens
-        )
+        """Whether requests or tokens have a price of their own: then one of each kind of token costs something."""
+        return bool(self.of_each(2, 1, 1) > 0)
 
     def of(self, prompt_tokens: int | None, cached_tokens: int | None, output_tokens: int | None) -> float:
         """Of one attempt, apart from the time of what served it."""

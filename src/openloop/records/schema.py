@@ -245,15 +245,15 @@ def check_rows(batch: pa.RecordBatch, first_row: int = 0) -> None:
     rows.words("kind", KINDS)
     status = rows.words("status", STATUSES)
     for name in TIMES:
-        rows.refuse_negative(name, "times count from the run's start and are never negative")
-        rows.refuse_far(name)
+        rows.refuse_values(name, _negative, "; times count from the run's start and are never negative")
+        rows.refuse_values(name, lambda values: values > LATEST_NS, " ns, over seventy years")
     for name in COUNTS:
-        rows.refuse_negative(name, "it is zero or more")
+        rows.refuse_values(name, _negative, "; it is zero or more")
     for part, whole in PARTS.items():
         rows.refuse_larger(part, whole)
     _check_course(rows, status)
     for name in ("cost", "review_cost"):
-        rows.refuse_no_money(name)
+        rows.refuse_values(name, lambda values: ~(values >= 0) | np.isinf(values), "; it is zero or more")
 
 
 def _check_course(rows: "_Rows", status: Counts) -> None:
@@ -357,19 +357,11 @@ class _Rows:
             nulls = np.concatenate([[0], np.cumsum(_nulls(values))])
             self.refuse(nulls[stops] > nulls[starts], lambda _: f"{name} holds a null; every item is a number")
 
-    def refuse_negative(self, name: str, rule: str) -> None:
-        column, values = self.batch.column(name), self.ints(name)
-        if column.null_count < len(values) and values.min() < 0:
-            self.refuse((values < 0) & ~_nulls(column), lambda i: f"{name} is {values[i]}; {rule}")
-
-    def refuse_no_money(self, name: str) -> None:
-        if self.batch.column(name).null_count < self.batch.num_rows:
-            money = self.batch.column(name).fill_null(0.0).to_numpy()
-            self.refuse(~(money >= 0) | np.isinf(money), lambda i: f"{name} is {money[i]}; it is zero or more")
-
-    def refuse_far(self, name: str) -> None:
-        values = self.ints(name)
-        self.refuse(values > LATEST_NS, lambda i: f"{name} is {values[i]} ns, over seventy years")
+    def refuse_values(self, name: str, bad: Callable[[NDArray[Any]], Bools], why: str) -> None:
+        column = self.batch.column(name)
+        if column.null_count < len(column):
+            values = (column.fill_null(0) if column.null_count else column).to_numpy()
+            self.refuse(bad(values), lambda i: f"{name} is {values[i]}{why}")
 
     def refuse_larger(self, part: str, whole: str) -> None:
         parts, wholes = self.ints(part), self.ints(whole)
@@ -387,6 +379,10 @@ class _Rows:
     def refuse_row(self, i: int, why: str) -> None:
         request = self.batch.column("request_id")[i].as_py()
         raise RecordError(f"row {self.first_row + i} (request {request}): {why}")
+
+
+def _negative(values: NDArray[Any]) -> Bools:
+    return values < 0
 
 
 def _nulls(column: pa.Array) -> Bools:

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from openloop.arrays import Bools, Counts, Floats, Ints
 from openloop.records import KINDS, MISSING, Stay
+from openloop.score.judged import Scope
 from openloop.score.money import cost_score, work
 from openloop.score.quantiles import ratio, share_interval
 from openloop.score.requests import HEDGE, REPAIR, RETRY
-from openloop.score.scope import Scope
 from openloop.slo import SLO
 
 MOST_TURNS = 100

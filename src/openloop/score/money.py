@@ -8,8 +8,8 @@ import numpy as np
 
 from openloop.arrays import Codes, Ints
 from openloop.errors import SpecError
+from openloop.score.judged import Scope
 from openloop.score.quantiles import ratio
-from openloop.score.scope import Scope
 from openloop.score.server import ServerScore
 from openloop.units import check_number, format_share
 
@@ -122,7 +122,8 @@ def leaks(scope: Scope, server: ServerScore | None = None) -> list[Leak]:
     """
     fate = np.full(len(scope.run.attempts), FATES.index("retries_and_repairs"), np.int8)  # what was not the answer
     fate[scope.deliveries.requests.rows] = _answer_fates(scope)
-    fates, output = (each[scope.of_attempts] for each in (fate, scope.deliveries.spending.tokens_by_attempt))
+    fates = fate[scope.of_attempts]
+    output = scope.deliveries.spending.tokens_by_attempt[scope.of_attempts]
     extra = extra_work(scope)
     known = {name: each for name, each in extra.items() if each is not None}
     mine = output + sum(known.values(), np.zeros(len(output), np.int64))

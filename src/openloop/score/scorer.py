@@ -15,10 +15,9 @@ from openloop.errors import SpecError
 from openloop.importers import open_any
 from openloop.records import STATUSES, Prices, Run, TimedEvent
 from openloop.score import metrics
-from openloop.score.judged import judge_run
+from openloop.score.judged import GateScore, JointFailure, JudgedRun, Scope, judge_run
 from openloop.score.money import Blend, CostScore, Leak, blended, cost_score, leaks, told, work
 from openloop.score.quantiles import Percentiles, Sample, ladder, percentiles, rate_interval, ratio, share_interval
-from openloop.score.scope import GateScore, JointFailure, JudgedRun, Scope
 from openloop.score.server import ServerScore, server_score
 from openloop.score.streams import Progress
 from openloop.score.verdict import Verdict, verdict

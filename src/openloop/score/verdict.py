@@ -11,10 +11,10 @@ import numpy as np
 
 from openloop.arrays import Bools, Floats, Ints
 from openloop.records import Manifest, Run
+from openloop.score.judged import Scope
 from openloop.score.metrics import sessions
 from openloop.score.money import lower_bound
 from openloop.score.requests import CENSORED, DROPPED
-from openloop.score.scope import Scope
 from openloop.slo import E2E, ITL, TBT, TPOT, TTFT, Completion, Cost, Jitter, LinearDeadlines, Quality, Retries, SLOGate
 from openloop.units import format_seconds, format_share
 
