@@ -1,34 +1,19 @@
 """The table every producer writes and every reader reads."""
 
 from openloop.records.beside import GRADES, MEASURES, SERVER, TEXTS, Labels, Reading
-from openloop.records.manifest import (
-    MANIFEST_FILE,
-    Manifest,
-    Node,
-    Prices,
-    Stay,
-    TimedEvent,
-    Warmth,
-    checked,
-    read_prices,
-)
+from openloop.records.manifest import MANIFEST_FILE, Manifest, Prices, Stay, TimedEvent, Warmth, checked, read_prices
 from openloop.records.remote import copy_run, is_url, locate
 from openloop.records.run import PARTS, Run, open_run
 from openloop.records.schema import (
     COLUMNS,
-    KINDS,
     LARGEST_EVENT,
     MISSING,
     SCHEMA,
-    STATUSES,
-    check_attempts,
-    check_rows,
     ints,
     make_batch,
     make_lists,
     make_words,
     split,
-    words,
 )
 from openloop.records.tables import SideWriter
 from openloop.records.tail import Now, forget_now, read_now, write_now
@@ -37,7 +22,6 @@ from openloop.records.writer import RunWriter, relabel
 __all__ = [
     "COLUMNS",
     "GRADES",
-    "KINDS",
     "LARGEST_EVENT",
     "MANIFEST_FILE",
     "MEASURES",
@@ -45,11 +29,9 @@ __all__ = [
     "PARTS",
     "SCHEMA",
     "SERVER",
-    "STATUSES",
     "TEXTS",
     "Labels",
     "Manifest",
-    "Node",
     "Now",
     "Prices",
     "Reading",
@@ -59,8 +41,6 @@ __all__ = [
     "Stay",
     "TimedEvent",
     "Warmth",
-    "check_attempts",
-    "check_rows",
     "checked",
     "copy_run",
     "forget_now",
@@ -75,6 +55,5 @@ __all__ = [
     "read_prices",
     "relabel",
     "split",
-    "words",
     "write_now",
 ]

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from openloop.arrays import Bools, Counts, Floats, Ints
-from openloop.records import KINDS, MISSING, Stay
+from openloop.records import MISSING, Stay
+from openloop.records.schema import KINDS
 from openloop.score.judged import Scope
 from openloop.score.money import cost_score, work
 from openloop.score.quantiles import ratio, share_interval

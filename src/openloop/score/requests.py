@@ -11,7 +11,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from openloop.arrays import Bools, Codes, Counts, Floats, Ints
-from openloop.records import COLUMNS, KINDS, MISSING, STATUSES, Run, check_attempts, check_rows, words
+from openloop.records import Run
+from openloop.records.schema import COLUMNS, KINDS, MISSING, STATUSES, check_attempts, check_rows, words
 from openloop.score.streams import Streams
 from openloop.slo import Deadlines, LinearDeadlines
 

@@ -13,7 +13,8 @@ import numpy as np
 from openloop.arrays import Floats
 from openloop.errors import SpecError
 from openloop.importers import open_any
-from openloop.records import STATUSES, Prices, Run, TimedEvent
+from openloop.records import Prices, Run, TimedEvent
+from openloop.records.schema import STATUSES
 from openloop.score import metrics
 from openloop.score.judged import GateScore, JointFailure, JudgedRun, Scope, judge_run
 from openloop.score.money import Blend, CostScore, Leak, blended, cost_score, leaks, told, work
