@@ -4,17 +4,7 @@ from openloop.records.beside import GRADES, MEASURES, SERVER, TEXTS, Labels, Rea
 from openloop.records.manifest import MANIFEST_FILE, Manifest, Prices, Stay, TimedEvent, Warmth, checked, read_prices
 from openloop.records.remote import copy_run, is_url, locate
 from openloop.records.run import PARTS, Run, open_run
-from openloop.records.schema import (
-    COLUMNS,
-    LARGEST_EVENT,
-    MISSING,
-    SCHEMA,
-    ints,
-    make_batch,
-    make_lists,
-    make_words,
-    split,
-)
+from openloop.records.schema import COLUMNS, LARGEST_EVENT, MISSING, ints, make_batch, make_lists, make_words, split
 from openloop.records.tables import SideWriter
 from openloop.records.tail import Now, forget_now, read_now, write_now
 from openloop.records.writer import RunWriter, relabel
@@ -27,7 +17,6 @@ __all__ = [
     "MEASURES",
     "MISSING",
     "PARTS",
-    "SCHEMA",
     "SERVER",
     "TEXTS",
     "Labels",
