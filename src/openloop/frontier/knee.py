@@ -186,19 +186,15 @@ def _meets(point: Point, target: float) -> bool:
 
 def _rising(values: Floats, weights: Floats) -> Floats:
     """The nearest values that do not fall: neighbours that do are put together (isotonic regression)."""
-    means: list[float] = []
-    sizes: list[float] = []
-    counts: list[int] = []
-    for value, weight in zip(values.tolist(), weights.tolist(), strict=True):
-        means.append(value)
-        sizes.append(weight)
-        counts.append(1)
-        while len(means) > 1 and means[-2] > means[-1]:
-            size, mean = sizes.pop(), means.pop()
-            means[-1] = (means[-1] * sizes[-1] + mean * size) / (sizes[-1] + size)
-            sizes[-1] += size
-            counts[-2:] = [counts[-2] + counts[-1]]
-    return np.repeat(means, counts)
+    groups: list[tuple[float, float, int]] = []  # mean, weight and number of each
+    for mean, weight in zip(values.tolist(), weights.tolist(), strict=True):
+        count = 1
+        while groups and groups[-1][0] > mean:
+            before, size, counted = groups.pop()
+            mean = (before * size + mean * weight) / (size + weight)
+            weight, count = size + weight, counted + count
+        groups.append((mean, weight, count))
+    return np.repeat([mean for mean, _, _ in groups], [count for _, _, count in groups])
 
 
 @dataclass(frozen=True)

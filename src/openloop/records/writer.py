@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final
 
 import msgspec
@@ -110,9 +109,7 @@ class RunWriter:
     def __enter__(self) -> "RunWriter":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None and not self._spool.closed:
             self.finish()
         self.close()
