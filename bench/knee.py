@@ -21,10 +21,9 @@ import numpy as np
 
 from openloop.arrivals import read_arrivals
 from openloop.frontier.folder import _name
-from openloop.frontier.knee import Knee, find_knee
+from openloop.frontier.knee import Knee, find_knee, next_run
 from openloop.frontier.measure import HORIZONS
 from openloop.frontier.point import Point, PointRun, make_point, read_trial
-from openloop.frontier.search import next_run
 from openloop.frontier.steady import flow_of, growth
 from openloop.seeds import stream
 from openloop.sim import read_queue, simulate

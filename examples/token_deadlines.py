@@ -7,17 +7,8 @@ time between tokens is the same; what a reader notices is not.
 import numpy as np
 
 import openloop as ol
-from openloop.slo import (
-    CustomDeadlines,
-    Deadlines,
-    Smooth,
-    TokenDeadlines,
-    end_to_end,
-    lateness,
-    reading,
-    reading_from_first,
-    ttft_and_tbt,
-)
+from openloop.slo import CustomDeadlines, Deadlines, Smooth, TokenDeadlines
+from openloop.slo.deadlines import end_to_end, lateness, reading, reading_from_first, ttft_and_tbt
 
 ANSWERS = {
     "ten tokens, stall": np.array([0.3] * 10 + [1.3, 1.35, 1.4]),

@@ -18,15 +18,14 @@ from openloop.compare.change import METRICS, ComparedMetric
 from openloop.importers import registry
 from openloop.importers.foreign import NO_SCHEDULE, Call, make_run
 from openloop.quality.case import Case, Grade
-from openloop.quality.gates import QUALITY_GATES
-from openloop.quality.gating import read_gating
+from openloop.quality.gates import QUALITY_GATES, read_gating
 from openloop.records import Run
 from openloop.report import run as run_report
 from openloop.report.compare import as_markdown
 from openloop.report.html import page
 from openloop.report.page import Section
 from openloop.report.read import read_report
-from openloop.score.scope import Scope
+from openloop.score.judged import Scope
 from openloop.sim import queues
 from openloop.slo.gates import GATES, AnswerColumns, GateForm, _Within
 from openloop.terms import COUNT, RATE, SECONDS, Term, param

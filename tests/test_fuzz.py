@@ -21,7 +21,7 @@ from openloop.load.targets import Chat, Messages, Responses
 from openloop.load.wire import WireError, joined
 from openloop.persistence import read_hedge, read_retry
 from openloop.quality import read_gating
-from openloop.records.texts import TEXTS
+from openloop.records.beside import TEXTS
 from openloop.sim.fleet import read_fleet
 from openloop.spec import read_yaml
 from openloop.terms import NUMBER

@@ -1,13 +1,4 @@
-"""Every way in which openloop refuses, as one tree.
-
-    OpenloopError           a sentence for the user; exit code 2
-    ├── RunError            a folder or file that is not a readable run
-    ├── RecordError         a row that breaks a rule of the table
-    ├── SpecError           text, YAML or JSON that cannot be understood
-    └── StorageError        the disk would not take what was to be written
-
-A request that failed is not in this tree: it is a row.
-"""
+"""Every way in which openloop refuses, as one tree. A request that failed is not in it: it is a row."""
 
 
 class OpenloopError(Exception):

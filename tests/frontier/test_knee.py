@@ -5,9 +5,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from openloop.frontier.knee import _rising, find_knee
+from openloop.frontier.knee import NextRun, _rising, find_knee, next_run
 from openloop.frontier.point import Point, PointRun, make_point, read_trial
-from openloop.frontier.search import NextRun, next_run
 from openloop.score.quantiles import wilson
 from openloop.sim import simulate
 from openloop.slo import read_slo

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from openloop.frontier.slack import MOST, SCALES, slack, slack_of
+from openloop.frontier.point import MOST, SCALES, slack, slack_of
 from openloop.frontier.steady import Flow, flow_of, growth, warm_up
 from openloop.score.judged import judge_run
 from openloop.sim import simulate

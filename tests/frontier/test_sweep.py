@@ -19,7 +19,7 @@ import openloop as ol
 from openloop.compare.states import gaps
 from openloop.errors import RunError, SpecError
 from openloop.frontier import Frontier
-from openloop.frontier.states import states_in, sweep_states
+from openloop.frontier.measure import states_in, sweep_states
 from openloop.frontier.steady import BacklogWatch, after_warm_up, flow_of, settled_from
 from openloop.load.conductor import Snapshot
 from openloop.load.rows import Row

@@ -29,7 +29,7 @@ from openloop.load.targets import (
 from openloop.load.wire import Framing, WireError, joined
 from openloop.load.worker import BROKEN
 from openloop.plugins import find_function
-from openloop.records.validate import check_batch
+from openloop.records.schema import check_batch
 from openloop.workload import Ask
 
 HTTP: dict[str, Any] = {name: target for name, target in TARGETS.items() if issubclass(target, HttpTarget)}

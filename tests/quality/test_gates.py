@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from openloop.errors import SpecError
-from openloop.quality import QUALITY_GATES, Case, Grade, read_gating, read_quality_gate, slices_of
+from openloop.quality import QUALITY_GATES, Case, Grade, read_gating, read_quality_gate
 from openloop.quality.case import joint_grade
 from openloop.quality.gates import Contains, Regex
+from openloop.quality.grading import slices_of
 from openloop.terms import read_term
 
 SCHEMA = {"type": "object", "required": ["total"], "properties": {"total": {"type": "number", "minimum": 0}}}

@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -236,7 +236,12 @@ def judge(replies: list[str], wait_s: float = 0.0) -> Iterator[str]:
             self.send_response(200)
             self.send_header("Content-Length", str(len(data)))
             self.end_headers()
-            self.wfile.write(data)
+            with suppress(OSError):  # whoever asked is gone
+                while b"slowly" in data:
+                    self.wfile.write(data[:1])
+                    data = data[1:]
+                    time.sleep(0.1)
+                self.wfile.write(data)
 
         def log_message(self, *_: Any) -> None:
             pass
@@ -292,6 +297,14 @@ def test_a_judge_that_is_late_or_away_is_left_open(tmp_path: Path) -> None:
     assert found.open == {"the judge cannot be asked: it timed out": 1}
     found = grade_run(folder, ["judge:url=http://127.0.0.1:9,model=m"], jobs=1)
     assert "refused" in next(iter(found.open))
+
+
+def test_what_a_judge_cost_until_its_alarm_is_counted(tmp_path: Path) -> None:
+    folder = run_with(tmp_path / "run", ["fine"])
+    with judge(["PASS", "slowly"]) as url:
+        found = grade_run(folder, [f"judge:url={url},model=m,repeats=2,timeout=300ms,input=10000"], jobs=1)
+    assert next(iter(found.open)).endswith("took longer than 3.9 s")
+    assert found.cost == pytest.approx(1.0)
 
 
 def test_a_key_that_cannot_be_sent_is_not_in_the_grades(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

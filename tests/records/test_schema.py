@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 
 from openloop.errors import RecordError
-from openloop.records import COLUMNS, SCHEMA, make_batch, make_lists
+from openloop.records import COLUMNS, make_batch, make_lists
+from openloop.records.schema import SCHEMA
 
 
 def test_a_batch_needs_only_requests_and_their_due_times() -> None:

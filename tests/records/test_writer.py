@@ -265,6 +265,29 @@ def test_kill_minus_nine_while_the_run_is_being_finished_loses_nothing(tmp_path:
     run.validate()
 
 
+@pytest.mark.parametrize("room", [100, 6000])  # for no head of a spool, and for that and no manifest
+def test_a_disk_that_is_full_at_the_start_leaves_nothing_behind(tmp_path: Path, room: int) -> None:
+    def limit() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (room, room))
+
+    code = """
+        import sys
+        from openloop.errors import StorageError
+        from openloop.records import Manifest, RunWriter
+
+        try:
+            RunWriter(sys.argv[1], Manifest(source="test", notes=("a long note" * 1000,)))
+        except StorageError as error:
+            print(error)
+    """
+    with produce(tmp_path / "run", code, preexec_fn=limit) as process:
+        said, errors = process.communicate()
+    assert process.returncode == 0, errors
+    assert "cannot be" in said
+    assert list((tmp_path / "run").iterdir()) == []
+
+
 def test_a_disk_that_is_full_in_the_middle_keeps_the_batches_before(tmp_path: Path) -> None:
     def limit() -> None:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

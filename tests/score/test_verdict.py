@@ -9,7 +9,9 @@ import pytest
 
 from openloop.records import Manifest, Run, RunWriter, open_run
 from openloop.score import check, score
-from openloop.score.verdict import CHECKS
+from openloop.score.judged import judge_run
+from openloop.score.verdict import _checks
+from openloop.slo import read_slo
 from tests.runs import batch, row, run_of, steady_run
 
 SLO = "ttft<=500ms, tpot<=40ms"
@@ -86,11 +88,17 @@ CASES: dict[str, tuple[Callable[[], Run], str, str]] = {
 }
 
 
-@pytest.mark.parametrize("name", [each.__name__ for each in CHECKS])
+def test_there_is_a_case_for_each_check() -> None:
+    run = steady_run()
+    assert list(_checks(run.manifest, judge_run(run, read_slo(SLO)).whole)) == list(CASES)
+
+
+@pytest.mark.parametrize("name", CASES)
 def test_what_can_go_wrong_is_noticed_and_nothing_else_is_blamed(name: str) -> None:
     make, slo, sentence = CASES[name]
     found = score(make(), slo)
     assert not found.valid
+    assert found.faults == (name,)
     assert len(found.reasons) == 1
     assert sentence in found.reasons[0]
 

@@ -7,15 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openloop.slo import (
-    CustomDeadlines,
-    LinearDeadlines,
-    end_to_end,
-    lateness,
-    reading,
-    reading_from_first,
-    ttft_and_tbt,
-)
+from openloop.slo import CustomDeadlines, LinearDeadlines
+from openloop.slo.deadlines import end_to_end, lateness, reading, reading_from_first, ttft_and_tbt
 
 streams = st.lists(st.floats(0, 5), min_size=1, max_size=30).map(lambda gaps: np.cumsum(gaps))
 seconds = st.floats(0.001, 10)

@@ -10,23 +10,19 @@ from openloop.errors import SpecError
 from openloop.slo import (
     E2E,
     GATES,
-    ITL,
     PRESETS,
     SLO,
     TPOT,
     TTFT,
     Completion,
-    ExponentialPenalty,
     Objectives,
-    Quality,
-    Read,
-    Retries,
     Smooth,
     parse_objectives,
     parse_slo,
     read_slo,
-    reading_from_first,
 )
+from openloop.slo.deadlines import ExponentialPenalty, reading_from_first
+from openloop.slo.gates import ITL, Quality, Read, Retries
 
 EVERYTHING = (
     "ttft<=500ms, tpot<=40ms, tbt<=200ms, itl_p95<=80ms, jitter<=1s, e2e<=10s, read>=20tok/s, quality, retries<=1"

@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
 
-from openloop.slo import PENALTIES, ExponentialPenalty, Smooth, StepPenalty, reading
+from openloop.slo import Smooth
+from openloop.slo.deadlines import PENALTIES, ExponentialPenalty, StepPenalty, reading
 
 
 def test_the_defaults_are_those_of_the_papers_experiments() -> None:

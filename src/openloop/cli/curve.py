@@ -64,8 +64,7 @@ def sweep(
       openloop sweep --sim model.yaml --compare measured/ -o predicted/
     """
     from openloop.frontier import sweep as measure
-    from openloop.frontier.measure import INTERRUPTED
-    from openloop.frontier.states import sweep_states
+    from openloop.frontier.measure import INTERRUPTED, sweep_states
     from openloop.load.scenario import read_scenario
     from openloop.report.frontier import SweepView, show_frontier
     from openloop.sim.fleet import read_fleet

@@ -5,7 +5,6 @@ The module can be called: `openloop.compare(a, b)` is `openloop.compare.compare(
 
 import sys
 from types import ModuleType
-from typing import Any
 
 from openloop.compare.change import Change
 from openloop.compare.decide import Comparison, RegressionGate, UnjudgedError, compare, read_regression_gate
@@ -14,8 +13,7 @@ __all__ = ["Change", "Comparison", "RegressionGate", "UnjudgedError", "compare",
 
 
 class _Callable(ModuleType):
-    def __call__(self, *args: Any, **kwargs: Any) -> Comparison:
-        return compare(*args, **kwargs)
+    __call__ = staticmethod(compare)
 
 
 sys.modules[__name__].__class__ = _Callable

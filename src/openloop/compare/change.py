@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from openloop.arrays import Bools, Floats
+from openloop.score.judged import Scope
 from openloop.score.quantiles import BLOCKS, T
-from openloop.score.scope import Scope
 
 # 95% quantiles of Student's t with 1, 2, ... degrees of freedom; T has those of 97.5%.
 ONE_SIDED = (

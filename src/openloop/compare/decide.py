@@ -16,9 +16,8 @@ from openloop.frontier.folder import FRONTIER_FILE, read_asked, trials_in
 from openloop.frontier.steady import flow_of, settled_from
 from openloop.importers import open_any
 from openloop.records import Manifest, Run, locate, open_run
-from openloop.score.judged import judge_run
+from openloop.score.judged import Scope, judge_run
 from openloop.score.money import lower_bound
-from openloop.score.scope import Scope
 from openloop.score.verdict import verdict
 from openloop.slo import Objectives, read_slo
 from openloop.spec import plain, suggest
@@ -110,18 +109,15 @@ class UnjudgedError(SpecError):
 
 
 def compare(
-    a: str | Path | Run,
-    b: str | Path | Run,
-    slo: Any = None,
-    fail_if: Sequence[str | RegressionGate] = (),
+    a: str | Path | Run, b: str | Path | Run, slo: Any = None, fail_if: Sequence[str | RegressionGate] = ()
 ) -> Comparison:
     """Compare two runs, or the sweeps in two folders, under one SLO."""
     gates = [read_regression_gate(each) if isinstance(each, str) else each for each in fail_if]
     kinds = [not isinstance(each, Run) and (locate(each) / FRONTIER_FILE).exists() for each in (a, b)]
+    names = [str((each.path if isinstance(each, Run) else each) or place) for place, each in (("A", a), ("B", b))]
     if all(kinds):
         found = _frontiers(locate(str(a)), locate(str(b)), slo)
     elif any(kinds):
-        names = [str(each.path or "the run") if isinstance(each, Run) else str(each) for each in (a, b)]
         other = b if kinds[0] else a
         if not isinstance(other, Run):
             open_any(other)  # says so, if it is no run either
@@ -129,7 +125,6 @@ def compare(
         raise RunError(f"{names[0]} and {names[1]} are {told}")
     else:
         first, second = (each if isinstance(each, Run) else open_any(each) for each in (a, b))
-        names = [str((each.path if isinstance(each, Run) else each) or place) for place, each in (("A", a), ("B", b))]
         found = _runs(first, second, names, slo)
     fails = {gate: gate.fails(found.changes[gate.metric]) if gate.metric in found.changes else None for gate in gates}
     failed = tuple(str(gate) for gate, wrong in fails.items() if wrong)
@@ -164,9 +159,9 @@ def _one_slo(slos: Sequence[Any], slo: Any, names: Sequence[str]) -> Objectives:
     return first
 
 
-def _scope(run: Run, objectives: Objectives, *, warm: bool) -> Scope:
-    """The requests to compare; without the warm-up, where runs are points of a frontier."""
-    if warm and run.manifest.window_ns is not None:
+def _settled(run: Run, objectives: Objectives) -> Scope:
+    """The requests of a point of a frontier, without its warm-up."""
+    if run.manifest.window_ns is not None:
         end = run.manifest.window_ns[1]
         start = to_ns(settled_from(run, flow_of(run), end / 1e9))
         run = replace(run, manifest=msgspec.structs.replace(run.manifest, window_ns=(start, end)))
@@ -175,20 +170,18 @@ def _scope(run: Run, objectives: Objectives, *, warm: bool) -> Scope:
 
 def _runs(a: Run, b: Run, names: Sequence[str], slo: Any) -> Comparison:
     objectives = _one_slo([a.manifest.slo, b.manifest.slo], slo, names)
-    first, second = (_scope(each, objectives, warm=False) for each in (a, b))
-    for scope, name in ((first, names[0]), (second, names[1])):
+    first, second = (judge_run(each, objectives).whole for each in (a, b))
+    warnings = list(_differences(a.manifest, b.manifest))
+    if max(first.seconds, second.seconds) > 1.2 * min(first.seconds, second.seconds):
+        warnings.append(f"they took different times: {first.seconds:.4g} s and {second.seconds:.4g} s")
+    reasons = []
+    for run, scope, name in zip((a, b), (first, second), names, strict=True):
         if not scope.n:
             raise RunError(f"{name} has nothing due in its window: there is nothing to compare")
+        reasons += [f"{name} is not valid: {reason}" for reason in verdict(run, scope).reasons]
+        if caveat := lower_bound(float(np.mean(scope.deliveries.spending.known))):
+            warnings.append(f"{name}: {caveat}")
     found = changes(first, second)
-    warnings = [*_differences(a.manifest, b.manifest), *_lengths_of_time(first, second)]
-    reasons = [
-        f"{name} is not valid: {reason}"
-        for run, scope, name in ((a, first, names[0]), (b, second, names[1]))
-        for reason in verdict(run, scope).reasons
-    ]
-    for scope, name in ((first, names[0]), (second, names[1])):
-        caveat = lower_bound(float(np.mean(scope.deliveries.spending.known)))
-        warnings += [f"{name}: {caveat}"] if caveat else []
     minutes = _more_minutes(found["goodput"], min(first.seconds, second.seconds))
     winner, by_throughput, sentence = _verdict(found, minutes)
     return Comparison(
@@ -205,11 +198,6 @@ def _runs(a: Run, b: Run, names: Sequence[str], slo: Any) -> Comparison:
         more_minutes=minutes,
         warnings=(*reasons, *warnings),
     )
-
-
-def _lengths_of_time(a: Scope, b: Scope) -> Iterator[str]:
-    if max(a.seconds, b.seconds) > 1.2 * min(a.seconds, b.seconds):
-        yield f"they took different times: {a.seconds:.4g} s and {b.seconds:.4g} s"
 
 
 def _differences(a: Manifest, b: Manifest) -> Iterator[str]:
@@ -274,7 +262,8 @@ def _verdict(found: Mapping[str, Change], minutes: float | None) -> tuple[str | 
     if goodput.winner is None:
         more = "a difference of 5% would have shown"
         if minutes:
-            more = f"telling {TELL:.0%} apart takes about {_minutes(minutes)} more of each"
+            about = "1 minute" if minutes <= 1 else f"{np.ceil(minutes):,.0f} minutes"
+            more = f"telling {TELL:.0%} apart takes about {about} more of each"
         return None, raw.winner, f"no difference shown in goodput: {_percent(goodput)}; {more}"
     return goodput.winner, raw.winner, f"{_ahead(goodput)} in goodput{_only_raw(goodput.winner, raw.winner)}"
 
@@ -297,10 +286,6 @@ def _ahead(change: Change) -> str:
 def _three(value: float, sign: str = "-") -> str:
     """Three figures, and none of them an exponent."""
     return f"{value:{sign}{',.0f' if abs(value) >= 999.5 else '.3g'}}"
-
-
-def _minutes(minutes: float) -> str:
-    return "1 minute" if minutes <= 1 else f"{np.ceil(minutes):,.0f} minutes"
 
 
 def _percent(change: Change) -> str:
@@ -373,7 +358,7 @@ def _common(
     pairs = []
     for key in sorted(first.keys() & second.keys()):
         runs = [open_run(each[key]) for each in (first, second)]
-        scopes = [_scope(each, objectives, warm=True) for each in runs]
+        scopes = [_settled(each, objectives) for each in runs]
         start = max(scope.window_ns[0] for scope in scopes)
         scopes = [scope.run.between(start, scope.window_ns[1]) for scope in scopes]
         if not all(scope.n for scope in scopes):

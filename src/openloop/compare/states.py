@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +18,10 @@ class FigureGap:
 
     a: float | None
     b: float | None
+    change: float | None = field(init=False)
 
-    @property
-    def change(self) -> float | None:
-        return None if not self.a or self.b is None else self.b / self.a - 1
-
-    def to_dict(self) -> dict[str, Any]:
-        found: dict[str, Any] = plain({"a": self.a, "b": self.b, "change": self.change})
-        return found
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "change", None if not self.a or self.b is None else self.b / self.a - 1)
 
 
 @dataclass(frozen=True)
@@ -40,8 +36,7 @@ class StateGap:
     comparison: Comparison
 
     def to_dict(self) -> dict[str, Any]:
-        figures = {name: getattr(self, name).to_dict() for name in ("knee", "goodput", "cost_per_accepted")}
-        return {"a": self.a, "b": self.b, **figures, "comparison": self.comparison.to_dict()}
+        return {**plain(self), "comparison": self.comparison.to_dict()}
 
 
 def gaps(states: Mapping[str, Path], slo: Any = None) -> list[StateGap]:

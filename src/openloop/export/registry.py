@@ -16,7 +16,8 @@ from openloop.errors import SpecError, StorageError
 from openloop.export.scores import started_ns, write_mlflow, write_otel, write_prometheus
 from openloop.importers import open_any
 from openloop.importers.hdr import encode
-from openloop.records import SCHEMA, Run
+from openloop.records import Run
+from openloop.records.schema import SCHEMA
 from openloop.report.files import writing
 from openloop.score import Score, score
 from openloop.score.judged import judge_run

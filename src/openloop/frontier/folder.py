@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
@@ -66,18 +66,15 @@ class Frontier:
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON, without the scores of single runs."""
-        found = {each.name: getattr(self, each.name) for each in fields(self)}
-        found["points"] = [_without_scores(point) for point in self.points]
+        found = dict(vars(self))
+        found["points"] = [{**vars(point), "runs": [score.run for score in point.scores]} for point in self.points]
+        for point in found["points"]:
+            del point["scores"]
         for place, name in (("peak", "goodput_rps"), ("cheapest", "cost_per_accepted")):
             point = found[place]
             found[place] = point and {"rate": point.rate, name: getattr(point, name)}
         result: dict[str, Any] = plain(found)
         return result
-
-
-def _without_scores(point: Point) -> dict[str, Any]:
-    kept = {each.name: getattr(point, each.name) for each in fields(point) if each.name != "scores"}
-    return {**kept, "runs": [score.run for score in point.scores]}
 
 
 def open_frontier(
@@ -145,7 +142,7 @@ def make_frontier(
         slo=slo,
         points=named,
         knee=knee,
-        peak=_best(steady or named, trials, _goodput),
+        peak=_best(steady or named, trials, lambda points: _accepted(points) / sum(each.seconds for each in points)),
         cheapest=_best(priced, trials, lambda points: -sum(each.cost or 0.0 for each in points) / _accepted(points)),
         half_rate=next((point.rate for point in named if 2 * point.goodput_rps < point.completed_in_window_rps), None),
         current=asked.current,
@@ -182,10 +179,6 @@ def _best(
     rates = [each.rate for each in near[rate]]
     found = make_point(rate, [trials[key] for key in sorted(trials) if key[0] in rates])
     return replace(found, name=next(each.name for each in points if each.rate == rate))
-
-
-def _goodput(points: Sequence[Point]) -> float:
-    return _accepted(points) / sum(each.seconds for each in points)
 
 
 def _accepted(points: Sequence[Point]) -> float:

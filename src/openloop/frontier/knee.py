@@ -1,4 +1,5 @@
-"""The knee: the largest offered rate at which attainment still meets its target, as an interval.
+"""The knee: the largest offered rate at which attainment still meets its target, as an interval; and which rate to
+measure next, from what has been measured alone, so that a sweep can be resumed.
 
 A run's slack is how much stricter the bounds on time could be before attainment misses its target: 1 at the knee. Near
 the knee it falls steadily with the rate (in a queue, where waiting is exponential, on a straight line to capacity):
@@ -20,8 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from openloop.arrays import Bools, Floats
-from openloop.frontier.point import Point
-from openloop.frontier.slack import MOST
+from openloop.frontier.point import MOST, Point
 from openloop.score.quantiles import Z, wilson
 from openloop.units import format_rate, format_share
 
@@ -40,6 +40,21 @@ OPTIMISM = 0.4  # errors: rare latencies are rarely seen in a short run, which m
 LARGE = 0.2  # an error; of smaller ones it is less
 MODEL = 0.01  # of the knee: the least that is left open, for no straight line is true
 SHARES = (0.025, 0.5, 0.975)
+
+# Of the search.
+START_RPS = 1.0
+PROBE_SHARE = 0.1  # of the time of a point, to see whether it breaks
+PROBE_DUE = 20.0  # requests that a probe needs
+LEAST_DUE, MOST_DUE = 10.0, 2e6  # in a run
+TOUCH = 1.03  # what is nearer to an end of the interval is not inside
+ASIDE = 0.7  # of the way from the knee to an end of its interval: where to measure, on either side in turn
+WIDER = 1.4  # times the range of rates, where the knee may lie outside
+BESIDE = (0.75, 1.3)  # times the knee: no further, for there all is fine or broken
+CLOSE, CLOSE_RUNS = 0.2, 2.4  # of the knee: at least as long as so many points must have been measured so close to it
+MOST_RUNS = 60
+
+# Shares of the knee to measure at, so that there is a point of each name.
+AIMS = {"comfortable": 0.5, "moderate": 0.75, "busy": 0.95, "stressed": 1.1, "overloaded": 1.5}
 
 
 @dataclass(frozen=True)
@@ -171,16 +186,78 @@ def _meets(point: Point, target: float) -> bool:
 
 def _rising(values: Floats, weights: Floats) -> Floats:
     """The nearest values that do not fall: neighbours that do are put together (isotonic regression)."""
-    means: list[float] = []
-    sizes: list[float] = []
-    counts: list[int] = []
-    for value, weight in zip(values.tolist(), weights.tolist(), strict=True):
-        means.append(value)
-        sizes.append(weight)
-        counts.append(1)
-        while len(means) > 1 and means[-2] > means[-1]:
-            size, mean = sizes.pop(), means.pop()
-            means[-1] = (means[-1] * sizes[-1] + mean * size) / (sizes[-1] + size)
-            sizes[-1] += size
-            counts[-2:] = [counts[-2] + counts[-1]]
-    return np.repeat(means, counts)
+    groups: list[tuple[float, float, int]] = []  # mean, weight and number of each
+    for mean, weight in zip(values.tolist(), weights.tolist(), strict=True):
+        count = 1
+        while groups and groups[-1][0] > mean:
+            before, size, counted = groups.pop()
+            mean = (before * size + mean * weight) / (size + weight)
+            weight, count = size + weight, counted + count
+        groups.append((mean, weight, count))
+    return np.repeat([mean for mean, _, _ in groups], [count for _, _, count in groups])
+
+
+@dataclass(frozen=True)
+class NextRun:
+    """A run to make; or, with a rate of None, why there is none."""
+
+    rate: float | None
+    seconds: float
+    why: str
+
+
+def next_run(
+    points: Sequence[Point], knee: Knee, seconds: float, precision: float, repeat: int = 1, start: float = START_RPS
+) -> NextRun:
+    """Probe gently, double until it breaks, narrow to the knee, and see that there is a point of each name."""
+    runs = sum(point.repeats for point in points)
+    if runs >= MOST_RUNS:
+        return NextRun(
+            None, 0, f"there are {runs} runs, and the knee is still not known well enough: run each for longer"
+        )
+    tried = [point for point in points if point.usable]
+    if points and not points[-1].usable:
+        return NextRun(None, 0, f"the client is not up to {points[-1].rate:g}/s")
+    fine = [point.rate for point in tried if _fine(point, knee.target)]
+    broken = [point.rate for point in tried if not _fine(point, knee.target)]
+    if not broken or (knee.above is not None and _fine(tried[-1], knee.target)):  # what broke lower was bad luck
+        return _probe(2 * tried[-1].rate if tried else start, seconds, "probing")
+    if knee.quality is not None:
+        return NextRun(None, 0, "quality alone misses the target")
+    if not fine:
+        return _probe(min(broken) / 2, seconds, "probing")
+    if knee.rate is None or knee.interval is None:
+        lower = max(tried[0].rate / WIDER, min(PROBE_DUE / seconds, tried[0].rate))
+        rate = lower if knee.above is None else tried[-1].rate * WIDER
+        return NextRun(_rounded(rate), seconds, "widening")
+    low, high = knee.interval
+    close = sum(point.seconds for point in tried if abs(point.rate / knee.rate - 1) <= CLOSE)
+    if (high - low) / 2 > precision * knee.rate or close < CLOSE_RUNS * seconds:
+        inside = any(low * TOUCH < point.rate < high / TOUCH for point in tried)
+        rate = (low, high)[runs % 2] * ASIDE + knee.rate * (1 - ASIDE) if inside else knee.rate
+        rate = min(max(rate, BESIDE[0] * knee.rate), BESIDE[1] * knee.rate)
+        return NextRun(_rounded(rate), seconds, "narrowing")
+    for name, share in AIMS.items():
+        known = [point for point in points if point.name == name]
+        if not any(point.repeats >= repeat and (point.overloaded or point.seconds >= seconds / 2) for point in known):
+            aim = _rounded(share * knee.rate)
+            return NextRun(min([each.rate for each in known] or [aim], key=lambda rate: abs(rate - aim)), seconds, name)
+    return NextRun(None, 0, "done")
+
+
+def _fine(point: Point, target: float) -> bool:
+    return not point.overloaded and point.attainment >= target
+
+
+def _probe(rate: float, seconds: float, why: str) -> NextRun:
+    if rate * seconds < LEAST_DUE:
+        return NextRun(
+            None, 0, f"at {rate:g}/s fewer than {LEAST_DUE:g} requests are due in {seconds:g} s: run for longer"
+        )
+    if rate * PROBE_SHARE * seconds > MOST_DUE:
+        return NextRun(None, 0, f"nothing breaks up to {rate / 2:g}/s")
+    return NextRun(_rounded(rate), min(max(PROBE_SHARE * seconds, PROBE_DUE / rate), seconds), why)
+
+
+def _rounded(rate: float) -> float:
+    return float(f"{rate:.4g}")

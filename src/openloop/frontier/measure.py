@@ -1,6 +1,8 @@
-"""Measure one offered rate after another into a folder, live or simulated, until the knee is known."""
+"""Measure one offered rate after another into a folder, live or simulated, until the knee is known; and do so for each
+state that caches are brought into, in folders beside each other."""
 
 import os
+import re
 import shutil
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,7 +18,7 @@ import numpy as np
 
 from openloop.arrivals import Arrivals, Poisson
 from openloop.cluster import connected, spread_over
-from openloop.errors import RunError, SpecError, StorageError
+from openloop.errors import RunError, SpecError
 from openloop.frontier.folder import (
     FRONTIER_FILE,
     POINTS,
@@ -27,21 +29,23 @@ from openloop.frontier.folder import (
     read_asked,
     trials_in,
 )
+from openloop.frontier.knee import START_RPS, next_run
 from openloop.frontier.point import PointRun, read_trial
-from openloop.frontier.search import START_RPS, next_run
 from openloop.frontier.steady import LEAST_DUE, BacklogWatch, ended_early, flow_of, growth
 from openloop.load.address import shown
 from openloop.load.conductor import Snapshot
 from openloop.load.scenario import Limits, Scenario, read_scenario, run_scenario, wait_until_free
 from openloop.records import Run, open_run
+from openloop.records.tables import write_json
 from openloop.sim.fleet import FleetSpec, read_fleet, simulate_fleet
 from openloop.sim.warmth import simulate_warm
 from openloop.slo import Objectives, read_slo
-from openloop.spec import read_yaml
+from openloop.spec import Strict, convert, read_json, read_yaml
 from openloop.units import format_money, format_seconds, write_seconds
 from openloop.workload.corpus import Corpus
 from openloop.workload.warmth import Disrupted
 
+STATES_FILE = "states.json"
 INTERRUPTED = "interrupted: the same command goes on from here"
 DONE = "done"
 DRAFT = ".draft"  # a simulated run that is being written
@@ -92,15 +96,11 @@ def sweep(
         scenario = read_scenario(None, {"arrivals": "poisson:rate=1", **scenario}, live=fleet is None)
     if fleet is not None and not isinstance(fleet, FleetSpec):
         fleet = read_fleet(fleet)
-    rates = None if rates is None else sorted({_named(rate) for rate in rates})
-    _check(scenario, fleet, rates, repeat, target, precision, start, current)
-    if ray is not None and fleet is not None and rates is None:
-        raise SpecError("a search makes one run after another, which a cluster does not speed up: give --rates")
     asked = SweepAsked(
         source="load" if fleet is None else "sim",
         slo=_written(scenario.whole_slo()),
         target=target,
-        rates=rates,
+        rates=None if rates is None else sorted({float(_named(rate)) for rate in rates}),
         seconds=scenario.horizon_s,
         repeat=repeat,
         precision=precision,
@@ -110,40 +110,36 @@ def sweep(
         current=current,
         notes=_notes(scenario),
     )
+    _check(asked, scenario, fleet, start)
+    if ray is not None and fleet is not None and rates is None:
+        raise SpecError("a search makes one run after another, which a cluster does not speed up: give --rates")
     folder = Path(out)
     _prepare(folder, asked)
     objectives, cores = read_slo(asked.slo), processes or len(os.sched_getaffinity(0))
     return _Sweep(folder, asked, objectives, scenario, fleet, start, budget_s, view, command, cores, ray).run()
 
 
-def _named(rate: float) -> float:
-    """As the name of its folder tells it."""
-    return float(f"{rate:.12g}")
+def _named(rate: float) -> str:
+    """In names of folders."""
+    return f"{rate:.12g}"
 
 
-def _check(
-    scenario: Scenario,
-    fleet: FleetSpec | None,
-    rates: Sequence[float] | None,
-    repeat: int,
-    target: float,
-    precision: float,
-    start: float,
-    current: float | None,
-) -> None:
-    if scenario.whole_slo() is None:
+def _check(asked: SweepAsked, scenario: Scenario, fleet: FleetSpec | None, start: float) -> None:
+    if asked.slo is None:
         raise SpecError("there is no knee without an SLO: give one, for example --slo 'ttft<=500ms, tpot<=40ms'")
     if scenario.closed is not None:
         raise SpecError("a sweep offers rates, and a closed loop has none: leave closed out")
-    if rates is not None and not (rates and all(0 < rate < np.inf for rate in rates)):
-        raise SpecError(f"rates are {list(rates)}; they are requests per second, such as 5, 10, 20")
-    if not (isinstance(repeat, int) and repeat >= 1):
-        raise SpecError(f"repeat is {repeat}; every rate is measured at least once")
-    if not 0 < target < 1:
-        raise SpecError(f"the target is {target:g}; it is a share of requests below 100%, such as 99%")
-    if not 0.001 <= precision <= 1:
-        raise SpecError(f"the precision is {precision:g}; it is a share of the knee from 0.1% to 100%, such as 5%")
-    for name, value in (("start", start), ("current", current)):
+    if asked.rates is not None and not (asked.rates and all(0 < rate < np.inf for rate in asked.rates)):
+        raise SpecError(f"rates are {asked.rates}; they are requests per second, such as 5, 10, 20")
+    if not (isinstance(asked.repeat, int) and asked.repeat >= 1):
+        raise SpecError(f"repeat is {asked.repeat}; every rate is measured at least once")
+    if not 0 < asked.target < 1:
+        raise SpecError(f"the target is {asked.target:g}; it is a share of requests below 100%, such as 99%")
+    if not 0.001 <= asked.precision <= 1:
+        raise SpecError(
+            f"the precision is {asked.precision:g}; it is a share of the knee from 0.1% to 100%, such as 5%"
+        )
+    for name, value in (("start", start), ("current", asked.current)):
         if value is not None and not 0 < value < np.inf:
             raise SpecError(f"{name} is {value:g}; it is a rate above 0")
     if fleet is not None and scenario.target.url:
@@ -228,17 +224,7 @@ def _prepare(folder: Path, asked: SweepAsked) -> None:
         folder.is_dir() and any(each.name not in (FRONTIER_FILE, POINTS) for each in folder.iterdir())
     ):
         raise RunError(f"{folder} is there already and is no sweep: choose another folder")
-    _write(folder, asked)
-
-
-def _write(folder: Path, asked: SweepAsked) -> None:
-    draft = folder / f"{FRONTIER_FILE}.tmp"
-    try:
-        (folder / POINTS).mkdir(parents=True, exist_ok=True)
-        draft.write_bytes(msgspec.json.format(msgspec.json.encode(asked), indent=2) + b"\n")
-        draft.replace(folder / FRONTIER_FILE)
-    except OSError as error:
-        raise StorageError(f"{folder / FRONTIER_FILE} cannot be written: {error.strerror}") from None
+    write_json(folder / FRONTIER_FILE, asked)
 
 
 @dataclass
@@ -267,7 +253,7 @@ class _Sweep:
         except KeyboardInterrupt:
             stopped = INTERRUPTED
             self._read()  # what was simulated beside the run that was waited for
-        _write(self.folder, msgspec.structs.replace(self.asked, stopped=stopped))
+        write_json(self.folder / FRONTIER_FILE, msgspec.structs.replace(self.asked, stopped=stopped))
         return replace(self._found(), stopped=stopped)
 
     def _found(self) -> Frontier:
@@ -280,7 +266,7 @@ class _Sweep:
 
     def _put_aside(self) -> None:
         """Runs that were cut off are made again; what there is of them stays beside, but for drafts of simulations."""
-        for where in sorted((self.folder / POINTS).iterdir()):
+        for where in sorted((self.folder / POINTS).glob("*")):
             if DRAFT in where.name:
                 shutil.rmtree(where, ignore_errors=True)
                 continue
@@ -363,7 +349,7 @@ class _Sweep:
             for place, files in spread_over(cluster, _simulate_there, calls):
                 where = self._where(todo[place])
                 draft = where.with_name(f"{where.name}{DRAFT}")
-                draft.mkdir()
+                draft.mkdir(parents=True)
                 for name, content in files.items():
                     (draft / name).write_bytes(content)
                 draft.rename(where)
@@ -391,11 +377,11 @@ class _Sweep:
             self.view.begin(self._found(), each.key[0], each.seconds, each.why)
 
     def _where(self, each: _Todo) -> Path:
-        return self.folder / POINTS / f"{each.key[0]:.12g}-{each.key[1]}"
+        return self.folder / POINTS / f"{_named(each.key[0])}-{each.key[1]}"
 
     def _seed(self, key: Key) -> int:
         """Prompts and arrivals of their own for every run, whatever was run before."""
-        return zlib.crc32(f"{self.asked.seed} {key[0]:.12g} {key[1]}".encode())
+        return zlib.crc32(f"{self.asked.seed} {_named(key[0])} {key[1]}".encode())
 
 
 def _spent(spent: float, limit: float) -> str:
@@ -436,3 +422,48 @@ def _simulate(
     draft = where.with_name(f"{where.name}{DRAFT}{os.getpid()}")
     run.save(draft)
     draft.rename(where)
+
+
+class _States(Strict, frozen=True):
+    """states.json: which sweeps belong together, by their folders."""
+
+    warmth: dict[str, str]
+
+
+@dataclass(frozen=True)
+class State:
+    warmth: str
+    path: Path
+    frontier: Frontier
+
+
+def sweep_states(
+    out: str | Path, scenario: Scenario, fleet: Any, states: Sequence[str], *, budget_s: float | None = None, **how: Any
+) -> list[State]:
+    """As `sweep`, state after state; a budget is shared evenly. One that is interrupted is the last."""
+    folder, names = Path(out), {re.sub(r"[^\w.]+", "-", state): state for state in states}
+    if len(names) < len(states) or len(states) < 2:
+        raise SpecError(f"the states are {', '.join(states)}: give two or more, each once")
+    if (folder / FRONTIER_FILE).exists():
+        raise RunError(f"{folder} holds the sweep of one state: choose another folder")
+    asked = {"warmth": names}
+    if (folder / STATES_FILE).exists() and read_json(folder / STATES_FILE) != asked:
+        raise RunError(f"{folder} holds sweeps of other states: choose another folder, or repeat the same command")
+    write_json(folder / STATES_FILE, asked)
+    share = scenario.limits.spend and scenario.limits.spend / len(states)
+    limits: Limits = msgspec.structs.replace(scenario.limits, spend=share)
+    found: list[State] = []
+    for name, state in names.items():
+        one = msgspec.structs.replace(scenario, warmth=state, limits=limits)
+        time_s = None if budget_s is None else budget_s / len(states)
+        found.append(State(state, folder / name, sweep(folder / name, one, fleet, budget_s=time_s, **how)))
+        if found[-1].frontier.stopped == INTERRUPTED:
+            break
+    return found
+
+
+def states_in(folder: Path) -> dict[str, Path]:
+    """The folders of sweeps that belong together, by state."""
+    told = convert(read_json(folder / STATES_FILE), _States, str(folder / STATES_FILE))
+    names = {state: name for name, state in told.warmth.items() if re.fullmatch(r"\w[\w.-]*", name)}
+    return {state: folder / name for state, name in names.items() if (folder / name / FRONTIER_FILE).exists()}

@@ -1,5 +1,6 @@
 """Runs at one offered rate, scored and put together."""
 
+import itertools
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -7,32 +8,28 @@ from dataclasses import dataclass, field, replace
 import msgspec
 import numpy as np
 
-from openloop.frontier.slack import Slack, slack
+from openloop.arrays import Bools, Floats
 from openloop.frontier.steady import flow_of, growth, settled_from
 from openloop.records import Run
 from openloop.score import Percentiles, Score
-from openloop.score.judged import judge_run
+from openloop.score.judged import JudgedRun, Scope, judge_run
 from openloop.score.quantiles import Sample, independent_hits, percentiles, pooled, wilson
-from openloop.score.scope import JudgedRun
 from openloop.score.scorer import score_judged
 from openloop.slo import Objectives
 from openloop.units import NS_PER_S, to_ns
 
 LATENCIES = ("ttft_s", "tpot_s", "e2e_s")
+MOST = 4.0  # times stricter, and times laxer: as far as it is looked for
+SCALES = np.geomspace(1 / MOST, MOST, 25)  # of all bounds on time
+GROUPS = (1, 2, 4)  # blocks to leave out together
+
+Slack = tuple[float, float]  # and its standard error
 
 # What the client did wrong says nothing about the server.
-CLIENT_FAULTS = frozenset(
-    (
-        "arrivals_dropped",
-        "arrivals_not_as_promised",
-        "client_late",
-        "closed_loop",
-        "incomplete",
-        "label_unknown",
-        "nothing_due",
-        "rate_not_as_offered",
-    )
-)
+CLIENT_FAULTS = {
+    *("arrivals_dropped", "arrivals_not_as_promised", "client_late", "closed_loop", "incomplete", "label_unknown"),
+    *("nothing_due", "rate_not_as_offered"),
+}
 
 
 @dataclass(frozen=True)
@@ -201,3 +198,53 @@ def _spread(goodput: float, scores: Sequence[Score], seconds: float) -> tuple[fl
     )
     low, high = (float(np.sqrt(np.nansum((shares * each) ** 2))) for each in (below, above))
     return max(goodput - low, 0.0), goodput + high
+
+
+def slack(scope: Scope, target: float) -> Slack:
+    """Of the requests of a run: 1 / u, where u times the bounds on time is what a share of `target` just meets.
+
+    Unlike attainment it tells how far from its bounds a run is that meets all or none of them. The error is that of a
+    jackknife over blocks of the run, taken alone, in pairs and in fours: the largest counts.
+    """
+    met = np.array([_met(scope, scale) for scale in SCALES])  # by scale and request
+    ends = scope.bounds.tolist()
+    accepted = np.array([met[:, a:b].sum(axis=1) for a, b in itertools.pairwise(ends)], float)
+    return slack_of(accepted, np.diff(scope.bounds).astype(float), target)
+
+
+def _met(scope: Scope, scale: float) -> Bools:
+    found = scope.deliveries.ok.copy()
+    for index, slo in enumerate(scope.run.slos):
+        mine = scope.objective == index
+        for gate in slo.gates:
+            if hasattr(gate, "within_s"):
+                gate = replace(gate, within_s=gate.within_s * scale)  # type: ignore[type-var]
+            found &= ~mine | gate.met(scope.answers)
+    return found
+
+
+def slack_of(accepted: Floats, due: Floats, target: float) -> Slack:
+    """From counts by block: accepted at each of SCALES, and due."""
+    whole = _at(accepted.sum(axis=0) / max(due.sum(), 1.0), target)
+    errors = []
+    for size in GROUPS:
+        count = len(due) // size
+        blocks, sizes = (each[: count * size].reshape(count, size, -1).sum(axis=1) for each in (accepted, due[:, None]))
+        left = [
+            _at((blocks.sum(axis=0) - blocks[i]) / max(float(sizes.sum() - sizes[i, 0]), 1.0), target)
+            for i in range(count)
+        ]
+        errors.append(float(np.sqrt((count - 1) * np.var(left))))
+    return whole, max(errors)
+
+
+def _at(shares: Floats, target: float) -> float:
+    """1 / u where the share that rises with the scale u reaches the target."""
+    if shares[-1] < target:
+        return 0.0
+    place = int(np.argmax(shares >= target))
+    if place == 0:
+        return MOST
+    low, high = shares[place - 1], shares[place]
+    part = (target - low) / (high - low)
+    return float(np.exp(-np.log(SCALES[place - 1]) * (1 - part) - np.log(SCALES[place]) * part))

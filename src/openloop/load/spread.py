@@ -36,7 +36,6 @@ from openloop.records import (
     PARTS,
     SERVER,
     Manifest,
-    Node,
     Now,
     Prices,
     Run,
@@ -49,6 +48,7 @@ from openloop.records import (
     open_run,
     write_now,
 )
+from openloop.records.manifest import Node
 from openloop.units import to_ns
 from openloop.workload import Demand, Prompts, Words
 

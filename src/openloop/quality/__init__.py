@@ -1,14 +1,11 @@
 """Whether an output is acceptable: gates over what was asked and what was answered."""
 
 from openloop.quality.case import Case, Grade
-from openloop.quality.gates import QUALITY_GATES, read_quality_gate
-from openloop.quality.gating import Gating, read_gating
+from openloop.quality.gates import QUALITY_GATES, Gating, read_gating, read_quality_gate
 from openloop.quality.pool import Pool, jobs_for
-from openloop.quality.slices import SLICES, slices_of
 
 __all__ = [
     "QUALITY_GATES",
-    "SLICES",
     "Case",
     "Gating",
     "Grade",
@@ -16,5 +13,4 @@ __all__ = [
     "jobs_for",
     "read_gating",
     "read_quality_gate",
-    "slices_of",
 ]

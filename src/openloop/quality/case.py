@@ -31,6 +31,12 @@ class Grade:
     slices: tuple[str, ...] = ()  # of the user's, that the prompt belongs to
 
 
+class TimeUp(BaseException):
+    """An alarm rang; no `except Exception` of a user's holds it up."""
+
+    cost = 0.0  # what the gate had spent
+
+
 class QualityGate(Term):
     """One reason to accept or refuse an output."""
 

@@ -1,9 +1,11 @@
 """Grades for a run that is over: its texts through the gates, and into its table."""
 
+import re
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 
@@ -11,13 +13,15 @@ import msgspec
 
 from openloop.errors import RunError
 from openloop.quality.case import Case, Grade
-from openloop.quality.gating import Gating, read_gating
+from openloop.quality.gates import Gating, read_gating
 from openloop.quality.pool import Pool, jobs_for
-from openloop.quality.slices import slices_of
 from openloop.records import GRADES, PARTS, Labels, Run, SideWriter, is_url, open_run, relabel
 
 FLUSH_S = 1.0
 FLUSH_ROWS = 1000
+RARE_SHARE = 0.01  # of prompts, in which a name is rare
+NUMBERS = re.compile(r"\d[\d,.]*")
+AROUND = ".,;:!?()[]{}\"'`*"
 JOINED = ["request_id", "attempt", "status", "workload_class", "finish_reason", "output_tokens"]
 
 Key = tuple[int, int]  # request and attempt
@@ -192,3 +196,34 @@ def summary(gating: Gating, texts: int, graded: int, rows: Collection[Grades]) -
         agreed / votes if votes else None,
         dict(Counter(row["why"] or "not said" for row in rows if row["quality"] is False).most_common(10)),
     )
+
+
+def _numeric(prompts: Sequence[str]) -> list[bool]:
+    """Two numbers or more."""
+    return [len(NUMBERS.findall(prompt)) >= 2 for prompt in prompts]
+
+
+def _rare(prompts: Sequence[str]) -> list[bool]:
+    """A name that hardly any other prompt has."""
+    names = [_names(prompt) for prompt in prompts]
+    counts = Counter(name for each in names for name in each)
+    most = max(RARE_SHARE * len(prompts), 1)
+    return [any(counts[name] <= most for name in each) for each in names]
+
+
+def _names(prompt: str) -> set[str]:
+    """Words with a capital that begin no sentence, and words of letters and digits."""
+    found = set()
+    for before, word in pairwise([".", *prompt.split()]):
+        bare = word.strip(AROUND)
+        named = bare[:1].isupper() and len(bare) > 1 and before[-1] not in ".!?:"
+        if named or (any(map(str.isdigit, bare)) and any(map(str.isalpha, bare))):
+            found.add(bare)
+    return found
+
+
+def slices_of(prompts: Sequence[str]) -> list[tuple[str, ...]]:
+    """Kinds of prompts whose quality is looked at apart, because their failures hide in an average: by name, those that
+    each prompt belongs to."""
+    found = {"numeric": _numeric(prompts), "rare": _rare(prompts)}
+    return [tuple(name for name, members in found.items() if members[place]) for place in range(len(prompts))]

@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any
 
 from openloop.errors import SpecError
-from openloop.quality.case import Case, Grade, QualityGate
+from openloop.quality.case import Case, Grade, QualityGate, TimeUp
 from openloop.said import without_secrets
 from openloop.spec import one_line, read_text
 from openloop.terms import COUNT, NUMBER, SECONDS, SHARE, TEXT, param
@@ -74,6 +74,9 @@ class Judge(QualityGate):
             except (OSError, http.client.HTTPException, ValueError, KeyError, IndexError, TypeError) as error:
                 why = f"the judge cannot be asked: {_reason(error, self.key)}"
                 continue
+            except TimeUp as up:
+                up.cost = cost
+                raise
             cost += spent
             found = set(VERDICT.findall(said.upper()))
             if len(found) == 1:

@@ -18,18 +18,14 @@ from multiprocessing.connection import Connection, Pipe, wait
 from types import FrameType
 from typing import Any
 
-from openloop.quality.case import Case, Grade, QualityGate, joint_grade
-from openloop.quality.gating import Gating
+from openloop.quality.case import Case, Grade, QualityGate, TimeUp, joint_grade
+from openloop.quality.gates import Gating
 from openloop.quality.judge import Judge
 from openloop.spec import one_line
 
 GRACE_S = 5.0
 STARTING_S = 60.0
 ASKING = 8  # processes that wait for a judge
-
-
-class _TimeUp(BaseException):
-    """An alarm rang; no `except Exception` of a user's holds it up."""
 
 
 def jobs_for(gating: Gating) -> int:
@@ -153,7 +149,7 @@ def work(fd: int) -> None:
 
 
 def _ring(_: int, __: FrameType | None) -> None:
-    raise _TimeUp
+    raise TimeUp
 
 
 def _limited(gate: QualityGate, case: Case) -> Grade:
@@ -164,7 +160,7 @@ def _limited(gate: QualityGate, case: Case) -> Grade:
             return gate.check(case)
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0.0)
-    except _TimeUp:
-        return Grade(None, why=f"{gate} took longer than {gate.limit_s:g} s")
+    except TimeUp as up:
+        return Grade(None, cost=up.cost, why=f"{gate} took longer than {gate.limit_s:g} s")
     except Exception as error:
         return Grade(None, why=f"{gate} failed: {type(error).__name__}: {one_line(error)[:200]}")

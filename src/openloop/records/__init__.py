@@ -1,55 +1,26 @@
 """The table every producer writes and every reader reads."""
 
-from openloop.records.manifest import (
-    MANIFEST_FILE,
-    Manifest,
-    Node,
-    Prices,
-    Stay,
-    TimedEvent,
-    Warmth,
-    checked,
-    read_prices,
-)
+from openloop.records.beside import GRADES, MEASURES, SERVER, TEXTS, Labels, Reading
+from openloop.records.manifest import MANIFEST_FILE, Manifest, Prices, Stay, TimedEvent, Warmth, checked, read_prices
 from openloop.records.remote import copy_run, is_url, locate
 from openloop.records.run import PARTS, Run, open_run
-from openloop.records.schema import (
-    COLUMNS,
-    KINDS,
-    MISSING,
-    SCHEMA,
-    STATUSES,
-    ints,
-    make_batch,
-    make_lists,
-    make_words,
-    split,
-    words,
-)
-from openloop.records.server import MEASURES, SERVER, Measure, Reading
+from openloop.records.schema import COLUMNS, LARGEST_EVENT, MISSING, ints, make_batch, make_lists, make_words, split
 from openloop.records.tables import SideWriter
 from openloop.records.tail import Now, forget_now, read_now, write_now
-from openloop.records.texts import GRADES, TEXTS, Labels
-from openloop.records.validate import LARGEST_EVENT, check_attempts, check_rows
 from openloop.records.writer import RunWriter, relabel
 
 __all__ = [
     "COLUMNS",
     "GRADES",
-    "KINDS",
     "LARGEST_EVENT",
     "MANIFEST_FILE",
     "MEASURES",
     "MISSING",
     "PARTS",
-    "SCHEMA",
     "SERVER",
-    "STATUSES",
     "TEXTS",
     "Labels",
     "Manifest",
-    "Measure",
-    "Node",
     "Now",
     "Prices",
     "Reading",
@@ -59,8 +30,6 @@ __all__ = [
     "Stay",
     "TimedEvent",
     "Warmth",
-    "check_attempts",
-    "check_rows",
     "checked",
     "copy_run",
     "forget_now",
@@ -75,6 +44,5 @@ __all__ = [
     "read_prices",
     "relabel",
     "split",
-    "words",
     "write_now",
 ]

@@ -6,9 +6,9 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 
 from openloop import __version__
-from openloop.errors import RunError, SpecError, StorageError
+from openloop.errors import RunError, SpecError
 from openloop.records.schema import LATEST_NS, SCHEMA_VERSION
-from openloop.records.tables import replacing
+from openloop.records.tables import write_json
 from openloop.spec import Strict, convert, read_json, read_yaml
 
 MANIFEST_FILE: Final = "run.json"
@@ -73,13 +73,8 @@ class Prices(Strict, frozen=True):
 
     @property
     def by_use(self) -> bool:
-        """Whether requests or tokens have a price of their own."""
-        return bool(
-            self.per_request
-            or self.per_million_input_tokens
-            or self.per_million_cached_tokens
-            or self.per_million_output_tokens
-        )
+        """Whether requests or tokens have a price of their own: then one of each kind of token costs something."""
+        return bool(self.of_each(2, 1, 1) > 0)
 
     def of(self, prompt_tokens: int | None, cached_tokens: int | None, output_tokens: int | None) -> float:
         """Of one attempt, apart from the time of what served it."""
@@ -176,9 +171,4 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
-    text = msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n"
-    try:
-        with replacing(folder / MANIFEST_FILE) as file:
-            file.write(text)
-    except OSError as error:
-        raise StorageError(f"{folder / MANIFEST_FILE} cannot be written: {error.strerror}") from None
+    write_json(folder / MANIFEST_FILE, manifest)

@@ -18,13 +18,11 @@ import pyarrow.parquet as pq
 
 from openloop.arrays import Ints
 from openloop.errors import RecordError, RunError, StorageError
+from openloop.records.beside import GRADES, SERVER, TEXTS
 from openloop.records.manifest import MANIFEST_FILE, Manifest, read_manifest
 from openloop.records.remote import copy_run, is_url, locate
-from openloop.records.schema import COLUMNS, SCHEMA, count_tokens, ints
-from openloop.records.server import SERVER
+from openloop.records.schema import COLUMNS, SCHEMA, check_attempts, check_batch, count_tokens, ints
 from openloop.records.tables import DAMAGE, SideTable, first_line, gathered, read_spool
-from openloop.records.texts import GRADES, TEXTS
-from openloop.records.validate import check_attempts, check_batch
 from openloop.records.writer import SPOOL_FILE, TABLE_FILE, RunWriter
 from openloop.spec import suggest
 
@@ -95,7 +93,15 @@ class Run:
     def save(self, folder: str | Path) -> None:
         """Write the run to a folder of its own, here or at a URL; what was cut short stays so."""
         if is_url(folder):
-            self._upload(locate(folder))
+            there = locate(folder)
+            if (there / MANIFEST_FILE).exists():
+                raise RunError(f"{there} already holds a run ({MANIFEST_FILE}): choose another folder or remove it")
+            with TemporaryDirectory() as here:
+                self.save(Path(here) / "run")
+                try:
+                    copy_run(Path(here) / "run", there)
+                except OSError as error:
+                    raise StorageError(f"{there} cannot be written: {error.strerror or error}") from None
             return
         with RunWriter(folder, _in_one(self.manifest, self.missing)) as writer:
             for batch in self.batches():
@@ -118,16 +124,6 @@ class Run:
             kept = [each for each, _ in found if each is not None]
             if kept:
                 yield table, pa.concat_tables(kept), all(note is None for _, note in found)
-
-    def _upload(self, there: Path) -> None:
-        if (there / MANIFEST_FILE).exists():
-            raise RunError(f"{there} already holds a run ({MANIFEST_FILE}): choose another folder or remove it")
-        with TemporaryDirectory() as here:
-            self.save(Path(here) / "run")
-            try:
-                copy_run(Path(here) / "run", there)
-            except OSError as error:
-                raise StorageError(f"{there} cannot be written: {error.strerror or error}") from None
 
     def _repr_html_(self) -> str:
         """For notebooks, which ask the thing itself."""
@@ -281,7 +277,12 @@ class SpoolSource:
         try:
             file = (self.folder / SPOOL_FILE).open("rb")
         except FileNotFoundError:
-            yield from _first_rows(ParquetSource(self.folder / TABLE_FILE).batches(columns, rows), self.num_rows)
+            left = self.num_rows
+            for batch in ParquetSource(self.folder / TABLE_FILE).batches(columns, rows):
+                yield batch.slice(0, left)
+                left -= batch.num_rows
+                if left <= 0:
+                    break
             return
         with file:
             batches = itertools.islice(read_spool(file, SCHEMA), self.num_batches)
@@ -308,14 +309,6 @@ class PartsSource:
 
     def batches(self, columns: list[str], rows: int) -> Iterator[pa.RecordBatch]:
         return itertools.chain.from_iterable(each.batches(columns, rows) for each in self._sources)
-
-
-def _first_rows(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
-    for batch in batches:
-        yield batch.slice(0, rows)
-        rows -= batch.num_rows
-        if rows <= 0:
-            return
 
 
 def _group_rows(table: pq.ParquetFile) -> list[int]:
@@ -350,8 +343,13 @@ def _conform(table: pa.Table, columns: list[str], path: Path) -> pa.RecordBatch:
             continue
         column = table.column(name)
         array = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+        if pa.types.is_temporal(array.type):
+            raise RunError(f"{path}: column {name!r} is {array.type}; times are plain integers of nanoseconds")
         have = array.type.value_type if pa.types.is_dictionary(array.type) else array.type
-        arrays.append(array if have == wanted else _cast(array, wanted, name, path))
+        try:
+            arrays.append(array if have == wanted else array.cast(wanted))
+        except DAMAGE as error:
+            raise RunError(f"{path}: column {name!r} is {array.type} and not {wanted}: {first_line(error)}") from None
     return pa.RecordBatch.from_arrays(arrays, names=columns)
 
 
@@ -362,12 +360,3 @@ def _encode_words(batch: pa.RecordBatch) -> pa.RecordBatch:
         if not pa.types.is_dictionary(column.type):
             batch = batch.set_column(batch.schema.get_field_index(name), name, column.dictionary_encode())
     return batch
-
-
-def _cast(array: pa.Array, wanted: pa.DataType, name: str, path: Path) -> pa.Array:
-    try:
-        if pa.types.is_temporal(array.type):
-            raise RunError(f"{path}: column {name!r} is {array.type}; times are plain integers of nanoseconds")
-        return array.cast(wanted)
-    except DAMAGE as error:
-        raise RunError(f"{path}: column {name!r} is {array.type} and not {wanted}: {first_line(error)}") from None

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
+import msgspec
 import pyarrow as pa
 import pyarrow.ipc
 import pyarrow.parquet as pq
@@ -65,6 +66,16 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
         raise
 
 
+def write_json(path: Path, value: Any) -> None:
+    """For people too; the folder is made where there is none."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as file:
+            file.write(msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n")
+    except OSError as error:
+        raise StorageError(f"{path} cannot be written: {error.strerror}") from None
+
+
 def write_parquet(path: Path, schema: pa.Schema, groups: Iterable[pa.Table], **options: Any) -> None:
     """A row group for each of `groups`."""
     with replacing(path) as file, pq.ParquetWriter(file, schema, **options) as writer:
@@ -75,18 +86,19 @@ def write_parquet(path: Path, schema: pa.Schema, groups: Iterable[pa.Table], **o
 class Spool:
     """A stream in the making, of whole messages: a torn one would hide all that follow."""
 
-    def __init__(self, path: Path, schema: pa.Schema) -> None:
+    def __init__(self, path: Path, schema: pa.Schema, end: int = 0) -> None:
+        """A new one, or one that is there and goes on after byte `end`."""
         self.path = path
+        if end:
+            os.truncate(path, end)
+            self._file = path.open("ab", buffering=0)
+            return
         self._file = path.open("xb", buffering=0)
-        self._write(schema.serialize())
-
-    @classmethod
-    def resume(cls, path: Path, end: int) -> "Spool":
-        """Go on after byte `end`."""
-        os.truncate(path, end)
-        spool = cls.__new__(cls)
-        spool.path, spool._file = path, path.open("ab", buffering=0)
-        return spool
+        try:
+            self._write(schema.serialize())
+        except OSError:
+            self.remove()
+            raise
 
     @property
     def closed(self) -> bool:
@@ -107,6 +119,10 @@ class Spool:
 
     def close(self) -> None:
         self._file.close()
+
+    def remove(self) -> None:
+        self.close()
+        self.path.unlink()
 
 
 class Bounded:
@@ -208,7 +224,7 @@ class SideWriter:
         """Go on after the last whole batch of a spool that is there."""
         end = self._table.read_spool(self._path.parent)[1] if self._path.exists() else 0
         if end:
-            self._spool = Spool.resume(self._path, end)
+            self._spool = Spool(self._path, self._table.schema, end)
         else:
             self._path.unlink(missing_ok=True)
 

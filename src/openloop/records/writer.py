@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final
 
 import msgspec
@@ -11,13 +10,11 @@ import pyarrow.ipc
 import pyarrow.parquet as pq
 
 from openloop.errors import RecordError, RunError, StorageError
+from openloop.records.beside import GRADES, SERVER, TEXTS, Labels
 from openloop.records.manifest import MANIFEST_FILE, Manifest, checked, write_manifest
 from openloop.records.remote import is_url
-from openloop.records.schema import COLUMNS, SCHEMA, count_tokens, split
-from openloop.records.server import SERVER
+from openloop.records.schema import COLUMNS, SCHEMA, check_batch, count_tokens, split
 from openloop.records.tables import Spool, gathered, reason, write_parquet
-from openloop.records.texts import GRADES, TEXTS, Labels
-from openloop.records.validate import check_batch
 
 TABLE_FILE: Final = "requests.parquet"
 SPOOL_FILE: Final = "requests.arrows"
@@ -25,6 +22,17 @@ SPOOL_FILE: Final = "requests.arrows"
 # Row groups of about 8 MB of token times are decoded without leaving the processor's cache for long.
 TOKENS_PER_ROW_GROUP: Final = 1_000_000
 ROWS_PER_ROW_GROUP: Final = 100_000
+
+_LEAVES = ["event_ns.list.element", "event_tokens.list.element"]
+_PACKED = [*(name for name in COLUMNS if name.endswith("_ns") and name != "event_ns"), "request_id", *_LEAVES]
+_PARQUET: Final[dict[str, Any]] = {
+    "use_dictionary": [name for name, column in COLUMNS.items() if pa.types.is_string(column.type)],
+    "column_encoding": dict.fromkeys(_PACKED, "DELTA_BINARY_PACKED"),
+    # Packed differences hardly compress further, and unpacking them twice would cost more than it saves.
+    "compression": {name: "none" if name in _PACKED else "zstd" for name in [*COLUMNS, *_LEAVES]},
+    "write_statistics": ["scheduled_ns"],
+    "write_page_checksum": True,
+}
 
 
 class RunWriter:
@@ -51,7 +59,11 @@ class RunWriter:
             self._spool = Spool(self.folder / SPOOL_FILE, SCHEMA)
         except OSError as error:
             raise StorageError(f"{self.folder} cannot be made: {error.strerror}") from None
-        write_manifest(self.folder, self.manifest)
+        try:
+            write_manifest(self.folder, self.manifest)
+        except StorageError:
+            self._spool.remove()
+            raise
 
     def append(self, batch: pa.RecordBatch) -> None:
         """Check and store a batch; when this returns, the batch outlives the process."""
@@ -97,9 +109,7 @@ class RunWriter:
     def __enter__(self) -> "RunWriter":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None and not self._spool.closed:
             self.finish()
         self.close()
@@ -130,20 +140,3 @@ def _write_table(folder: Path, batches: Iterable[pa.RecordBatch], labels: Labels
 def _size(batch: pa.RecordBatch) -> int:
     """In tokens; many rows of few tokens are large as well."""
     return max(count_tokens(batch), int(batch.num_rows) * TOKENS_PER_ROW_GROUP // ROWS_PER_ROW_GROUP)
-
-
-def _parquet_options() -> dict[str, Any]:
-    packed = [name for name in COLUMNS if name.endswith("_ns") and name != "event_ns"] + ["request_id"]
-    strings = [name for name, column in COLUMNS.items() if pa.types.is_string(column.type)]
-    leaves = ["event_ns.list.element", "event_tokens.list.element"]
-    return {
-        "use_dictionary": strings,
-        "column_encoding": dict.fromkeys([*packed, *leaves], "DELTA_BINARY_PACKED"),
-        # Packed differences hardly compress further, and unpacking them twice would cost more than it saves.
-        "compression": {name: "none" if name in leaves or name in packed else "zstd" for name in [*COLUMNS, *leaves]},
-        "write_statistics": ["scheduled_ns"],
-        "write_page_checksum": True,
-    }
-
-
-_PARQUET = _parquet_options()

@@ -33,7 +33,7 @@ from openloop.report.page import (
     written,
 )
 from openloop.report.run import LATENCIES, RUN_SECTIONS, RunSubject, how, missing, read_run_subject
-from openloop.score.scope import JudgedRun
+from openloop.score.judged import JudgedRun
 from openloop.slo import Objectives, read_slo
 from openloop.units import format_money, format_rate, format_seconds, format_share, to_ns
 

@@ -11,9 +11,9 @@ from openloop.records import MEASURES, Run
 from openloop.report.marks import MOST_NAMES, Axis, Bars, Curve, Figure, Mark, Panel, Rule, Stretch, names_figure
 from openloop.report.page import LEAST
 from openloop.score import Percentiles, Score
+from openloop.score.judged import JudgedRun, Scope
 from openloop.score.metrics import benefits
 from openloop.score.quantiles import LADDER
-from openloop.score.scope import JudgedRun, Scope
 from openloop.score.server import by_replica, summed
 from openloop.slo import E2E, SLO, TPOT, TTFT, LinearDeadlines, Objectives
 from openloop.units import format_count, format_seconds

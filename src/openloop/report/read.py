@@ -7,7 +7,7 @@ from pathlib import Path
 from openloop.compare.states import FigureGap, StateGap, gaps
 from openloop.errors import RunError
 from openloop.frontier.folder import FRONTIER_FILE
-from openloop.frontier.states import STATES_FILE, states_in
+from openloop.frontier.measure import STATES_FILE, states_in
 from openloop.importers import open_any, tool_of
 from openloop.plan import read_plan
 from openloop.report.compare_page import Subject, comparison_report, names_of

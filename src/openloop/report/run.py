@@ -42,9 +42,8 @@ from openloop.report.page import (
     written,
 )
 from openloop.score import Score, Summary
-from openloop.score.judged import judge_run
+from openloop.score.judged import JudgedRun, judge_run
 from openloop.score.metrics import LEAST_EACH, LEAST_REPLICAS
-from openloop.score.scope import JudgedRun
 from openloop.score.scorer import objectives_of, score_judged
 from openloop.score.streams import Progress
 from openloop.slo import Objectives

@@ -7,10 +7,8 @@ whether or not the package has been imported before.
 import sys
 from types import ModuleType
 
-from openloop.score.leaks import Leak
-from openloop.score.metrics import UnitScore
-from openloop.score.money import CostScore, blended, capacity_needed
-from openloop.score.quality import QualityScore, SliceScore, needed_to_see
+from openloop.score.metrics import QualityScore, SliceScore, UnitScore, needed_to_see
+from openloop.score.money import CostScore, Leak, blended, capacity_needed
 from openloop.score.quantiles import Percentiles
 from openloop.score.scorer import Score, Summary, TimeWindow, blends, check, score
 from openloop.score.server import ServerScore

@@ -1,22 +1,27 @@
 """Metrics over judged requests: one function each, its formula above the code."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
 
 from openloop.arrays import Bools, Counts, Floats, Ints
-from openloop.records import KINDS, MISSING, Stay
-from openloop.score.attempts import HEDGE, REPAIR, RETRY
-from openloop.score.leaks import work
-from openloop.score.money import cost_score
-from openloop.score.quantiles import ratio
-from openloop.score.scope import Scope
+from openloop.records import MISSING, Stay
+from openloop.records.schema import KINDS
+from openloop.score.judged import Scope
+from openloop.score.money import cost_score, work
+from openloop.score.quantiles import ratio, share_interval
+from openloop.score.requests import HEDGE, REPAIR, RETRY
 from openloop.slo import SLO
 
 MOST_TURNS = 100
 LEAST_REPLICAS, LEAST_EACH = 3, 20  # and completed requests of each, to tell whether one stands out
+RISE = 0.02  # of failures, that a slice is to show
+LATE_TURN = 4  # turns count from 0: the fifth and later
+LONG = 2.0  # medians of prompt tokens
 
 
 @dataclass(frozen=True)
@@ -71,10 +76,11 @@ def _idle(scope: Scope, slo: SLO) -> Floats:
     return np.maximum(idle_s, 0.0)
 
 
-def mean_over_due(scope: Scope, values: NDArray[np.float32]) -> float:
-    """Mean over everything due, an unsuccessful request counting as 0; completed ones without tokens do not count."""
-    ok = scope.deliveries.ok
-    known = ok & ~np.isnan(values)
+def mean_over_due(scope: Scope, column: NDArray[np.float32]) -> float:
+    """Mean of a column over attempts, by what answered everything due: an unsuccessful request counts as 0, completed
+    ones whose tokens have no times do not count."""
+    ok, values = scope.deliveries.ok, scope.deliveries.of_attempt(column)
+    known = ok & scope.deliveries.all_told & ~np.isnan(values)
     if ok.any() and not known.any():
         return np.nan
     return ratio(float(values[known].sum(dtype=np.float64)), int(known.sum() + np.sum(~ok)))
@@ -300,3 +306,89 @@ def stragglers(scope: Scope) -> list[Straggler]:
             if value >= 1.5 * middle and value - middle > 3.5 * spread
         ]
     return found
+
+
+@dataclass(frozen=True)
+class SliceScore:
+    """Judged answers of one kind, beside all others. `needed` are those it takes to see two points more failing."""
+
+    judged: int
+    failed: int
+    pass_rate: float
+    interval: tuple[float, float]
+    rest_pass_rate: float
+    rest_interval: tuple[float, float]
+    needed: int
+
+    @property
+    def enough(self) -> bool:
+        return self.judged >= self.needed
+
+    @property
+    def worse(self) -> bool:
+        """Surely: its interval ends below where that of the others begins."""
+        return self.interval[1] < self.rest_interval[0]
+
+
+@dataclass(frozen=True)
+class QualityScore:
+    judged: int
+    open: int  # completed, and not judged
+    failed: int
+    pass_rate: float
+    interval: tuple[float, float]
+    needed: int
+    slices: dict[str, SliceScore]
+
+
+def quality_score(scope: Scope) -> QualityScore | None:
+    """Of completed requests, their answers; None where none is judged."""
+    quality = scope.deliveries.quality
+    completed = scope.deliveries.ok
+    known = completed & (quality >= 0)
+    if not known.any():
+        return None
+    judged, failed, rate, interval = _passed(scope, known)
+    slices = {}
+    for name, mask in _slices(scope).items():
+        if (mask & known).any() and not mask[known].all():
+            _, _, rest, rest_interval = _passed(scope, known & ~mask)
+            slices[name] = SliceScore(*_passed(scope, known & mask), rest, rest_interval, needed_to_see(1 - rest))
+    unjudged = int(np.sum(completed & ~known))
+    return QualityScore(judged, unjudged, failed, rate, interval, needed_to_see(1 - rate), slices)
+
+
+def _passed(scope: Scope, those: Bools) -> tuple[int, int, float, tuple[float, float]]:
+    """How many they are, how many failed, and the share that passed with its interval."""
+    good = scope.deliveries.quality[those] == 1
+    return len(good), int(np.sum(~good)), float(good.mean()), share_interval(good, scope.part(those).bounds)
+
+
+def _slices(scope: Scope) -> dict[str, Bools]:
+    """As rows name them, and those that records show by themselves."""
+    attempts, deliveries = scope.run.attempts, scope.deliveries
+    names = attempts.words["slices"]
+    codes = deliveries.of_attempt(attempts.slices)
+    found: dict[str, Bools] = {}
+    for name in sorted({each for joined in names for each in joined.split("+")}):
+        holding = [code for code, joined in enumerate(names) if name in joined.split("+")]
+        found[name] = np.isin(codes, holding)
+    turn, prompt = (deliveries.of_attempt(each) for each in (attempts.turn, attempts.prompt_tokens))
+    found["turn 5 and later"] = turn >= LATE_TURN
+    if np.any(prompt > 0):
+        found["long prompts"] = prompt >= LONG * np.median(prompt[prompt > 0])
+    return found
+
+
+def needed_to_see(base: float, rise: float = RISE) -> int:
+    """Answers of each kind it takes to tell a failure rate of base + rise from one of base: 5% level, 80% power.
+
+    n = (z_a sqrt(2 m (1 - m)) + z_b sqrt(p (1 - p) + q (1 - q)))**2 / (q - p)**2,  m = (p + q) / 2
+    """
+    p, q = base, min(base + rise, 1.0)
+    if not p < q:
+        p, q = max(base - rise, 0.0), base
+    m = (p + q) / 2
+    z_a, z_b = NormalDist().inv_cdf(0.975), NormalDist().inv_cdf(0.8)
+    root = z_a * math.sqrt(2 * m * (1 - m)) + z_b * math.sqrt(p * (1 - p) + q * (1 - q))
+    return math.ceil(root**2 / (q - p) ** 2)

@@ -65,10 +65,9 @@ class Percentiles(Ladder):
 class Ranked(Protocol):
     """Anything that can be ranked as a whole and counted by block."""
 
-    @property
-    def n(self) -> int: ...
-    @property
-    def mean(self) -> float: ...
+    n: int
+    mean: float
+
     def quantile(self, share: float) -> float: ...
     def below(self, value: float) -> tuple[Ints, Ints]: ...  # by block: how many are no larger, and how many there are
 

@@ -1,21 +1,107 @@
-"""Attempts become logical requests, and requests become answers by one clock or the other."""
+"""Attempts, a row each, become logical requests; and requests become answers by one clock or the other."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import TypeVar
+from operator import attrgetter
+from typing import Any, TypeVar
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
-from openloop.arrays import Bools, Codes, Floats, Ints
-from openloop.records import MISSING
-from openloop.score.attempts import OK, REPAIR, RETRY, Attempts
+from openloop.arrays import Bools, Codes, Counts, Floats, Ints
+from openloop.records import Run
+from openloop.records.schema import COLUMNS, KINDS, MISSING, STATUSES, check_attempts, check_rows, words
 from openloop.score.streams import Streams
-from openloop.slo import CustomDeadlines, Deadlines, LinearDeadlines
+from openloop.slo import Deadlines, LinearDeadlines
 
+OK, DROPPED, CENSORED = (STATUSES.index(status) for status in ("ok", "dropped", "censored"))
+RETRY, HEDGE, REPAIR = (KINDS.index(kind) for kind in ("retry", "hedge", "repair"))
 Where = slice | Ints | Bools
 Scalar = TypeVar("Scalar", bound=np.generic)
+
+
+@dataclass(frozen=True)
+class Attempts:
+    """What is null in the table is MISSING here for times and ids, -1 for counts and labels, NaN for amounts.
+
+    Words are codes: of `kind` and `status` into KINDS and STATUSES, of the others into `words`. `present` are the
+    columns that are not null throughout.
+    """
+
+    request_id: Ints
+    session_id: Ints
+    turn: Counts
+    attempt: Counts
+    kind: Codes
+    workload_class: Counts
+    tenant: Counts
+    replica: Counts
+    scheduled_ns: Ints
+    sent_ns: Ints
+    ended_ns: Ints
+    prompt_tokens: Counts
+    cached_tokens: Counts
+    output_tokens: Counts
+    drafted_tokens: Counts
+    accepted_draft_tokens: Counts
+    recomputed_tokens: Counts
+    preemptions: Counts
+    merged_events: Counts
+    ends_only: Codes
+    status: Codes
+    quality: Codes
+    quality_score: Floats
+    slices: Counts
+    cost: Floats
+    review_cost: Floats
+    words: dict[str, tuple[str, ...]]
+    present: frozenset[str]
+
+    def __len__(self) -> int:
+        return len(self.request_id)
+
+
+def read_attempts(run: Run) -> Attempts:
+    """Read and check every row, without its events: memory grows with attempts, not with tokens."""
+    names = [field.name for field in fields(Attempts) if field.name in COLUMNS]
+    checked = [name for name in COLUMNS if name not in ("event_ns", "event_tokens", "error", "finish_reason")]
+    known = {name: dict[str, int]() for name in names if pa.types.is_string(COLUMNS[name].type)}
+    known["kind"], known["status"] = ({word: i for i, word in enumerate(each)} for each in (KINDS, STATUSES))
+    columns: dict[str, NDArray[Any]] = {}
+    row = 0
+    for batch in run.batches(checked, rows=100_000):
+        check_rows(batch, row)
+        stop = row + batch.num_rows
+        for name in names:
+            column = batch.column(name)
+            if column.null_count < len(column):
+                if name not in columns:
+                    columns[name] = np.full(run.num_rows, _missing(name))
+                columns[name][row:stop] = _values(column, _missing(name), known.get(name, {}))
+        row = stop
+    # A column that is null throughout takes no memory.
+    filled = {name: columns.get(name, np.broadcast_to(_missing(name), run.num_rows)) for name in names}
+    check_attempts(filled["request_id"], filled["attempt"], filled["scheduled_ns"])
+    return Attempts(**filled, words={name: tuple(each) for name, each in known.items()}, present=frozenset(columns))
+
+
+def _missing(name: str) -> Any:
+    kind = COLUMNS[name].type
+    if pa.types.is_int64(kind):
+        return np.int64(MISSING)
+    if name in ("kind", "status", "quality", "ends_only"):  # few values, in every row
+        return np.int8(-1)
+    return np.float64(np.nan) if pa.types.is_floating(kind) else np.int32(-1)
+
+
+def _values(column: pa.Array, missing: Any, known: dict[str, int]) -> NDArray[Any]:
+    if pa.types.is_string(column.type) or pa.types.is_dictionary(column.type):
+        return words(column, known)
+    if pa.types.is_boolean(column.type):
+        column = column.cast(pa.int8())
+    return np.asarray((column.fill_null(missing.item()) if column.null_count else column).to_numpy())
 
 
 @dataclass(frozen=True)
@@ -113,27 +199,27 @@ def _preference(attempts: Attempts) -> tuple[Ints, Ints]:
     return tie, merit
 
 
+@dataclass(frozen=True, eq=False)
 class Deliveries:
     """What the users of these requests got, whatever clock it is measured by: a value per request."""
 
-    def __init__(self, requests: Requests, attempts: Attempts, streams: Streams, spending: Spending) -> None:
-        self.requests = requests
-        self.spending = spending
-        self._attempts = attempts
-        self._streams = streams
+    requests: Requests
+    attempts: Attempts
+    streams: Streams
+    spending: Spending
 
     def at(self, where: Where) -> "Deliveries":
         if isinstance(where, slice) and where == slice(0, len(self.requests)):
             return self  # all of them, with whatever was worked out before
-        return Deliveries(self.requests.at(where), self._attempts, self._streams, self.spending.at(where))
+        return Deliveries(self.requests.at(where), self.attempts, self.streams, self.spending.at(where))
 
     @cached_property
     def ok(self) -> Bools:
-        return np.equal(self.of_attempt(self._attempts.status), OK)
+        return np.equal(self.of_attempt(self.attempts.status), OK)
 
     @cached_property
     def delivered(self) -> Ints:
-        return self.of_attempt(self._streams.delivered)
+        return self.of_attempt(self.streams.delivered)
 
     @cached_property
     def tokens(self) -> Ints:
@@ -142,21 +228,21 @@ class Deliveries:
 
     @cached_property
     def first_ns(self) -> Ints:
-        return self.of_attempt(self._streams.facts.first)
+        return self.of_attempt(self.streams.facts.first)
 
     @cached_property
     def last_ns(self) -> Ints:
-        return self.of_attempt(self._streams.facts.last)
+        return self.of_attempt(self.streams.facts.last)
 
     @cached_property
     def done_ns(self) -> Ints:
         """When the user had all of it: the last token, or the end where nothing was streamed; MISSING: never."""
-        return np.where(self.delivered > 0, self.last_ns, self.of_attempt(self._attempts.ended_ns))
+        return np.where(self.delivered > 0, self.last_ns, self.of_attempt(self.attempts.ended_ns))
 
     @cached_property
     def tpot_s(self) -> Floats:
         """(E2E - TTFT) / (n - 1)."""
-        ends_told = (self.delivered > 1) & (self.of_attempt(self._attempts.output_tokens) >= 0)
+        ends_told = (self.delivered > 1) & (self.of_attempt(self.attempts.output_tokens) >= 0)
         return _known(
             (self.last_ns - self.first_ns) / (np.maximum(self.tokens - 1, 1) * 1e9),
             self.gaps_told | ends_told | self.at_once,
@@ -165,12 +251,12 @@ class Deliveries:
     @cached_property
     def gaps_told(self) -> Bools:
         """Whether times between tokens are known, and not just the first and the last."""
-        return np.asarray((self.delivered > 1) & (self.of_attempt(self._attempts.ends_only) != 1))
+        return np.asarray((self.delivered > 1) & (self.of_attempt(self.attempts.ends_only) != 1))
 
     @cached_property
     def single(self) -> Bools:
         """Whether it is known to have no more than one token."""
-        told = (self.of_attempt(self._attempts.output_tokens) >= 0) | self._one_delivery
+        told = (self.of_attempt(self.attempts.output_tokens) >= 0) | self._one_delivery
         return np.asarray(told & (self.tokens <= 1))
 
     @property
@@ -180,53 +266,51 @@ class Deliveries:
 
     @property
     def _one_delivery(self) -> Bools:
-        return np.asarray((self.delivered == 1) & (self.of_attempt(self._attempts.ends_only) != 1))
+        return np.asarray((self.delivered == 1) & (self.of_attempt(self.attempts.ends_only) != 1))
 
     @cached_property
     def tbt_s(self) -> Floats:
-        return _known(self.of_attempt(self._streams.facts.longest) / 1e9, self.gaps_told)
+        return _known(self.of_attempt(self.streams.facts.longest) / 1e9, self.gaps_told)
 
     @cached_property
     def jitter_s(self) -> Floats:
-        facts = self._streams.facts
+        facts = self.streams.facts
         return _known(self.of_attempt(facts.longest - facts.shortest) / 1e9, self.gaps_told)
 
-    def reach_ns(self, pace_ns: int) -> Ints:
-        return self.of_attempt(self._streams.reach_at[pace_ns])
-
-    def itl_s(self, share: float) -> Floats:
-        return _known(self.of_attempt(self._streams.gap_at[share]) / 1e9, self.gaps_told)
-
-    def late_by_s(self, deadlines: CustomDeadlines, *, from_sent: bool) -> Floats:
-        return _known(np.array(self.of_attempt(self._streams.late_by[deadlines, from_sent])), self._all_told)
-
     @property
-    def qoe(self) -> NDArray[np.float32]:
-        return np.where(self._all_told, self.of_attempt(self._streams.facts.qoe), np.float32(np.nan))
-
-    @property
-    def fluidity(self) -> NDArray[np.float32]:
-        return np.where(self._all_told, self.of_attempt(self._streams.facts.fluidity), np.float32(np.nan))
-
-    @property
-    def _all_told(self) -> Bools:
+    def all_told(self) -> Bools:
         return self.gaps_told | self.single | self.at_once
 
     @property
     def quality(self) -> Codes:
-        return self.of_attempt(self._attempts.quality)
+        return self.of_attempt(self.attempts.quality)
 
     @property
     def quality_score(self) -> Floats:
-        return self.of_attempt(self._attempts.quality_score)
+        return self.of_attempt(self.attempts.quality_score)
 
     def of_attempt(self, column: NDArray[Scalar]) -> NDArray[Scalar]:
         """A column over attempts, at those that answered."""
         return column[self.requests.rows]
 
 
+def _either(name: str) -> Any:
+    """Of deliveries: the same by either clock."""
+    return property(attrgetter(f"deliveries.{name}"))
+
+
 class Answers:
     """Deliveries by one clock: from when requests were due, or from when they were sent. Gates look at these."""
+
+    tokens: Ints = _either("tokens")
+    single: Bools = _either("single")
+    tpot_s: Floats = _either("tpot_s")
+    tbt_s: Floats = _either("tbt_s")
+    jitter_s: Floats = _either("jitter_s")
+    quality: Codes = _either("quality")
+    quality_score: Floats = _either("quality_score")
+    retries: Ints = _either("requests.retries")
+    cost: Floats = _either("spending.cost")
 
     def __init__(self, deliveries: Deliveries, opened_ns: int, *, from_sent: bool) -> None:
         self.deliveries = deliveries
@@ -241,32 +325,12 @@ class Answers:
         return Answers(deliveries, self.opened_ns, from_sent=self.from_sent)
 
     @property
-    def tokens(self) -> Ints:
-        return self.deliveries.tokens
-
-    @property
-    def single(self) -> Bools:
-        return self.deliveries.single
-
-    @property
     def timed(self) -> Bools:
         return self.deliveries.gaps_told | self.deliveries.single
 
     @cached_property
     def ttft_s(self) -> Floats:
         return _known(self._since(self.deliveries.first_ns), self.deliveries.delivered > 0)
-
-    @property
-    def tpot_s(self) -> Floats:
-        return self.deliveries.tpot_s
-
-    @property
-    def tbt_s(self) -> Floats:
-        return self.deliveries.tbt_s
-
-    @property
-    def jitter_s(self) -> Floats:
-        return self.deliveries.jitter_s
 
     @property
     def longest_wait_s(self) -> Floats:
@@ -282,29 +346,15 @@ class Answers:
         done_ns = self.deliveries.done_ns
         return _known((done_ns - self.opened_ns) / 1e9, done_ns != MISSING)
 
-    @property
-    def quality(self) -> Codes:
-        return self.deliveries.quality
-
-    @property
-    def quality_score(self) -> Floats:
-        return self.deliveries.quality_score
-
-    @property
-    def retries(self) -> Ints:
-        return self.deliveries.requests.retries
-
-    @property
-    def cost(self) -> Floats:
-        return self.deliveries.spending.cost
-
     def itl_s(self, share: float) -> Floats:
-        return self.deliveries.itl_s(share)
+        gaps = self.deliveries.of_attempt(self.deliveries.streams.gap_at[share])
+        return _known(gaps / 1e9, self.deliveries.gaps_told)
 
     def lateness_s(self, deadlines: Deadlines) -> Floats:
         """max over i of (t_i - d_i) over the tokens whose times are known; NaN where there are none."""
         if not isinstance(deadlines, LinearDeadlines):
-            return self.deliveries.late_by_s(deadlines, from_sent=self.from_sent)
+            late = self.deliveries.of_attempt(self.deliveries.streams.late_by[deadlines, self.from_sent])
+            return _known(np.array(late), self.deliveries.all_told)
         late_later = self._latest_over(deadlines) - deadlines.offset
         return np.fmax(self.ttft_s - deadlines.first, _known(late_later, self.deliveries.gaps_told))
 
@@ -320,7 +370,9 @@ class Answers:
         """max over i > 1 of (t_i - origin - pace * i), in seconds."""
         if deadlines.origin == "previous":
             return self.deliveries.tbt_s
-        latest = self.deliveries.reach_ns(pace_ns(deadlines)) if deadlines.pace else self.deliveries.last_ns
+        latest = self.deliveries.last_ns
+        if deadlines.pace:
+            latest = self.deliveries.of_attempt(self.deliveries.streams.reach_at[pace_ns(deadlines)])
         return (latest - self.deliveries.first_ns) / 1e9 if deadlines.origin == "first" else self._since(latest)
 
     def _since(self, ns: Ints) -> Floats:

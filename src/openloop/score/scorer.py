@@ -1,9 +1,8 @@
 """Records and an SLO in, every metric out."""
 
-import dataclasses
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
@@ -11,25 +10,15 @@ from typing import Any, cast
 
 import numpy as np
 
-from openloop.arrays import Bools, Floats
+from openloop.arrays import Floats
 from openloop.errors import SpecError
 from openloop.importers import open_any
-from openloop.records import STATUSES, Prices, Run, TimedEvent
+from openloop.records import Prices, Run, TimedEvent
+from openloop.records.schema import STATUSES
 from openloop.score import metrics
-from openloop.score.judged import judge_run
-from openloop.score.leaks import Leak, leaks, work
-from openloop.score.money import Blend, CostScore, blended, cost_score, told
-from openloop.score.quality import QualityScore, quality_score
-from openloop.score.quantiles import (
-    Percentiles,
-    Sample,
-    ladder,
-    percentiles,
-    rate_interval,
-    ratio,
-    share_interval,
-)
-from openloop.score.scope import GateScore, JointFailure, JudgedRun, Scope
+from openloop.score.judged import GateScore, JointFailure, JudgedRun, Scope, judge_run
+from openloop.score.money import Blend, CostScore, Leak, blended, cost_score, leaks, told, work
+from openloop.score.quantiles import Percentiles, Sample, ladder, percentiles, rate_interval, ratio, share_interval
 from openloop.score.server import ServerScore, server_score
 from openloop.score.streams import Progress
 from openloop.score.verdict import Verdict, verdict
@@ -116,7 +105,7 @@ class Score(Summary):
     preemptions: int | None  # by the rows; None: no row tells
     retries: metrics.RetryScore
     leaks: list[Leak]
-    quality: QualityScore | None
+    quality: metrics.QualityScore | None
     stragglers: list[metrics.Straggler]
     disruptions: list[Disruption]
     steady: Summary | None  # outside the disruptions
@@ -222,7 +211,7 @@ def check(run: "Run | str | Path") -> Verdict:
         return verdict(run, judge_run(run, _own_objectives(run) or Objectives(SLO(()))).whole)
     except SpecError as error:
         found = verdict(run, judge_run(run, Objectives(SLO(()))).whole)
-        return dataclasses.replace(found, valid=False, reasons=(*found.reasons, str(error)))
+        return replace(found, valid=False, reasons=(*found.reasons, str(error)))
 
 
 def _own_objectives(run: Run) -> Objectives | None:
@@ -244,7 +233,11 @@ def score_judged(
 ) -> Score:
     """The score of a run that has been judged already."""
     scope, everyone = judged.whole, judged.everyone.deliveries
-    inside = _completed_inside(scope)
+    start, end = scope.window_ns
+    # Whose completion fell into the window, whenever they were due: in overload, what the system really serves.
+    inside = everyone.ok & (everyone.done_ns >= start) & (everyone.done_ns < end)
+    unused = sorted(set(objectives.classes) - set(judged.attempts.words["workload_class"]))
+    idle = [f"the SLO names workload classes that no request belongs to: {', '.join(unused)}"] if unused else []
     found = verdict(run, scope)
     server = server_score(run.server(), scope.window_ns)
     statuses = np.bincount(scope.deliveries.of_attempt(judged.attempts.status), minlength=len(STATUSES))
@@ -256,14 +249,14 @@ def score_judged(
         valid=found.valid,
         reasons=found.reasons,
         faults=found.faults,
-        notes=(*found.notes, *_unused_classes(objectives, judged)),
+        notes=(*found.notes, *idle),
         statuses=dict(zip(STATUSES, statuses.tolist(), strict=True)),
         completed_in_window_rps=float(inside.sum()) / scope.seconds,
         completed_in_window_tokens_per_s=float(everyone.tokens[inside].sum()) / scope.seconds,
         itl_s=judged.streams.gaps.percentiles,
         client_lag_s=percentiles(scope.lag_s),
-        qoe=metrics.mean_over_due(scope, scope.deliveries.qoe),
-        fluidity_index=metrics.mean_over_due(scope, scope.deliveries.fluidity),
+        qoe=metrics.mean_over_due(scope, judged.streams.facts.qoe),
+        fluidity_index=metrics.mean_over_due(scope, judged.streams.facts.fluidity),
         units=metrics.units(scope),
         sessions=metrics.sessions(scope),
         joint_failures=scope.judgement.joint_failures(),
@@ -273,19 +266,13 @@ def score_judged(
         preemptions=None if (counts := told(scope, "preemptions")) is None else int(counts.sum()),
         retries=metrics.retry_score(scope),
         leaks=leaks(scope, server),
-        quality=quality_score(scope),
+        quality=metrics.quality_score(scope),
         stragglers=metrics.stragglers(scope),
         disruptions=disruptions,
         steady=steady,
         by={key: _groups(scope, GROUPS[key]) for key in by},
         windows=_windows(scope, window_s) if window_s else [],
     )
-
-
-def _unused_classes(objectives: Objectives, judged: JudgedRun) -> Iterator[str]:
-    unused = sorted(set(objectives.classes) - set(judged.attempts.words["workload_class"]))
-    if unused:
-        yield f"the SLO names workload classes that no request belongs to: {', '.join(unused)}"
 
 
 def _summary(scope: Scope, hourly_share: float | None = 1.0) -> Summary:
@@ -344,13 +331,7 @@ def _percentiles(scope: Scope, sample: Sample, from_sent: Floats | None = None) 
         return None
     failures = int(np.sum(~scope.judgement.ok))
     sent = sample if from_sent is None else scope.sample(from_sent)
-    return dataclasses.replace(found, failures_as_inf=ladder(sample, failures), from_sent=ladder(sent))
-
-
-def _completed_inside(scope: Scope) -> Bools:
-    """Whose completion fell into the window, whenever they were due: in overload, what the system really serves."""
-    everyone, (start, end) = scope.run.everyone.deliveries, scope.window_ns
-    return everyone.ok & (everyone.done_ns >= start) & (everyone.done_ns < end)
+    return replace(found, failures_as_inf=ladder(sample, failures), from_sent=ladder(sent))
 
 
 def _groups(scope: Scope, column: str) -> dict[str, Summary]:

@@ -8,7 +8,8 @@ import numpy as np
 import pyarrow as pa
 
 from openloop.arrays import Counts, Floats, Ints
-from openloop.records import MEASURES, words
+from openloop.records.beside import MEASURES
+from openloop.records.schema import words
 
 Series = tuple[Ints, Floats]  # times and values
 

@@ -1,70 +1,25 @@
 """What counts as accepted: gates, token deadlines, and what a late answer is still worth."""
 
-from openloop.slo.deadlines import (
-    CustomDeadlines,
-    Deadlines,
-    LinearDeadlines,
-    end_to_end,
-    lateness,
-    reading,
-    reading_from_first,
-    ttft_and_tbt,
-)
-from openloop.slo.gates import (
-    E2E,
-    GATES,
-    ITL,
-    TBT,
-    TPOT,
-    TTFT,
-    Completion,
-    Cost,
-    Jitter,
-    Quality,
-    Read,
-    ReadFromFirst,
-    Retries,
-    SLOGate,
-    TokenDeadlines,
-)
-from openloop.slo.objectives import PRESETS, SLO, Objectives, ObjectiveUnit, parse_objectives, parse_slo, read_slo
-from openloop.slo.smooth import PENALTIES, ExponentialPenalty, LinearPenalty, Penalty, Smooth, StepPenalty
+from openloop.slo.deadlines import CustomDeadlines, Deadlines, LinearDeadlines, Smooth
+from openloop.slo.gates import E2E, GATES, TPOT, TTFT, Completion, SLOGate, TokenDeadlines
+from openloop.slo.objectives import PRESETS, SLO, Objectives, parse_objectives, parse_slo, read_slo
 
 __all__ = [
     "E2E",
     "GATES",
-    "ITL",
-    "PENALTIES",
     "PRESETS",
     "SLO",
-    "TBT",
     "TPOT",
     "TTFT",
     "Completion",
-    "Cost",
     "CustomDeadlines",
     "Deadlines",
-    "ExponentialPenalty",
-    "Jitter",
     "LinearDeadlines",
-    "LinearPenalty",
-    "ObjectiveUnit",
     "Objectives",
-    "Penalty",
-    "Quality",
-    "Read",
-    "ReadFromFirst",
-    "Retries",
     "SLOGate",
     "Smooth",
-    "StepPenalty",
     "TokenDeadlines",
-    "end_to_end",
-    "lateness",
     "parse_objectives",
     "parse_slo",
     "read_slo",
-    "reading",
-    "reading_from_first",
-    "ttft_and_tbt",
 ]

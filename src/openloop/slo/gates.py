@@ -212,13 +212,17 @@ class Quality:
 
 @dataclass(frozen=True)
 class _AtMost:
-    """No more than this."""
+    """No more than this, of the column of this name."""
 
     at_most: float
     name: ClassVar[str]
 
     def __post_init__(self) -> None:
         check_number(self.name, self.at_most, 0, 1e12)
+
+    def met(self, answers: AnswerColumns) -> Bools:
+        amounts: Floats = getattr(answers, self.name)
+        return amounts <= self.at_most
 
     def __str__(self) -> str:
         return f"{self.name}<={self.at_most!r}"
@@ -229,17 +233,11 @@ class Retries(_AtMost):
 
     name = "retries"
 
-    def met(self, answers: AnswerColumns) -> Bools:
-        return answers.retries <= self.at_most
-
 
 class Cost(_AtMost):
     """All attempts at the request together cost no more than this."""
 
     name = "cost"
-
-    def met(self, answers: AnswerColumns) -> Bools:
-        return answers.cost <= self.at_most
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from openloop.errors import SpecError
-from openloop.slo.deadlines import reading, reading_from_first
+from openloop.slo.deadlines import PENALTIES, Smooth, reading, reading_from_first
 from openloop.slo.gates import GATES, SLOGate, find_form
-from openloop.slo.smooth import PENALTIES, Smooth
 from openloop.spec import Strict, convert, read_yaml, saying_where, suggest
 from openloop.units import LONGEST_S, check_number, parse_seconds, parse_token_rate
 

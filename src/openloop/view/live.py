@@ -11,8 +11,7 @@ from openloop.records.tail import MOST_ROWS, Tail
 from openloop.report.figures import gate_rules, waits_of
 from openloop.report.marks import Axis, Curve, Figure, Panel
 from openloop.report.page import Number, Report, Section, number
-from openloop.score.judged import judge_run
-from openloop.score.scope import Scope
+from openloop.score.judged import Scope, judge_run
 from openloop.score.scorer import objectives_of
 from openloop.slo import SLO, Objectives, parse_objectives
 from openloop.units import format_seconds

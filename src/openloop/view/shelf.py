@@ -25,8 +25,7 @@ from openloop.report.curve import FrontierSubject, frontier_headline, frontier_r
 from openloop.report.marks import Unit
 from openloop.report.page import Report, show
 from openloop.report.run import RunSubject, command_of, read_run_subject, run_headline, run_report
-from openloop.score.judged import judge_run
-from openloop.score.scope import JudgedRun
+from openloop.score.judged import JudgedRun, judge_run
 from openloop.slo import Objectives, parse_objectives, read_slo
 from openloop.view.live import live_report
 

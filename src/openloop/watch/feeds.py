@@ -19,10 +19,9 @@ from openloop.importers.otel import calls, run_of
 from openloop.records import Manifest, Now, Prices, Run
 from openloop.records.tail import Tail
 from openloop.said import BOM
-from openloop.score.attempts import CENSORED
-from openloop.score.judged import judge_run
+from openloop.score.judged import JudgedRun, Scope, judge_run
 from openloop.score.metrics import stragglers
-from openloop.score.scope import JudgedRun, Scope
+from openloop.score.requests import CENSORED
 from openloop.slo import Objectives, SLOGate
 from openloop.units import NS_PER_S, format_seconds, to_ns
 from openloop.watch.frame import GOODPUT, ReplicaTails, RollingTail, SecondCounts, TimedMark, columns
