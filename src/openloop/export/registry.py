@@ -18,8 +18,9 @@ from openloop.importers import open_any
 from openloop.importers.hdr import encode
 from openloop.records import SCHEMA, Run
 from openloop.report.files import writing
-from openloop.score import Score, score
+from openloop.score import Score
 from openloop.score.judged import judge_run
+from openloop.score.scorer import objectives_of, score_judged
 from openloop.slo import SLO, Objectives
 from openloop.spec import suggest
 
@@ -78,7 +79,7 @@ def write_hdr(run: Run, path: Path) -> None:
 
 @dataclass(frozen=True)
 class Exporter:
-    """`write(run, path)`, or with `scored` also the score: `write(run, score, path)`."""
+    """`write(run, path)`, or with `scored` also what it is made of: `write(run, judged, score, path)`."""
 
     write: Callable[..., None]
     scored: bool = False
@@ -106,7 +107,13 @@ def export(run: Run | str | Path, to: str, path: str | Path, slo: Any = None) ->
     if path.exists():
         raise StorageError(f"{path} exists already: choose another name or remove it")
     exporter, run = EXPORTERS[to], run if isinstance(run, Run) else open_any(run)
-    result = score(run, slo) if exporter.scored else None
+    if not exporter.scored:
+        with writing(path):
+            exporter.write(run, path)
+        return None
+    objectives = objectives_of(run, slo)
+    judged = judge_run(run, objectives)
+    result = score_judged(run, objectives, judged)
     with writing(path):
-        exporter.write(*((run, path) if result is None else (run, result, path)))
+        exporter.write(run, judged, result, path)
     return result

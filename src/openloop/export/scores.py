@@ -22,9 +22,8 @@ from openloop.errors import RunError
 from openloop.records import Run
 from openloop.report.page import written
 from openloop.score import Score
-from openloop.score.judged import judge_run
 from openloop.score.quantiles import LADDER
-from openloop.slo import SLO, Objectives
+from openloop.score.scope import JudgedRun
 
 RATES = (
     *("requests", "completed", "accepted", "offered_rps", "throughput_rps", "goodput_rps", "goodput_rps_from_sent"),
@@ -68,7 +67,7 @@ def started_ns(run: Run) -> int:
         raise RunError(f"started_at of the run is {told!r}; write it as 2026-11-15T12:00:00+00:00") from None
 
 
-def write_mlflow(run: Run, score: Score, path: Path) -> None:
+def write_mlflow(run: Run, _: JudgedRun, score: Score, path: Path) -> None:
     at = started_ns(run) // 10**6
     told: dict[str, Any] = {**msgspec.to_builtins(run.manifest), **_facts(run, score)}
     batch = {
@@ -85,8 +84,8 @@ def write_mlflow(run: Run, score: Score, path: Path) -> None:
     path.write_bytes(msgspec.json.encode(batch) + b"\n")
 
 
-def write_otel(run: Run, score: Score, path: Path) -> None:
-    scope = judge_run(run, Objectives(SLO(()))).whole
+def write_otel(run: Run, judged: JudgedRun, score: Score, path: Path) -> None:
+    scope = judged.whole
     start, end = (started_ns(run) + at for at in scope.window_ns)
     times = {"startTimeUnixNano": str(start), "timeUnixNano": str(end)}
     labels = _attributes(_facts(run, score))
@@ -121,10 +120,10 @@ def _attributes(told: dict[str, str]) -> list[dict[str, Any]]:
     return [{"key": name, "value": {"stringValue": value}} for name, value in told.items()]
 
 
-def write_prometheus(run: Run, score: Score, path: Path) -> None:
+def write_prometheus(run: Run, _: JudgedRun, score: Score, path: Path) -> None:
     facts, samples = _facts(run, score), []
     for name, value in _figures(score).items():
-        base, _, step = name.partition(".")
+        base, step = name.partition(".")[::2]
         metric = re.sub(r"(?<!per)_s$", "_seconds", base)
         quantile = {"quantile": str(LADDER[step])} if step in LADDER else {}
         metric += f"_{step}" if step and not quantile else ""

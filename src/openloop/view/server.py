@@ -1,7 +1,6 @@
 """The page and its server: the standard library's, on loopback unless somebody says otherwise and brings a token."""
 
 import hmac
-import ipaddress
 import json
 import math
 import secrets
@@ -20,7 +19,7 @@ from openloop.report.html import TOP, asset, body, document
 from openloop.report.page import Report
 from openloop.slo import Objectives, SLOGate
 from openloop.spec import plain
-from openloop.units import format_seconds
+from openloop.units import format_seconds, is_loopback
 from openloop.view.shelf import NoSLOError, Shelf
 
 COOKIE = "openloop-token"
@@ -46,7 +45,7 @@ class ViewServer(ThreadingHTTPServer):
 
     def __init__(self, folder: Path, host: str = "127.0.0.1", port: int = 0, token: str | None = None) -> None:
         self.shelf = Shelf(folder)
-        self.token = token or (None if _loopback(host) else secrets.token_urlsafe(18))
+        self.token = token or (None if is_loopback(host) else secrets.token_urlsafe(18))
         if ":" in host:
             self.address_family = socket.AF_INET6
         try:
@@ -62,20 +61,6 @@ class ViewServer(ThreadingHTTPServer):
 
     def handle_error(self, *_: Any) -> None:
         """Somebody went away in the middle of an answer."""
-
-
-def _host(named: str) -> str:
-    try:
-        return urlsplit(f"//{named}").hostname or ""
-    except ValueError:
-        return ""
-
-
-def _loopback(host: str) -> bool:
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -110,7 +95,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _welcome(self, query: dict[str, str]) -> bool:
         """With a token: whoever has it. Without: whoever asks this machine by its own name, and not by another's."""
         if self.server.token is None:
-            return _loopback(_host(self.headers.get("Host", "")))
+            return is_loopback(self.headers.get("Host", ""))
         cookies = dict(part.strip().partition("=")[::2] for part in self.headers.get("Cookie", "").split(";"))
         given = [
             query.get("token", ""),
