@@ -6,7 +6,8 @@ from typing import Any
 
 from openloop.audit import Audit
 from openloop.quality.grading import Grading
-from openloop.report.page import Cell, Columns, texts, unit_costs
+from openloop.report import tables
+from openloop.report.page import Cell, Columns, columns, texts, unit_costs
 from openloop.report.terminal import Page, show_quality
 from openloop.score import CostScore, Score, blended, blends, score
 from openloop.score.money import lower_bound
@@ -39,8 +40,7 @@ COST: Columns = {
     "per_million_accepted_output_tokens": ("per million accepted output tokens", "money"),
 }
 CLASS: Columns = {
-    "requests": ("requests", "count"),
-    "accepted": ("accepted", "count"),
+    **columns("requests accepted"),
     "total": ("cost", "money"),
     "per_accepted": ("per accepted", "money"),
 }
@@ -133,16 +133,5 @@ def show_audit(found: Audit) -> None:
     count = f", {found.runs} runs" if found.kind == "sweep" else ""
     page.line(f"{found.subject}{count}: {len(found.missing)} of {len(found.facts)} facts are missing")
     page.verdict(False, found.reasons)
-    known = [(_spaced(fact.name), fact.found[:100]) for fact in found.facts if fact.found is not None]
-    missing = [(_spaced(fact.name), fact.why) for fact in found.facts if fact.found is None]
-    page.table("known", ("",), known, words=True)
-    page.table("missing", ("",), missing, words=True)
-    claims = []
-    for each in found.claims:
-        lacks = f"lacks {_spaced(', '.join(each.lacks))}" if each.lacks else "the run is not valid"
-        claims.append((each.claim, "yes" if each.supported else "no", "" if each.supported else lacks))
-    page.table("could these data support it?", ("", ""), claims, words=True)
-
-
-def _spaced(name: str) -> str:
-    return name.replace("_", " ")
+    for table in tables.audited(found):
+        page.table(table.header[0], table.header[1:], table.rows, words=True)

@@ -8,7 +8,7 @@ from openloop.plan.formulas import some_up
 from openloop.plan.make import HOURS, PRICE, Cache, CapacityPlan, Gain
 from openloop.plan.system import Estimate
 from openloop.report.marks import Axis, Bars, Curve, Figure, Mark, Panel, Rule, Unit, names_figure
-from openloop.report.page import Cell, Number, Report, Section, Table, capital, number, numbers, span
+from openloop.report.page import Cell, Columns, Number, Report, Section, Table, capital, number, numbers, span
 from openloop.terms import read_term
 from openloop.units import format_money, format_rate, format_seconds, format_share
 
@@ -193,10 +193,14 @@ def gains(plan: CapacityPlan) -> Section | None:
         ],
         "Replicas come whole: a gain may be worth more or less than its share.",
     )
-    header = ["a tenth better", "now", "then", f"{plan.system.unit}s", "saves", "unrounded"]
-    units: dict[str, Unit] = {"replicas": "count", "worth": "share", "unrounded": "share"}
+    columns: Columns = {
+        "replicas": (f"{plan.system.unit}s", "count"),
+        "worth": ("saves", "share"),
+        "unrounded": ("unrounded", "share"),
+    }
+    header = ["a tenth better", "now", "then", *(words for words, _ in columns.values())]
     rows = [
-        [gain.name, f"{gain.now:.4g}", f"{gain.then:.4g}", *numbers(gain, units, f"gains.{place}.")]
+        [gain.name, f"{gain.now:.4g}", f"{gain.then:.4g}", *numbers(gain, columns, f"gains.{place}.")]
         for place, gain in enumerate(plan.gains)
     ]
     if plan.cost_per_hour and plan.cost_per_hour.value:

@@ -10,54 +10,21 @@ from rich.table import Table
 from rich.text import Text
 
 from openloop.records import Run
-from openloop.report.marks import Unit
+from openloop.report import tables
 from openloop.report.metric_map import Metric
-from openloop.report.page import Cell, Columns, numbers, own_units, show, span, texts, unit_costs, written
-from openloop.score import CostScore, Leak, QualityScore, Score, ServerScore, SliceScore, Verdict
+from openloop.report.page import Cell, Columns, columns, own_units, span, texts, unit_costs, written
+from openloop.report.page import Table as PageTable
+from openloop.score import CostScore, QualityScore, Score, SliceScore, Verdict
 from openloop.spec import plain
 from openloop.units import format_count, format_money, format_rate, format_seconds, format_share
 
-LATENCIES = {
-    "ttft": "ttft_s",
-    "tpot": "tpot_s",
-    "itl": "itl_s",
-    "longest gap": "tbt_s",
-    "jitter": "jitter_s",
-    "e2e": "e2e_s",
-    "user idle": "idle_s",
-    "client lag": "client_lag_s",
-}
 OTHERWISE: Columns = {
     "failures_as_inf.p50": ("p50, failures as never", "seconds"),
     "failures_as_inf.p99": ("p99, failures as never", "seconds"),
     "from_sent.p50": ("p50 from send", "seconds"),
     "from_sent.p99": ("p99 from send", "seconds"),
 }
-GROUP: Columns = {
-    "requests": ("requests", "count"),
-    "goodput_rps": ("goodput", "rate"),
-    "attainment": ("attainment", "share"),
-    "attainment_interval": ("95% interval", "share"),
-    "ttft_s.p50": ("ttft p50", "seconds"),
-    "ttft_s.p99": ("p99", "seconds"),
-    "tpot_s.p50": ("tpot p50", "seconds"),
-    "tpot_s.p99": ("p99", "seconds"),
-    "e2e_s.p50": ("e2e p50", "seconds"),
-    "e2e_s.p99": ("p99", "seconds"),
-    "cache_hit_rate": ("cached", "share"),
-    "cost_per_accepted": ("cost per accepted", "money"),
-}
-GATE: Columns = {
-    "failed": ("failed", "count"),
-    "failed_alone": ("alone", "count"),
-    "attainment": ("attainment of it alone", "share"),
-}
-TURN: Columns = {
-    "requests": ("requests", "count"),
-    "attainment": ("attainment", "share"),
-    "prompt_tokens": ("prompt tokens", "count"),
-    "cache_hit_rate": ("cached", "share"),
-}
+TURN = columns("requests attainment prompt_tokens cache_hit_rate")
 STRAGGLER: Columns = {
     "metric": ("metric", "count"),
     "p95_s": ("p95", "seconds"),
@@ -105,6 +72,12 @@ class Page:
         self.console.print()
         self.console.print(grid)
 
+    def show(self, table: PageTable) -> None:
+        title, *header = table.header
+        self.table(title, header, table.rows)
+        if table.note and table.rows:
+            self.line(table.note, style="dim")
+
     def things(self, title: str, things: Iterable[tuple[str, Any]], columns: Columns) -> None:
         """A row of its fields for each, by name."""
         header = [words for words, _ in columns.values()]
@@ -131,15 +104,24 @@ def show_score(score: Score, console: Console | None = None) -> None:
     page.line(f"SLO: {score.slo}")
     page.verdict(score.valid, score.reasons)
     _show_rates(page, score)
-    _show_latencies(page, score)
-    _show_failures(page, score)
-    _show_more(page, score)
+    page.show(tables.latencies(score))
+    both = {
+        name: found
+        for name in ("TTFT", "TPOT", "E2E")
+        if (found := getattr(score, f"{name.lower()}_s")) and found.from_sent and found.failures_as_inf
+    }
+    page.things("latency seen otherwise", both.items(), OTHERWISE)
+    for table in (*tables.gates(score), tables.checks(score)):
+        page.show(table)
+    if score.output_tokens_per_s:
+        page.show(tables.leaks(score))
+    show_quality(page, score.quality)
+    page.things("turn", ((str(each.turn + 1), each) for each in score.sessions.by_turn), TURN)
+    page.things("straggler", ((each.replica, each) for each in score.stragglers), STRAGGLER)
     for key, groups in score.by.items():
-        page.things(f"by {key}", groups.items(), GROUP)
-    page.things("by time", ((f"{w.start_s:.6g} s to {w.end_s:.6g} s", w.summary) for w in score.windows), GROUP)
-    disruptions = [(f"{d.kind}, {d.start_s:.6g} s to {d.end_s:.6g} s", d.summary) for d in score.disruptions]
-    steady = [("outside of these", score.steady)] if score.steady else []
-    page.things("disruption", [*disruptions, *steady], GROUP)
+        page.show(tables.group(key, groups))
+    page.things("by time", ((f"{w.start_s:.6g} s to {w.end_s:.6g} s", w.summary) for w in score.windows), tables.PART)
+    page.show(tables.disruptions(score))
     for note in score.notes:
         page.line(f"note: {note}", style="dim")
 
@@ -199,98 +181,6 @@ def _cost_parts(cost: CostScore) -> str:
         "human review": cost.human_review,
     }
     return " + ".join(f"{format_money(value)} {name}" for name, value in parts.items() if value)
-
-
-def _show_latencies(page: Page, score: Score) -> None:
-    found = {name: values for name, field in LATENCIES.items() if (values := getattr(score, field)) is not None}
-    if not score.output_tokens_per_s:
-        found.pop("user idle", None)
-    rows = []
-    for name, values in found.items():
-        low = numbers(values, {"n": "count", "p50": "seconds", "p90": "seconds", "p95": "seconds", "p99": "seconds"})
-        interval = span(values.intervals["p99"], "seconds")
-        rows.append([name, *low, interval, *numbers(values, {"p99_9": "seconds", "mean": "seconds"})])
-    page.table("latency", ("n", "p50", "p90", "p95", "p99", "95% interval", "p99.9", "mean"), rows)
-    shown = [str(cell) for row in rows for cell in row]
-    if any(cell.endswith("*") for cell in shown):
-        page.line("* fewer values than it takes to have one beyond this percentile", style="dim")
-    if any(cell.endswith("?") for cell in shown):
-        page.line("? the run is too short, or varies too much, to bound it from above", style="dim")
-    other = {name: values for name, values in found.items() if name in ("ttft", "tpot", "e2e")}
-    both = {name: values for name, values in other.items() if values.from_sent and values.failures_as_inf}
-    page.things("latency seen otherwise", both.items(), OTHERWISE)
-
-
-def _show_failures(page: Page, score: Score) -> None:
-    page.things("gate", score.gates.items(), GATE)
-    joint = [joint for joint in score.joint_failures if len(joint.gates) > 1]
-    page.table("failed together", ("requests",), ((" + ".join(j.gates), format_count(j.requests)) for j in joint[:5]))
-    failed = {name: count for name, count in score.statuses.items() if count and name != "ok"}
-    page.table("unsuccessful", ("requests",), ((name, format_count(count)) for name, count in failed.items()))
-
-
-def _show_more(page: Page, score: Score) -> None:
-    little, retries = score.little, score.retries
-    rows = [
-        ("in flight, measured", f"{little.L_measured:,.4g}"),
-        ("in flight, by Little's law", f"{little.L_law:,.4g} ({little.residual:+.1%} off)"),
-        ("completed inside the window", format_rate(score.completed_in_window_rps)),
-        (
-            "their output tokens",
-            format_rate(score.completed_in_window_tokens_per_s) if score.output_tokens_per_s else "-",
-        ),
-        ("utilisation (busy, not productive)", format_share(score.utilisation)),
-        ("QoE", format_share(score.qoe)),
-        ("fluidity index", format_share(score.fluidity_index)),
-        ("cached share of prompts", format_share(score.cache_hit_rate)),
-    ]
-    if score.server:
-        rows += _server_rows(score.server)
-    if score.preemptions:
-        rows.append(("preemptions", format_count(score.preemptions)))
-    if retries.attempts != score.requests:
-        extra = f"{retries.retries} retries, {retries.hedges} hedges, {retries.repairs} repairs"
-        rows.append(("attempts per request", f"{retries.amplification:.3f} ({extra})"))
-    page.table("", ("",), ((name, value) for name, value in rows if value != "-"))
-    if score.output_tokens_per_s:
-        page.table("where the work went", ("attempts/s", "tokens/s", "share", "cost", ""), map(_leak_row, score.leaks))
-    show_quality(page, score.quality)
-    page.things("turn", ((str(each.turn + 1), each) for each in score.sessions.by_turn), TURN)
-    page.things("straggler", ((each.replica, each) for each in score.stragglers), STRAGGLER)
-
-
-def _server_rows(server: ServerScore) -> list[tuple[str, str]]:
-    """Two lines of what is known."""
-    levels: dict[str, tuple[float, float, Unit]] = {
-        "waiting": (server.queue_mean, server.queue_peak, "number"),
-        "running": (server.running_mean, server.running_peak, "number"),
-        "KV cache": (server.kv_use_mean, server.kv_use_peak, "share"),
-    }
-    totals = {
-        "preemptions": f"{server.preemptions:,.0f}",
-        "prefix hits": format_share(server.prefix_hit_rate),
-        "drafts accepted": format_share(server.draft_acceptance),
-        "GPU": format_share(server.gpu_use),
-    }
-    known = {
-        "server's mean level": [
-            f"{name} {show(mean, unit)} (peak {show(peak, unit)})"
-            for name, (mean, peak, unit) in levels.items()
-            if not math.isnan(mean)
-        ],
-        "server's totals": [f"{name} {value}" for name, value in totals.items() if value not in ("-", "nan")],
-    }
-    return [(name, ", ".join(each) or "-") for name, each in known.items()]
-
-
-def _leak_row(leak: Leak) -> tuple[str, ...]:
-    name, gone = leak.name.replace("_", " "), f"{leak.requests_per_s:,.2f}"
-    cost = "" if leak.cost is None else format_money(leak.cost)
-    if leak.tokens_per_s is None or leak.share is None:
-        return name, gone, "not told", "", cost, ""
-    tellers = {"server": "by the server's counters", "estimate": "estimated from preemptions"}
-    told_by = tellers.get(leak.told_by or "", "")
-    return name, gone, f"{leak.tokens_per_s:,.1f}", format_share(leak.share), cost, told_by
 
 
 def show_quality(page: Page, quality: QualityScore | None) -> None:

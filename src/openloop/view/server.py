@@ -129,13 +129,23 @@ class _Handler(BaseHTTPRequestHandler):
         """Nobody reads it."""
 
 
-def _asked(query: dict[str, str]) -> dict[str, Any]:
+def _asked_for(shelf: Shelf, query: dict[str, str]) -> tuple[Report, Objectives | None]:
+    """The report of one thing and what it is held against, or that of two."""
+    slo = query.get("slo") or None
+    if "a" in query:
+        a, b = (shelf.find(query.get(which, "")) for which in "ab")
+        return shelf.compare(a, b, slo), None
     try:
         request = int(query["request"]) if query.get("request") else None
         point = float(query["point"]) if query.get("point") else None
     except ValueError:
         raise SpecError("request and point are numbers") from None
-    return {"slo": query.get("slo") or None, "request": request, "point": point}
+    entry = shelf.find(query.get("what", ""))
+    return shelf.report(entry, slo, request=request, point=point), shelf.objectives(entry, slo)
+
+
+def _slo_of(report: Report) -> str:
+    return report.data.get("a", report.data).get("slo") or ""
 
 
 def _list(_: Shelf, __: dict[str, str]) -> str:
@@ -163,31 +173,18 @@ def _page(title: str, inside: str) -> str:
 
 def _show(shelf: Shelf, query: dict[str, str]) -> str:
     """A report with controls; its body is replaced as they are moved, or as the run goes on."""
-    entry = shelf.find(query.get("what", ""))
-    asked = _asked(query)
+    name = query.get("what", "")
     try:
-        report = shelf.report(entry, **asked)
-    except NoSLOError as error:
-        return _ask_slo(entry.name, error)
-    objectives, live = shelf.objectives(entry, asked["slo"]), report.verdict == "live"
-    above = _controls(entry.name, report.data.get("slo") or "", objectives, live=live)
-    return _page(f"{entry.name} - openloop", above + body(report))
+        report, objectives = _asked_for(shelf, query)
+    except NoSLOError as error:  # controls over nothing yet
+        inside = f'{_controls("", "")}{_without_slo(query, error)}<div id="tip" hidden></div>'
+        return _page(f"{name or 'Two compared'} - openloop", inside)
+    above = _controls(name, _slo_of(report), objectives, live=report.verdict == "live")
+    return _page(f"{name or report.title} - openloop", above + body(report))
 
 
-def _compare(shelf: Shelf, query: dict[str, str]) -> str:
-    try:
-        report = _comparison(shelf, query)
-    except NoSLOError as error:
-        return _ask_slo("Two compared", error)
-    return _page(f"{report.title} - openloop", _controls("", report.data["a"]["slo"]) + body(report))
-
-
-def _ask_slo(title: str, why: NoSLOError) -> str:
-    """Controls over nothing yet."""
-    return _page(f"{title} - openloop", f'{_controls("", "")}{_without_slo(title, why)}<div id="tip" hidden></div>')
-
-
-def _without_slo(title: str, why: NoSLOError) -> str:
+def _without_slo(query: dict[str, str], why: NoSLOError) -> str:
+    title = query.get("what", "Two compared")
     return f'<main><section class="verdict"><h1>{escape(title)}</h1><p>{escape(str(why))}</p></section></main>'
 
 
@@ -217,43 +214,30 @@ def _slider(gate: SLOGate) -> str:
     )
 
 
-def _comparison(shelf: Shelf, query: dict[str, str]) -> Report:
-    a, b = (shelf.find(query.get(which, "")) for which in "ab")
-    return shelf.compare(a, b, query.get("slo") or None)
-
-
 def _score(shelf: Shelf, query: dict[str, str]) -> Any:
     """The scorer's JSON of a run, or the frontier's: what the controls ask for first."""
     began = time.perf_counter()
-    if "a" in query:
-        return {"score": _comparison(shelf, query).data, "took_s": time.perf_counter() - began}
-    entry = shelf.find(query.get("what", ""))
-    if entry.kind == "run" and not entry.live:
+    entry = None if "a" in query else shelf.find(query.get("what", ""))
+    if entry and entry.kind == "run" and not entry.live:
         found = shelf.subject(entry, query.get("slo") or None).score.to_dict()
     else:
-        found = shelf.report(entry, query.get("slo") or None).data
+        found = _asked_for(shelf, query)[0].data
     return {"score": found, "took_s": time.perf_counter() - began}
 
 
 def _report(shelf: Shelf, query: dict[str, str]) -> Any:
-    if "a" in query:
-        report, sliders = _comparison(shelf, query), ""
-    else:
-        entry, asked = shelf.find(query.get("what", "")), _asked(query)
-        try:
-            report = shelf.report(entry, **asked)
-        except NoSLOError as error:  # a run that has just ended is told apart from one in progress
-            return {"html": _without_slo(entry.name, error), "live": False, "sliders": "", "slo": "", "data": {}}
-        sliders = _sliders(shelf.objectives(entry, asked["slo"]))
-    slo = report.data["a"]["slo"] if "a" in query else report.data.get("slo")
-    live = report.verdict == "live"
-    return {"html": body(report), "live": live, "sliders": sliders, "slo": slo or "", "data": report.data}
+    try:
+        report, objectives = _asked_for(shelf, query)
+    except NoSLOError as error:  # a run that has just ended is told apart from one in progress
+        return {"html": _without_slo(query, error), "live": False, "sliders": "", "slo": "", "data": {}}
+    told = {"html": body(report), "live": report.verdict == "live", "sliders": _sliders(objectives)}
+    return {**told, "slo": _slo_of(report), "data": report.data}
 
 
 ROUTES: dict[str, Callable[[Shelf, dict[str, str]], Any]] = {
     "/": _list,
     "/show": _show,
-    "/compare": _compare,
+    "/compare": _show,
     "/api/list": lambda shelf, _: {"folder": shelf.root.name, "entries": shelf.cards()},
     "/api/score": _score,
     "/api/report": _report,
