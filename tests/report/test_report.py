@@ -21,13 +21,13 @@ from openloop.compare.decide import compare
 from openloop.errors import RunError, SpecError
 from openloop.frontier.folder import read_asked
 from openloop.records import Manifest, Run, TimedEvent
+from openloop.report.chart import draw_figure
 from openloop.report.curve import STEPS, frontier_report, read_frontier_subject
 from openloop.report.figures import DRAWN, LARGEST, tail_places, token_times
 from openloop.report.html import page
 from openloop.report.markdown import markdown
 from openloop.report.marks import Axis, Bars, Curve, Figure, Panel, Rule, names_figure
 from openloop.report.page import Number, Report, Table, show
-from openloop.report.picture import draw_figure
 from openloop.report.plot import show_report, text_plot
 from openloop.report.read import read_comparison, read_report
 from openloop.report.run import read_run_subject, run_report
