@@ -16,9 +16,9 @@ from openloop.plan import Needs, make_plan, typed_system
 from openloop.records import Manifest, Now, RunWriter, write_now
 from openloop.report.curve import frontier_report, read_frontier_subject
 from openloop.report.decision import decision_report
+from openloop.report.files import find_browser, print_pdf
 from openloop.report.html import page as write_page
 from openloop.report.page import Report, show
-from openloop.report.paper import find_browser, print_pdf
 from openloop.report.plan import plan_report
 from openloop.report.run import read_run_subject, run_report
 from openloop.score import score

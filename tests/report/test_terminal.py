@@ -98,7 +98,7 @@ def test_the_servers_figures_are_told_where_there_are_any(capsys: pytest.Capture
 
 def test_an_inspection_says_what_was_read_of_whom(capsys: pytest.CaptureFixture[str]) -> None:
     run = with_server(steady_run())
-    show_inspection(run, check(run), 1)
+    show_inspection(inspection(run, check(run), 1))
     told = "server figures: 31 readings of kv_use, preemptions, queue, running, from a"
     assert told in capsys.readouterr().out.splitlines()
     names = ["kv_use", "preemptions", "queue", "running"]

@@ -25,21 +25,10 @@ from openloop.importers.otel import run_of as run_of_spans
 from openloop.load.prometheus import read_page
 from openloop.records import Manifest, Now, Prices, Run, RunWriter, TimedEvent, make_batch, make_lists, write_now
 from openloop.slo import read_slo
-from openloop.watch import (
-    RULES,
-    Alarm,
-    Alert,
-    BurnRule,
-    Frame,
-    SecondCounts,
-    Settings,
-    burn_rate,
-    open_feed,
-    parse_rules,
-    watch,
-)
+from openloop.watch import RULES, Settings, open_feed, parse_rules, watch
+from openloop.watch.burn import Alarm, Alert, BurnRule, burn_rate
 from openloop.watch.feeds import FinishedFeed, RunFeed, SpanFeed
-from openloop.watch.frame import columns, disruptions
+from openloop.watch.frame import Frame, SecondCounts, columns, disruptions
 from openloop.watch.outlets import MetricsServer, Webhook, metrics_page
 from openloop.watch.pages import PageFeed, within
 from tests.runs import batch, row, run_of, write_run

@@ -62,18 +62,18 @@ def _draw(figure: Figure, width: float) -> Canvas:
         canvas = Canvas((width, sum(heights) + 1.5 + 0.3 * len(heights)), layout="constrained")
         drawn = canvas.subplots(len(heights), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
         for axes, panel, y in zip(drawn, figure.panels, ys, strict=True):
-            _draw_panel(axes, panel, x, y)
+            draw_panel(axes, panel, x, y)
         drawn[-1].set_xlabel(figure.x.label)
         canvas.suptitle(figure.title, x=0.01, ha="left", fontsize=12, fontweight="bold")
         canvas.supxlabel(figure.note, x=0.01, ha="left", fontsize=8, color=COLORS["grey"], wrap=True)
         return canvas
 
 
-def _draw_panel(axes: Axes, panel: Panel, x: AxisScale, y: AxisScale) -> None:
+def draw_panel(axes: Axes, panel: Panel, x: AxisScale, y: AxisScale, ticks: int = 10) -> None:
     """Everything in places between 0 and 1, so that the axes are those of the page."""
     axes.set(xlim=(0, 1), ylim=(0, 1))
     axes.set_axisbelow(True)
-    for axis, scale, most in ((axes.xaxis, x, 10), (axes.yaxis, y, 6 if panel.height > 120 else 3)):
+    for axis, scale, most in ((axes.xaxis, x, ticks), (axes.yaxis, y, 6 if panel.height > 120 else 3)):
         names = {float(scale(value)): tick(value, scale.axis) for value in scale.ticks(most)}
         axis.set_ticks(list(names), list(names.values()))
     if panel.y.names:
@@ -109,7 +109,8 @@ def _draw_curve(axes: Axes, mark: Curve, x: AxisScale, y: AxisScale) -> None:
             known = np.isfinite(mark.high)
             axes.vlines(px[known], low[known], high[known], color=color, linewidth=1.2)
         else:
-            axes.fill_between(px, low, high, color=color, alpha=0.16, linewidth=0, label=mark.name)
+            deep = 0.4 if mark.style == "area" else 0.16
+            axes.fill_between(px, low, high, color=color, alpha=deep, linewidth=0, label=mark.name)
     if mark.style == "area":
         return
     how: dict[str, Any] = {"color": color, "label": mark.name}
@@ -130,6 +131,12 @@ def _draw_curve(axes: Axes, mark: Curve, x: AxisScale, y: AxisScale) -> None:
 
 def _color(mark: Mark) -> str:
     return COLORS.get(mark.color, INK)
+
+
+def histogram(counts: ArrayLike, edges: ArrayLike, color: str) -> Curve:
+    """Bars between edges, as an area."""
+    x, y = np.repeat(np.asarray(edges, float), 2)[1:-1], np.repeat(np.asarray(counts, float), 2)
+    return Curve("", x, y, color, "area", np.zeros(len(y)), y)
 
 
 class Chart:
@@ -175,9 +182,7 @@ class Chart:
         """A histogram up to the 99.9th percentile, with percentiles marked where they fall."""
         sample = np.asarray(values, float)
         top = float(np.quantile(sample, 0.999))
-        counts, edges = np.histogram(sample[sample <= top], 80)
-        x, y = np.repeat(edges, 2)[1:-1], np.repeat(counts, 2).astype(float)
-        self._marks.append(Curve("", x, y, "sky", "area", np.zeros(len(y)), y))
+        self._marks.append(histogram(*np.histogram(sample[sample <= top], 80), "sky"))
         for share in marks:
             value = float(np.quantile(sample, share))
             color = "blue" if share < 0.9 else "orange" if share < 0.99 else "red"

@@ -125,20 +125,30 @@ def frontier_headline(frontier: Frontier) -> tuple[str, list[str]]:
         ]
     else:
         headline, sentences = f"No knee is shown: {knee.sentence}", [f"Held against {frontier.slo}."]
-    if frontier.peak:
-        peak = frontier.peak
-        sentences.append(
-            f"Goodput is highest at {format_rate(peak.rate)}: {format_rate(peak.goodput_rps)} are accepted there."
-        )
+    if peak := frontier.peak:
+        accepted = f"{format_rate(peak.goodput_rps)} ({span(peak.goodput_rps_interval, 'rate')})"
+        sentences.append(f"Goodput is highest at {format_rate(peak.rate)}: {accepted} are accepted there.")
     if frontier.half_rate is not None:
         sentences.append(f"From {format_rate(frontier.half_rate)} on, less than half of what is answered is accepted.")
-    if frontier.headroom is not None and frontier.current is not None:
-        sentences.append(
-            f"At today's {format_rate(frontier.current)} there is room for {format_share(frontier.headroom)} more."
-            if frontier.headroom >= 0
-            else f"Of today's {format_rate(frontier.current)}, {format_share(-frontier.headroom)} are too much."
-        )
+    sentences += _headroom(frontier)
+    if cheap := frontier.cheapest:
+        cost = format_money(cheap.cost_per_accepted or 0.0)
+        sentences.append(f"An accepted result is cheapest at {format_rate(cheap.rate)}: {cost}.")
     return headline, [*sentences, *(f"{capital(note)}." for note in frontier.notes)]
+
+
+def _headroom(frontier: Frontier) -> Iterator[str]:
+    today, room, interval = frontier.current, frontier.headroom, frontier.headroom_interval
+    if today is None:
+        return
+    if room is not None and interval is not None and room >= 0:
+        about = " to ".join(map(format_share, interval))
+        yield f"At today's {format_rate(today)} there is room for {format_share(room)} more ({about})."
+    elif room is not None:
+        yield f"Of today's {format_rate(today)}, {format_share(-room)} are too much."
+    elif frontier.knee.above is not None:
+        least = format_share(frontier.knee.above / today - 1)
+        yield f"At today's {format_rate(today)} there is room for {least} more, or beyond that."
 
 
 def _numbers(frontier: Frontier) -> Iterator[tuple[str, Number, str]]:

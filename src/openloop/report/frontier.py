@@ -9,11 +9,12 @@ from rich.text import Text
 
 from openloop.frontier import Frontier, Point
 from openloop.load.conductor import Snapshot
+from openloop.report.curve import frontier_headline
 from openloop.report.live import InPlace, LiveView
 from openloop.report.page import Columns, columns, texts
 from openloop.report.terminal import WIDTH
 from openloop.slo import Objectives
-from openloop.units import format_money, format_rate, format_seconds
+from openloop.units import format_seconds
 
 BAR = 30
 BRIEF = columns("rate goodput_rps attainment")  # what a narrow terminal has room for
@@ -54,29 +55,11 @@ def _words(point: Point) -> str:
 def show_frontier(found: Frontier) -> None:
     if found.points:
         Console(highlight=False, soft_wrap=True, width=WIDTH).print(frontier_table(found.points))
-    for line in _lines(found):
-        click.echo(line)
-
-
-def _lines(found: Frontier) -> list[str]:
-    """What the points show together, a sentence each."""
-    lines = [f"knee: {found.knee.sentence}"]
-    if found.peak is not None:
-        spread = f"[{', '.join(map(format_rate, found.peak.goodput_rps_interval))}]"
-        lines.append(f"peak goodput: {format_rate(found.peak.goodput_rps)} {spread}, offered {found.peak.rate:g}/s")
-    if found.half_rate is not None:
-        lines.append(f"goodput is below half of throughput from {found.half_rate:g}/s on")
-    if found.current is not None and found.headroom is not None and found.headroom_interval is not None:
-        low, high = found.headroom_interval
-        lines.append(f"headroom at {found.current:g}/s: {found.headroom:+.0%} [{low:+.0%}, {high:+.0%}]")
-    elif found.current is not None and found.knee.above is not None:
-        lines.append(f"headroom at {found.current:g}/s: at least {found.knee.above / found.current - 1:+.0%}")
-    if found.cheapest is not None:
-        cost, rate = found.cheapest.cost_per_accepted or 0.0, found.cheapest.rate
-        lines.append(f"cheapest: {format_money(cost)} per accepted, offered {rate:g}/s")
+    headline, sentences = frontier_headline(found)
     runs = sum(point.repeats for point in found.points)
-    lines.append(f"{runs} runs, {format_seconds(found.took_s)} in all; {found.stopped or 'not finished'}")
-    return lines + [f"note: {note}" for note in found.notes]
+    ended = f"{runs} runs, {format_seconds(found.took_s)} in all; {found.stopped or 'not finished'}"
+    for line in (headline, *sentences, ended):
+        click.echo(line)
 
 
 class SweepView(InPlace):

@@ -22,19 +22,16 @@ from openloop.report.figures import (
     gates_figure,
     leaks_figure,
     replicas_figure,
-    smooth_figure,
     timeline_figure,
     token_figures,
 )
 from openloop.report.marks import MOST_NAMES
 from openloop.report.page import (
-    Columns,
     Number,
     Report,
     Section,
     Table,
     number,
-    numbers,
     own_units,
     span,
     unit_costs,
@@ -248,7 +245,7 @@ def smooth(subject: RunSubject) -> Section | None:
         "Smooth goodput beside goodput",
         "Goodput takes an answer or leaves it. Smooth goodput keeps all its tokens and takes some off for every second "
         "in which the reader had to wait.",
-        [smooth_figure(score), Table(("tokens per second", "", "95% interval"), rows)],
+        [Table(("tokens per second", "", "95% interval"), rows)],
         f"benefit = n - alpha * f(l) per request, alpha {alpha:g} tokens, l the user idle latency; docs/slo.md.",
     )
 
@@ -303,18 +300,8 @@ def money(subject: RunSubject) -> Section | None:
     cost = subject.score.cost
     if cost is None:
         return None
-    names: Columns = {
-        "total": ("all of it", "money"),
-        "per_request": ("per request", "money"),
-        "per_accepted": ("per accepted request", "money"),
-        "per_million_output_tokens": ("per million output tokens", "money"),
-        "per_million_accepted_output_tokens": ("per million accepted output tokens", "money"),
-        "known_for": ("requests of which the cost is known", "share"),
-    }
-    rows = [(words, cell) for (words, _), cell in zip(names.values(), numbers(cost, names, "cost."), strict=True)]
-    rows += unit_costs("per accepted", subject.score.units)
     lead = "Everything that failed is in the numerator: it was paid for too."
-    return Section("money", "What it cost", lead, [Table(("", "in the manifest's currency"), rows)])
+    return Section("money", "What it cost", lead, [tables.money(cost, subject.score.units)])
 
 
 def leaks(subject: RunSubject) -> Section | None:
@@ -325,7 +312,7 @@ def leaks(subject: RunSubject) -> Section | None:
         "leaks",
         "Where the work went",
         "Throughput down to goodput: what was computed and did not reach anybody who accepted it.",
-        [leaks_figure(score), tables.leaks(score)],
+        [leaks_figure(score), tables.leaks(score.leaks)],
         "The steps add up to all that was computed; some are told by the server's counters, or not told.",
     )
 

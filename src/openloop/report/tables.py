@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from openloop.audit import Audit
-from openloop.report.page import Cell, Columns, Number, Table, columns, numbers
-from openloop.score import Score, Summary
+from openloop.report.page import Cell, Columns, Number, Table, columns, numbers, unit_costs
+from openloop.score import CostScore, Leak, Score, Summary, UnitScore
 from openloop.units import format_seconds
 
 LATENCIES = {
@@ -43,6 +43,30 @@ LEAK: Columns = {
     "share": ("share", "share"),
     "cost": ("cost", "money"),
     "told_by": ("told by", "count"),
+}
+COST: Columns = {
+    "total": ("all of it", "money"),
+    "hourly": ("by the hour", "money"),
+    "serving": ("by request and token", "money"),
+    "judging": ("judging", "money"),
+    "human_review": ("human review", "money"),
+    "per_request": ("per request", "money"),
+    "per_accepted": ("per accepted request", "money"),
+    "per_million_output_tokens": ("per million output tokens", "money"),
+    "per_million_accepted_output_tokens": ("per million accepted output tokens", "money"),
+    "known_for": ("requests of which the cost is known", "share"),
+}
+OTHERWISE: Columns = {
+    "failures_as_inf.p50": ("p50, failures as never", "seconds"),
+    "failures_as_inf.p99": ("p99, failures as never", "seconds"),
+    "from_sent.p50": ("p50 from send", "seconds"),
+    "from_sent.p99": ("p99 from send", "seconds"),
+}
+TURN = columns("requests attainment prompt_tokens cache_hit_rate")
+STRAGGLER: Columns = {
+    "metric": ("metric", "count"),
+    "p95_s": ("p95", "seconds"),
+    "fleet_p95_s": ("fleet's p95", "seconds"),
 }
 CHECKS: Columns = {
     "little.L_measured": ("in flight, measured", "number"),
@@ -126,9 +150,9 @@ def disruptions(score: Score) -> Table:
     return field_table("disruption", [*found, *calm], PART)
 
 
-def leaks(score: Score) -> Table:
-    leaks = [(leak.name.replace("_", " "), leak, f"leaks.{i}") for i, leak in enumerate(score.leaks)]
-    return field_table("where the work went", leaks, LEAK)
+def leaks(found: Iterable[Leak]) -> Table:
+    named = [(leak.name.replace("_", " "), leak, f"leaks.{i}") for i, leak in enumerate(found)]
+    return field_table("where the work went", named, LEAK)
 
 
 def checks(score: Score) -> Table:
@@ -139,6 +163,29 @@ def checks(score: Score) -> Table:
         left_out |= {path for path in CHECKS if path.startswith("retries.")}
     rows = [(CHECKS[path][0], cell) for path, cell in cells if path not in left_out and str(cell) != "-"]
     return Table(("cross-checks", ""), rows)
+
+
+def money(cost: CostScore, units: Mapping[str, UnitScore]) -> Table:
+    cells = zip(COST.values(), numbers(cost, COST, "cost."), strict=True)
+    rows = [*((words, cell) for (words, _), cell in cells), *unit_costs("per accepted", units)]
+    return Table(("cost", "in the manifest's currency"), rows)
+
+
+def further(score: Score) -> list[Table]:
+    """What is told on the terminal only."""
+    both = [
+        (name, found, "")
+        for name in ("TTFT", "TPOT", "E2E")
+        if (found := getattr(score, f"{name.lower()}_s")) and found.from_sent and found.failures_as_inf
+    ]
+    windows = [(f"{each.start_s:.6g} s to {each.end_s:.6g} s", each.summary, "") for each in score.windows]
+    return [
+        field_table("latency seen otherwise", both, OTHERWISE),
+        field_table("turn", [(str(each.turn + 1), each, "") for each in score.sessions.by_turn], TURN),
+        field_table("straggler", [(each.replica, each, "") for each in score.stragglers], STRAGGLER),
+        *(group(key, groups) for key, groups in score.by.items()),
+        field_table("by time", windows, PART),
+    ]
 
 
 def audited(found: Audit) -> list[Table]:

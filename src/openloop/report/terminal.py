@@ -12,24 +12,12 @@ from rich.text import Text
 from openloop.records import Run
 from openloop.report import tables
 from openloop.report.metric_map import Metric
-from openloop.report.page import Cell, Columns, columns, own_units, span, texts, unit_costs, written
+from openloop.report.page import FIELDS, Cell, Columns, own_units, show, span, texts, unit_costs, written
 from openloop.report.page import Table as PageTable
-from openloop.score import CostScore, QualityScore, Score, SliceScore, Verdict
+from openloop.score import QualityScore, Score, SliceScore, Verdict
 from openloop.spec import plain
 from openloop.units import format_count, format_money, format_rate, format_seconds, format_share
 
-OTHERWISE: Columns = {
-    "failures_as_inf.p50": ("p50, failures as never", "seconds"),
-    "failures_as_inf.p99": ("p99, failures as never", "seconds"),
-    "from_sent.p50": ("p50 from send", "seconds"),
-    "from_sent.p99": ("p99 from send", "seconds"),
-}
-TURN = columns("requests attainment prompt_tokens cache_hit_rate")
-STRAGGLER: Columns = {
-    "metric": ("metric", "count"),
-    "p95_s": ("p95", "seconds"),
-    "fleet_p95_s": ("fleet's p95", "seconds"),
-}
 SLICE: Columns = {
     "judged": ("judged", "count"),
     "failed": ("failed", "count"),
@@ -78,11 +66,6 @@ class Page:
         if table.note and table.rows:
             self.line(table.note, style="dim")
 
-    def things(self, title: str, things: Iterable[tuple[str, Any]], columns: Columns) -> None:
-        """A row of its fields for each, by name."""
-        header = [words for words, _ in columns.values()]
-        self.table(title, header, ((name, *texts(each, columns)) for name, each in things))
-
     def number(self, text: str) -> Text:
         if self.valid or not text or text == "-":
             return Text(text)
@@ -104,57 +87,31 @@ def show_score(score: Score, console: Console | None = None) -> None:
     page.line(f"SLO: {score.slo}")
     page.verdict(score.valid, score.reasons)
     _show_rates(page, score)
-    page.show(tables.latencies(score))
-    both = {
-        name: found
-        for name in ("TTFT", "TPOT", "E2E")
-        if (found := getattr(score, f"{name.lower()}_s")) and found.from_sent and found.failures_as_inf
-    }
-    page.things("latency seen otherwise", both.items(), OTHERWISE)
-    for table in (*tables.gates(score), tables.checks(score)):
+    for table in (tables.latencies(score), *tables.gates(score), tables.checks(score)):
         page.show(table)
     if score.output_tokens_per_s:
-        page.show(tables.leaks(score))
+        page.show(tables.leaks(score.leaks))
     show_quality(page, score.quality)
-    page.things("turn", ((str(each.turn + 1), each) for each in score.sessions.by_turn), TURN)
-    page.things("straggler", ((each.replica, each) for each in score.stragglers), STRAGGLER)
-    for key, groups in score.by.items():
-        page.show(tables.group(key, groups))
-    page.things("by time", ((f"{w.start_s:.6g} s to {w.end_s:.6g} s", w.summary) for w in score.windows), tables.PART)
-    page.show(tables.disruptions(score))
+    for table in (*tables.further(score), tables.disruptions(score)):
+        page.show(table)
     for note in score.notes:
         page.line(f"note: {note}", style="dim")
 
 
 def _show_rates(page: Page, score: Score) -> None:
     """From schedule, its interval, and from send."""
-    rows = [
-        ("offered", format_rate(score.offered_rps), "", ""),
-        ("throughput", format_rate(score.throughput_rps), "", ""),
-        (
-            "goodput",
-            format_rate(score.goodput_rps),
-            _rates(score.goodput_rps_interval),
-            format_rate(score.goodput_rps_from_sent),
-        ),
-        (
-            "attainment",
-            format_share(score.attainment),
-            span(score.attainment_interval, "share"),
-            format_share(score.attainment_from_sent),
-        ),
-    ]
+    rows: list[Sequence[Cell]] = []
+    tokens = ("output_tokens_per_s", "output_token_goodput", "smooth_goodput") if score.output_tokens_per_s else ()
+    for field in ("offered_rps", "throughput_rps", "goodput_rps", "attainment", *tokens):
+        words, unit = FIELDS[field]
+        interval, sent = (getattr(score, f"{field}_{kind}", None) for kind in ("interval", "from_sent"))
+        sent = "" if sent is None else show(sent, unit)
+        rows.append((words, show(getattr(score, field), unit), span(interval, unit), sent))
     rows += [
         (f"accepted {name}", rate, f"{format_share(unit.attainment)} of {unit.due:,}", "")
         for _, unit, name, rate in own_units(score.units)
         if not (name == "sessions" and unit.per_s == 1 and score.sessions.by_turn)  # told below, with their turns
     ]
-    if score.output_tokens_per_s:
-        rows += [
-            ("output tokens", format_rate(score.output_tokens_per_s), "", ""),
-            ("accepted output tokens", format_rate(score.output_token_goodput), "", ""),
-            ("smooth goodput, tokens", format_rate(score.smooth_goodput), _rates(score.smooth_goodput_interval), ""),
-        ]
     if score.sessions.by_turn:
         sessions = score.sessions
         all_of_it = f"{format_share(sessions.attainment)} of {sessions.sessions:,}"
@@ -164,23 +121,9 @@ def _show_rates(page: Page, score: Score) -> None:
     if score.cost is not None:
         costs = unit_costs("cost per accepted", score.units)
         name = "cost per accepted request" if costs else "cost per accepted"
-        rows.append((name, format_money(score.cost.per_accepted), _cost_parts(score.cost), ""))
-        rows += [(name, str(told), "", "") for name, told in costs]
+        rows.append((name, format_money(score.cost.per_accepted), "", ""))
+        rows += [(name, told, "", "") for name, told in costs]
     page.table("", ("from schedule", "95% interval", "from send"), rows)
-
-
-def _rates(interval: tuple[float, float]) -> str:
-    return span(interval, "rate").replace("/s to", " to")
-
-
-def _cost_parts(cost: CostScore) -> str:
-    parts = {
-        "by the hour": cost.hourly,
-        "by use": cost.serving,
-        "judging": cost.judging,
-        "human review": cost.human_review,
-    }
-    return " + ".join(f"{format_money(value)} {name}" for name, value in parts.items() if value)
 
 
 def show_quality(page: Page, quality: QualityScore | None) -> None:
@@ -200,15 +143,15 @@ def show_quality(page: Page, quality: QualityScore | None) -> None:
     )
 
 
-def inspection(run: Run, verdict: Verdict, rows: int) -> dict[str, Any]:
-    """What `openloop inspect --json` prints."""
+def inspection(run: Run, verdict: Verdict | None, rows: int) -> dict[str, Any]:
+    """What a run is; without a verdict, as far as that can be told without reading all of it."""
     found: dict[str, Any] = plain(
         {
             "run": str(run.path) if run.path else None,
             "rows": run.num_rows,
-            "valid": verdict.valid,
-            "reasons": list(verdict.reasons),
-            "notes": list(verdict.notes),
+            "valid": verdict.valid if verdict else None,
+            "reasons": list(verdict.reasons) if verdict else [],
+            "notes": list(verdict.notes) if verdict else [],
             "manifest": msgspec.to_builtins(run.manifest),
             "server": _told(run),
             "head": run.head(rows),
@@ -226,31 +169,25 @@ def _told(run: Run) -> dict[str, Any] | None:
     return {"rows": table.num_rows, **words}
 
 
-def show_inspection(run: Run, verdict: Verdict | None, rows: int, console: Console | None = None) -> None:
-    """What a run is; without a verdict, as far as that can be told without reading all of it."""
+def show_inspection(found: dict[str, Any], console: Console | None = None) -> None:
     page = Page(valid=True, console=console)
-    page.line(f"{run.path or 'run'}: {run.manifest.source}, {format_count(run.num_rows)} rows")
-    if verdict:
-        page.verdict(verdict.valid, verdict.reasons)
-    facts = {
-        name: value for name, value in msgspec.to_builtins(run.manifest).items() if value is not None and value != ()
-    }
-    page.table("manifest", ("",), ((name, written(value)) for name, value in facts.items()), words=True)
-    if told := _told(run):
+    facts, told = found["manifest"], found["server"]
+    page.line(f"{found['run'] or 'run'}: {facts['source']}, {format_count(found['rows'])} rows")
+    page.verdict(bool(found["valid"]), found["reasons"])
+    known = [(name, written(value)) for name, value in facts.items() if value is not None and value not in ((), [])]
+    page.table("manifest", ("",), known, words=True)
+    if told:
         page.console.print()
         page.line(
             f"server figures: {format_count(told['rows'])} readings of {', '.join(told['names']) or 'nothing'}, "
             f"from {', '.join(told['replicas']) or 'nobody'}"
         )
-    page.table(
-        "request",
-        [*(name.removesuffix("_ns") for name in SHOWN_COLUMNS), "events"],
-        (
-            (str(row["request_id"]), *(_cell(row, name) for name in SHOWN_COLUMNS), str(len(row["event_ns"])))
-            for row in run.head(rows)
-        ),
-    )
-    for note in verdict.notes if verdict else ():
+    rows = [
+        (str(row["request_id"]), *(_cell(row, name) for name in SHOWN_COLUMNS), str(len(row["event_ns"])))
+        for row in found["head"]
+    ]
+    page.table("request", [*(name.removesuffix("_ns") for name in SHOWN_COLUMNS), "events"], rows)
+    for note in found["notes"]:
         page.line(f"note: {note}", style="dim")
 
 

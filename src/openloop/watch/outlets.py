@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.live import Live
 
 from openloop.errors import SpecError
-from openloop.export.scores import prometheus_page
+from openloop.export.registry import prometheus_page
 from openloop.spec import plain
 from openloop.units import parse_listen
 from openloop.watch.burn import Alert
