@@ -1,6 +1,6 @@
 """The tables of a score, for its page and for the terminal."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from openloop.audit import Audit
@@ -34,8 +34,8 @@ GATE: Columns = {
     "attainment": ("would be accepted by it alone", "share"),
 }
 PART = columns(  # a replica, a class, a stretch of time
-    "requests goodput_rps attainment attainment_interval ttft_s.p50 ttft_s.p99 tpot_s.p50 tpot_s.p99 e2e_s.p50 "
-    "e2e_s.p99 cache_hit_rate cost_per_accepted"
+    "requests goodput_rps attainment attainment_interval ttft_s.p50 ttft_s.p99 tpot_s.p99 e2e_s.p99 cache_hit_rate "
+    "cost_per_accepted"
 )
 LEAK: Columns = {
     "requests_per_s": ("attempts", "rate"),
@@ -99,12 +99,15 @@ FEW = "* fewer values than it takes to have one beyond this percentile"
 OPEN = "? the run is too short, or varies too much, to bound it from above"
 
 
-def field_table(title: str, things: Iterable[tuple[str, Any, str]], columns: Columns) -> Table:
-    """A row of its fields for each thing, which comes with its name and its key in the JSON."""
-    rows = [[name, *numbers(thing, columns, f"{key}.")] for name, thing, key in things]
+def field_table(title: str, things: Sequence[tuple[str, Any, str]], columns: Columns) -> Table:
+    """A row of its fields for each thing, which comes with its name and its key in the JSON; without empty columns."""
+    made = [numbers(thing, columns, f"{key}.") for _, thing, key in things]
+    kept = [i for i in range(len(columns)) if any(str(cells[i]) != "-" for cells in made)]
+    rows = [[name, *(cells[i] for i in kept)] for (name, *_), cells in zip(things, made, strict=True)]
     shown = [str(cell) for row in rows for cell in row[1:]]
     notes = [note for note in (FEW, OPEN) if any(cell.endswith(note[0]) for cell in shown)]
-    return Table((title, *(words for words, _ in columns.values())), rows, "; ".join(notes))
+    words = [each for each, _ in columns.values()]
+    return Table((title, *(words[i] for i in kept)), rows, "; ".join(notes))
 
 
 def latencies(score: Score) -> Table:
