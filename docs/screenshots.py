@@ -11,8 +11,8 @@ from playwright.sync_api import Browser, sync_playwright
 from openloop.frontier.folder import SweepAsked
 from openloop.load.scenario import read_scenario
 from openloop.records import Prices
+from openloop.report.files import find_browser
 from openloop.report.html import page
-from openloop.report.paper import find_browser
 from openloop.report.read import read_report
 from openloop.sim.fleet import read_fleet, simulate_fleet
 from openloop.view import ViewServer

@@ -38,7 +38,7 @@ def test_a_run_is_graded_scored_priced_and_audited(run: Path, tmp_path: Path) ->
     assert cost["cost"]["human_review"] == 10.0
     assert cost["cost"]["hourly"] == pytest.approx(12 / 180)
     assert [blend["every_s"] for blend in cost["blends"]] == [3600.0, 86400.0]
-    assert "per accepted result" in call("cost", run, "--prices", prices).stdout
+    assert "per accepted request" in call("cost", run, "--prices", prices).stdout
     assert "nothing is known of what it cost" in call("cost", run).stdout
     assert "lower bound" not in call("cost", run, "--prices", prices).stdout
     found = json.loads(call("audit", run, "--json").stdout)
@@ -51,7 +51,7 @@ def test_the_cost_of_another_tools_file_is_told(tmp_path: Path) -> None:
     prices.write_text("per_hour: 12\n")
     file = Path(__file__).parent / "importers/files/vllm.json"
     slo = ("--slo", "ttft<=250ms")
-    assert f"{file}: 40 accepted results for" in call("cost", file, *slo, "--prices", prices, code=1).stdout
+    assert f"{file}: 40 accepted requests for" in call("cost", file, *slo, "--prices", prices, code=1).stdout
     assert f"{file}: nothing is known of what it cost" in call("cost", file, *slo, code=1).stdout
 
 
@@ -67,7 +67,7 @@ def test_a_cost_that_is_not_known_in_full_says_so(tmp_path: Path) -> None:
     prices = tmp_path / "prices.yaml"
     prices.write_text("per_request: 0.01\nper_million_input_tokens: 1\n")
     text = call("cost", run, "--prices", prices).stdout
-    assert "200 accepted results for 2.00" in text
+    assert "200 accepted requests for 2.00" in text
     assert "cost is known in full for 0.0% of requests" in text
 
 

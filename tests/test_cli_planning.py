@@ -105,8 +105,11 @@ def test_a_calibrated_fleet_is_planned_and_tuned_for_what_was_measured(tmp_path:
         (("batch", "--fixed", "1s", "--each", "1s", "--within", "1ms"), "even a batch of one"),
         (("hedge", "--service", "exponential(1s)", "--after", "p100"), "percentile 100"),
         (("hedge", "--service", "exponential(1s)", "--after", "20ms"), "--after is '20ms'; it is a percentile"),
-        (("fanout", "--n", "1" + 20 * "0", "--p", "1%"), "more backends than there are"),
-        (("batch", "--fixed", "1ms", "--each", "1ms", "--size", "1" + 20 * "0"), "more requests than there are"),
+        (("fanout", "--n", "1" + 20 * "0", "--p", "1%"), "up to 1,000,000,000,000 are looked at"),
+        (
+            ("batch", "--fixed", "1ms", "--each", "1ms", "--size", "1" + 20 * "0"),
+            "up to 1,000,000,000,000 are looked at",
+        ),
         (("decide", "nowhere.yaml"), "cannot be read"),
         (("tune", "nowhere.yaml", "--space", "x.yaml", "--slo", "ttft<=1s", "--rate", "1"), "cannot be read"),
         (("sim", "nowhere.yaml", "--policy", "static"), "--policy is --batching now"),

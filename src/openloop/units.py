@@ -1,8 +1,10 @@
 """Quantities as people write them: `500ms`, `20tok/s`, `99%`; and back."""
 
+import ipaddress
 import math
 import re
 import reprlib
+from functools import lru_cache
 
 from openloop.errors import SpecError
 
@@ -148,6 +150,25 @@ def parse_times(text: str) -> float:
     if unit not in ("x", "") or number < 0:
         raise SpecError(f"{text.strip()!r} is no factor; write it as 1.5x")
     return number
+
+
+def parse_listen(text: str) -> tuple[str, int]:
+    """`127.0.0.1:8000` -> a host and a port; without a host it is loopback's."""
+    host, _, port = text.rpartition(":")
+    if not re.fullmatch("[0-9]{1,5}", port) or int(port) > 65535:
+        raise SpecError(f"{text!r} is nowhere to listen; write a host and a port, such as 127.0.0.1:8000")
+    return host.strip("[]") or "127.0.0.1", int(port)
+
+
+@lru_cache
+def is_loopback(host: str) -> bool:
+    """Of an address to listen on, or of a Host header, which may name a port as well."""
+    alone = host.count(":") > 1 and not host.startswith("[")
+    name = host if alone else host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
+    try:
+        return name.lower() == "localhost" or ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
 
 
 def check_number(what: str, value: float, least: float, most: float) -> None:

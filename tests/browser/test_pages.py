@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,10 @@ from openloop.plan import Needs, make_plan, typed_system
 from openloop.records import Manifest, Now, RunWriter, write_now
 from openloop.report.curve import frontier_report, read_frontier_subject
 from openloop.report.decision import decision_report
+from openloop.report.files import find_browser, print_pdf
 from openloop.report.html import page as write_page
-from openloop.report.page import Report, show
-from openloop.report.paper import find_browser, print_pdf
+from openloop.report.marks import Axis, interval_lines, names_figure
+from openloop.report.page import Report, Section, show
 from openloop.report.plan import plan_report
 from openloop.report.run import read_run_subject, run_report
 from openloop.score import score
@@ -206,9 +208,11 @@ def test_values_at_the_pointer_have_both_ends_of_their_intervals(
     page = open_page(url)
     for value in (0.0, 0.004, 0.0512, 0.5, 5.0, 12.5, 250.0, 12345.6):
         assert page.evaluate("value => window.openloop.show(value, 'rate')", value) == show(value, "rate")
-    told = aim(page, "#figure-smooth", 0.5, 0.85)
-    low, high = (show(each, "rate") for each in report.data["smooth_goodput_interval"])
-    assert f"95% interval of smooth goodput: {low} to {high}" in told
+    figure = names_figure("spans", "Spans", Axis("rate", "rate", low=0.0), ["one"], interval_lines([(2.0, 4.0)]))
+    spans = replace(report, sections=[Section("spans", "Spans", "", [figure])])
+    (tmp_path / "spans.html").write_text(write_page(spans))
+    told = aim(open_page((tmp_path / "spans.html").as_uri()), "#figure-spans", 0.5, 0.5)
+    assert f"95% interval: {show(2.0, 'rate')} to {show(4.0, 'rate')}" in told
     n = report.data["ttft_s"]["n"]
     told = aim(page, "#figure-distribution", math.log10(1 / 0.05) / math.log10(2 * n) + 0.004, 0.5)
     assert told.startswith("95%\n")

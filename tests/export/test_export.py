@@ -4,6 +4,7 @@ import csv
 import json
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pyarrow.ipc
@@ -17,6 +18,7 @@ from openloop.importers import open_any
 from openloop.importers.hdr import decode, encode
 from openloop.load.prometheus import read_page
 from openloop.score import score
+from openloop.score.streams import read_streams
 from tests.runs import row, run_of, steady_run
 
 SLO = "ttft<=300ms, tpot<=25ms"
@@ -140,6 +142,14 @@ def test_a_collector_reads_the_metrics(tmp_path: Path) -> None:
     beyond = sum(map(int, point["bucketCounts"][point["explicitBounds"].index(0.64) + 1 :]))
     ends = [each["ended_ns"] - 1000 - each["sent_ns"] for each in run.head(run.num_rows)]
     assert beyond == sum(took > 640_000_000 for took in ends)
+
+
+def test_a_run_is_judged_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    counted = Mock(wraps=read_streams)
+    monkeypatch.setattr("openloop.score.judged.read_streams", counted)
+    for form in EXPORTERS:
+        export(steady_run(), form, tmp_path / form, SLO)
+    assert counted.call_count == 4  # hdr, otel, mlflow and prometheus
 
 
 @pytest.mark.parametrize("form", ["hdr", "otel", "mlflow"])

@@ -33,7 +33,7 @@ ONE = ["http://127.0.0.1:8001"]
         ({"replicas": ["http://u:secret@[a"]}, "holds a password"),
         ({"replicas": [{"url": "http://a", "name": "b\nX-C: d"}]}, "it is also in a header"),
         ({"replicas": [*ONE, *ONE]}, "two replicas are called '127.0.0.1:8001'"),
-        ({"replicas": ONE, "listen": "8000"}, "listen is '8000'"),
+        ({"replicas": ONE, "listen": "localhost"}, "'localhost' is nowhere to listen"),
         ({"replicas": ONE, "admission": "in-flite:most=3"}, "did you mean 'in-flight'?"),
         ({"replicas": ONE, "admission": "deadline"}, "needs a model of the replica"),
         ({"replicas": ONE, "slo": {"classes": {"a": "ttft<=1s"}}}, "give a default"),

@@ -45,17 +45,24 @@ def test_it_is_saved_as_svg_and_png(chart: Chart, tmp_path: Path) -> None:
     assert (tmp_path / "deep" / "chart.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_labels_of_lines_that_end_together_are_moved_apart() -> None:
+def test_labels_of_lines_that_end_together_are_apart() -> None:
     chart = Chart("", "x", "y")
     for name in ("a line", "another", "a third"):
         chart.line([0, 1], [0, 1], name)
     places = [
-        float(each.get("y", "nan")) if each.get("y") else float(each.get("transform", "").split()[1].rstrip(")"))
+        float(each.get("x") or each.get("transform", "").split()[1])
         for each in ET.fromstring(chart.svg()).iter("{http://www.w3.org/2000/svg}text")
         if "".join(each.itertext()) in ("a line", "another", "a third")
     ]
     assert len(places) == 3
-    assert np.diff(sorted(places)).min() > 10
+    assert np.diff(sorted(places)).min() > 40
+
+
+def test_points_and_places_have_names() -> None:
+    chart = Chart("", "x", "y")
+    chart.points([0, 1], [1, 2], ["first", "second"])
+    chart.ticks(["here", "there"])
+    assert {"first", "second", "here", "there"} <= set(texts(chart.svg()))
 
 
 def test_a_distribution_marks_its_percentiles_and_counts_what_it_leaves_out() -> None:
@@ -71,7 +78,7 @@ def test_a_logarithmic_axis_has_plain_numbers() -> None:
     chart.line([1, 2], [5, 5000], "wide")
     found = texts(chart.svg())
     assert "1,000" in found
-    assert "20" in found
+    assert "10" in found
 
 
 def test_shares_are_percentages() -> None:

@@ -81,19 +81,24 @@ def with_server(run: Run) -> Run:
     return Run.of(run.manifest, list(run.batches()), SERVER.of([*FIGURES, (10**9, "a", "kv_use", 0.25)]))
 
 
-def test_the_servers_figures_are_two_lines_where_there_are_any(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_servers_figures_are_told_where_there_are_any(capsys: pytest.CaptureFixture[str]) -> None:
     lines = shown(capsys, with_server(steady_run(window_ns=(0, 20 * 10**9))), SLO).splitlines()
-    told = [" ".join(line.split()) for line in lines if line.startswith("server's")]
+    told = [" ".join(line.split()) for line in lines if " at the server" in line or line.startswith("its ")]
     assert told == [
-        "server's mean level waiting 5.5 (peak 10), running 4.5 (peak 9), KV cache 25.0% (peak 25.0%)",
-        "server's totals preemptions 9",
+        "waiting at the server, mean 5.5",
+        "waiting at the server, peak 10",
+        "running at the server, mean 4.5",
+        "running at the server, peak 9",
+        "its KV cache, mean 25.0%",
+        "its KV cache, peak 25.0%",
+        "its preemptions 9",
     ]
     assert "server" not in shown(capsys, steady_run(), SLO)
 
 
 def test_an_inspection_says_what_was_read_of_whom(capsys: pytest.CaptureFixture[str]) -> None:
     run = with_server(steady_run())
-    show_inspection(run, check(run), 1)
+    show_inspection(inspection(run, check(run), 1))
     told = "server figures: 31 readings of kv_use, preemptions, queue, running, from a"
     assert told in capsys.readouterr().out.splitlines()
     names = ["kv_use", "preemptions", "queue", "running"]

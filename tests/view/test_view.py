@@ -211,6 +211,8 @@ def test_another_sites_name_is_refused(server: ViewServer) -> None:
     assert ask(server, "/api/list", Host="localhost:8080")[0] == 200
     assert ask(server, "/api/list", Host="[::1]:8080")[0] == 200
     assert ask(server, "/api/list", Host="[")[0] == 403
+    assert ask(server, "/api/list", Host="LocalHost")[0] == 200
+    assert ask(server, "/api/list", Host="")[0] == 403
 
 
 def test_beyond_loopback_a_token_is_needed(folder: Path) -> None:

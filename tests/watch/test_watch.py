@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 import threading
 import time
 import urllib.request
@@ -24,21 +25,10 @@ from openloop.importers.otel import run_of as run_of_spans
 from openloop.load.prometheus import read_page
 from openloop.records import Manifest, Now, Prices, Run, RunWriter, TimedEvent, make_batch, make_lists, write_now
 from openloop.slo import read_slo
-from openloop.watch import (
-    RULES,
-    Alarm,
-    Alert,
-    BurnRule,
-    Frame,
-    SecondCounts,
-    Settings,
-    burn_rate,
-    open_feed,
-    parse_rules,
-    watch,
-)
+from openloop.watch import RULES, Settings, open_feed, parse_rules, watch
+from openloop.watch.burn import Alarm, Alert, BurnRule, burn_rate
 from openloop.watch.feeds import FinishedFeed, RunFeed, SpanFeed
-from openloop.watch.frame import columns, disruptions
+from openloop.watch.frame import Frame, SecondCounts, columns, disruptions
 from openloop.watch.outlets import MetricsServer, Webhook, metrics_page
 from openloop.watch.pages import PageFeed, within
 from tests.runs import batch, row, run_of, write_run
@@ -310,6 +300,35 @@ def test_a_run_that_goes_on_is_watched_to_its_end(tmp_path: Path) -> None:
     assert "no row tells quality: it is not judged, and goodput is without it" in frames[-1].notes
 
 
+def test_a_run_begun_anew_in_the_same_folder_is_watched_from_its_start(tmp_path: Path) -> None:
+    folder, settings, told = tmp_path / "run", Settings(), []
+    rows = [row(i, i / 10, (2.0 if i < 100 else 0.1, 2.2)) for i in range(300)]
+    writers = [RunWriter(folder, Manifest(source="load", slo="ttft<=1s", started_at="2025-01-01T00:00:00+00:00"))]
+    writers[0].append(batch(rows[:200]))
+    write_now(folder, Now(30.0, 200, 0))
+
+    def wait(_: float) -> None:
+        if len(writers) == 1:
+            writers[0].close()
+            shutil.rmtree(folder)
+            facts = Manifest(source="load", slo="ttft<=1s", started_at="2026-01-01T00:00:00+00:00")
+            writers.append(RunWriter(folder, facts))
+            writers[1].append(batch([row(i, i / 10, (0.1, 0.2)) for i in range(20)]))
+            write_now(folder, Now(3.0, 20, 0))
+        elif not (folder / "requests.parquet").exists():
+            writers[1].finish()
+
+    for frame, changed in watch(open_feed(folder, None, None, settings), settings, wait):
+        told.append((frame.ended, frame.attainment, [alert.until_s for alert in changed]))
+    assert told[0][:2] == (200, 0.5)
+    assert told[0][2] == [None] * len(told[0][2]) != []
+    assert told[-1][:2] == (20, 1.0)
+    assert sum(len(changed) for *_, changed in told) == 2 * len(told[0][2])  # each ended as well
+    assert frame.at_s < 5
+    assert frame.at is not None
+    assert frame.at.startswith("2026-01-01T00:00:0")
+
+
 def spans(calls: list[tuple[float, float, float]]) -> str:
     def span(start: float, first: float, end: float) -> dict[str, Any]:
         attributes = {"gen_ai.response.time_to_first_chunk": first}
@@ -421,6 +440,20 @@ def test_a_run_of_years_is_refused_before_its_seconds_are_counted() -> None:
     years = run_of([row(0, 0.0, (0.1,)), row(1, 1.1e7, (0.1,))])
     with pytest.raises(RunError, match="is one of its times wrong"):
         FinishedFeed("run", years, read_slo("ttft<=1s"), None)
+
+
+def test_a_pause_of_months_does_not_end_a_watch_of_spans(tmp_path: Path) -> None:
+    path = tmp_path / "spans.jsonl"
+    path.write_text(spans([(0.0, 0.2, 1.0), (1.0, 0.2, 2.0)]))
+    feed = open_feed(path, "ttft<=500ms", None, Settings())
+    feed.read()
+    later = 1.1e7
+    with path.open("a") as file:
+        file.write(spans([(later, 0.2, later + 1.0), (later + 5, 0.9, later + 6.0)]))
+    feed.read()
+    assert feed.ledger.total("ended", later, 1e9) == 2
+    assert feed.ledger.total("ttft.low", later, 1e9) == 1
+    assert feed.ledger.end - feed.ledger.first < 1e6
 
 
 def test_a_file_of_spans_may_be_empty_torn_or_begun_anew(tmp_path: Path, call: Callable[..., Any]) -> None:
@@ -672,6 +705,8 @@ def test_the_command_and_its_exit_codes(tmp_path: Path, call: Callable[..., Any]
         ([tmp_path / "good", "--once", "--speed", "2"], "leave out --speed"),
         ([tmp_path / "good", "--attain", "100%"], "no budget"),
         ([tmp_path / "good", "--listen", "nowhere"], "nowhere to listen"),
+        ([tmp_path / "good", "--listen", "946\N{SUPERSCRIPT TWO}"], "nowhere to listen"),
+        ([tmp_path / "good", "--listen", "\N{ARABIC-INDIC DIGIT NINE}464"], "nowhere to listen"),
         ([tmp_path / "good", "--every", "1ms"], "a second or more"),
         (["http://127.0.0.1:9/metrics"], "no goodput without an SLO"),
     ):

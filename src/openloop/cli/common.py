@@ -90,10 +90,7 @@ def tell_run(run: "Run", as_json: bool, rows: int = 5) -> None:
     from openloop.score import check
 
     verdict = check(run)
-    if as_json:
-        tell(inspection(run, verdict, rows), as_json)
-    else:
-        show_inspection(run, verdict, rows)
+    tell(inspection(run, verdict, rows), as_json, show_inspection)
     if not verdict.valid:
         sys.exit(1)
 

@@ -163,7 +163,7 @@ def _plan_fleet(fleet: Path, flags: dict[str, Any], needs: Any, target: float, q
 
 def _tell_answer(answer: Any, plot: Path | None, as_json: bool) -> None:
     """A calculator's lines and its picture."""
-    from openloop.report.picture import draw_figure
+    from openloop.report.chart import draw_figure
     from openloop.report.plot import show_answer
 
     if plot is not None:

@@ -141,11 +141,10 @@ def report(
     """
     from openloop.errors import SpecError
     from openloop.records import locate, open_run
-    from openloop.report.files import write_text
+    from openloop.report.chart import draw_figure
+    from openloop.report.files import print_pdf, write_text
     from openloop.report.html import page
     from openloop.report.markdown import markdown
-    from openloop.report.paper import print_pdf
-    from openloop.report.picture import draw_figure
     from openloop.report.plot import show_report
     from openloop.report.read import read_comparison, read_report
 

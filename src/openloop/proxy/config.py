@@ -13,7 +13,7 @@ from openloop.persistence import Hedge, Retry, read_hedge, read_retry
 from openloop.routing import Policy, read_routing
 from openloop.slo import SLO, Objectives, read_slo
 from openloop.spec import Strict, convert, read_yaml, saying_where
-from openloop.units import parse_seconds
+from openloop.units import parse_listen, parse_seconds
 
 LARGEST_BODY = 16 << 20
 LARGEST_HEADER = 16 << 10
@@ -68,10 +68,7 @@ class ProxySpec(Strict, frozen=True):
         return [ReplicaSpec(url=each) if isinstance(each, str) else each for each in self.replicas]
 
     def address(self) -> tuple[str, int]:
-        host, colon, port = self.listen.rpartition(":")
-        if not colon or not port.isdecimal() or int(port) > 65535:
-            raise SpecError(f"listen is {self.listen!r}; write a host and a port, such as 127.0.0.1:8000")
-        return host.strip("[]") or "127.0.0.1", int(port)
+        return parse_listen(self.listen)
 
     def policy(self) -> Policy:
         return read_routing(self.routing)

@@ -2,11 +2,9 @@
 
 import asyncio
 import hmac
-import ipaddress
 import os
 import socket
 from collections.abc import Callable
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,7 +14,7 @@ from aiohttp.http import RawRequestMessage
 
 from openloop.errors import SpecError
 from openloop.proxy.config import ProxySpec
-from openloop.units import parse_seconds
+from openloop.units import is_loopback, parse_seconds
 
 BACKLOG = 4096
 IDLE_S = 75.0  # a connection that asks nothing
@@ -185,7 +183,7 @@ class Door:
     def __init__(self, keeper: Keeper, spec: ProxySpec) -> None:
         self._spec, self._token = spec, spec.token()
         self._host, self._port = spec.address()
-        self._local = _is_local(self._host)
+        self._local = is_loopback(self._host)
         self._slowest_s = parse_seconds(spec.slowest)
         self._keeper = keeper
         self._socket = _listen(self._host, self._port, spec.listen)
@@ -212,7 +210,7 @@ class Door:
             shown = request.headers.get("Authorization", "")
             if not hmac.compare_digest(shown.encode(errors="replace"), f"Bearer {self._token}".encode()):
                 raise Refusal(401, "token", "this proxy needs its token, as Authorization: Bearer ...")
-        elif self._local and not _is_local(_name(request.host)):
+        elif self._local and not is_loopback(request.host):
             # A page elsewhere can point a name of its own here.
             raise Refusal(403, "host", "this proxy listens on loopback and answers to loopback's names only")
 
@@ -246,16 +244,3 @@ def _listen(host: str, port: int, told: str) -> socket.socket:
     except OSError as error:
         why = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or str(error)
         raise SpecError(f"cannot listen on {told}: {why.lower()}; choose another address") from None
-
-
-def _name(host: str) -> str:
-    """Of a Host header, without its port."""
-    return host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
-
-
-@lru_cache
-def _is_local(host: str) -> bool:
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -63,6 +63,7 @@ class Tail:
     def __init__(self, folder: Path, seconds: float | None = None) -> None:
         self.folder = folder
         self.manifest = read_manifest(folder)
+        self._started_at = self.manifest.started_at
         self.rows = 0
         self.over = False  # the run is closed, and all of it was read
         self.covered_ns = -1
@@ -126,6 +127,13 @@ class Tail:
             self.looks = [*self.looks[-KEPT_LOOKS:], now]
         with suppress(RunError):  # then it goes on being what it was
             self.manifest = read_manifest(self.folder)  # events are added as they happen
+
+    @property
+    def stale(self) -> bool:
+        """Whether another run was begun in the folder since."""
+        with suppress(RunError):
+            return read_manifest(self.folder).started_at != self._started_at
+        return False
 
     @property
     def now(self) -> Now | None:

@@ -6,7 +6,8 @@ from typing import Any
 
 from openloop.audit import Audit
 from openloop.quality.grading import Grading
-from openloop.report.page import Cell, Columns, texts, unit_costs
+from openloop.report import tables
+from openloop.report.page import Columns, columns
 from openloop.report.terminal import Page, show_quality
 from openloop.score import CostScore, Score, blended, blends, score
 from openloop.score.money import lower_bound
@@ -28,19 +29,8 @@ def show_grading(run: Path, found: Grading) -> None:
     show_quality(page, score(run, SLO(())).quality)
 
 
-COST: Columns = {
-    "hourly": ("by the hour", "money"),
-    "serving": ("by request and token", "money"),
-    "judging": ("judging", "money"),
-    "human_review": ("human review", "money"),
-    "per_request": ("per request", "money"),
-    "per_accepted": ("per accepted result", "money"),
-    "per_million_output_tokens": ("per million output tokens", "money"),
-    "per_million_accepted_output_tokens": ("per million accepted output tokens", "money"),
-}
 CLASS: Columns = {
-    "requests": ("requests", "count"),
-    "accepted": ("accepted", "count"),
+    **columns("requests accepted"),
     "total": ("cost", "money"),
     "per_accepted": ("per accepted", "money"),
 }
@@ -84,7 +74,7 @@ def show_cost(found: dict[str, Any]) -> None:
         _show_run_cost(page, found)
     if found["blends"]:
         page.line("")
-        page.line(f"steady, an accepted {_result(found)} costs {format_money(found['steady'] or 0.0)}")
+        page.line(f"steady, an accepted request costs {format_money(found['steady'] or 0.0)}")
         rows = [
             (
                 format_seconds(each.every_s),
@@ -97,35 +87,18 @@ def show_cost(found: dict[str, Any]) -> None:
         page.table("disturbed every", ("share of time", "cost per accepted", "more than steady"), rows)
 
 
-def _result(found: dict[str, Any]) -> str:
-    """What is counted, where the SLO counts something else as well."""
-    return "request" if any(each.unit == "session" for each in found["units"].values()) else "result"
-
-
 def _show_run_cost(page: Page, found: dict[str, Any]) -> None:
     cost: CostScore | None = found["cost"]
     if cost is None:
         page.line(f"{found['run']}: nothing is known of what it cost; give --prices, a YAML file")
         return
-    page.line(
-        f"{found['run']}: {format_count(found['accepted'])} accepted {_result(found)}s for {format_money(cost.total)}"
-    )
+    page.line(f"{found['run']}: {format_count(found['accepted'])} accepted requests for {format_money(cost.total)}")
     if told := lower_bound(cost.known_for):
         page.line(f"note: {told}")
-    names = [words.replace("result", _result(found)) for words, _ in COST.values()]
-    rows: list[Sequence[Cell]] = [*zip(names, texts(cost, COST), strict=True)]
-    rows += unit_costs("per accepted", found["units"])
-    page.table("cost", ("",), rows)
-    page.things("class", found["classes"].items(), CLASS)
-    page.table(
-        "spent on",
-        ("cost", "share"),
-        (
-            (leak.name.replace("_", " "), format_money(leak.cost), format_share(leak.cost / cost.total))
-            for leak in found["leaks"]
-            if leak.cost is not None and cost.total
-        ),
-    )
+    page.show(tables.money(cost, found["units"]))
+    page.show(tables.field_table("class", [(name, each, "") for name, each in found["classes"].items()], CLASS))
+    if cost.total:
+        page.show(tables.leaks(found["leaks"]))
 
 
 def show_audit(found: Audit) -> None:
@@ -133,16 +106,5 @@ def show_audit(found: Audit) -> None:
     count = f", {found.runs} runs" if found.kind == "sweep" else ""
     page.line(f"{found.subject}{count}: {len(found.missing)} of {len(found.facts)} facts are missing")
     page.verdict(False, found.reasons)
-    known = [(_spaced(fact.name), fact.found[:100]) for fact in found.facts if fact.found is not None]
-    missing = [(_spaced(fact.name), fact.why) for fact in found.facts if fact.found is None]
-    page.table("known", ("",), known, words=True)
-    page.table("missing", ("",), missing, words=True)
-    claims = []
-    for each in found.claims:
-        lacks = f"lacks {_spaced(', '.join(each.lacks))}" if each.lacks else "the run is not valid"
-        claims.append((each.claim, "yes" if each.supported else "no", "" if each.supported else lacks))
-    page.table("could these data support it?", ("", ""), claims, words=True)
-
-
-def _spaced(name: str) -> str:
-    return name.replace("_", " ")
+    for table in tables.audited(found):
+        page.table(table.header[0], table.header[1:], table.rows, words=True)

@@ -38,10 +38,7 @@ def answer_fanout(n: int | None, each: float | None, slow: float | None) -> Answ
     """1 - (1 - p)^n, for whichever of the three is not given."""
     if [n, each, slow].count(None) != 1:
         raise SpecError("give two of --n, --p and --slow: the third follows")
-    if n is not None and n < 1:
-        raise SpecError(f"--n is {n}; a request fans out to at least one backend")
-    if n is not None and n > MOST:
-        raise SpecError(f"--n is {n}, more backends than there are; {MOST:,} are looked at")
+    _check_count("--n", n, "a request fans out to at least one backend")
     for name, value in (("--p", each), ("--slow", slow)):
         if value is not None and not 0 < value < 1:
             raise SpecError(f"{name} is {value:g}; it is a share between 0% and 100%, such as 1%")
@@ -152,10 +149,7 @@ def answer_batch(
         raise SpecError("give --size, or --within a bound on latency: the other follows")
     if not fixed_s + each_s > 0:
         raise SpecError("a batch that takes no time has no throughput; give --fixed and --each")
-    if size is not None and size < 1:
-        raise SpecError(f"--size is {size}; a batch has at least one request")
-    if size is not None and size > MOST:
-        raise SpecError(f"--size is {size}, more requests than there are; give up to {MOST:,}")
+    _check_count("--size", size, "a batch has at least one request")
     chosen = size if size is not None else batch_size(fixed_s, each_s, within_s or 0.0, rate)
     most = batch_throughput(chosen, fixed_s, each_s)
     limit = 1 / each_s if each_s else np.inf
@@ -198,6 +192,11 @@ def _batch_latency(sizes: Floats, fixed_s: float, each_s: float, rate: float | N
         return Curve("time of a batch", sizes, fixed_s + each_s * sizes, "red")
     able = sizes[(rate * (fixed_s + each_s * sizes) < sizes) & (sizes <= LARGEST_BATCH)]
     return Curve("p99", able, np.array([batch_p99(int(b), fixed_s, each_s, rate)[0] for b in able]), "red")
+
+
+def _check_count(flag: str, count: int | None, least: str) -> None:
+    if count is not None and not 1 <= count <= MOST:
+        raise SpecError(f"{flag} is {count}; {least}, and up to {MOST:,} are looked at")
 
 
 def _share(value: float) -> str:

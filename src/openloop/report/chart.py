@@ -1,18 +1,21 @@
-"""Charts in one style, as SVG or PNG, without a browser."""
+"""Figures as .svg or .png, drawn by matplotlib in one style: those of reports, and charts made by hand."""
 
 import io
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
 import numpy as np
-from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, PercentFormatter
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as Canvas
 from numpy.typing import ArrayLike
 
 from openloop.errors import SpecError
 from openloop.report.files import save_picture
+from openloop.report.marks import Axis, Bars, Curve, Figure, Mark, Panel, Rule, Stretch
+from openloop.report.scales import AxisScale, tick, x_scale, y_scale
 
 # Told apart by people who see colours differently (Okabe and Ito).
 COLORS = {
@@ -43,13 +46,101 @@ STYLE: Any = {
     "svg.hashsalt": "openloop",
 }
 
-LABEL_ROOM = 13.0  # points between labels above each other
-LETTER = 5.0  # points that a letter of a small label takes
-TITLE_ROOM = 10.0
+INK = "#222222"
+INCH = 90  # of a panel's height
+
+
+def draw_figure(figure: Figure, path: Path, width: float = 9.0) -> None:
+    with mpl.rc_context(STYLE):
+        save_picture(_draw(figure, width), path)
+
+
+def _draw(figure: Figure, width: float) -> Canvas:
+    x, ys = x_scale(figure.x, figure.panels), [y_scale(panel) for panel in figure.panels]
+    heights = [panel.height / INCH if not panel.y.names else 0.5 + 0.3 * len(panel.y.names) for panel in figure.panels]
+    with mpl.rc_context(STYLE):
+        canvas = Canvas((width, sum(heights) + 1.5 + 0.3 * len(heights)), layout="constrained")
+        drawn = canvas.subplots(len(heights), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
+        for axes, panel, y in zip(drawn, figure.panels, ys, strict=True):
+            draw_panel(axes, panel, x, y)
+        drawn[-1].set_xlabel(figure.x.label)
+        canvas.suptitle(figure.title, x=0.01, ha="left", fontsize=12, fontweight="bold")
+        canvas.supxlabel(figure.note, x=0.01, ha="left", fontsize=8, color=COLORS["grey"], wrap=True)
+        return canvas
+
+
+def draw_panel(axes: Axes, panel: Panel, x: AxisScale, y: AxisScale, ticks: int = 10) -> None:
+    """Everything in places between 0 and 1, so that the axes are those of the page."""
+    axes.set(xlim=(0, 1), ylim=(0, 1))
+    axes.set_axisbelow(True)
+    for axis, scale, most in ((axes.xaxis, x, ticks), (axes.yaxis, y, 6 if panel.height > 120 else 3)):
+        names = {float(scale(value)): tick(value, scale.axis) for value in scale.ticks(most)}
+        axis.set_ticks(list(names), list(names.values()))
+    if panel.y.names:
+        axes.grid(visible=False, axis="y")
+    axes.set_title(panel.y.label, loc="left", fontsize=9, color=COLORS["grey"])
+    for mark in panel.marks:
+        match mark:
+            case Rule(along="x"):
+                axes.axvline(float(x(mark.at)), color=_color(mark), linestyle="--", linewidth=1.2, label=mark.name)
+            case Rule():
+                axes.axhline(float(y(mark.at)), color=_color(mark), linestyle=":", linewidth=1.4, label=mark.name)
+            case Stretch():
+                a, b = (float(x(np.clip(edge, x.low, x.high))) for edge in (mark.low, mark.high))
+                axes.axvspan(a, b, color=_color(mark), alpha=0.15, linewidth=0, label=mark.name)
+            case Bars():
+                left, places = x(mark.start), y(np.arange(len(mark.start)))
+                wide, high = x(mark.end) - left, 0.6 / len(panel.y.names)
+                axes.barh(places, wide, high, left, color=_color(mark), label=mark.name)
+            case Curve():
+                _draw_curve(axes, mark, x, y)
+    named = {name: line for line, name in zip(*axes.get_legend_handles_labels(), strict=True) if name}
+    if named:
+        look: Any = {"fontsize": 8, "frameon": False, "ncols": 3, "columnspacing": 1.2, "borderaxespad": 0.1}
+        axes.legend(named.values(), named.keys(), loc="lower right", bbox_to_anchor=(1.0, 1.0), **look)
+
+
+def _draw_curve(axes: Axes, mark: Curve, x: AxisScale, y: AxisScale) -> None:
+    px, py = x(mark.x), y(mark.y)
+    color = _color(mark)
+    if mark.low is not None and mark.high is not None:
+        low, high = (y(np.clip(edge, min(y.low, y.high), max(y.low, y.high))) for edge in (mark.low, mark.high))
+        if mark.style == "dots":
+            known = np.isfinite(mark.high)
+            axes.vlines(px[known], low[known], high[known], color=color, linewidth=1.2)
+        else:
+            deep = 0.4 if mark.style == "area" else 0.16
+            axes.fill_between(px, low, high, color=color, alpha=deep, linewidth=0, label=mark.name)
+    if mark.style == "area":
+        return
+    how: dict[str, Any] = {"color": color, "label": mark.name}
+    few = np.zeros(len(px), np.bool_) if mark.few is None else mark.few
+    if mark.style == "dots":
+        size = 4 if mark.keys or len(px) < 60 else 2
+        axes.plot(px[~few], py[~few], "o", markersize=size, alpha=1 if mark.keys else 0.6, **how)
+    else:
+        dots = "o" if len(px) <= 60 and mark.style == "line" else ""
+        drawn = "steps-post" if mark.style == "steps" else "default"
+        line = "--" if mark.style == "dashed" else "-"
+        axes.plot(px, py, line, marker=dots, markersize=4, drawstyle=drawn, linewidth=1.6, **how)
+    if few.any():
+        axes.plot(px[few], py[few], "o", markersize=5, markerfacecolor="white", **how)
+    for name, a, b in zip(mark.names, px, py, strict=False):
+        axes.annotate(name, (a, b), (0, 9), textcoords="offset points", ha="center", fontsize=9)
+
+
+def _color(mark: Mark) -> str:
+    return COLORS.get(mark.color, INK)
+
+
+def histogram(counts: ArrayLike, edges: ArrayLike, color: str) -> Curve:
+    """Bars between edges, as an area."""
+    x, y = np.repeat(np.asarray(edges, float), 2)[1:-1], np.repeat(np.asarray(counts, float), 2)
+    return Curve("", x, y, color, "area", np.zeros(len(y)), y)
 
 
 class Chart:
-    """One pair of axes. Add lines, distributions and marks; then `save`, or take the `svg`."""
+    """A figure of one panel. Add lines, distributions and marks; then `save`, or take the `svg`."""
 
     def __init__(
         self,
@@ -62,24 +153,11 @@ class Chart:
         shares: bool = False,
         size: tuple[float, float] = (8.0, 4.5),
     ) -> None:
-        with mpl.rc_context(STYLE):
-            self._figure = Figure(size, layout="constrained")
-            self._axes = self._figure.add_subplot()
-            self._axes.set(xlabel=x, ylabel=y)
-        self._axes.set_axisbelow(True)
-        self._title = title
-        self._ends: list[tuple[float, float, str, str]] = []
-        self._marks: list[tuple[float, str, str]] = []
-        self._labelled = False
+        self._title, self._size, self._note = title, size, ""
+        self._x = Axis(x, "number", "log" if log_x else "linear")
+        self._y = Axis(y, "share" if shares else "number", "log" if log_y else "linear")
+        self._marks: list[Mark] = []
         self._unused = [name for name in COLORS if name != "grey"]
-        for log, axis, scale in ((log_x, self._axes.xaxis, "x"), (log_y, self._axes.yaxis, "y")):
-            if log:
-                self._axes.set(**{f"{scale}scale": "log"})
-                axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-                axis.set_minor_formatter(NullFormatter())
-            axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
-        if shares:
-            self._axes.yaxis.set_major_formatter(PercentFormatter(1.0))
 
     def line(
         self,
@@ -91,72 +169,51 @@ class Chart:
         dashed: bool = False,
         band: tuple[ArrayLike, ArrayLike] | None = None,
     ) -> None:
-        """A line with a dot at each point, its label at its right end, and its interval as a band."""
-        shade = self._color(color)
+        """A line with a dot at each point, and its interval as a band."""
+        low, high = (None, None) if band is None else (np.asarray(edge, float) for edge in band)
         xs, ys = np.asarray(x, float), np.asarray(y, float)
-        marker = "o" if len(xs) <= 50 else ""
-        self._axes.plot(xs, ys, color=shade, linestyle="--" if dashed else "-", marker=marker, markersize=4)
-        if band is not None:
-            low, high = (np.asarray(edge, float) for edge in band)
-            self._axes.fill_between(xs, low, high, color=shade, alpha=0.15, linewidth=0)
-        known = np.flatnonzero(np.isfinite(xs) & np.isfinite(ys))
-        if len(known):
-            self._ends.append((xs[known[-1]], ys[known[-1]], label, shade))
+        self._marks.append(Curve(label, xs, ys, self._color(color), "dashed" if dashed else "line", low, high))
 
     def points(self, x: ArrayLike, y: ArrayLike, labels: Sequence[str], *, color: str | None = None) -> None:
         """Points joined in their order, each with a label of its own."""
-        shade = self._color(color)
-        xs, ys = np.asarray(x, float), np.asarray(y, float)
-        self._axes.plot(xs, ys, color=shade, marker="o", markersize=5, linewidth=1, alpha=0.9)
-        for each_x, each_y, label in zip(xs, ys, labels, strict=True):
-            self._write(label, (each_x, each_y), (0, 9), ha="center", fontsize=9, color="#333333")
+        self._marks.append(Curve("", np.asarray(x, float), np.asarray(y, float), self._color(color), names=labels))
 
     def distribution(self, values: ArrayLike, *, marks: Sequence[float] = (0.5, 0.95, 0.99), unit: str = "ms") -> None:
         """A histogram up to the 99.9th percentile, with percentiles marked where they fall."""
-        sample = np.sort(np.asarray(values, float))
+        sample = np.asarray(values, float)
         top = float(np.quantile(sample, 0.999))
-        beyond = int(np.sum(sample > top))
-        self._axes.hist(sample[sample <= top], bins=80, color=COLORS["sky"], edgecolor="white", linewidth=0.3)
-        self._axes.margins(x=0.02)
+        self._marks.append(histogram(*np.histogram(sample[sample <= top], 80), "sky"))
         for share in marks:
             value = float(np.quantile(sample, share))
-            self.mark_x(value, f"p{100 * share:g} {value:,.0f} {unit}", color="red" if share >= 0.99 else "blue")
-        note = f"n = {len(sample):,}" + (f", {beyond:,} beyond the right edge" if beyond else "")
-        self.note(note)
+            color = "blue" if share < 0.9 else "orange" if share < 0.99 else "red"
+            self.mark_x(value, f"p{100 * share:g} {value:,.0f} {unit}", color=color)
+        beyond = int(np.sum(sample > top))
+        self.note(f"n = {len(sample):,}" + (f", {beyond:,} beyond the right edge" if beyond else ""))
 
     def mark_x(self, value: float, label: str, *, color: str = "grey") -> None:
-        """A vertical line, its label above the plot."""
-        self._axes.axvline(value, color=COLORS[color], linestyle="--", linewidth=1.2)
-        self._marks.append((value, label, COLORS[color]))
+        self._marks.append(Rule(value, label, "x", color))
 
     def mark_y(self, value: float, label: str, *, color: str = "grey") -> None:
-        """A horizontal line, its label above it."""
-        self._axes.axhline(value, color=COLORS[color], linestyle="--", linewidth=1.2)
-        self._write(label, (0.01, value), (0, 3), xycoords=("axes fraction", "data"), fontsize=9, color=COLORS[color])
+        self._marks.append(Rule(value, label, "y", color))
 
     def note(self, text: str) -> None:
-        """Small print in the lower right corner."""
-        small: Any = {"fontsize": 8, "color": COLORS["grey"]}
-        self._write(text, (1.0, 0.0), (0, -34), xycoords="axes fraction", ha="right", **small)
-
-    def _write(self, text: str, at: tuple[float, float], offset: tuple[float, float], **how: Any) -> None:
-        self._axes.annotate(text, at, offset, textcoords="offset points", **how)
+        """Small print below."""
+        self._note = text
 
     def ticks(self, names: Sequence[str]) -> None:
         """Words along x, at 0, 1, 2, ..."""
-        self._axes.set_xticks(range(len(names)), names)
+        self._x = replace(self._x, scale="names", names=names)
 
     def limits(self, *, x: tuple[float, float] | None = None, y: tuple[float, float] | None = None) -> None:
         if x:
-            self._axes.set_xlim(*x)
+            self._x = replace(self._x, low=x[0], high=x[1])
         if y:
-            self._axes.set_ylim(*y)
+            self._y = replace(self._y, low=y[0], high=y[1])
 
     def svg(self) -> str:
         drawn = io.StringIO()
         with mpl.rc_context(STYLE):
-            self._label()
-            self._figure.savefig(drawn, format="svg", metadata={"Date": None})
+            _draw(self._figure, self._size[0]).savefig(drawn, format="svg", metadata={"Date": None})
         return drawn.getvalue()
 
     def _repr_svg_(self) -> str:
@@ -168,47 +225,15 @@ class Chart:
         path = Path(path)
         if path.suffix.lower() not in (".svg", ".png"):
             raise SpecError(f"{path}: a chart is saved as .svg or .png")
-        with mpl.rc_context(STYLE):
-            self._label()
-            save_picture(self._figure, path)
+        draw_figure(self._figure, path, self._size[0])
 
-    def _label(self) -> None:
-        if not self._labelled:
-            self._label_marks()
-            self._label_ends()
-            self._figure.draw_without_rendering()
-            self._figure.set_layout_engine("none")  # as it is now, so that every file shows the same
-            self._labelled = True
-
-    def _label_marks(self) -> None:
-        """Labels of vertical lines, in as many rows above the plot as it takes to keep them apart."""
-        self._figure.draw_without_rendering()
-        rows: list[float] = []  # where the last label of each row ends, in points
-        for value, label, color in sorted(self._marks):
-            middle = self._axes.transData.transform((value, 0))[0] * 72 / self._figure.dpi
-            half = LETTER * len(label) / 2
-            row = next((row for row, end in enumerate(rows) if end < middle - half), len(rows))
-            rows[row : row + 1] = [middle + half + LETTER]
-            above = (0, 3 + LABEL_ROOM * row)
-            how: Any = {"xycoords": ("data", "axes fraction"), "ha": "center", "fontsize": 9}
-            self._write(label, (value, 1.0), above, color=color, **how)
-        self._axes.set_title(self._title, loc="left", fontweight="bold", pad=TITLE_ROOM + LABEL_ROOM * len(rows))
-
-    def _label_ends(self) -> None:
-        """Labels beside the right ends of lines, moved apart where lines end close together."""
-        transform = self._axes.transData
-        scale = 72 / self._figure.dpi
-        self._figure.draw_without_rendering()
-        heights = [transform.transform((x, y))[1] * scale for x, y, _, _ in self._ends]
-        placed = -np.inf
-        for index in np.argsort(heights):
-            x, y, label, color = self._ends[index]
-            placed = max(heights[index], placed + LABEL_ROOM)
-            offset = (7, placed - heights[index])
-            self._write(label, (x, y), offset, va="center", color=color, annotation_clip=False)
+    @property
+    def _figure(self) -> Figure:
+        panel = Panel(self._y, self._marks, int(INCH * (self._size[1] - 1.8)))
+        return Figure("chart", self._title, self._x, [panel], self._note)
 
     def _color(self, name: str | None) -> str:
         name = name or (self._unused[0] if self._unused else "grey")
         if name in self._unused:
             self._unused.remove(name)
-        return COLORS[name]
+        return name

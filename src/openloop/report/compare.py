@@ -6,18 +6,23 @@ from xml.etree import ElementTree
 
 from openloop.compare import Change, Comparison, read_regression_gate
 from openloop.compare.change import METRICS
-from openloop.compare.tournament import SeedMean, Standing
+from openloop.compare.tournament import Standing
 from openloop.report.marks import Unit
-from openloop.report.page import show, span
+from openloop.report.page import Columns, show, span, texts
 from openloop.report.terminal import Page
-from openloop.units import format_rate, format_share
+from openloop.units import format_rate
 
 UNITS: dict[str, Unit] = {"cost": "money", "attainment": "share"}
 HEADER = ("A", "B", "change", "95% interval", "better")
-STANDING = (
-    *("goodput", "95% interval", "behind the first", "accepted", "per accepted", "cached", "ttft mean", "p99"),
-    "shed",
-)
+STANDING: Columns = {
+    "goodput_rps.mean": ("goodput", "rate"),
+    "attainment.mean": ("accepted", "share"),
+    "cost_per_accepted.mean": ("per accepted", "money"),
+    "hit_rate.mean": ("cached", "share"),
+    "ttft_mean_s.mean": ("TTFT mean", "seconds"),
+    "ttft_p99_s.mean": ("TTFT p99", "seconds"),
+    "shed.mean": ("shed", "share"),
+}
 
 
 def show_comparison(found: Comparison) -> None:
@@ -104,7 +109,8 @@ def show_standings(found: Sequence[Standing], seeds: int, slo: str) -> None:
     page = Page(valid=True)
     page.line(f"{len(found)} routing policies on the same requests, {seeds} seeds each")
     page.line(f"SLO: {slo}")
-    page.table("by goodput", STANDING, map(_standing, found))
+    header = [*(words for words, _ in STANDING.values()), "goodput, 95% interval", "behind the first"]
+    page.table("by goodput", header, map(_standing, found))
     tied = [each.policy for each in found[1:] if each.tied]
     told = f"; {', '.join(tied)} may be as good: the difference may be chance" if tied else ", beyond chance"
     if math.isnan(found[0].goodput_rps.low):
@@ -117,20 +123,7 @@ def show_standings(found: Sequence[Standing], seeds: int, slo: str) -> None:
 
 
 def _standing(each: Standing) -> tuple[str, ...]:
-    known = not math.isnan(each.goodput_rps.low)
-    return (
-        f"{each.rank}. {each.policy}",
-        format_rate(each.goodput_rps.mean),
-        span((max(each.goodput_rps.low, 0.0), each.goodput_rps.high) if known else None, "rate", "-"),
-        "" if each.rank == 1 else f"{format_rate(0.0 - each.behind_rps.mean)}{' (tied)' if each.tied else ''}",
-        format_share(each.attainment.mean),
-        _mean(each.cost_per_accepted, "money"),
-        _mean(each.hit_rate, "share"),
-        _mean(each.ttft_mean_s, "seconds"),
-        _mean(each.ttft_p99_s, "seconds"),
-        format_share(each.shed.mean) if each.shed.mean else "-",
-    )
-
-
-def _mean(found: SeedMean | None, unit: Unit) -> str:
-    return show(None if found is None else found.mean, unit)
+    low, high = max(each.goodput_rps.low, 0.0), each.goodput_rps.high
+    behind = "" if each.rank == 1 else f"{format_rate(0.0 - each.behind_rps.mean)}{' (tied)' if each.tied else ''}"
+    interval = "-" if math.isnan(each.goodput_rps.low) else span((low, high), "rate")
+    return f"{each.rank}. {each.policy}", *texts(each, STANDING), interval, behind

@@ -14,28 +14,17 @@ from openloop.records import Run
 from openloop.report.curve import FrontierSubject, point_curve
 from openloop.report.figures import WAITS, tail_curve
 from openloop.report.marks import Axis, Curve, Figure, Mark, Panel, Rule, Stretch, Unit, interval_lines, names_figure
-from openloop.report.page import Cell, Columns, Number, Report, Section, Table, capital, field_of, span
-from openloop.report.run import LATENCIES, RunSubject
+from openloop.report.page import Cell, Columns, Number, Report, Section, Table, capital, columns, field_of, span
+from openloop.report.run import RunSubject
+from openloop.report.tables import LATENCIES
 
 Subject = RunSubject | FrontierSubject
 
 COLORS = ("blue", "orange")
-RUN_NUMBERS: Columns = {
-    "offered_rps": ("offered", "rate"),
-    "throughput_rps": ("throughput", "rate"),
-    "goodput_rps": ("goodput", "rate"),
-    "attainment": ("attainment", "share"),
-    "output_token_goodput": ("tokens of accepted answers", "rate"),
-    "smooth_goodput": ("smooth goodput, tokens", "rate"),
-    "ttft_s.p50": ("TTFT p50", "seconds"),
-    "ttft_s.p99": ("TTFT p99", "seconds"),
-    "tpot_s.p50": ("TPOT p50", "seconds"),
-    "tpot_s.p99": ("TPOT p99", "seconds"),
-    "e2e_s.p50": ("E2E p50", "seconds"),
-    "e2e_s.p99": ("E2E p99", "seconds"),
-    "cost_per_accepted": ("cost per accepted", "money"),
-    "requests": ("requests", "count"),
-}
+RUN_NUMBERS = columns(
+    "offered_rps throughput_rps goodput_rps attainment output_token_goodput smooth_goodput ttft_s.p50 ttft_s.p99 "
+    "tpot_s.p50 tpot_s.p99 e2e_s.p50 e2e_s.p99 cost_per_accepted requests"
+)
 FRONTIER_NUMBERS: Columns = {
     "knee.rate": ("knee", "rate"),
     "peak.goodput_rps": ("peak goodput", "rate"),

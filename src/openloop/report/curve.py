@@ -16,10 +16,9 @@ from openloop.frontier import Frontier, Point, open_frontier
 from openloop.frontier.folder import read_asked
 from openloop.records import Manifest, locate, open_run
 from openloop.report.figures import WAITS, gate_rules
-from openloop.report.marks import Axis, Curve, Figure, Mark, Panel, Rule, Stretch, Unit
+from openloop.report.marks import Axis, Curve, Figure, Mark, Panel, Rule, Stretch
 from openloop.report.page import (
     LEAST,
-    Columns,
     Number,
     Part,
     Report,
@@ -27,12 +26,13 @@ from openloop.report.page import (
     Table,
     below,
     capital,
+    columns,
     number,
-    numbers,
     span,
     written,
 )
-from openloop.report.run import LATENCIES, RUN_SECTIONS, RunSubject, how, missing, read_run_subject
+from openloop.report.run import RUN_SECTIONS, RunSubject, how, missing, read_run_subject
+from openloop.report.tables import LATENCIES, field_table
 from openloop.score.judged import JudgedRun
 from openloop.slo import Objectives, read_slo
 from openloop.units import format_money, format_rate, format_seconds, format_share, to_ns
@@ -40,26 +40,8 @@ from openloop.units import format_money, format_rate, format_seconds, format_sha
 ENOUGH = 100  # requests of a point, as of a run
 HOLLOW = f"Hollow points rest on fewer than {ENOUGH} requests, or on a client that was at fault."
 STEPS = {"p50": "grey", "p95": "blue", "p99": "red"}
-COLUMNS: Columns = {
-    "rate": ("offered", "rate"),
-    "requests": ("n", "count"),
-    "completed_in_window_rps": ("completed", "rate"),
-    "goodput_rps": ("goodput", "rate"),
-    "attainment": ("attainment", "share"),
-    "ttft_s.p99": ("p99 TTFT", "seconds"),
-    "tpot_s.p99": ("p99 TPOT", "seconds"),
-    "e2e_s.p99": ("p99 E2E", "seconds"),
-}
-FURTHER: Columns = {
-    "rate": ("offered", "rate"),
-    "output_tokens_per_s": ("output tokens", "rate"),
-    "error_rate": ("errors", "share"),
-    "retry_rate": ("further attempts", "share"),
-    "quality_rate": ("passes quality", "share"),
-    "cache_hit_rate": ("cached", "share"),
-    "utilisation": ("busy", "share"),
-    "cost_per_accepted": ("cost per accepted", "money"),
-}
+COLUMNS = columns("rate requests completed_in_window_rps goodput_rps attainment ttft_s.p99 tpot_s.p99 e2e_s.p99")
+FURTHER = columns("output_tokens_per_s error_rate retry_rate quality_rate cache_hit_rate utilisation cost_per_accepted")
 OF_ALL = ("evidence", "reproduce")  # sections of a run that the frontier has one of itself
 
 
@@ -143,20 +125,30 @@ def frontier_headline(frontier: Frontier) -> tuple[str, list[str]]:
         ]
     else:
         headline, sentences = f"No knee is shown: {knee.sentence}", [f"Held against {frontier.slo}."]
-    if frontier.peak:
-        peak = frontier.peak
-        sentences.append(
-            f"Goodput is highest at {format_rate(peak.rate)}: {format_rate(peak.goodput_rps)} are accepted there."
-        )
+    if peak := frontier.peak:
+        accepted = f"{format_rate(peak.goodput_rps)} ({span(peak.goodput_rps_interval, 'rate')})"
+        sentences.append(f"Goodput is highest at {format_rate(peak.rate)}: {accepted} are accepted there.")
     if frontier.half_rate is not None:
         sentences.append(f"From {format_rate(frontier.half_rate)} on, less than half of what is answered is accepted.")
-    if frontier.headroom is not None and frontier.current is not None:
-        sentences.append(
-            f"At today's {format_rate(frontier.current)} there is room for {format_share(frontier.headroom)} more."
-            if frontier.headroom >= 0
-            else f"Of today's {format_rate(frontier.current)}, {format_share(-frontier.headroom)} are too much."
-        )
+    sentences += _headroom(frontier)
+    if cheap := frontier.cheapest:
+        cost = format_money(cheap.cost_per_accepted or 0.0)
+        sentences.append(f"An accepted result is cheapest at {format_rate(cheap.rate)}: {cost}.")
     return headline, [*sentences, *(f"{capital(note)}." for note in frontier.notes)]
+
+
+def _headroom(frontier: Frontier) -> Iterator[str]:
+    today, room, interval = frontier.current, frontier.headroom, frontier.headroom_interval
+    if today is None:
+        return
+    if room is not None and interval is not None and room >= 0:
+        about = " to ".join(map(format_share, interval))
+        yield f"At today's {format_rate(today)} there is room for {format_share(room)} more ({about})."
+    elif room is not None:
+        yield f"Of today's {format_rate(today)}, {format_share(-room)} are too much."
+    elif frontier.knee.above is not None:
+        least = format_share(frontier.knee.above / today - 1)
+        yield f"At today's {format_rate(today)} there is room for {least} more, or beyond that."
 
 
 def _numbers(frontier: Frontier) -> Iterator[tuple[str, Number, str]]:
@@ -236,33 +228,27 @@ def curve(subject: FrontierSubject) -> Section | None:
     frontier = subject.frontier
     if not frontier.points:
         return Section("frontier", "The frontier", "No point has been measured to its end yet.", [])
-    units = _units(COLUMNS)
-    rows = []
-    for i, point in enumerate(frontier.points):
-        weak = ["requests"] if point.requests < ENOUGH else []
-        state = "backlog grows" if point.overloaded else "steady" if point.steady else "not steady"
-        rows.append([point.name or "-", *numbers(point, units, f"points.{i}.", weak), state])
-    more = [numbers(each, _units(FURTHER), f"points.{i}.") for i, each in enumerate(frontier.points)]
-    header = ["point", *_words(COLUMNS), "state"]
-    note = f"* fewer than {ENOUGH} requests" if any(point.requests < ENOUGH for point in frontier.points) else ""
+    points = [(point.name or "-", point, f"points.{i}") for i, point in enumerate(frontier.points)]
+    table = field_table("point", points, COLUMNS)
+    rows = [
+        [*row, "backlog grows" if point.overloaded else "steady" if point.steady else "not steady"]
+        for row, point in zip(table.rows, frontier.points, strict=True)
+    ]
+    more = [(format_rate(point.rate), point, key) for _, point, key in points]
     return Section(
         "frontier",
         "The frontier",
         "What was completed in the window counts all answers, goodput those that were accepted. Up to the knee they "
         "are the same; beyond it the system keeps busy and users go without.",
-        [_frontier_figure(frontier), Table(header, rows, note=note), Table(_words(FURTHER), more)],
+        [
+            _frontier_figure(frontier),
+            Table((*table.header, "state"), rows, table.note),
+            field_table("offered", more, FURTHER),
+        ],
         "The knee is the largest offered rate at which attainment meets its target; its band is the 95% interval that "
         "the points allow, each with the uncertainty that batch means show (docs/frontier.md). In a short run, "
         "whose last answers come after its end, what was completed in the window may lie below goodput.",
     )
-
-
-def _words(columns: Columns) -> list[str]:
-    return [words for words, _ in columns.values()]
-
-
-def _units(columns: Columns) -> dict[str, Unit]:
-    return {field: unit for field, (_, unit) in columns.items()}
 
 
 def tails(subject: FrontierSubject) -> Section | None:

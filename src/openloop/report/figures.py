@@ -145,19 +145,6 @@ def leaks_figure(score: Score) -> Figure:
     )
 
 
-def smooth_figure(score: Score) -> Figure:
-    values = np.array([getattr(score, key) for key in TOKEN_RATES])
-    interval = Curve("95% interval of smooth goodput", np.array(score.smooth_goodput_interval), np.full(2, 2.0), "grey")
-    return names_figure(
-        "smooth",
-        "Tokens per second, counted three ways",
-        Axis("tokens per second", "rate"),
-        list(TOKEN_RATES.values()),
-        [Bars("tokens per second", np.zeros(3), values, "green", list(TOKEN_RATES)), interval],
-        f"{format_count(score.completed)} completed requests.",
-    )
-
-
 def replicas_figure(score: Score) -> Figure:
     groups = score.by["replica"]
     field = "ttft_s" if any(part.ttft_s for part in groups.values()) else "e2e_s"

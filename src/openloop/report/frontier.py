@@ -4,47 +4,35 @@ from collections.abc import Sequence
 
 import click
 from rich.console import Console, Group
-from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 from openloop.frontier import Frontier, Point
 from openloop.load.conductor import Snapshot
-from openloop.report.live import LiveView, in_place
-from openloop.report.page import Columns, texts
+from openloop.report.curve import frontier_headline
+from openloop.report.live import InPlace, LiveView
+from openloop.report.page import Columns, columns, texts
 from openloop.report.terminal import WIDTH
 from openloop.slo import Objectives
-from openloop.units import format_money, format_rate, format_seconds
+from openloop.units import format_seconds
 
 BAR = 30
-BRIEF: Columns = {
-    "rate": ("offered", "rate"),
-    "goodput_rps": ("goodput", "rate"),
-    "attainment": ("attainment", "share"),
-}  # what a narrow terminal has room for
-FULL: Columns = {
-    "rate": ("offered", "rate"),
-    "goodput_rps": ("goodput", "rate"),
-    "completed_in_window_rps": ("completed", "rate"),
-    "attainment": ("attainment", "share"),
-    "attainment_interval": ("95% interval", "share"),
-    "ttft_s.p50": ("ttft p50", "seconds"),
-    "ttft_s.p99": ("p99", "seconds"),
-    "tpot_s.p99": ("tpot p99", "seconds"),
-    "e2e_s.p99": ("e2e p99", "seconds"),
-}
+BRIEF = columns("rate goodput_rps attainment")  # what a narrow terminal has room for
+FULL = columns(
+    "rate goodput_rps completed_in_window_rps attainment attainment_interval ttft_s.p50 ttft_s.p99 tpot_s.p99 e2e_s.p99"
+)
 
 
-def frontier_table(points: Sequence[Point], columns: Columns = FULL) -> Table:
+def frontier_table(points: Sequence[Point], shown: Columns = FULL) -> Table:
     """A row per point: goodput as a solid bar inside of what was completed in the window."""
     grid = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
-    offered, *others = (words for words, _ in columns.values())
+    offered, *others = (words for words, _ in shown.values())
     header = (offered, "", *others, "")
     for place, name in enumerate(header):
         grid.add_column(name, justify="left" if place in (1, len(header) - 1) else "right", no_wrap=True)
     most = max((point.completed_in_window_rps for point in points), default=1.0) or 1.0
     for point in points:
-        rate, *rest = texts(point, columns)
+        rate, *rest = texts(point, shown)
         whole = round(BAR * point.completed_in_window_rps / most)
         good = round(BAR * min(point.goodput_rps, point.completed_in_window_rps) / most)
         cells = (rate, "█" * good + "░" * (whole - good), *rest)
@@ -67,48 +55,22 @@ def _words(point: Point) -> str:
 def show_frontier(found: Frontier) -> None:
     if found.points:
         Console(highlight=False, soft_wrap=True, width=WIDTH).print(frontier_table(found.points))
-    for line in _lines(found):
+    headline, sentences = frontier_headline(found)
+    runs = sum(point.repeats for point in found.points)
+    ended = f"{runs} runs, {format_seconds(found.took_s)} in all; {found.stopped or 'not finished'}"
+    for line in (headline, *sentences, ended):
         click.echo(line)
 
 
-def _lines(found: Frontier) -> list[str]:
-    """What the points show together, a sentence each."""
-    lines = [f"knee: {found.knee.sentence}"]
-    if found.peak is not None:
-        spread = f"[{', '.join(map(format_rate, found.peak.goodput_rps_interval))}]"
-        lines.append(f"peak goodput: {format_rate(found.peak.goodput_rps)} {spread}, offered {found.peak.rate:g}/s")
-    if found.half_rate is not None:
-        lines.append(f"goodput is below half of throughput from {found.half_rate:g}/s on")
-    if found.current is not None and found.headroom is not None and found.headroom_interval is not None:
-        low, high = found.headroom_interval
-        lines.append(f"headroom at {found.current:g}/s: {found.headroom:+.0%} [{low:+.0%}, {high:+.0%}]")
-    elif found.current is not None and found.knee.above is not None:
-        lines.append(f"headroom at {found.current:g}/s: at least {found.knee.above / found.current - 1:+.0%}")
-    if found.cheapest is not None:
-        cost, rate = found.cheapest.cost_per_accepted or 0.0, found.cheapest.rate
-        lines.append(f"cheapest: {format_money(cost)} per accepted, offered {rate:g}/s")
-    runs = sum(point.repeats for point in found.points)
-    lines.append(f"{runs} runs, {format_seconds(found.took_s)} in all; {found.stopped or 'not finished'}")
-    return lines + [f"note: {note}" for note in found.notes]
-
-
-class SweepView:
+class SweepView(InPlace):
     """Draws the frontier as it grows: in place on a terminal, a line per run elsewhere."""
 
     def __init__(self, objectives: Objectives | None, *, quiet: bool = False) -> None:
-        self._objectives, self._quiet = objectives, quiet
-        self._live: Live | None = None
+        super().__init__(quiet=quiet)
+        self._objectives = objectives
         self._found: Frontier | None = None
         self._next = ""
         self._run = LiveView(1.0, None, quiet=True)
-
-    def __enter__(self) -> "SweepView":
-        self._live = in_place(self._quiet)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._live:
-            self._live.stop()
 
     def begin(self, found: Frontier, rate: float, seconds: float, why: str) -> None:
         self._found = found

@@ -4,6 +4,7 @@ import select
 import sys
 import time
 from collections import Counter, deque
+from typing import Self
 
 import click
 import numpy as np
@@ -23,15 +24,6 @@ PLAIN_S = 5.0
 SHOWN_ERRORS = 3
 
 
-def in_place(quiet: bool) -> Live | None:
-    """What changes on standard error; None where nobody looks."""
-    if quiet or not sys.stderr.isatty():
-        return None
-    live = Live(console=Console(stderr=True), refresh_per_second=4, transient=True)
-    live.start()
-    return live
-
-
 def _is_read() -> bool:
     """Whether a line on standard error can be written at once: a reader who does not read must not hold up the load."""
     try:
@@ -40,27 +32,38 @@ def _is_read() -> bool:
         return True
 
 
-class LiveView:
-    """Called with snapshots of a run; shows them on standard error."""
+class InPlace:
+    """Something on standard error that changes while it is entered; nothing where nobody looks."""
 
-    def __init__(self, seconds: float, objectives: Objectives | None, *, quiet: bool = False) -> None:
-        self._seconds = seconds
-        self._objectives = objectives
+    def __init__(self, *, quiet: bool = False) -> None:
         self._quiet = quiet
-        self._latest: deque[tuple[float, float, float]] = deque(maxlen=KEPT)  # ttft, tpot, lag
-        self._accepted = self._counted = 0
-        self._errors: Counter[str] = Counter()
-        self._shown = 0.0
-        self.last = ""
         self._live: Live | None = None
 
-    def __enter__(self) -> "LiveView":
-        self._live = in_place(self._quiet)
+    def __enter__(self) -> Self:
+        if not self._quiet and sys.stderr.isatty():
+            self._live = Live(console=Console(stderr=True), refresh_per_second=4, transient=True)
+            self._live.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._live:
             self._live.stop()
+
+
+class LiveView(InPlace):
+    """Called with snapshots of a run; shows them on standard error."""
+
+    def __init__(self, seconds: float, objectives: Objectives | None, *, quiet: bool = False) -> None:
+        super().__init__(quiet=quiet)
+        self._seconds, self._objectives = seconds, objectives
+        self._latest: deque[tuple[float, float, float]] = deque(maxlen=KEPT)  # ttft, tpot, lag
+        self._accepted = self._counted = 0
+        self._errors: Counter[str] = Counter()
+        self._shown = 0.0
+        self.last = ""
+
+    def __exit__(self, *_: object) -> None:
+        super().__exit__()
         for error, count in [] if self._quiet else self._errors.most_common(SHOWN_ERRORS):
             click.echo(f"{count:,} requests: {error}", err=True)
 

@@ -39,6 +39,7 @@ class Curve:
     high: Floats | None = None
     few: Bools | None = None  # points that rest on too little, drawn hollow
     keys: Sequence[str] = ()  # of each y in the scorer's JSON
+    names: Sequence[str] = ()  # of each point, in pictures
 
 
 @dataclass(frozen=True)

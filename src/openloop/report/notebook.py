@@ -7,7 +7,7 @@ from rich.console import Console
 
 from openloop.records import Run
 from openloop.report.chart import Chart
-from openloop.report.terminal import WIDTH, show_inspection, show_score
+from openloop.report.terminal import WIDTH, inspection, show_inspection, show_score
 from openloop.score import Score
 
 PAGE = '<pre style="font-family:ui-monospace,monospace;line-height:1.3;overflow-x:auto;white-space:pre">{code}</pre>'
@@ -15,7 +15,7 @@ SHOWN_ROWS = 5
 
 
 def run_html(run: Run) -> str:
-    return _recorded(lambda console: show_inspection(run, None, SHOWN_ROWS, console))
+    return _recorded(lambda console: show_inspection(inspection(run, None, SHOWN_ROWS), console))
 
 
 def score_html(score: Score) -> str:

@@ -71,6 +71,39 @@ Cell = str | Number
 Columns = Mapping[str, tuple[str, Unit]]  # by field: what it is called, and its unit
 
 
+# Of a score, a part of it or a point; percentiles of latencies are called by their names.
+FIELDS: Columns = {
+    "rate": ("offered", "rate"),
+    "requests": ("requests", "count"),
+    "accepted": ("accepted", "count"),
+    "offered_rps": ("offered", "rate"),
+    "throughput_rps": ("throughput", "rate"),
+    "completed_in_window_rps": ("completed", "rate"),
+    "goodput_rps": ("goodput", "rate"),
+    "attainment": ("attainment", "share"),
+    "attainment_interval": ("95% interval", "share"),
+    "output_tokens_per_s": ("output tokens", "rate"),
+    "output_token_goodput": ("tokens of accepted answers", "rate"),
+    "smooth_goodput": ("smooth goodput, tokens", "rate"),
+    "prompt_tokens": ("prompt tokens", "count"),
+    "cache_hit_rate": ("cached", "share"),
+    "utilisation": ("busy", "share"),
+    "error_rate": ("errors", "share"),
+    "retry_rate": ("further attempts", "share"),
+    "quality_rate": ("passes quality", "share"),
+    "cost_per_accepted": ("cost per accepted", "money"),
+}
+
+
+def columns(paths: str) -> Columns:
+    """Those of these fields, in their order."""
+    found: dict[str, tuple[str, Unit]] = {}
+    for path in paths.split():
+        name, _, step = path.partition("_s.")
+        found[path] = (f"{name.upper()} {step}", "seconds") if step else FIELDS[path]
+    return found
+
+
 def field_of(thing: Any, path: str) -> Any:
     """A dot leads inside, as to `ttft_s.p99`; None where there is nothing."""
     for name in path.split("."):
@@ -79,12 +112,8 @@ def field_of(thing: Any, path: str) -> Any:
 
 
 def texts(thing: Any, columns: Columns) -> list[str]:
-    """Fields as people read them; two numbers are an interval."""
-    found = [(field_of(thing, path), unit) for path, (_, unit) in columns.items()]
-    return [
-        each if isinstance(each, str) else span(each, unit) if isinstance(each, tuple) else show(each, unit)
-        for each, unit in found
-    ]
+    """Fields as people read them."""
+    return [str(cell).removesuffix("*") for cell in numbers(thing, columns)]
 
 
 def number(thing: Any, path: str, unit: Unit, key: str = "", mark: str = "") -> Number:
@@ -92,14 +121,18 @@ def number(thing: Any, path: str, unit: Unit, key: str = "", mark: str = "") -> 
     return Number(field_of(thing, path), unit, f"{key}{path}", mark)
 
 
-def numbers(thing: Any, units: Mapping[str, Unit], key: str = "", weak: Sequence[str] = ()) -> list[Cell]:
-    """Several such fields. Percentiles of too few values are marked, and what is `weak`."""
+def numbers(thing: Any, columns: Columns, key: str = "") -> list[Cell]:
+    """Several such fields; two numbers are an interval. Percentiles of too few values are marked."""
     cells: list[Cell] = []
-    for path, unit in units.items():
-        step = path.rpartition(".")[2]
-        few = path in weak or (step in LEAST and (field_of(thing, f"{path[: -len(step)]}n") or 0) < LEAST[step])
-        found = number(thing, path, unit, key, "*" if few else "")
-        cells.append("-" if found.value is None else found)
+    for path, (_, unit) in columns.items():
+        value, step = field_of(thing, path), path.rpartition(".")[2]
+        if value is None or isinstance(value, str):
+            cells.append(value or "-")
+        elif isinstance(value, tuple):
+            cells.append(span(value, unit))
+        else:
+            few = step in LEAST and (field_of(thing, f"{path[: -len(step)]}n") or 0) < LEAST[step]
+            cells.append(number(thing, path, unit, key, "*" if few else ""))
     return cells
 
 

@@ -8,7 +8,8 @@ from openloop.plan.formulas import some_up
 from openloop.plan.make import HOURS, PRICE, Cache, CapacityPlan, Gain
 from openloop.plan.system import Estimate
 from openloop.report.marks import Axis, Bars, Curve, Figure, Mark, Panel, Rule, Unit, names_figure
-from openloop.report.page import Cell, Number, Report, Section, Table, capital, number, numbers, span
+from openloop.report.page import Cell, Columns, Number, Report, Section, Table, capital, number, span
+from openloop.report.tables import field_table
 from openloop.terms import read_term
 from openloop.units import format_money, format_rate, format_seconds, format_share
 
@@ -193,15 +194,20 @@ def gains(plan: CapacityPlan) -> Section | None:
         ],
         "Replicas come whole: a gain may be worth more or less than its share.",
     )
-    header = ["a tenth better", "now", "then", f"{plan.system.unit}s", "saves", "unrounded"]
-    units: dict[str, Unit] = {"replicas": "count", "worth": "share", "unrounded": "share"}
-    rows = [
-        [gain.name, f"{gain.now:.4g}", f"{gain.then:.4g}", *numbers(gain, units, f"gains.{place}.")]
-        for place, gain in enumerate(plan.gains)
-    ]
+    columns: Columns = {
+        "now": ("now", "number"),
+        "then": ("then", "number"),
+        "replicas": (f"{plan.system.unit}s", "count"),
+        "worth": ("saves", "share"),
+        "unrounded": ("unrounded", "share"),
+    }
+    table = field_table(
+        "a tenth better", [(gain.name, gain, f"gains.{place}") for place, gain in enumerate(plan.gains)], columns
+    )
     if plan.cost_per_hour and plan.cost_per_hour.value:
-        header.append("off the bill, a month")
-        rows = [[*row, format_money(_off_the_bill(plan, gain))] for row, gain in zip(rows, plan.gains, strict=True)]
+        bill = [format_money(_off_the_bill(plan, gain)) for gain in plan.gains]
+        rows = [[*row, off] for row, off in zip(table.rows, bill, strict=True)]
+        table = Table((*table.header, "off the bill, a month"), rows)
     lead = f"One number at a time is made better by a tenth, and all of the plan is made again; it saves of the {of}."
     if plan.cost_per_hour:
         also = " and what is paid by use" if any(load.by_use for load in plan.system.loads) else ""
@@ -209,7 +215,7 @@ def gains(plan: CapacityPlan) -> Section | None:
             f" A month of this plan costs {format_money(HOURS * plan.cost_per_hour.value)}: {plan.system.unit}s x price"
             f" x {HOURS:g} hours{also}, which changes only where one of these does."
         )
-    return Section("gains", "What to improve first", lead, [figure, Table(header, rows)])
+    return Section("gains", "What to improve first", lead, [figure, table])
 
 
 def _off_the_bill(plan: CapacityPlan, gain: Gain) -> float:

@@ -1,6 +1,7 @@
 """A report on a terminal: the same verdict, its numbers, and its first figure drawn with letters."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import numpy as np
 from rich.text import Text
@@ -20,41 +21,27 @@ HUES = {
     "purple": "magenta",
     "grey": "bright_black",
 }
-SIGNS = "o*x+#"  # of curves, where there is no colour
 BITS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))  # of a Braille letter, by row and column
 MOST_ROWS = 12
-PLAIN = {ord("·"): "-", ord("µ"): "u", ord("…"): "..."}
 
 
 def show_report(report: Report) -> None:
-    """On whatever standard output is: letters and colours for a terminal, plain ASCII for anything else."""
+    """On standard output: with a plot where it is a terminal."""
     page = Page(report.verdict != "invalid")
-    plain = not page.console.is_terminal
-
-    def text(value: object) -> str:
-        return _words(str(value), plain)
-
-    page.line(text(f"{report.title} · {report.subtitle}"))
-    page.line(text(report.word.upper()), style="bold green" if report.verdict == "good" else "bold red")
-    page.line(text(report.headline), style="bold")
+    page.line(f"{report.title} · {report.subtitle}")
+    page.line(report.word.upper(), style="bold green" if report.verdict == "good" else "bold red")
+    page.line(report.headline, style="bold")
     for sentence in report.sentences:
-        page.line(text(sentence))
-    page.table("", ("", ""), [tuple(map(text, row)) for row in report.numbers])
+        page.line(sentence)
+    page.table("", ("", ""), report.numbers)
     for figure in report.figures[:1]:
-        if figure.panels[0].y.scale != "names" and _lines(figure.panels[0]):
+        if figure.panels[0].y.scale != "names" and _lines(figure.panels[0]) and page.console.is_terminal:
             page.console.print()
-            page.line(text(figure.title))
-            page.console.print(text_plot(figure, plain=plain))
+            page.line(figure.title)
+            page.console.print(text_plot(figure))
     tables = [part for section in report.sections[:2] for part in section.parts if isinstance(part, Table)]
     for table in tables[:2]:
-        first, *rest = map(text, table.header)
-        page.table(first, rest, [tuple(map(text, row)) for row in table.rows[:MOST_ROWS]])
-
-
-def _words(text: str, plain: bool) -> str:
-    """Text from a run as the terminal may have it; plain: ASCII only."""
-    shown = printable(text)
-    return shown.translate(PLAIN).encode("ascii", "replace").decode() if plain else shown
+        page.show(replace(table, rows=table.rows[:MOST_ROWS]))
 
 
 def show_answer(lines: Iterable[str], figure: Figure | None) -> None:
@@ -64,30 +51,29 @@ def show_answer(lines: Iterable[str], figure: Figure | None) -> None:
         page.line(line)
     if figure and page.console.is_terminal:
         page.console.print()
-        page.console.print(text_plot(figure, plain=False))
+        page.console.print(text_plot(figure))
 
 
-def text_plot(figure: Figure, *, plain: bool, width: int = 68, height: int = 14) -> Text:
-    """The first panel. Plain: letters that every terminal has."""
+def text_plot(figure: Figure, width: int = 68, height: int = 14) -> Text:
+    """The first panel."""
     panel = figure.panels[0]
     x, y = x_scale(figure.x, figure.panels), y_scale(panel)
     curves = _lines(panel)
-    drawn = _letters(curves, x, y, width, height) if plain else _braille(curves, x, y, width, height)
     labels = {round(float((1 - y(value)) * (height - 1))): tick(value, y.axis) for value in y.ticks(4)}
     margin = max(map(len, labels.values()), default=0)
     found = Text()
-    for row, cells in enumerate(drawn):
-        found.append(f"{labels.get(row, ''):>{margin}} {'|' if plain else '│'}")
+    for row, cells in enumerate(_braille(curves, x, y, width, height)):
+        found.append(f"{labels.get(row, ''):>{margin}} │")
         for sign, color in cells:
             found.append(sign, HUES.get(color, ""))
         found.append("\n")
-    found.append(" " * margin + (" +" if plain else " └") + _axis(panel, x, width, plain) + "\n")
+    found.append(" " * margin + " └" + _axis(panel, x, width) + "\n")
     found.append(" " * (margin + 2) + _ticks(x, width) + "\n")
     found.append(" " * (margin + 2) + f"{figure.x.label}   ")
-    for place, mark in enumerate(curves):
-        found.append(f"{SIGNS[place % len(SIGNS)] if plain else '━'} ", HUES.get(mark.color, ""))
-        found.append(f"{_words(mark.name, plain)}   ")
-    found.append("".join(f"[=] {_words(mark.name, plain)}" for mark in panel.marks if isinstance(mark, Stretch)))
+    for mark in curves:
+        found.append("━ ", HUES.get(mark.color, ""))
+        found.append(f"{printable(mark.name)}   ")
+    found.append("".join(f"[=] {printable(mark.name)}" for mark in panel.marks if isinstance(mark, Stretch)))
     return found
 
 
@@ -102,18 +88,6 @@ def _heights(mark: Curve, x: AxisScale, y: AxisScale, places: Floats) -> Floats:
     """How high the curve is at places along x, both from 0 to 1; NaN outside of it."""
     known = np.isfinite(mark.x) & np.isfinite(mark.y)
     return np.interp(places, x(mark.x[known]), y(mark.y[known]), np.nan, np.nan) if known.any() else places * np.nan
-
-
-def _letters(curves: list[Curve], x: AxisScale, y: AxisScale, width: int, height: int) -> Cells:
-    cells: Cells = [[(" ", "")] * width for _ in range(height)]
-    for place, mark in enumerate(curves):
-        for column, high in enumerate(_heights(mark, x, y, (np.arange(width) + 0.5) / width)):
-            if np.isfinite(high):
-                cells[round((1 - float(np.clip(high, 0, 1))) * (height - 1))][column] = (
-                    SIGNS[place % len(SIGNS)],
-                    mark.color,
-                )
-    return cells
 
 
 def _braille(curves: list[Curve], x: AxisScale, y: AxisScale, width: int, height: int) -> Cells:
@@ -132,9 +106,9 @@ def _braille(curves: list[Curve], x: AxisScale, y: AxisScale, width: int, height
     return cells
 
 
-def _axis(panel: Panel, x: AxisScale, width: int, plain: bool) -> str:
+def _axis(panel: Panel, x: AxisScale, width: int) -> str:
     """The line below, with stretches and rules of x on it."""
-    line = list(("-" if plain else "─") * width)
+    line = list("─" * width)
     for mark in panel.marks:
         if isinstance(mark, Stretch):
             a, b = (int(np.clip(x(edge) * width, 0, width - 1)) for edge in (mark.low, mark.high))

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from openloop.audit import Audit, audit_run
 from openloop.errors import SpecError
 from openloop.records import Manifest, Run
+from openloop.report import tables
 from openloop.report.figures import (
     TOKEN_RATES,
     WAITS,
@@ -21,27 +22,22 @@ from openloop.report.figures import (
     gates_figure,
     leaks_figure,
     replicas_figure,
-    smooth_figure,
     timeline_figure,
     token_figures,
 )
-from openloop.report.marks import MOST_NAMES, Unit
+from openloop.report.marks import MOST_NAMES
 from openloop.report.page import (
-    LEAST,
-    Cell,
-    Columns,
     Number,
     Report,
     Section,
     Table,
     number,
-    numbers,
     own_units,
     span,
     unit_costs,
     written,
 )
-from openloop.score import Score, Summary
+from openloop.score import Score
 from openloop.score.judged import JudgedRun, judge_run
 from openloop.score.metrics import LEAST_EACH, LEAST_REPLICAS
 from openloop.score.scorer import objectives_of, score_judged
@@ -49,29 +45,6 @@ from openloop.score.streams import Progress
 from openloop.slo import Objectives
 from openloop.units import format_count, format_money, format_rate, format_seconds, format_share
 
-LATENCIES = {
-    "ttft_s": "first token (TTFT)",
-    "tpot_s": "each further token (TPOT)",
-    "itl_s": "gaps between tokens (ITL)",
-    "tbt_s": "longest gap (TBT)",
-    "jitter_s": "longest minus shortest gap (jitter)",
-    "e2e_s": "whole answer (E2E)",
-    "idle_s": "reader had to wait (user idle)",
-    "client_lag_s": "client behind schedule (client lag)",
-}
-STEPS: dict[str, Unit] = dict.fromkeys(LEAST, "seconds")
-PART: dict[str, Unit] = {  # of a replica, a class, a disruption
-    "requests": "count",
-    "goodput_rps": "rate",
-    "attainment": "share",
-    "ttft_s.p50": "seconds",
-    "ttft_s.p99": "seconds",
-    "e2e_s.p50": "seconds",
-    "e2e_s.p99": "seconds",
-    "cache_hit_rate": "share",
-}
-PART_WORDS = ("requests", "goodput", "attainment", "TTFT p50", "p99", "E2E p50", "p99", "cached")
-ENOUGH = 100  # requests
 MOST_GROUPS = 200  # that are scored apart
 MOST_ERRORS = 8  # that are listed
 
@@ -208,31 +181,15 @@ def distribution(subject: RunSubject) -> Section | None:
         "How long users waited",
         "Each line reads: this share of requests waited no longer than this. The axis is stretched "
         "towards the slowest few, which decide what people think of a service.",
-        [distribution_figure(subject.judged.whole, subject.score, subject.objectives), _latency_table(subject.score)],
+        [distribution_figure(subject.judged.whole, subject.score, subject.objectives), tables.latencies(subject.score)],
         "From when a request was due, over completed requests; failed ones are counted in the gates below. Dots are "
         "exact percentiles, whiskers their 95% intervals from batch means over 20 blocks of the window. "
         "Nothing is smoothed: a line joins order statistics.",
     )
 
 
-def _latency_table(score: Score) -> Table:
-    rows = [
-        [words, *numbers(found, {"n": "count", **STEPS}, f"{key}."), span(found.intervals["p99"], "seconds")]
-        for key, words in LATENCIES.items()
-        if (found := getattr(score, key)) and (key != "idle_s" or score.output_tokens_per_s)
-    ]
-    header = ("", "n", "p50", "p90", "p95", "p99", "p99.9", "p99, 95% interval")
-    few = any(isinstance(cell, Number) and cell.mark for row in rows for cell in row)
-    return Table(header, rows, note="* fewer values than it takes to have one beyond this percentile" if few else "")
-
-
 def gates(subject: RunSubject) -> Section | None:
     score = subject.score
-    units: dict[str, Unit] = {"failed": "count", "failed_alone": "count", "attainment": "share"}
-    rows = [[_gate_name(name, score), *numbers(gate, units, f"gates.{name}.")] for name, gate in score.gates.items()]
-    joint = [(" + ".join(each.gates), each.requests) for each in score.joint_failures if len(each.gates) > 1]
-    together = [(names, Number(count, "count")) for names, count in joint[:8]]
-    ended = [(name, Number(count, "count", f"statuses.{name}")) for name, count in score.statuses.items() if count]
     told = [(error, Number(count, "count")) for error, count in _errors(subject)]
     return Section(
         "gates",
@@ -240,20 +197,12 @@ def gates(subject: RunSubject) -> Section | None:
         f"A request is accepted when it passes every gate of {score.slo}.",
         [
             *([gates_figure(score)] if score.accepted < score.requests else []),
-            Table(("gate", "failed", "of these, nothing else", "would be accepted by it alone"), rows),
-            *([Table(("missed together", "requests"), together)] if together else []),
-            Table(("ended as", "requests"), ended),
+            *tables.gates(score),
             *([Table(("what attempts that failed say", "attempts"), told)] if told else []),
         ],
         "Gates judge completed requests; one that did not complete has failed 'success' and nothing else. What the run "
         "does not tell is not passed.",
     )
-
-
-def _gate_name(name: str, score: Score) -> str:
-    if name == "success":
-        return "success (it was answered)"
-    return next((text for text in score.slo.split(", ") if text.startswith(name) and ";" not in score.slo), name)
 
 
 def timeline(subject: RunSubject) -> Section | None:
@@ -295,7 +244,7 @@ def smooth(subject: RunSubject) -> Section | None:
         "Smooth goodput beside goodput",
         "Goodput takes an answer or leaves it. Smooth goodput keeps all its tokens and takes some off for every second "
         "in which the reader had to wait.",
-        [smooth_figure(score), Table(("tokens per second", "", "95% interval"), rows)],
+        [Table(("tokens per second", "", "95% interval"), rows)],
         f"benefit = n - alpha * f(l) per request, alpha {alpha:g} tokens, l the user idle latency; docs/slo.md.",
     )
 
@@ -324,7 +273,7 @@ def replicas(subject: RunSubject) -> Section | None:
         [
             *(found or ["No replica stands out."]),
             replicas_figure(subject.score),
-            _groups("replica", groups),
+            tables.group("replica", groups),
         ],
         "A straggler's p95 is at least 1.5 times the median replica's and further from it than 3.5 robust standard "
         f"deviations. The {MOST_NAMES} with the longest p99 are drawn.",
@@ -336,69 +285,33 @@ def classes(subject: RunSubject) -> Section | None:
     if not groups:
         return None
     lead = "Each class of work is held against its own objectives."
-    return Section("classes", "Class by class", lead, [_groups("class", groups)])
-
-
-def _groups(by: str, groups: dict[str, Summary]) -> Table:
-    rows = []
-    for name, part in groups.items():
-        weak = ["attainment"] if part.requests < ENOUGH else []
-        rows.append([name, *numbers(part, PART, f"by.{by}.{name}.", weak)])
-    header = (by, *PART_WORDS)
-    few = any(part.requests < ENOUGH for part in groups.values())
-    return Table(header, rows, note=f"* rests on fewer than {ENOUGH} requests" if few else "")
+    return Section("classes", "Class by class", lead, [tables.group("class", groups)])
 
 
 def disruptions(subject: RunSubject) -> Section | None:
-    score = subject.score
-    if not score.disruptions:
+    if not subject.score.disruptions:
         return None
-    rows: list[list[Cell]] = [
-        [
-            f"{each.kind}, {format_seconds(each.start_s)} to {format_seconds(each.end_s)}",
-            each.detail or "",
-            *numbers(each.summary, PART, f"disruptions.{i}.summary."),
-        ]
-        for i, each in enumerate(score.disruptions)
-    ]
-    if score.steady:
-        rows.append(["outside of these", "", *numbers(score.steady, PART, "steady.")])
     lead = "What was done to the system during the run, and what users got just after."
-    return Section("disruptions", "Disruptions", lead, [Table(("event", "", *PART_WORDS), rows)])
+    return Section("disruptions", "Disruptions", lead, [tables.disruptions(subject.score)])
 
 
 def money(subject: RunSubject) -> Section | None:
     cost = subject.score.cost
     if cost is None:
         return None
-    names: Columns = {
-        "total": ("all of it", "money"),
-        "per_request": ("per request", "money"),
-        "per_accepted": ("per accepted request", "money"),
-        "per_million_output_tokens": ("per million output tokens", "money"),
-        "per_million_accepted_output_tokens": ("per million accepted output tokens", "money"),
-        "known_for": ("requests of which the cost is known", "share"),
-    }
-    rows = [(words, *numbers(cost, {name: unit}, "cost.")) for name, (words, unit) in names.items()]
-    rows += unit_costs("per accepted", subject.score.units)
     lead = "Everything that failed is in the numerator: it was paid for too."
-    return Section("money", "What it cost", lead, [Table(("", "in the manifest's currency"), rows)])
+    return Section("money", "What it cost", lead, [tables.money(cost, subject.score.units)])
 
 
 def leaks(subject: RunSubject) -> Section | None:
     score = subject.score
     if not any(leak.share is not None and np.isfinite(leak.share) for leak in score.leaks):
         return None
-    units: dict[str, Unit] = {"requests_per_s": "rate", "tokens_per_s": "rate", "share": "share", "cost": "money"}
-    rows = [
-        [leak.name.replace("_", " "), *numbers(leak, units, f"leaks.{place}."), leak.told_by or "not told"]
-        for place, leak in enumerate(score.leaks)
-    ]
     return Section(
         "leaks",
         "Where the work went",
         "Throughput down to goodput: what was computed and did not reach anybody who accepted it.",
-        [leaks_figure(score), Table(("step", "attempts", "tokens", "share", "cost", "told by"), rows)],
+        [leaks_figure(score), tables.leaks(score.leaks)],
         "The steps add up to all that was computed; some are told by the server's counters, or not told.",
     )
 
@@ -408,16 +321,11 @@ def evidence(subject: RunSubject) -> Section | None:
 
 
 def missing(found: Audit, where: str) -> Section:
-    facts = [(fact.name, fact.found or "missing", "" if fact.found else fact.why) for fact in found.facts]
-    claims = [(claim.claim, "could be" if claim.supported else "no", ", ".join(claim.lacks)) for claim in found.claims]
     return Section(
         "evidence",
         "What is missing before this is evidence",
         f"{len(found.missing)} of {len(found.facts)} facts that a reader needs are not in {where}.",
-        [
-            Table(("fact", "found", "why it matters"), facts),
-            Table(("claim", "supported by these data", "lacks"), claims),
-        ],
+        tables.audited(found),
         "openloop audit tells the same.",
     )
 
@@ -432,15 +340,7 @@ def validity(subject: RunSubject) -> Section | None:
     parts: list[str | Table] = [*score.reasons]
     if score.notes:
         parts.append(Table(("what makes it weaker evidence",), [(note,) for note in score.notes]))
-    checks: Columns = {
-        "little.L_measured": ("in flight, measured", "number"),
-        "little.L_law": ("in flight, by Little's law", "number"),
-        "completed_in_window_rps": ("completed inside the window", "rate"),
-        "goodput_rps_from_sent": ("goodput if the clock started at sending", "rate"),
-        "utilisation": ("busy (which is not productive)", "share"),
-    }
-    rows = [(words, *numbers(score, {path: unit})) for path, (words, unit) in checks.items()]
-    parts.append(Table(("cross-checks", ""), rows))
+    parts.append(tables.checks(score))
     return Section(
         "validity",
         "Can it be believed?",

@@ -92,6 +92,8 @@ def _scale(axis: Axis, found: list[ArrayLike]) -> AxisScale:
         values = values[values > 0]
     low, high = (float(values.min()), float(values.max())) if len(values) else (0.1, 1.0)
     low, high = axis.low if axis.low is not None else low, axis.high if axis.high is not None else high
+    if axis.scale == "names":
+        return AxisScale(axis, -0.5, len(axis.names) - 0.5)
     if axis.scale == "tail":
         return AxisScale(axis, low, high)
     if axis.scale == "log":

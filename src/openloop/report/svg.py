@@ -7,7 +7,7 @@ from html import escape
 import numpy as np
 from numpy.typing import ArrayLike
 
-from openloop.arrays import Bools, Floats
+from openloop.arrays import Bools, Floats, Ints
 from openloop.report.marks import Axis, Bars, Curve, Figure, Panel, Rule, Stretch
 from openloop.report.scales import AxisScale, tick, x_scale, y_scale
 
@@ -73,10 +73,8 @@ def _panel(panel: Panel, box: _Box, rows: dict[int, int], number: int, width: in
     yield from _y_axis(panel.y, box, len(set(rows.values())), width)
     for place, mark in enumerate(panel.marks):
         match mark:
-            case Stretch():
-                yield from _stretch(mark, box, rows.get(place, 0), _short(mark.name, width))
-            case Rule(along="x"):
-                yield from _upright(mark, box, rows.get(place, 0), _short(mark.name, width))
+            case Stretch() | Rule(along="x"):
+                yield _above(mark, box, rows.get(place, 0), width)
             case Rule():
                 y = float(box.at_y(mark.at))
                 yield f'<path class="rule {mark.color}" d="M{box.left:.1f} {y:.1f}H{box.right:.1f}"/>'
@@ -132,22 +130,20 @@ def _label_rows(panel: Panel, at_x: Callable[[float], float], width: int) -> dic
     return rows
 
 
-def _name_above(x: float, box: _Box, row: int, name: str) -> str:
+def _above(mark: Rule | Stretch, box: _Box, row: int, width: int) -> str:
+    """A stretch or an upright rule, with its name above the panel."""
+    if isinstance(mark, Stretch):
+        a, b = (float(box.at_x(np.clip(edge, box.x.low, box.x.high))) for edge in (mark.low, mark.high))
+        drawn = (
+            f'<rect class="band" x="{a:.1f}" y="{box.top:.1f}" width="{max(b - a, 1):.1f}" height="{box.height:.1f}"/>'
+        )
+    else:
+        a = b = float(box.at_x(mark.at))
+        drawn = f'<path class="rule" d="M{a:.1f} {box.top:.1f}V{box.bottom:.1f}"/>'
+    name = _short(mark.name, width)
     half = LETTER * len(name) / 2
-    x = min(max(x, half), box.right + 14 - half)
-    return _text(x, box.top - 5 - LINE * row, name, "middle name")
-
-
-def _stretch(mark: Stretch, box: _Box, row: int, name: str) -> Iterator[str]:
-    a, b = (float(box.at_x(np.clip(edge, box.x.low, box.x.high))) for edge in (mark.low, mark.high))
-    yield f'<g class="{mark.color}"><rect class="band" x="{a:.1f}" y="{box.top:.1f}" width="{max(b - a, 1):.1f}" '
-    yield f'height="{box.height:.1f}"/>{_name_above((a + b) / 2, box, row, name)}</g>'
-
-
-def _upright(mark: Rule, box: _Box, row: int, name: str) -> Iterator[str]:
-    x = float(box.at_x(mark.at))
-    yield f'<g class="{mark.color}"><path class="rule" d="M{x:.1f} {box.top:.1f}V{box.bottom:.1f}"/>'
-    yield f"{_name_above(x, box, row, name)}</g>"
+    x = min(max((a + b) / 2, half), box.right + 14 - half)
+    return f'<g class="{mark.color}">{drawn}{_text(x, box.top - 5 - LINE * row, name, "middle name")}</g>'
 
 
 def _level_name(mark: Rule, box: _Box) -> str:
@@ -168,8 +164,7 @@ def _curve(mark: Curve, box: _Box) -> Iterator[str]:
             yield f'<path class="whisker" d="{"".join(drawn)}"/>'
         else:
             bounded = np.isfinite(mark.low) & np.isfinite(mark.high) & np.isfinite(mark.x)
-            for piece in np.split(np.arange(len(x)), np.flatnonzero(~bounded)):
-                inside = piece[bounded[piece]]
+            for inside in _pieces(bounded):
                 edges = [
                     *zip(x[inside], low[inside], strict=True),
                     *zip(x[inside][::-1], high[inside][::-1], strict=True),
@@ -201,20 +196,18 @@ def _told(mark: Curve | Bars, i: int, value: float) -> str:
     return f' data-key="{escape(mark.keys[i])}" data-value="{value!r}"' if mark.keys else ""
 
 
+def _pieces(known: Bools) -> list[Ints]:
+    """Places of what is known, apart where something between is not."""
+    split = np.split(np.arange(len(known)), np.flatnonzero(~known))
+    return [inside for piece in split if len(inside := piece[known[piece]])]
+
+
 def _path(x: Floats, y: Floats, known: Bools, *, steps: bool) -> str:
-    """A gap where something is not known."""
-    pieces: list[str] = []
-    drawn = False
-    for i in range(len(x)):
-        if not known[i]:
-            drawn = False
-            continue
-        if drawn and steps:
-            pieces.append(f"H{x[i]:.1f}V{y[i]:.1f}")
-        else:
-            pieces.append(f"{'L' if drawn else 'M'}{x[i]:.1f} {y[i]:.1f}")
-        drawn = True
-    return "".join(pieces)
+    drawn = ""
+    for first, *others in _pieces(known):
+        drawn += f"M{x[first]:.1f} {y[first]:.1f}"
+        drawn += "".join(f"H{x[i]:.1f}V{y[i]:.1f}" if steps else f"L{x[i]:.1f} {y[i]:.1f}" for i in others)
+    return drawn
 
 
 def _bars(mark: Bars, box: _Box) -> Iterator[str]:

@@ -6,7 +6,8 @@ from dataclasses import replace
 import numpy as np
 
 from openloop.report.marks import Axis, Curve, Figure, Panel, Unit
-from openloop.report.page import Cell, Number, Report, Section, Table, capital, number, show, span
+from openloop.report.page import Cell, Columns, Number, Report, Section, Table, capital, number, show, span
+from openloop.report.tables import field_table
 from openloop.tune import MAXIMIZED, Trial, Tuning
 from openloop.units import format_seconds, format_share
 
@@ -129,24 +130,23 @@ def _front(found: Tuning) -> Section:
         panels,
         "Whiskers are 95% intervals. Fleets of the front are beaten by no other in goodput, cost and tail at once.",
     )
-    rows: list[list[Cell]] = [
-        [
-            _told(trial.chosen),
-            number(trial, "goodput_rps", "rate", f"front.{place}."),
-            span(trial.goodput_interval, "rate"),
-            show(trial.cost_per_hour, "money"),
-            show(trial.tail_s, "seconds"),
-            span(trial.tail_interval, "seconds"),
-            format_share(trial.attainment),
-        ]
-        for place, trial in enumerate(found.front[:MOST_ROWS])
-    ]
-    header = ("fleet", "goodput", "95% interval", "per hour", TAILS[found.tail], "95% interval", "attainment")
+    tail = TAILS[found.tail]
+    columns: Columns = {
+        "goodput_rps": ("goodput", "rate"),
+        "goodput_interval": ("95% interval", "rate"),
+        "cost_per_hour": ("per hour", "money"),
+        "tail_s": (tail, "seconds"),
+        "tail_interval": (f"{tail}, 95% interval", "seconds"),
+        "attainment": ("attainment", "share"),
+    }
+    fleets = [(_told(trial.chosen), trial, f"front.{place}") for place, trial in enumerate(found.front[:MOST_ROWS])]
     lead = (
         "More goodput, a lower price, a shorter tail: none of these fleets can be bettered in one without the others."
     )
     more = f"{len(found.front) - MOST_ROWS} more are in the JSON." if len(found.front) > MOST_ROWS else ""
-    return Section("front", "What can be traded", lead, [figure, Table(header, rows, more)])
+    return Section(
+        "front", "What can be traded", lead, [figure, replace(field_table("fleet", fleets, columns), note=more)]
+    )
 
 
 def _dots(name: str, trials: Sequence[Trial], color: str, x: str, y: str) -> Curve:
@@ -162,21 +162,11 @@ def _dots(name: str, trials: Sequence[Trial], color: str, x: str, y: str) -> Cur
 
 def _search(found: Tuning) -> Section:
     value = MAXIMIZED[found.maximize]
-    values = np.array([value(trial) for trial in found.trials], float)
     words, unit = UNITS[found.maximize]
-    order = np.arange(1, len(values) + 1, dtype=float)
-    best = np.maximum.accumulate(values) if len(values) else values
-    marks = [Curve("tried", order, values, "grey", "dots"), Curve("best so far", order, best, "blue", "steps")]
-    figure = Figure(
-        "search",
-        "How the search went",
-        Axis("simulation", "count", low=0.0),
-        [Panel(Axis(words, unit, low=0.0), marks)],
-    )
     rows: list[list[Cell]] = [
         [_told(trial.chosen), Number(value(trial), unit), format_share(trial.attainment)] for trial in found.confirmed
     ]
     table = Table(("confirmed on fresh seeds", words, "attainment"), rows)
     lead = "First spread over the space, then where a model of what was found expects the most."
     note = "A Gaussian process over ranks, expected improvement, rounds of four; every fleet gets the same requests."
-    return Section("search", "How it was found", lead, [figure, *([table] if rows else [])], note)
+    return Section("search", "How it was found", lead, [table] if rows else [], note)

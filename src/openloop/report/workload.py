@@ -5,14 +5,14 @@ from pathlib import Path
 import click
 import matplotlib as mpl
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import LogFormatter
+from matplotlib.figure import Figure as Canvas
 
 from openloop.arrays import Ints
 from openloop.errors import SpecError
-from openloop.report.chart import COLORS, STYLE
+from openloop.report.chart import STYLE, draw_panel, histogram
 from openloop.report.files import save_picture
+from openloop.report.marks import Axis, Curve, Panel
+from openloop.report.scales import x_scale, y_scale
 from openloop.units import format_rate, format_seconds
 from openloop.workload import Demand, Description, known_tokens
 
@@ -68,56 +68,33 @@ def _bars(counts: Ints) -> str:
 
 
 def draw_workload(name: str, demand: Demand, horizon_s: float, path: Path) -> None:
-    """Lengths, what a cache could know, and arrivals, in one figure."""
+    """Lengths, arrivals, and of the tokens so far how many a cache without limits has seen, in one picture."""
     if path.suffix.lower() not in (".svg", ".png"):
         raise SpecError(f"{path}: a picture is saved as .svg or .png")
-    with mpl.rc_context(STYLE):
-        figure = Figure((10.0, 6.5), layout="constrained")
-        lengths, outputs, arrivals, reuse = figure.subplots(2, 2).flat
-        for axes in (lengths, outputs, arrivals, reuse):
-            axes.set_axisbelow(True)
-        _draw_lengths(lengths, demand.prompt_tokens, "Prompt (tokens)", "sky")
-        _draw_lengths(outputs, demand.output_tokens, "Output (tokens)", "orange")
-        _draw_arrivals(arrivals, demand, horizon_s)
-        _draw_reuse(reuse, demand)
-        title = name if len(name) <= LETTERS else f"{name[:LETTERS]}…"
-        figure.suptitle(f"{title}\n{len(demand):,} requests", x=0.01, ha="left", fontsize=10, fontweight="bold")
-        save_picture(figure, path)
-
-
-class _PlainLog(LogFormatter):
-    """The numbers that it chooses to write, without exponents."""
-
-    def _num_to_string(self, x: float, *_: float) -> str:
-        return f"{x:,.10g}"
-
-
-def _draw_lengths(axes: Axes, tokens: Ints, label: str, color: str) -> None:
-    low, high = max(float(tokens.min()), 1.0), max(float(tokens.max()), 1.0)
-    edges = np.geomspace(low, high, 61).tolist() if high > low else [low * 0.9, low * 1.1]
-    axes.hist(tokens, edges, color=COLORS[color], edgecolor="white", linewidth=0.3)
-    if high > low:
-        axes.set_xscale("log")
-        axes.xaxis.set_minor_formatter(_PlainLog())
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
-    axes.set(xlabel=label, ylabel="Requests")
-    p50, p99 = np.percentile(tokens, [50, 99])
-    axes.set_title(f"p50 {p50:,.0f}, p99 {p99:,.0f}, mean {tokens.mean():,.0f}", fontsize=9, loc="right")
-
-
-def _draw_arrivals(axes: Axes, demand: Demand, horizon_s: float) -> None:
     due = demand.due_s[~np.isnan(demand.due_s)]
     counts, edges = np.histogram(due, 120, (0.0, horizon_s))
-    axes.stairs(counts / np.diff(edges), edges, color=COLORS["blue"], fill=True, alpha=0.6)
-    axes.set(xlabel="Time (s)", ylabel="Arrivals per second")
-    axes.set_ylim(bottom=0)
-    axes.set_title(f"mean {len(due) / horizon_s:.3g}/s", fontsize=9, loc="right")
+    known = np.cumsum(known_tokens(demand)) / np.cumsum(demand.prompt_tokens)
+    arrivals = Axis(f"Arrivals per second, mean {len(due) / horizon_s:.3g}", "number", low=0.0)
+    seen = Axis(f"Prompt tokens seen before, in the end {known[-1]:.1%}", "share", low=0.0, high=1.0)
+    panels = {
+        Axis("Prompt (tokens)", "number", "log"): _lengths(demand.prompt_tokens, "sky"),
+        Axis("Output (tokens)", "number", "log"): _lengths(demand.output_tokens, "orange"),
+        Axis("Time (s)", "number"): Panel(arrivals, [histogram(counts / np.diff(edges), edges, "blue")]),
+        Axis("Requests so far", "number"): Panel(seen, [Curve("", np.arange(1.0, len(known) + 1), known, "green")]),
+    }
+    with mpl.rc_context(STYLE):
+        canvas = Canvas((10.0, 6.5), layout="constrained")
+        for axes, (x, panel) in zip(canvas.subplots(2, 2).flat, panels.items(), strict=True):
+            draw_panel(axes, panel, x_scale(x, [panel]), y_scale(panel), ticks=6)
+            axes.set_xlabel(x.label)
+        title = name if len(name) <= LETTERS else f"{name[:LETTERS]}…"
+        canvas.suptitle(f"{title}\n{len(demand):,} requests", x=0.01, ha="left", fontsize=10, fontweight="bold")
+        save_picture(canvas, path)
 
 
-def _draw_reuse(axes: Axes, demand: Demand) -> None:
-    """Of the tokens so far, how many a cache without limits has seen."""
-    known, prompts = np.cumsum(known_tokens(demand)), np.cumsum(demand.prompt_tokens)
-    axes.plot(np.arange(1, len(known) + 1), known / prompts, color=COLORS["green"])
-    axes.set(xlabel="Requests so far", ylabel="Prompt tokens seen before", ylim=(0, 1))
-    axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
-    axes.set_title(f"in the end {known[-1] / prompts[-1]:.1%}", fontsize=9, loc="right")
+def _lengths(tokens: Ints, color: str) -> Panel:
+    low, high = max(float(tokens.min()), 1.0), max(float(tokens.max()), 1.0)
+    edges = np.geomspace(low, high, 61) if high > low else np.array([low * 0.9, low * 1.1])
+    p50, p99 = np.percentile(tokens, [50, 99])
+    label = f"Requests: p50 {p50:,.0f}, p99 {p99:,.0f}, mean {tokens.mean():,.0f}"
+    return Panel(Axis(label, "number", low=0.0), [histogram(np.histogram(tokens, edges)[0], edges, color)])

@@ -1,7 +1,6 @@
 """The page and its server: the standard library's, on loopback unless somebody says otherwise and brings a token."""
 
 import hmac
-import ipaddress
 import json
 import math
 import secrets
@@ -20,7 +19,7 @@ from openloop.report.html import TOP, asset, body, document
 from openloop.report.page import Report
 from openloop.slo import Objectives, SLOGate
 from openloop.spec import plain
-from openloop.units import format_seconds
+from openloop.units import format_seconds, is_loopback
 from openloop.view.shelf import NoSLOError, Shelf
 
 COOKIE = "openloop-token"
@@ -46,7 +45,7 @@ class ViewServer(ThreadingHTTPServer):
 
     def __init__(self, folder: Path, host: str = "127.0.0.1", port: int = 0, token: str | None = None) -> None:
         self.shelf = Shelf(folder)
-        self.token = token or (None if _loopback(host) else secrets.token_urlsafe(18))
+        self.token = token or (None if is_loopback(host) else secrets.token_urlsafe(18))
         if ":" in host:
             self.address_family = socket.AF_INET6
         try:
@@ -62,20 +61,6 @@ class ViewServer(ThreadingHTTPServer):
 
     def handle_error(self, *_: Any) -> None:
         """Somebody went away in the middle of an answer."""
-
-
-def _host(named: str) -> str:
-    try:
-        return urlsplit(f"//{named}").hostname or ""
-    except ValueError:
-        return ""
-
-
-def _loopback(host: str) -> bool:
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -110,7 +95,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _welcome(self, query: dict[str, str]) -> bool:
         """With a token: whoever has it. Without: whoever asks this machine by its own name, and not by another's."""
         if self.server.token is None:
-            return _loopback(_host(self.headers.get("Host", "")))
+            return is_loopback(self.headers.get("Host", ""))
         cookies = dict(part.strip().partition("=")[::2] for part in self.headers.get("Cookie", "").split(";"))
         given = [
             query.get("token", ""),
@@ -144,13 +129,23 @@ class _Handler(BaseHTTPRequestHandler):
         """Nobody reads it."""
 
 
-def _asked(query: dict[str, str]) -> dict[str, Any]:
+def _asked_for(shelf: Shelf, query: dict[str, str]) -> tuple[Report, Objectives | None]:
+    """The report of one thing and what it is held against, or that of two."""
+    slo = query.get("slo") or None
+    if "a" in query:
+        a, b = (shelf.find(query.get(which, "")) for which in "ab")
+        return shelf.compare(a, b, slo), None
     try:
         request = int(query["request"]) if query.get("request") else None
         point = float(query["point"]) if query.get("point") else None
     except ValueError:
         raise SpecError("request and point are numbers") from None
-    return {"slo": query.get("slo") or None, "request": request, "point": point}
+    entry = shelf.find(query.get("what", ""))
+    return shelf.report(entry, slo, request=request, point=point), shelf.objectives(entry, slo)
+
+
+def _slo_of(report: Report) -> str:
+    return report.data.get("a", report.data).get("slo") or ""
 
 
 def _list(_: Shelf, __: dict[str, str]) -> str:
@@ -178,31 +173,18 @@ def _page(title: str, inside: str) -> str:
 
 def _show(shelf: Shelf, query: dict[str, str]) -> str:
     """A report with controls; its body is replaced as they are moved, or as the run goes on."""
-    entry = shelf.find(query.get("what", ""))
-    asked = _asked(query)
+    name = query.get("what", "")
     try:
-        report = shelf.report(entry, **asked)
-    except NoSLOError as error:
-        return _ask_slo(entry.name, error)
-    objectives, live = shelf.objectives(entry, asked["slo"]), report.verdict == "live"
-    above = _controls(entry.name, report.data.get("slo") or "", objectives, live=live)
-    return _page(f"{entry.name} - openloop", above + body(report))
+        report, objectives = _asked_for(shelf, query)
+    except NoSLOError as error:  # controls over nothing yet
+        inside = f'{_controls("", "")}{_without_slo(query, error)}<div id="tip" hidden></div>'
+        return _page(f"{name or 'Two compared'} - openloop", inside)
+    above = _controls(name, _slo_of(report), objectives, live=report.verdict == "live")
+    return _page(f"{name or report.title} - openloop", above + body(report))
 
 
-def _compare(shelf: Shelf, query: dict[str, str]) -> str:
-    try:
-        report = _comparison(shelf, query)
-    except NoSLOError as error:
-        return _ask_slo("Two compared", error)
-    return _page(f"{report.title} - openloop", _controls("", report.data["a"]["slo"]) + body(report))
-
-
-def _ask_slo(title: str, why: NoSLOError) -> str:
-    """Controls over nothing yet."""
-    return _page(f"{title} - openloop", f'{_controls("", "")}{_without_slo(title, why)}<div id="tip" hidden></div>')
-
-
-def _without_slo(title: str, why: NoSLOError) -> str:
+def _without_slo(query: dict[str, str], why: NoSLOError) -> str:
+    title = query.get("what", "Two compared")
     return f'<main><section class="verdict"><h1>{escape(title)}</h1><p>{escape(str(why))}</p></section></main>'
 
 
@@ -232,43 +214,30 @@ def _slider(gate: SLOGate) -> str:
     )
 
 
-def _comparison(shelf: Shelf, query: dict[str, str]) -> Report:
-    a, b = (shelf.find(query.get(which, "")) for which in "ab")
-    return shelf.compare(a, b, query.get("slo") or None)
-
-
 def _score(shelf: Shelf, query: dict[str, str]) -> Any:
     """The scorer's JSON of a run, or the frontier's: what the controls ask for first."""
     began = time.perf_counter()
-    if "a" in query:
-        return {"score": _comparison(shelf, query).data, "took_s": time.perf_counter() - began}
-    entry = shelf.find(query.get("what", ""))
-    if entry.kind == "run" and not entry.live:
+    entry = None if "a" in query else shelf.find(query.get("what", ""))
+    if entry and entry.kind == "run" and not entry.live:
         found = shelf.subject(entry, query.get("slo") or None).score.to_dict()
     else:
-        found = shelf.report(entry, query.get("slo") or None).data
+        found = _asked_for(shelf, query)[0].data
     return {"score": found, "took_s": time.perf_counter() - began}
 
 
 def _report(shelf: Shelf, query: dict[str, str]) -> Any:
-    if "a" in query:
-        report, sliders = _comparison(shelf, query), ""
-    else:
-        entry, asked = shelf.find(query.get("what", "")), _asked(query)
-        try:
-            report = shelf.report(entry, **asked)
-        except NoSLOError as error:  # a run that has just ended is told apart from one in progress
-            return {"html": _without_slo(entry.name, error), "live": False, "sliders": "", "slo": "", "data": {}}
-        sliders = _sliders(shelf.objectives(entry, asked["slo"]))
-    slo = report.data["a"]["slo"] if "a" in query else report.data.get("slo")
-    live = report.verdict == "live"
-    return {"html": body(report), "live": live, "sliders": sliders, "slo": slo or "", "data": report.data}
+    try:
+        report, objectives = _asked_for(shelf, query)
+    except NoSLOError as error:  # a run that has just ended is told apart from one in progress
+        return {"html": _without_slo(query, error), "live": False, "sliders": "", "slo": "", "data": {}}
+    told = {"html": body(report), "live": report.verdict == "live", "sliders": _sliders(objectives)}
+    return {**told, "slo": _slo_of(report), "data": report.data}
 
 
 ROUTES: dict[str, Callable[[Shelf, dict[str, str]], Any]] = {
     "/": _list,
     "/show": _show,
-    "/compare": _compare,
+    "/compare": _show,
     "/api/list": lambda shelf, _: {"folder": shelf.root.name, "entries": shelf.cards()},
     "/api/score": _score,
     "/api/report": _report,

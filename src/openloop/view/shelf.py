@@ -268,12 +268,9 @@ class Shelf:
     ) -> Report:
         with self._lock:
             if entry.live:
-                tail = Tail(entry.path)
-                known = self._tails.get(entry.name, tail)
-                if known.manifest.started_at == tail.manifest.started_at:  # else it was begun anew
-                    tail = known
-                self._tails[entry.name] = tail
-                return live_report(tail, slo)
+                if entry.name not in self._tails or self._tails[entry.name].stale:
+                    self._tails[entry.name] = Tail(entry.path)
+                return live_report(self._tails[entry.name], slo)
             self._tails.pop(entry.name, None)
             if entry.kind == "run":
                 return run_report(self.subject(entry, slo, request))

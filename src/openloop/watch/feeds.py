@@ -46,6 +46,7 @@ class Feed:
         gates = dict.fromkeys(gate.name for slo in objectives.slos for gate in slo.gates)
         self.signals = (GOODPUT, "success", *gates)  # each has its columns in the ledger
         self.ledger = SecondCounts(columns(self.signals), keep_s)
+        self.anew = False  # another run was begun in the same place: nothing that was counted is of it
         self.limits: tuple[str, ...] = ()
         self.notes: tuple[str, ...] = ()
         self.marks: list[TimedMark] = []
@@ -114,6 +115,10 @@ class _Records(Feed):
         mine = counted & (left_s >= first)
         if not mine.any():
             return
+        latest = int(left_s[mine].max())
+        if latest - first > 2 * self.ledger.keep_s:  # after a long pause: what was before would be forgotten at once
+            first = latest - self.ledger.keep_s
+            mine &= left_s >= first
         place = left_s[mine].astype(np.int64) - first
         if place.max() > MOST_S:
             long, most = (format_seconds(float(each)) for each in (place.max(), MOST_S))
@@ -209,14 +214,23 @@ class RunFeed(_Records):
     def __init__(self, folder: Path, objectives: Objectives, prices: Prices | None, keep_s: int, held_s: float) -> None:
         super().__init__(folder.name, objectives, prices, keep_s)
         self.limits = ("rows are written when requests end: what is in flight is counted, and judged later",)
-        self.tail = Tail(folder, held_s)
-        self.hear(self.tail.manifest)
+        self._held_s = held_s
         self._look: Now | None = None  # the last, and by this machine's steady clock, when it was
         self._looked_s = 0.0
         self._read_s = time.monotonic()
+        self._begin(folder)
+
+    def _begin(self, folder: Path) -> None:
+        self.tail = Tail(folder, self._held_s)
+        self.ledger = SecondCounts(columns(self.signals), self.ledger.keep_s)
+        self.judged = None
+        self.hear(self.tail.manifest)
 
     def read(self) -> None:
         self._read_s = time.monotonic()
+        self.anew = self.tail.stale
+        if self.anew:
+            self._begin(self.tail.folder)
         while new := self.tail.read_on(AT_ONCE):
             self.take(self.tail.run, self.tail.covered_ns)
             if new < AT_ONCE:

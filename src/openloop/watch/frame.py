@@ -19,7 +19,7 @@ class SecondCounts:
 
     def __init__(self, names: Iterable[str], keep_s: int = 1 << 40) -> None:
         self.first = 0  # the first second that is kept
-        self._keep_s = keep_s
+        self.keep_s = keep_s
         self._sums = {name: np.zeros(1) for name in names}  # up to the start of each second
 
     @property
@@ -30,12 +30,14 @@ class SecondCounts:
     def write(self, second: int, counts: Mapping[str, Floats]) -> None:
         """The counts from this second on, in place of whatever stood there."""
         second, skipped = max(second, self.first), max(self.first - second, 0)
+        if second - self.end > self.keep_s:  # of all before nothing is kept
+            self.first, self._sums = second, {name: np.zeros(1) for name in self._sums}
         for name, sums in self._sums.items():
             kept = sums[: second - self.first + 1]
             kept = np.concatenate([kept, np.full(second - self.first + 1 - len(kept), kept[-1])])
             self._sums[name] = np.concatenate([kept, kept[-1] + np.cumsum(counts[name][skipped:])])
-        if self.end - self.first > 2 * self._keep_s:
-            gone = self.end - self._keep_s - self.first
+        if self.end - self.first > 2 * self.keep_s:
+            gone = self.end - self.keep_s - self.first
             self._sums = {name: sums[gone:] for name, sums in self._sums.items()}
             self.first += gone
 

@@ -19,8 +19,9 @@ from rich.console import Console
 from rich.live import Live
 
 from openloop.errors import SpecError
-from openloop.export.scores import prometheus_page
+from openloop.export.registry import prometheus_page
 from openloop.spec import plain
+from openloop.units import parse_listen
 from openloop.watch.burn import Alert
 from openloop.watch.feeds import Feed
 from openloop.watch.frame import Frame, PassedShare
@@ -113,12 +114,10 @@ class MetricsServer(ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(self, where: str, token: str | None = None) -> None:
-        host, _, port = where.rpartition(":")
-        if not port.isdigit() or int(port) > 65535:
-            raise SpecError(f"{where!r} is nowhere to listen; write a port, as 9464, or host:port")
+        host, port = parse_listen(where)
         self.text, self.token = "", token
         try:
-            super().__init__((host or "127.0.0.1", int(port)), _Handler)
+            super().__init__((host, port), _Handler)
         except OSError as error:
             raise SpecError(f"{where} cannot be listened on: {error.strerror}") from None
         threading.Thread(target=self.serve_forever, daemon=True).start()

@@ -99,6 +99,8 @@ def watch(
         else:
             wait(settings.every_s)
             feed.read()
+            if feed.anew:
+                looked, at = _Looked(feed, alarm, settings), 0.0
             at = max(feed.clock(), at)
 
 
