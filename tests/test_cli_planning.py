@@ -99,6 +99,13 @@ def test_a_calibrated_fleet_is_planned_and_tuned_for_what_was_measured(tmp_path:
         (("plan", "nowhere", "--demand", "5/s", "-o", "plan.pdf"), "write a .json"),  # before it takes minutes
         (("plan", "nowhere", "--demand", "5/s"), "does not exist"),
         (("plan", "--knee", "1/s,2/s", "--demand", "5/s"), "one rate above 0, or three"),
+        (
+            ("plan", "--in-flight", "nan", "--latency", "1s", "--demand", "5/s"),
+            "'nan' is not a number that can be used",
+        ),
+        ((*PLAN, "--tokens", "inf"), "'inf' is not a number that can be used"),
+        (("little", "--in-flight", "nan", "--latency", "1s"), "'nan' is not a number"),
+        (("cost", "--steady", "nan", "--disrupted", "1"), "'nan' is not a number that can be used"),
         (("fanout", "--n", "3"), "give two of"),
         (("fanout", "--n", "0", "--p", "1%"), "at least one"),
         (("little", "--rate", "3"), "give two of"),

@@ -10,7 +10,7 @@ options:
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -25,7 +25,7 @@ from openloop.frontier import Point, open_frontier
 from openloop.frontier.folder import FRONTIER_FILE, trials_in
 from openloop.plan import CapacityPlan, LoadPoint, Needs, System, frontier_system, make_plan, typed_system
 from openloop.plan.make import HOURS
-from openloop.plan.system import Estimate, mean_replicas
+from openloop.plan.system import Estimate, cost_caveat, mean_replicas
 from openloop.records import Prices, open_run
 from openloop.score import Score
 from openloop.score import score as score_run
@@ -40,6 +40,13 @@ KEYS = {  # what may be said of an option, by what is known of it
     "knee": ("price", "quality", "throughput"),
     "attainment": ("price", "quality", "throughput", "cost_per_request"),
     "accepted": ("price", "quality", "throughput", "cost_per_request"),  # as attainment was called before
+}
+NEEDS: dict[str, Callable[[Any], Any]] = {  # how what is asked of a demand is read
+    "peak": parse_times,
+    "headroom": parse_share,
+    "failures": int,
+    "availability": parse_share,
+    "machine_up": parse_share,
 }
 
 
@@ -61,11 +68,11 @@ class _Question(Strict, frozen=True):
     decision: Literal["capacity", "migration", "model"]
     options: dict[str, _Option]
     demand: str | None = None
-    peak: str = "1x"
-    headroom: str = "0%"
-    failures: int = 0
+    peak: str | None = None  # these are of the demand; by default as Needs has them
+    headroom: str | None = None
+    failures: int | None = None
     availability: str | None = None
-    machine_up: str = "99.9%"
+    machine_up: str | None = None
     slo: Any = None
     one_time: Amount = 0.0
 
@@ -94,6 +101,7 @@ class KnownOption:
     monthly: Estimate | None = None
     valid: bool = True
     reasons: tuple[str, ...] = ()
+    cost_caveat: str | None = None  # what it costs is not known in full
     plan: CapacityPlan | None = None
 
 
@@ -145,22 +153,18 @@ def decide(what: str | Path | dict[str, Any]) -> Decision:
     cases = [_case(name, option, asked, needs, folder) for name, option in asked.options.items()]
     gaps = tuple(gap for name, option in asked.options.items() for gap in _gaps(name, option, asked, folder))
     if asked.decision == "capacity":
-        return _capacity(asked, cases[0], gaps)
-    found = _choice(asked, cases[0], cases[1], gaps)
-    return replace(found, sentences=(*found.sentences, *_other_work(asked, folder)))
+        found = _capacity(asked, cases[0], gaps)
+    else:
+        found = _choice(asked, cases[0], cases[1], gaps)
+    caveats = [f"{case.name}: {case.cost_caveat}." for case in cases if case.cost_per_accepted and case.cost_caveat]
+    return replace(found, sentences=(*found.sentences, *_other_work(asked, folder), *caveats))
 
 
 def _needs(asked: _Question) -> Needs | None:
-    if asked.demand is None:
-        return None
-    return Needs(
-        demand=parse_rate(asked.demand),
-        peak=parse_times(asked.peak),
-        headroom=parse_share(asked.headroom),
-        failures=asked.failures,
-        availability=None if asked.availability is None else parse_share(asked.availability),
-        machine_up=parse_share(asked.machine_up),
-    )
+    said = {name: read(value) for name, read in NEEDS.items() if (value := getattr(asked, name)) is not None}
+    if said and asked.demand is None:
+        raise SpecError(f"{next(iter(said))} is of a demand, and there is none: leave it out, or give demand: 40/s")
+    return None if asked.demand is None else Needs(parse_rate(asked.demand), **said)
 
 
 def _counted(text: str, what: str) -> Estimate:
@@ -196,7 +200,8 @@ def _case(name: str, option: _Option, asked: _Question, needs: Needs | None, fol
         found = open_frontier(path, asked.slo, option.prices)
         system = frontier_system(found)
         tokens = max(map(_tokens_in_time, found.points)) / system.measured_replicas
-        return _planned(name, option.source, system, price, quality, needs, tokens)
+        known = _planned(name, option.source, system, price, quality, needs, tokens)
+        return replace(known, cost_caveat=cost_caveat(score for point in found.points for score in point.scores))
     return _scored(name, option, path, price, quality, asked, needs)
 
 
@@ -319,6 +324,7 @@ def _scored(
         monthly=_monthly(cost, needs),
         valid=found.valid,
         reasons=found.reasons,
+        cost_caveat=cost_caveat([found]),
     )
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import json
 import resource
 import threading
 from collections.abc import Awaitable, Callable
@@ -9,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import numpy as np
 import pytest
 from aiohttp import web
 
 from openloop.errors import SpecError
-from openloop.proxy import line, read_proxy
+from openloop.proxy import ledger, line, read_proxy
 from openloop.proxy.attempt import Attempt
 from openloop.proxy.fleet import Fleet
 from openloop.proxy.hearing import Hearing
@@ -590,3 +592,53 @@ def test_rows_that_are_being_written_when_it_stops_are_kept(tmp_path: Path, monk
             return await w.run()
 
     assert len(rows(asyncio.run(main()))) == 1
+
+
+def test_a_request_that_cannot_be_stored_costs_no_other_its_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledger, "EVERY_S", 60.0)
+
+    async def main() -> tuple[int, int, Run]:
+        async with world(tmp_path, three_tokens) as w:
+            w.fakes[0].go.set()
+            for label in ("a", "b", "c"):
+                assert (await w.ask(x_tenant=label))[0] == 200
+            await until(lambda: w.proxy.ledger.ended == 3)
+            w.proxy.ledger._ended[1].tenant = 7  # type: ignore[assignment]
+            run = await w.run()
+            return w.proxy.ledger.rows, w.proxy.ledger.lost, run
+
+    found, lost, run = asyncio.run(main())
+    assert (found, lost) == (3, 1)
+    assert [row["tenant"] for row in rows(run)] == ["a", "c"]
+
+
+def test_whatever_goes_wrong_while_rows_are_stored_is_told_and_counted(tmp_path: Path) -> None:
+    told: list[str] = []
+
+    def judge(batch: Any) -> Any:
+        if batch.num_rows and batch.column("tenant")[0].is_valid:
+            raise ZeroDivisionError("nobody expects it")
+        return np.zeros(0, np.int64), np.zeros(0, bool)
+
+    async def main() -> Ledger:
+        async with world(tmp_path, three_tokens) as w:
+            w.fakes[0].go.set()
+            kept = w.proxy.ledger
+            kept._judge, kept._tell = judge, told.append
+            assert (await w.ask(x_tenant="a"))[0] == 200
+            await until(lambda: kept.lost == 1)
+            assert (await w.ask())[0] == 200
+            assert len(rows(await w.run())) == 2
+            return kept
+
+    assert asyncio.run(main()).lost == 1
+    assert told == ["rows are lost: nobody expects it"]
+
+
+@pytest.mark.parametrize(("answer", "status"), [({}, "error"), ({"data": [{"embedding": [0.1]}]}, "ok")])
+def test_a_whole_answer_that_holds_nothing_is_an_error(answer: Any, status: str) -> None:
+    hearing = Hearing(streamed=False)
+    hearing.feed(json.dumps(answer).encode(), 1)
+    assert hearing.close().status == status

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from openloop.cli.common import DURATION, JSON, PLACE, cli, progress_bar, tell
+from openloop.cli.common import DURATION, JSON, NOT_NEGATIVE, PLACE, cli, progress_bar, tell
 from openloop.cli.options import PRICES, RUN, SLO
 
 
@@ -54,10 +54,8 @@ def grade(run: Path, gates: tuple[str, ...], jobs: int | None, again: bool, as_j
 @PRICES
 @click.option("--disruption", type=DURATION, default="20m", help="How long an event disturbs.")
 @click.option("--every", default="12h,7d", help="How often something is deployed; several with commas.")
-@click.option("--steady", type=click.FloatRange(0), help="Without a run: cost per accepted result, undisturbed.")
-@click.option(
-    "--disrupted", type=click.FloatRange(0), help="Without a run: the same while disturbed, for as many accepted."
-)
+@click.option("--steady", type=NOT_NEGATIVE, help="Without a run: cost per accepted result, undisturbed.")
+@click.option("--disrupted", type=NOT_NEGATIVE, help="Without a run: the same while disturbed, for as many accepted.")
 @JSON
 def cost(
     run: Path | None,

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from openloop.cli.common import JSON, PATH, PLACE, SHARE, cli, tell
+from openloop.cli.common import JSON, PATH, PLACE, POSITIVE, SHARE, cli, tell
 from openloop.cli.options import scenario_flags
 
 ALL = 0.999  # accepted
@@ -125,7 +125,7 @@ def _status(quiet: bool) -> Iterator[Callable[[str], None]]:
 @click.option("--acceptance", type=SHARE, default="70%", help="Of drafted tokens.")
 @click.option(
     "--price",
-    type=click.FloatRange(0, min_open=True),
+    type=POSITIVE,
     help="Of a replica, per hour; without one cost is in replica seconds.",
 )
 @JSON

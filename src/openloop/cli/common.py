@@ -1,6 +1,7 @@
 """What commands share: how values are read, and how a run or a score is told."""
 
 import json
+import math
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,7 +12,7 @@ import click
 
 from openloop import __version__
 from openloop.errors import OpenloopError
-from openloop.units import parse_rate, parse_rates, parse_seconds, parse_share
+from openloop.units import parse_number, parse_rate, parse_rates, parse_seconds, parse_share
 
 if TYPE_CHECKING:
     from openloop.records import Run
@@ -44,6 +45,19 @@ class Quantity(click.ParamType[Any]):
             self.fail(str(error), param, ctx)
 
 
+class Number(click.FloatRange):
+    """A number in a range, and never one that is none or has no end."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        found = super().convert(value, param, ctx)
+        if not math.isfinite(found):
+            self.fail(f"{value!r} is not a number that can be used; give a plain one, such as 40", param, ctx)
+        return found
+
+
+NUMBER = Quantity("float", parse_number)
+POSITIVE = Number(0, min_open=True)
+NOT_NEGATIVE = Number(0)
 DURATION = Quantity("duration", parse_seconds)
 RATE = Quantity("rate", parse_rate)
 SHARE = Quantity("share", parse_share)

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from openloop.cli.common import PATH, PLACE, RATE, SHARE
+from openloop.cli.common import NOT_NEGATIVE, NUMBER, PATH, PLACE, RATE, SHARE
 
 RUN = click.argument("run", type=PLACE)
 SLO = click.option("--slo", help="Gates, a preset or a YAML file; by default the SLO in the run's manifest.")
@@ -59,7 +59,7 @@ FLAGS: tuple[Flag, ...] = (
     _flag("--prompt", "prompt", "Tokens in a prompt: a number or a distribution.  [default: 128]"),
     _flag("--output", "output", "Tokens of an answer: a number or a distribution.  [default: 64]"),
     _flag("--tokenizer", "tokenizer", "Folder with tokenizer.json: prompts of exactly so many tokens."),
-    _flag("--tokens-per-word", "tokens_per_word", "Instead of asking the server.", type=float),
+    _flag("--tokens-per-word", "tokens_per_word", "Instead of asking the server.", type=NUMBER),
     _flag(
         "--api",
         "target.api",
@@ -118,11 +118,11 @@ FLAGS: tuple[Flag, ...] = (
         "--max-spend",
         "limits.spend",
         "Stop when this is spent, with the most that requests in flight may cost.",
-        type=click.FloatRange(0),
+        type=NOT_NEGATIVE,
     ),
     _flag("--seed", "seed", "The same seed, the same requests.  [default: 0]", type=click.IntRange(0)),
     _flag("--prices", "prices", "YAML file of prices: of GPUs, tokens, requests, human reviews."),
-    _flag("--price", "prices.per_hour", "Cost of all that serves, per hour.", type=click.FloatRange(0)),
+    _flag("--price", "prices.per_hour", "Cost of all that serves, per hour.", type=NOT_NEGATIVE),
 )
 
 

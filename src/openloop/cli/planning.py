@@ -8,7 +8,20 @@ from typing import Any
 
 import click
 
-from openloop.cli.common import DURATION, JSON, PATH, RATE, RATES, SHARE, Quantity, cli, progress_bar, tell
+from openloop.cli.common import (
+    DURATION,
+    JSON,
+    NOT_NEGATIVE,
+    NUMBER,
+    PATH,
+    RATE,
+    RATES,
+    SHARE,
+    Quantity,
+    cli,
+    progress_bar,
+    tell,
+)
 from openloop.cli.options import scenario_flags
 from openloop.cli.virtual import as_calibrated
 from openloop.units import parse_price, parse_share, parse_times
@@ -52,9 +65,9 @@ def _tell_report(found: Any, outs: Sequence[Path], as_json: bool) -> None:
 @click.option("--machine-up", type=SHARE, default="99.9%", help="Of one machine.")
 @click.option("--knee", type=RATES, help="Without WHAT: rate of a replica, or low end, knee and high end with commas.")
 @click.option("--capacity", type=RATE, help="Raw rate of a replica, accepted or not, to compare with.")
-@click.option("--in-flight", type=click.FloatRange(0), help="Requests that a replica holds.")
+@click.option("--in-flight", type=NOT_NEGATIVE, help="Requests that a replica holds.")
 @click.option("--latency", type=DURATION, help="Mean time of a request; with --in-flight it makes a knee.")
-@click.option("--tokens", type=click.FloatRange(0), help="Of an accepted answer, for the cost of a token.")
+@click.option("--tokens", type=NOT_NEGATIVE, help="Of an accepted answer, for the cost of a token.")
 @click.option("--utilisation", type=SHARE, help="Average use of what replicas can do, for costs.  [default: by demand]")
 @click.option("--quality", type=SHARE, default="100%", help="Answers in time that also are good.")
 @click.option("--cache", help="Hits become rarer with more replicas, as 'cache:hit=85%,replicas=4,saves=60%'.")
@@ -194,10 +207,10 @@ def fanout(n: int | None, each: float | None, slow: float | None, plot: Path | N
 
 
 @cli.command()
-@click.option("--in-flight", type=float, help="Requests in the system: L.")
+@click.option("--in-flight", type=NUMBER, help="Requests in the system: L.")
 @click.option("--rate", type=RATE, help="Requests per second: lambda.")
 @click.option("--latency", type=DURATION, help="Mean time in the system: W.")
-@click.option("--per-replica", type=float, help="Requests that a replica holds: how many are needed?")
+@click.option("--per-replica", type=NUMBER, help="Requests that a replica holds: how many are needed?")
 @click.option("--failures", type=click.IntRange(0), default=0, help="Replicas that may be down.")
 @PLOT
 @JSON

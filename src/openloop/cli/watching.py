@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from openloop.cli.common import DURATION, JSON, PLACE, SHARE, cli, say
+from openloop.cli.common import DURATION, JSON, PLACE, POSITIVE, SHARE, cli, say
 from openloop.cli.options import PRICES, SLO
 
 
@@ -18,7 +18,7 @@ from openloop.cli.options import PRICES, SLO
 @click.option("--every", type=DURATION, default="1s", help="How often to look.")
 @click.option("--disruption", type=DURATION, default="60s", help="How long an event disturbs.")
 @PRICES
-@click.option("--speed", type=click.FloatRange(0, min_open=True), help="Replay what is there, so many times as fast.")
+@click.option("--speed", type=POSITIVE, help="Replay what is there, so many times as fast.")
 @click.option(
     "--once", is_flag=True, help="Go through what is there at once; exit with 1 if an alert is on at its end."
 )

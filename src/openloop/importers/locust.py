@@ -17,6 +17,7 @@ def read(path: Path) -> Iterator[Run]:
     found = load_json(path)
     start = min((entry["start_time"] for entry in found), default=0.0)
     over = max((entry["last_request_timestamp"] or start for entry in found), default=0.0)
+    untimed = sum(entry["num_none_requests"] for entry in found)
     yield make_run(
         "locust",
         [call for entry in found for call in _calls(entry)],
@@ -24,6 +25,7 @@ def read(path: Path) -> Iterator[Run]:
             "the file counts response times, rounded to two digits, and does not tell which requests failed: it counts "
             "as if the fastest had, so attainment is a lower bound",
             "no tokens, only whole answers",
+            *([f"{untimed:,} requests have no response time in the file: they are errors here"] if untimed else []),
         ],
         seconds=over - start,
         started_at=wall_clock(to_ns(start)),
@@ -37,4 +39,5 @@ def _calls(entry: dict[str, Any]) -> list[Call]:
     calls = [Call(ended_ns=round(ms * 1e6), workload_class=name) for ms, count in took for _ in times(count)]
     for call in calls[: entry["num_failures"]]:
         call.status, call.error = "error", "failed, it is not told how"
-    return calls
+    untimed = times(entry["num_none_requests"])
+    return calls + [Call(workload_class=name, status="error", error="its time is not in the file") for _ in untimed]

@@ -1,6 +1,6 @@
 """What one replica does: typed by hand, or read off a frontier."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,8 @@ from openloop.frontier import Frontier, Point
 from openloop.frontier.folder import is_probe, read_asked, requests_per_user
 from openloop.plan.formulas import little
 from openloop.records import Manifest, open_run
+from openloop.score import Score
+from openloop.score.money import lower_bound
 from openloop.score.quantiles import Z
 from openloop.sim.events import Add, Remove
 from openloop.sim.fleet import FleetSpec, read_fleet
@@ -116,6 +118,11 @@ class System:
         return Estimate(middle, (low, high) if low < high else None)
 
 
+def cost_caveat(scores: Iterable[Score]) -> str | None:
+    """Said where the cost of some requests is not known in full."""
+    return lower_bound(min((score.cost.known_for for score in scores if score.cost), default=1.0))
+
+
 def typed_system(
     knee: Sequence[float] | None = None,
     in_flight: float | None = None,
@@ -183,6 +190,8 @@ def frontier_system(found: Frontier) -> System:
     tokens = near.output_token_goodput / near.goodput_rps if near.goodput_rps else 0.0
     if whole_fleet and fleet is not None:
         notes += (f"a unit is the whole fleet that was measured, {fleet.size} replicas that belong together",)
+    if caveat := cost_caveat(score for point in told for score in point.scores):
+        notes += (caveat,)
     if manifest.replicas is None:
         notes += ("how many replicas were measured is not told; taken for one",)
     return System(

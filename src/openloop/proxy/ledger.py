@@ -12,7 +12,7 @@ import msgspec
 import pyarrow as pa
 
 from openloop.arrays import Bools, Ints
-from openloop.errors import OpenloopError, StorageError
+from openloop.errors import StorageError
 from openloop.proxy.attempt import Attempt
 from openloop.proxy.fleet import Named
 from openloop.proxy.meters import Judged, Meters
@@ -98,6 +98,7 @@ class Ledger:
 
     def end(self, flight: Flight) -> None:
         self.ended += 1
+        self.rows += len(flight.attempts)
         self._ended.append(flight)
 
     def decide(self, line: Callable[[], bytes]) -> None:
@@ -125,9 +126,9 @@ class Ledger:
             self._meters.count(self.seconds, judged)
 
     def _store(self, ended: Sequence[Flight], decisions: Sequence[Callable[[], bytes]]) -> list[Judged]:
-        """Whatever goes wrong here costs rows and not the traffic."""
+        """Whatever goes wrong here costs rows and not the traffic; a request that cannot be stored costs its own."""
         rows = [row for flight in ended for row in flight.rows(self.start_ns)]
-        self.rows += len(rows)
+        stored = False
         try:
             if self.writer is not None:
                 write_now(self.writer.folder, Now(self.seconds, self.due, self.in_flight))
@@ -137,10 +138,13 @@ class Ledger:
             batch = make_batch({name: [row[name] for row in rows] for name in rows[0]})
             if self.writer is not None:
                 self.writer.append(batch)
+            stored = True
             return _judged(rows, *self._judge(batch))
-        except (OpenloopError, OSError) as error:
+        except Exception as error:
+            if len(ended) > 1 and not stored and not isinstance(error, OSError | StorageError):
+                return [each for flight in ended for each in self._store([flight], ())]
             if not self.lost:
-                self._tell(f"rows are lost: {error}")
+                self._tell(f"rows are lost: {error or type(error).__name__}")
             self.lost += len(rows)
             return []
 
