@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from itertools import chain
@@ -25,6 +25,9 @@ SUCCESSES = "the file lists successes only: failed requests are missing from eve
 ENCODING = "utf-8-sig"  # some editors and shells put a byte-order mark before a text
 MOST_COUNTED = 10_000_000
 NOT_TOLD = "not told: the file has no send times"  # the arrivals of such a run; its verdict says so
+
+Row = dict[str, Any]
+Runs = Iterator[Run]
 
 
 @dataclass
@@ -201,6 +204,11 @@ def slo_of(bounds: Mapping[str, float | None], gates: Mapping[str, str]) -> str 
 def wall_clock(ns: int) -> str:
     """Nanoseconds since 1970 as a manifest writes a moment."""
     return datetime.fromtimestamp(ns / NS_PER_S, UTC).isoformat(timespec="milliseconds")
+
+
+def begins(start: str, *words: str) -> Callable[[str], bool]:
+    """Whether the head of a file starts so and has these words in it."""
+    return lambda head: head.lstrip().startswith(start) and all(word in head for word in words)
 
 
 def load_json(path: Path) -> Any:
