@@ -116,9 +116,6 @@ def test_a_calibrated_fleet_is_planned_and_tuned_for_what_was_measured(tmp_path:
         (("batch", "--fixed", "1ms", "--each", "1ms", "--size", "1" + 20 * "0"), "more requests than there are"),
         (("decide", "nowhere.yaml"), "cannot be read"),
         (("tune", "nowhere.yaml", "--space", "x.yaml", "--slo", "ttft<=1s", "--rate", "1"), "cannot be read"),
-        (("sim", "nowhere.yaml", "--policy", "static"), "--policy is --batching now"),
-        (("report", "a", "--against", "b"), "--against is --compare now"),
-        (("sweep", "--beside", "b"), "--beside is --compare now"),
         (("sweep", "--compare", "b", "--warmth", "hot,cold-cache", "-o", "x"), "--compare takes one state"),
     ],
 )

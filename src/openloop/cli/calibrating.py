@@ -1,18 +1,17 @@
 """Commands that fit a model to what was measured, and ask it what would be."""
 
+import math
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import click
 
-from openloop.cli.common import JSON, PATH, PLACE, POSITIVE, SHARE, cli, tell
-from openloop.cli.options import scenario_flags
+from openloop.cli.common import cli, progress_bar, tell
+from openloop.cli.options import JSON, PATH, PLACE, POSITIVE, SHARE, scenario_flags
 
 ALL = 0.999  # accepted
-ENDLESS = 1e200  # a cost beyond it is that of nothing
 
 
 @cli.command()
@@ -51,8 +50,8 @@ def calibrate(runs: tuple[Path, ...], out: Path | None, known: str | None, sugge
     opened = open_runs(runs)
     manifests = [run.manifest for run in opened]
     unlike = system_differences(manifests)
-    with _status(quiet=as_json) as update:
-        found = fit(opened, known or "", update)
+    with progress_bar("reading", quiet=as_json) as bar:
+        found = fit(opened, known or "", lambda what: bar and bar(None, None, what))
     facts = measured_facts(manifests)
     fleet = write_model(found, out, **facts) if out else fleet_of(found, **facts)
     told = fleet.calibration
@@ -96,18 +95,6 @@ def _check_writable(out: Path) -> None:
         out.unlink()
 
 
-@contextmanager
-def _status(quiet: bool) -> Iterator[Callable[[str], None]]:
-    """What goes on, in one line on standard error that changes; nothing when it is no terminal."""
-    if quiet or not sys.stderr.isatty():
-        yield lambda _: None
-        return
-    from rich.console import Console
-
-    with Console(stderr=True).status("reading") as status:
-        yield status.update
-
-
 @cli.command()
 @click.argument("fleet", type=PATH)
 @click.option("--change", "changes", multiple=True, help="Keys of the fleet, as 'replicas: 6'; may be given again.")
@@ -123,11 +110,7 @@ def _status(quiet: bool) -> Iterator[Callable[[str], None]]:
 )
 @click.option("--draws", type=click.IntRange(1, 1000), default=10, help="Simulations of each.")
 @click.option("--acceptance", type=SHARE, default="70%", help="Of drafted tokens.")
-@click.option(
-    "--price",
-    type=POSITIVE,
-    help="Of a replica, per hour; without one cost is in replica seconds.",
-)
+@click.option("--price", type=POSITIVE, help="Of a replica, per hour; without one cost is in replica seconds.")
 @JSON
 @click.pass_obj
 def whatif(
@@ -157,7 +140,6 @@ def whatif(
     from openloop.calibrate.read import read_change, wanted
     from openloop.calibrate.whatif import common_changes
     from openloop.sim.fleet import read_fleet
-    from openloop.spec import plain
     from openloop.units import parse_seconds
 
     model = read_fleet(fleet)
@@ -166,9 +148,10 @@ def whatif(
     chosen = [read_change(text) for text in changes] or common_changes(model, acceptance)
     load, arrivals, objectives, told = wanted(model, flags.get("rate"), flags.get("workload"), flags.get("slo"))
     seconds, seed = parse_seconds(flags.get("for", "5m")), flags.get("seed", 0)
-    with _status(quiet=as_json) as update:
-        found = compare_changes(model, chosen, load, arrivals, seconds, objectives, draws, seed, update)
-    tell([_finite(plain(each)) for each in found], as_json, lambda _: _show_changes(model, found, told))
+    with progress_bar("simulating", quiet=as_json) as bar:
+        how = (draws, seed, lambda what: bar and bar(None, None, what))
+        found = compare_changes(model, chosen, load, arrivals, seconds, objectives, *how)
+    tell(found, as_json, lambda _: _show_changes(model, found, told))
     for line in _cautions(model, found, flags.get("rate")):
         click.echo(line, err=True)
     if found[0].goodput_rps == 0:
@@ -184,15 +167,8 @@ def _show_changes(model: Any, found: list[Any], told: str) -> None:
         "change",
         (
             "replicas",
-            "goodput",
-            "90%",
-            "gain",
-            "90%",
-            f"{unit} / accepted",
-            "90%",
-            "attainment",
-            "TTFT p99",
-            "TPOT p99",
+            *("goodput", "90%", "gain", "90%", f"{unit} / accepted", "90%"),
+            *("attainment", "TTFT p99", "TPOT p99"),
         ),
         [
             (
@@ -228,17 +204,8 @@ def _cautions(model: Any, found: list[Any], rate: float | None) -> Iterator[str]
 
 
 def _gain(value: float) -> str:
-    return "from nothing" if value > ENDLESS else f"{value:+.0%}"
+    return "from nothing" if math.isinf(value) else f"{value:+.0%}"
 
 
 def _money(value: float) -> str:
-    return "nothing accepted" if value > ENDLESS else f"{value:.3g}"
-
-
-def _finite(value: Any) -> Any:
-    """Without costs of what accepts nothing."""
-    if isinstance(value, dict):
-        return {key: _finite(each) for key, each in value.items()}
-    if isinstance(value, list):
-        return [_finite(each) for each in value]
-    return None if isinstance(value, float) and abs(value) > ENDLESS else value
+    return "nothing accepted" if math.isinf(value) else f"{value:.3g}"

@@ -1,71 +1,18 @@
-"""What commands share: how values are read, and how a run or a score is told."""
+"""What commands share: their group, and how a run or a score is told."""
 
 import json
-import math
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from openloop import __version__
-from openloop.errors import OpenloopError
-from openloop.units import parse_number, parse_rate, parse_rates, parse_seconds, parse_share
 
 if TYPE_CHECKING:
     from openloop.records import Run
     from openloop.score import Score
-
-
-class PathOrURL(click.Path):
-    """A path here, or a URL as it is."""
-
-    def __init__(self) -> None:
-        super().__init__(path_type=Path)
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        return value if "://" in str(value) else super().convert(value, param, ctx)
-
-
-class Quantity(click.ParamType[Any]):
-    """A value with a unit, read by one of the parsers in units."""
-
-    def __init__(self, name: str, parse: Any) -> None:
-        self.name = name
-        self.parse = parse
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if not isinstance(value, str):
-            return value
-        try:
-            return self.parse(value)
-        except OpenloopError as error:
-            self.fail(str(error), param, ctx)
-
-
-class Number(click.FloatRange):
-    """A number in a range, and never one that is none or has no end."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        found = super().convert(value, param, ctx)
-        if not math.isfinite(found):
-            self.fail(f"{value!r} is not a number that can be used; give a plain one, such as 40", param, ctx)
-        return found
-
-
-NUMBER = Quantity("float", parse_number)
-POSITIVE = Number(0, min_open=True)
-NOT_NEGATIVE = Number(0)
-DURATION = Quantity("duration", parse_seconds)
-RATE = Quantity("rate", parse_rate)
-SHARE = Quantity("share", parse_share)
-RATES = Quantity("rates", parse_rates)
-PATH = click.Path(path_type=Path)
-PLACE = PathOrURL()
-
-JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON for machines instead of a table for people.")
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100, "show_default": True})

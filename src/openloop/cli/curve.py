@@ -6,8 +6,8 @@ from typing import Any
 
 import click
 
-from openloop.cli.common import DURATION, JSON, PATH, PLACE, RATE, SHARE, Quantity, cli, command_line, say, tell
-from openloop.cli.options import RAY, renamed, scenario_flags
+from openloop.cli.common import cli, command_line, say, tell
+from openloop.cli.options import DURATION, JSON, PATH, PLACE, RATE, RAY, SHARE, Quantity, scenario_flags
 from openloop.cli.virtual import as_calibrated
 from openloop.units import parse_rates
 
@@ -26,7 +26,6 @@ AUTO_OR_RATES = Quantity("rates", lambda text: None if text == "auto" else parse
 @click.option("--budget", type=DURATION, help="Stop when runs have taken this long together, for example 30m.")
 @click.option("--require", type=RATE, help="Exit with 1 if the knee is not shown to be at least this rate.")
 @click.option("--compare", type=PATH, help="A frontier as baseline: its rates and SLO, and both in OUT/compare.html.")
-@renamed("--beside", "--compare")
 @scenario_flags(without=("--rate", "--closed"))
 @click.option("-o", "--out", type=PATH, required=True, help="Folder of the frontier.")
 @RAY

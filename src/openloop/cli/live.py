@@ -6,8 +6,8 @@ from typing import Any
 
 import click
 
-from openloop.cli.common import DURATION, JSON, PATH, PLACE, RATE, RATES, cli, command_line, say, tell, tell_made
-from openloop.cli.options import RAY, REQUIRE, scenario_flags
+from openloop.cli.common import cli, command_line, say, tell, tell_made
+from openloop.cli.options import DURATION, JSON, PATH, PLACE, RATE, RATES, RAY, REQUIRE, scenario_flags
 
 
 @cli.command()

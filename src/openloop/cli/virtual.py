@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-from openloop.cli.common import JSON, PATH, PLACE, RATES, Quantity, cli, command_line, progress_bar, tell, tell_made
-from openloop.cli.options import renamed, scenario_flags
+from openloop.cli.common import cli, command_line, progress_bar, tell, tell_made
+from openloop.cli.options import JSON, PATH, PLACE, RATES, Quantity, scenario_flags
 from openloop.errors import SpecError
 from openloop.units import parse_amount
 
@@ -83,7 +83,6 @@ def queue(flags: dict[str, Any], model: str, out: Path | None, as_json: bool) ->
 @click.option("--repair", help="Ask again where an answer fails its quality: how many times, or repair:most=2.")
 @click.option("--replicas", type=click.IntRange(1), help="What if: so many replicas.")
 @click.option("--batching", help="What if: chunked, prefill-first, static or prepone:steps=4.")
-@renamed("--policy", "--batching")
 @click.option("--change", "changes", multiple=True, help="What if: other keys of the fleet, as 'max_tokens: 512'.")
 @click.option(
     "--prompt-mean", type=AMOUNT, help="What if: prompts twice as long (2x), or of 800 tokens on average (800)."
