@@ -55,8 +55,8 @@ def test_calculators_answer_in_any_direction_and_draw(tmp_path: Path) -> None:
 
 
 def test_a_decision_and_a_tuning_are_folders(tmp_path: Path) -> None:
-    option = "{accepted: 58% of 10000, cost_per_request: 0.011}"
-    other = "{accepted: 85% of 10000, cost_per_request: 0.0145}"
+    option = "{attainment: 58% of 10000, cost_per_request: 0.011}"
+    other = "{attainment: 85% of 10000, cost_per_request: 0.0145}"
     (tmp_path / "ask.yaml").write_text(f"decision: model\ndemand: 1/s\noptions:\n  X: {option}\n  Y: {other}\n")
     assert "Use Y" in call("decide", tmp_path / "ask.yaml", "-o", tmp_path / "d").stdout
     assert json.loads((tmp_path / "d" / "decision.json").read_text())["choose"] == "Y"

@@ -1,6 +1,7 @@
 """A deployment from what one replica does and what is needed of all of them. Pure: numbers in, a plan out."""
 
 import math
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -151,8 +152,7 @@ def read_plan(path: str | Path) -> CapacityPlan:
     raw = read_json(Path(path))
     if not isinstance(raw, dict) or raw.get("kind") != "plan":
         raise RunError(f"{path} is no plan; openloop plan ... -o plan.json writes one")
-    present = {"attainment" if key == "accepted" else key: value for key, value in raw.items()}  # its earlier name
-    found = convert(present, CapacityPlan, str(path))
+    found = convert(raw, CapacityPlan, str(path))
     if (day := found.day) and {len(each) for each in (day.rate, day.ahead, day.late)} != {len(day.hours) or -1}:
         raise RunError(f"{path}: the day has not as many of rate, ahead and late as of hours; make the plan again")
     return found
@@ -175,13 +175,9 @@ def make_plan(system: System, needs: Needs) -> CapacityPlan:
     replicas, rate_each = size.replicas, needs.demand * needs.peak / size.replicas
     there = _scaled(system, 1 / size.slower)  # a replica of this plan
     attainment = _attainment(there, needs, replicas)
-    warm = there.latency_at(rate_each)
-    latency = None if warm is None else warm * size.slower
-    in_flight = None if latency is None else needs.demand * needs.peak * latency
+    warm, held = there.latency_at(rate_each), system.in_flight
+    in_flight = None if warm is None else needs.demand * needs.peak * (warm * size.slower)
     in_flight_each = None if in_flight is None else in_flight / replicas
-    fits = None
-    if in_flight_each is not None and system.in_flight is not None:
-        fits = in_flight_each <= system.in_flight * 1.0001
     cache = _cache(needs)
     money = _Money(there, needs)
     return CapacityPlan(
@@ -202,7 +198,7 @@ def make_plan(system: System, needs: Needs) -> CapacityPlan:
         all_up=all_up(needs.machine_up, replicas),
         in_flight=in_flight,
         in_flight_each=in_flight_each,
-        fits=fits,
+        fits=None if in_flight_each is None or held is None else in_flight_each <= held * 1.0001,
         raw=Estimate.spanning(raw, raw_measured) if raw else None,
         raw_rate_each=needs.demand * needs.peak / raw[1] if raw else None,
         attainment=attainment,
@@ -236,27 +232,24 @@ def _spelt_out(needs: Needs) -> tuple[Needs, Floats | None]:
     return replace(needs, demand=mean, peak=float(rates.max()) / mean), rates
 
 
+LEAST, MOST = sys.float_info.min, sys.float_info.max  # above 0, and finite
+LIMITS = (
+    ("demand", LEAST, MOST, "the demand is {:g}/s, for which no replica is needed; give one above 0, such as 9000/s"),
+    ("peak", 1, 1000, "the peak is {:g} times the average; it is from 1x to 1000x"),
+    ("headroom", 0, 10, "the headroom is {:g}; it is a share of the peak, such as 20%"),
+    ("failures", 0, MOST, "failures is {}; it is how many replicas may be down, 0 or more"),
+    ("utilisation", LEAST, 1, "utilisation is {:g}; it is a share above 0% and up to 100%, such as 90%"),
+    ("quality", LEAST, 1, "quality is {:g}; it is a share above 0% and up to 100%, such as 90%"),
+    ("machine_up", LEAST, 1, "machine-up is {:g}; it is a share above 0% and up to 100%, such as 90%"),
+    ("price", 0, MOST, "the price is {:g} per hour; it is 0 or more"),
+    ("availability", LEAST, 1, "the availability is {:g}; it is a share such as 99.95%"),
+)
+
+
 def _check(needs: Needs) -> None:
-    if not 0 < needs.demand < math.inf:
-        raise SpecError(
-            f"the demand is {needs.demand:g}/s, for which no replica is needed; give one above 0, such as 9000/s"
-        )
-    if not 1 <= needs.peak <= 1000:
-        raise SpecError(f"the peak is {needs.peak:g} times the average; it is from 1x to 1000x")
-    if not 0 <= needs.headroom <= 10:
-        raise SpecError(f"the headroom is {needs.headroom:g}; it is a share of the peak, such as 20%")
-    if needs.failures < 0:
-        raise SpecError(f"failures is {needs.failures}; it is how many replicas may be down, 0 or more")
-    for name in ("utilisation", "quality", "machine_up"):
-        value = getattr(needs, name)
-        if value is not None and not 0 < value <= 1:
-            raise SpecError(
-                f"{name.replace('_', '-')} is {value:g}; it is a share above 0% and up to 100%, such as 90%"
-            )
-    if needs.price is not None and not 0 <= needs.price < math.inf:
-        raise SpecError(f"the price is {needs.price:g} per hour; it is 0 or more")
-    if needs.availability is not None and not 0 < needs.availability <= 1:
-        raise SpecError(f"the availability is {needs.availability:g}; it is a share such as 99.95%")
+    for name, least, most, sentence in LIMITS:
+        if (value := getattr(needs, name)) is not None and not least <= value <= most:
+            raise SpecError(sentence.format(value))
 
 
 @dataclass(frozen=True)

@@ -91,16 +91,16 @@ class System:
 
     def latency_at(self, rate: float) -> float | None:
         """Mean time in the system at a rate, between the rates that were measured."""
-        known = [(load.rate, load.latency_s) for load in self.loads if load.latency_s is not None]
-        if not known:
-            return self.latency_s
-        rates, latencies = np.array(known).T
-        return float(np.interp(rate, rates, latencies))
+        found = self._between("latency_s", rate)
+        return self.latency_s if found is None else found
 
     def by_use_at(self, rate: float) -> float:
         """What a request costs besides hours: by requests and tokens, judges and people."""
-        known = [(load.rate, load.by_use) for load in self.loads if load.by_use is not None]
-        return float(np.interp(rate, *np.array(known).T)) if known else 0.0
+        return self._between("by_use", rate) or 0.0
+
+    def _between(self, fact: str, rate: float) -> float | None:
+        known = [(load.rate, value) for load in self.loads if (value := getattr(load, fact)) is not None]
+        return float(np.interp(rate, *np.array(known).T)) if known else None
 
     def attainment_at(self, rate: float) -> Estimate:
         """Attainment at a rate: as measured, or all, up to a knee that was typed."""
