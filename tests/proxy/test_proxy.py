@@ -20,7 +20,7 @@ from openloop.proxy.attempt import Attempt
 from openloop.proxy.fleet import Fleet
 from openloop.proxy.hearing import Hearing
 from openloop.proxy.ledger import Flight, Ledger, _append
-from openloop.proxy.meters import Judged, Meters
+from openloop.proxy.meters import Meters
 from openloop.records import Run
 from openloop.routing import replay
 from openloop.score import score
@@ -131,8 +131,9 @@ def test_a_client_that_goes_before_anybody_was_asked_is_a_row(tmp_path: Path) ->
 @pytest.mark.parametrize("now", [30.0, 100.0, 100.5, 100.999])
 def test_rates_are_over_the_time_that_was_counted(now: float) -> None:
     meters = Meters([])
+    row = {"workload_class": None, "replica": "a", "status": "ok", "output_tokens": 4}
     for tenth in range(int(10 * now)):
-        meters.count(tenth / 10, [Judged(None, "a", "ok", True, 4)])
+        meters.count(tenth / 10, [(row, True)])
     page = meters.page(now, Fleet(read_proxy({"replicas": ["http://127.0.0.1:1"]}), 0, None, print), 0, 0)
     told = {name: float(value) for name, value in (each.rsplit(" ", 1) for each in page.splitlines() if each[0] != "#")}
     assert told['openloop_goodput_rps{class=""}'] == pytest.approx(10.0, rel=0.002)
@@ -473,7 +474,7 @@ def test_a_policy_of_ones_own_that_fails_is_a_row_that_says_so(tmp_path: Path, m
     async def main() -> Run:
         async with world(tmp_path, three_tokens) as w:
             with monkeypatch.context() as patch:
-                patch.setattr(w.proxy.fleet._router, "route", fail)
+                patch.setattr(w.proxy.fleet.router, "route", fail)
                 assert (await w.ask())[0] == 429
             return await w.run()
 
@@ -496,7 +497,7 @@ def test_what_is_kept_of_requests_does_not_grow_with_them(tmp_path: Path) -> Non
                 return sum(isinstance(each, Flight | Attempt | Hearing) for each in gc.get_objects())
 
             await until(lambda: kept() <= 60)  # with the errors of the last connections; there were 540 in all
-            assert not w.proxy.fleet._router._sent
+            assert not w.proxy.fleet.router._sent
 
     asyncio.run(main())
 

@@ -8,7 +8,7 @@ import socket
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from aiohttp import web
@@ -18,6 +18,9 @@ from openloop.errors import SpecError
 from openloop.proxy.config import ProxySpec
 from openloop.units import parse_seconds
 
+if TYPE_CHECKING:
+    from openloop.proxy.server import Proxy
+
 BACKLOG = 4096
 IDLE_S = 75.0  # a connection that asks nothing
 LINGER_S = 1.0  # what a client goes on sending after it was refused is read for so long
@@ -26,16 +29,6 @@ TOO_SLOW = "the request did not come in time"
 LATE = (
     f"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: {len(TOO_SLOW)}\r\n\r\n{TOO_SLOW}".encode()
 )
-
-
-class Keeper(Protocol):
-    """Who is behind the door. `begin` does what needs no waiting, before there is a task for a request; `handle` gets
-    what it gave, or `drop` where the client has gone meanwhile. `refuse` counts whom the door has sent away."""
-
-    def begin(self, request: web.BaseRequest) -> Any: ...
-    def refuse(self, why: str) -> None: ...
-    def drop(self, errand: Any) -> None: ...
-    async def handle(self, request: web.BaseRequest, errand: Any) -> web.StreamResponse: ...
 
 
 class Refusal(Exception):  # noqa: N818
@@ -55,11 +48,11 @@ def said(status: int, message: str, *, wrong: bool = True) -> web.Response:
 class _Visitor(web.RequestHandler):
     """A connection whose requests must be here in time, from their first byte to the end of their head."""
 
-    __slots__ = ("asking", "begun", "errand", "hall", "late")
+    __slots__ = ("asking", "begun", "door", "errand", "late")
 
-    def __init__(self, hall: "_Hall", **how: Any) -> None:
-        super().__init__(hall, loop=asyncio.get_running_loop(), **how)
-        self.hall = hall
+    def __init__(self, door: "Door", **how: Any) -> None:
+        super().__init__(door, loop=asyncio.get_running_loop(), **how)
+        self.door = door
         self.errand: Any = None  # begun, and nobody waits for it yet
         self.late: asyncio.TimerHandle | None = None
         self.begun = self.asking = False  # a head has begun; it is here
@@ -74,10 +67,10 @@ class _Visitor(web.RequestHandler):
             return
         came = getattr(self, "_waiter", None) and getattr(self, "_messages", None)  # aiohttp's own: if it has them
         if came and isinstance(came[0][0], RawRequestMessage):
-            self.hall.begin(self, *came[0])  # before the task of this connection is woken
+            self.door.begin(self, *came[0])  # before the task of this connection is woken
         elif not self.begun:
             self.begun = True
-            self._wait(self.hall.slowest_s, self._give_up)
+            self._wait(self.door.slowest_s, self._give_up)
 
     def resume_reading(self, resume_parser: bool = True) -> None:
         """Whoever takes a body calls it, paused or not."""
@@ -94,7 +87,7 @@ class _Visitor(web.RequestHandler):
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self._forget()
-        self.hall.keeper.drop(self.errand)
+        self.door.keeper.drop(self.errand)
         self.errand = None
         super().connection_lost(exc)
 
@@ -106,7 +99,7 @@ class _Visitor(web.RequestHandler):
     def _give_up(self) -> None:
         self.late = None
         if self.transport is not None and not self.asking:
-            self.hall.keeper.refuse("too slow")
+            self.door.keeper.refuse("too slow")
             self.transport.write(LATE)
             self.transport.close()
 
@@ -120,7 +113,7 @@ class _Visitor(web.RequestHandler):
         if status >= 500:
             self.log_exception(exc_info=exc)
         else:
-            self.hall.keeper.refuse(BAD)
+            self.door.keeper.refuse(BAD)
         if request.writer.output_size > 0:
             raise ConnectionResetError
         response = said(status, "the proxy failed" if status >= 500 else "the request is no HTTP that makes sense")
@@ -136,21 +129,27 @@ class _Visitor(web.RequestHandler):
         self.logger.error("a request failed in the proxy: %s%s", type(exc_info).__name__, where)
 
 
-class _Hall(web.Server):
-    def __init__(self, keeper: Keeper, spec: ProxySpec) -> None:
+class Door(web.Server):
+    """Listens; `check` and `read_body` refuse whom they must. The keeper's `begin` does what needs no waiting, before
+    there is a task for a request; `handle` gets what it gave, or `drop` where the client has gone meanwhile."""
+
+    def __init__(self, keeper: "Proxy", spec: ProxySpec) -> None:
+        host, port = spec.address()
+        self._socket = _listen(host, port, spec.listen)
         super().__init__(self._answer, request_factory=self._make, handler_cancellation=True)  # type: ignore[arg-type]
-        self.keeper, self._spec = keeper, spec
+        self.keeper, self._spec, self._token = keeper, spec, spec.token()
+        self._local = _is_local(host)
         self.slowest_s = parse_seconds(spec.slowest)
+        self.closing = False
 
     def __call__(self) -> web.RequestHandler:
-        most = self._spec.largest_header
         return _Visitor(
             self,
             access_log=None,
             keepalive_timeout=IDLE_S,
             lingering_time=LINGER_S,
-            max_line_size=most,
-            max_field_size=most,
+            max_line_size=self._spec.largest_header,
+            max_field_size=self._spec.largest_header,
             auto_decompress=False,
         )
 
@@ -178,19 +177,6 @@ class _Hall(web.Server):
         finally:
             visitor.asking = False
 
-
-class Door:
-    """Listens; `check` and `read_body` refuse whom they must."""
-
-    def __init__(self, keeper: Keeper, spec: ProxySpec) -> None:
-        self._spec, self._token = spec, spec.token()
-        self._host, self._port = spec.address()
-        self._local = _is_local(self._host)
-        self._slowest_s = parse_seconds(spec.slowest)
-        self._keeper = keeper
-        self._socket = _listen(self._host, self._port, spec.listen)
-        self.closing = False
-
     @property
     def guarded(self) -> bool:
         """Whether strangers are kept out, by the address or by a token."""
@@ -198,7 +184,7 @@ class Door:
 
     async def open(self) -> int:
         """The port."""
-        self._runner = web.ServerRunner(_Hall(self._keeper, self._spec), shutdown_timeout=1.0)
+        self._runner = web.ServerRunner(self, shutdown_timeout=1.0)
         await self._runner.setup()
         await web.SockSite(self._runner, self._socket, backlog=BACKLOG).start()
         return int(self._socket.getsockname()[1])
@@ -227,7 +213,7 @@ class Door:
         if request.headers.get("Expect", "").lower() == "100-continue" and request.transport is not None:
             request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         try:
-            async with asyncio.timeout(self._slowest_s):
+            async with asyncio.timeout(self.slowest_s):
                 return await request.read()
         except web.HTTPRequestEntityTooLarge:
             raise self._too_large() from None

@@ -26,6 +26,7 @@ MOST_BLOCKS = 1 << 20  # of all caches together that are known
 @dataclass(eq=False)
 class Replica:
     spec: ReplicaSpec
+    place: int
     name: str = ""
     base: str = ""
     key: str | None = field(default=None, repr=False)
@@ -69,10 +70,10 @@ class Fleet:
         note: Callable[[Callable[[], bytes]], object] | None,
         tell: Callable[[str, str], None],
     ) -> None:
-        self.replicas = [Replica(each) for each in spec.members()]
+        self.replicas = [Replica(each, place) for place, each in enumerate(spec.members())]
         Router(spec.policy(), len(self.replicas)).route(0.0, 1, session=0, names=[0])  # compiled before anybody waits
         entries = MOST_BLOCKS if any(each.spec.kv_events for each in self.replicas) else ENTRIES
-        self._router = Router(spec.policy(), len(self.replicas), note=note, entries=entries)
+        self.router = Router(spec.policy(), len(self.replicas), note=note, entries=entries)
         self._keeper = Gatekeeper(spec.admits())
         self._start_ns, self._tell, self._asked = start_ns, tell, spec.health is not None
         self._begun: deque[float] = deque(maxlen=1000)  # seconds until first tokens, of late
@@ -82,7 +83,7 @@ class Fleet:
     @property
     def looks(self) -> bool:
         """Whether the policy wants to know what caches hold."""
-        return "cache" in self._router.policy.sees
+        return "cache" in self.router.policy.sees
 
     def now(self) -> float:
         return (time.monotonic_ns() - self._start_ns) / 1e9
@@ -92,7 +93,7 @@ class Fleet:
         some_well = any(each.well and not each.draining for each in self.replicas)
         self.open = [not each.draining and (each.well or not some_well) for each in self.replicas]
         for place, gets in enumerate(self.open):
-            self._router.set_open(place, gets)
+            self.router.set_open(place, gets)
 
     def send(
         self, ask: Ask, named: Named | None, session: int | None, deadline: float, avoid: int | None
@@ -102,7 +103,7 @@ class Fleet:
         now = self.now()
         blocks = named or Named(prefix_names(ask.text))
         try:
-            routed = self._router.route(
+            routed = self.router.route(
                 now,
                 blocks.tokens or ask.prompt_tokens,
                 output=ask.most_tokens or 0,
@@ -118,29 +119,23 @@ class Fleet:
             return None, "the policy sheds it" if any(self.open) else "no replica is open"
         replica = self.replicas[routed.place]
         if self._keeper.refuses(replica.requests, replica.waiting, now):
-            self._router.ended(routed.number)
+            self.router.ended(routed.number)
             return None, f"admission: {replica.name} has enough"
         replica.requests += 1
         replica.waiting += 1
         return routed, ""
 
-    def cache_event(self, replica: Replica, stored: Sequence[int], removed: Sequence[int]) -> None:
-        self._router.cache_event(self.replicas.index(replica), stored, removed)
-
-    def forget_cache(self, replica: Replica) -> None:
-        self._router.forget_cache(self.replicas.index(replica))
-
     def answered(self, routed: Routed, seconds: float) -> None:
         """Its first token has come, after so long."""
         self.replicas[routed.place].waiting -= 1
-        self._router.answered(routed.number, self.now())
+        self.router.answered(routed.number, self.now())
         self._begun.append(seconds)
 
     def ended(self, routed: Routed, waits: bool) -> None:
         replica = self.replicas[routed.place]
         replica.requests -= 1
         replica.waiting -= waits
-        self._router.ended(routed.number)
+        self.router.ended(routed.number)
 
     def hedge_after(self, hedge: Hedge) -> float | None:
         """Seconds; None: not enough is known yet."""
@@ -153,7 +148,7 @@ class Fleet:
         before = replica.well
         replica.failures = 0 if well else replica.failures + 1
         if replica.well and not before:
-            self._router.forget(self.replicas.index(replica))
+            self.router.forget(replica.place)
         if replica.well != before:
             self._look_who_is_open()
             self._tell("recovery" if replica.well else "failure", replica.name)

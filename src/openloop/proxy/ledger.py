@@ -24,8 +24,9 @@ DECISIONS_FILE = "decisions.jsonl"
 EVERY_S = 0.5
 MOST_EVENTS = 10_000  # in the manifest; a replica that flaps must not fill the disk
 
-Accepted = tuple[Ints, Bools]
-Judge = Callable[[pa.RecordBatch], Accepted]  # places of the rows that answered, and whether they are accepted
+Judge = Callable[
+    [pa.RecordBatch], tuple[Ints, Bools]
+]  # places of the rows that answered, and whether they are accepted
 
 _TOLD = [each.name for each in fields(Outcome) if each.name not in ("replica", "text")]
 _ANY = {"sent_ns": [0], "ended_ns": [3], "event_ns": [[1, 2, 3]]}
@@ -44,10 +45,7 @@ class Flight:
     named: Named | None = None  # its prompt, by blocks
     attempts: list[Attempt] = field(default_factory=list)
 
-    def rows(self, start_ns: int) -> list[dict[str, Any]]:
-        return [self._row(attempt, start_ns) for attempt in self.attempts]
-
-    def _row(self, attempt: Attempt, start_ns: int) -> dict[str, Any]:
+    def row(self, attempt: Attempt, start_ns: int) -> dict[str, Any]:
         def since(stamp: int | None) -> int | None:
             return None if stamp is None else stamp - start_ns
 
@@ -127,7 +125,7 @@ class Ledger:
 
     def _store(self, ended: Sequence[Flight], decisions: Sequence[Callable[[], bytes]]) -> list[Judged]:
         """Whatever goes wrong here costs rows and not the traffic; a request that cannot be stored costs its own."""
-        rows = [row for flight in ended for row in flight.rows(self.start_ns)]
+        rows = [flight.row(attempt, self.start_ns) for flight in ended for attempt in flight.attempts]
         stored = False
         try:
             if self.writer is not None:
@@ -139,7 +137,8 @@ class Ledger:
             if self.writer is not None:
                 self.writer.append(batch)
             stored = True
-            return _judged(rows, *self._judge(batch))
+            places, accepted = self._judge(batch)
+            return [(rows[place], good) for place, good in zip(places.tolist(), accepted.tolist(), strict=True)]
         except Exception as error:
             if len(ended) > 1 and not stored and not isinstance(error, OSError | StorageError):
                 return [each for flight in ended for each in self._store([flight], ())]
@@ -166,12 +165,3 @@ def _append(path: Path, data: bytes) -> None:
         except OSError:
             file.truncate(before)
             raise
-
-
-def _judged(rows: list[dict[str, Any]], places: Ints, accepted: Bools) -> list[Judged]:
-    found = []
-    for place, good in zip(places.tolist(), accepted.tolist(), strict=True):
-        row = rows[place]
-        tokens = row["output_tokens"] or sum(row["event_tokens"] or ()) or len(row["event_ns"])
-        found.append(Judged(row["workload_class"], row["replica"], row["status"], good, tokens))
-    return found

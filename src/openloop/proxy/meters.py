@@ -2,23 +2,13 @@
 
 from collections import Counter, deque
 from collections.abc import Iterable
-from dataclasses import dataclass
+from typing import Any
 
 from openloop.proxy.fleet import Fleet
 
 WINDOW_S = 60
 OTHER = "other"
-
-
-@dataclass(frozen=True)
-class Judged:
-    """A request that is over."""
-
-    workload_class: str | None
-    replica: str | None
-    status: str
-    accepted: bool
-    tokens: int
+Judged = tuple[dict[str, Any], bool]  # the row that answered, and whether it is accepted
 
 
 class Meters:
@@ -29,21 +19,23 @@ class Meters:
         self.refused: Counter[str] = Counter()
 
     def count(self, now: float, judged: Iterable[Judged]) -> None:
-        """Classes that no SLO names are one: labels must not grow with what clients write."""
+        """What is over. Classes that no SLO names are one: labels must not grow with what clients write."""
         if not self._seconds or self._seconds[-1][0] != int(now):
             self._seconds.append((int(now), Counter()))
         recent = self._seconds[-1][1]
         while self._seconds[0][0] <= int(now) - WINDOW_S:
             self._seconds.popleft()
-        for each in judged:
-            name = each.workload_class if each.workload_class in self._classes else OTHER if each.workload_class else ""
-            for who in (("class", name), ("replica", each.replica or "")):
+        for row, accepted in judged:
+            said, replica, status = row["workload_class"], row["replica"] or "", row["status"]
+            name = said if said in self._classes else OTHER if said else ""
+            tokens = row["output_tokens"] or sum(row["event_tokens"] or ()) or len(row["event_ns"])
+            for who in (("class", name), ("replica", replica)):
                 recent[*who, "ended"] += 1
-                recent[*who, "accepted"] += each.accepted
-                recent[*who, "tokens"] += each.tokens * each.accepted
-            self.totals["requests", name, each.status] += 1
-            self.totals["accepted", name] += each.accepted
-            self.totals["replica_requests", each.replica or "", each.status] += 1
+                recent[*who, "accepted"] += accepted
+                recent[*who, "tokens"] += tokens * accepted
+            self.totals["requests", name, status] += 1
+            self.totals["accepted", name] += accepted
+            self.totals["replica_requests", replica, status] += 1
 
     def page(self, now: float, fleet: Fleet, in_flight: int, lost: int) -> str:
         since = max(int(now) - WINDOW_S + 1, 0)  # the last of these seconds is not over
