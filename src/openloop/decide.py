@@ -147,7 +147,10 @@ def decide(what: str | Path | dict[str, Any]) -> Decision:
         raise SpecError(f"{asked.decision} takes {told}; there are {len(asked.options)}")
     if asked.decision == "capacity" and asked.demand is None:
         raise SpecError("how many replicas depends on the demand: give one, such as demand: 10000/d")
-    needs = _needs(asked)
+    said = {name: read(value) for name, read in NEEDS.items() if (value := getattr(asked, name)) is not None}
+    if said and asked.demand is None:
+        raise SpecError(f"{next(iter(said))} is of a demand, and there is none: leave it out, or give demand: 40/s")
+    needs = None if asked.demand is None else Needs(parse_rate(asked.demand), **said)
     cases = [_case(name, option, asked, needs, folder) for name, option in asked.options.items()]
     gaps = tuple(gap for name, option in asked.options.items() for gap in _gaps(name, option, asked, folder))
     if asked.decision == "capacity":
@@ -156,13 +159,6 @@ def decide(what: str | Path | dict[str, Any]) -> Decision:
         found = _choice(asked, cases[0], cases[1], gaps)
     caveats = [f"{case.name}: {case.cost_caveat}." for case in cases if case.cost_per_accepted and case.cost_caveat]
     return replace(found, sentences=(*found.sentences, *_other_work(asked, folder), *caveats))
-
-
-def _needs(asked: _Question) -> Needs | None:
-    said = {name: read(value) for name, read in NEEDS.items() if (value := getattr(asked, name)) is not None}
-    if said and asked.demand is None:
-        raise SpecError(f"{next(iter(said))} is of a demand, and there is none: leave it out, or give demand: 40/s")
-    return None if asked.demand is None else Needs(parse_rate(asked.demand), **said)
 
 
 def _counted(text: str, what: str) -> Estimate:

@@ -19,8 +19,7 @@ from openloop.proxy import ledger, line, read_proxy
 from openloop.proxy.attempt import Attempt
 from openloop.proxy.fleet import Fleet
 from openloop.proxy.hearing import Hearing
-from openloop.proxy.ledger import Flight, Ledger, _append
-from openloop.proxy.meters import Meters
+from openloop.proxy.ledger import Flight, Ledger, Meters, _append
 from openloop.records import Run
 from openloop.routing import replay
 from openloop.score import score

@@ -13,7 +13,7 @@ from openloop.errors import OpenloopError
 __all__ = ["cli", "main"]
 
 # The commands of each file join the group as it is imported.
-for _name in ("calibrating", "curve", "exchange", "live", "planning", "reading", "traffic", "virtual"):
+for _name in ("curve", "exchange", "live", "planning", "reading", "virtual"):
     import_module(f"openloop.cli.{_name}")
 
 

@@ -4,6 +4,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -74,10 +75,14 @@ def tell_score(result: "Score", as_json: bool, require: float | None = None) -> 
         sys.exit(1)
 
 
-def tell_made(run: "Run", slo: Any, as_json: bool, require: float | None = None) -> None:
-    """A run that was just made: its score, or what it is where nothing says what is accepted."""
+def tell_made(run: "Run", slo: Any, as_json: bool, require: float | None = None, out: Path | None = None) -> None:
+    """A run that was just made, and kept: its score, or what it is where nothing says what is accepted."""
+    from openloop.records import open_run
     from openloop.score import score
 
+    if out:
+        run.save(out)
+        run = open_run(out)
     if slo is None:
         tell_run(run, as_json)
     else:

@@ -62,7 +62,9 @@ def sweep(
       openloop sweep --sim fleet.yaml --slo "ttft<=1s" --warmth warm-cache,disrupted -o states/
       openloop sweep --sim model.yaml --compare measured/ -o predicted/
     """
+    from openloop.frontier import open_frontier
     from openloop.frontier import sweep as measure
+    from openloop.frontier.folder import read_asked
     from openloop.frontier.measure import INTERRUPTED
     from openloop.frontier.states import sweep_states
     from openloop.load.scenario import read_scenario
@@ -79,7 +81,8 @@ def sweep(
     if compare is not None:
         if several:
             raise click.UsageError("--compare takes one state: give one in --warmth, or leave out --compare")
-        rates = _as_measured(compare, flags, rates)
+        flags.setdefault("slo", read_asked(compare).slo)
+        rates = rates or [point.rate for point in open_frontier(compare).points]
     if fleet is not None and scenario is None:
         flags |= as_calibrated(read_fleet(fleet), flags)
     if not written.get("arrivals"):
@@ -101,7 +104,13 @@ def sweep(
     if all_found[-1].stopped == INTERRUPTED:
         sys.exit(130)
     if compare is not None:
-        _draw_comparison(compare, out, as_json)
+        from openloop.report.files import write_text
+        from openloop.report.html import page
+        from openloop.report.read import read_comparison
+
+        write_text(out / "compare.html", page(read_comparison(compare, out, None)))
+        if not as_json:
+            click.echo(f"written: {out / 'compare.html'}")
     for found in all_found:
         shown = found.knee.interval[0] if found.knee.interval else found.knee.above
         if require is not None and not (shown is not None and shown >= require):
@@ -125,24 +134,6 @@ def _tell_states(states: Any, as_json: bool) -> None:
         show_frontier(each.frontier)
     for gap in between:
         click.echo("\n" + "\n".join(gap_lines(gap)))
-
-
-def _draw_comparison(measured: Path, out: Path, as_json: bool) -> None:
-    from openloop.report.html import page
-    from openloop.report.read import read_comparison
-
-    (out / "compare.html").write_text(page(read_comparison(measured, out, None)), encoding="utf-8")
-    if not as_json:
-        click.echo(f"written: {out / 'compare.html'}")
-
-
-def _as_measured(measured: Path, flags: dict[str, Any], rates: list[float] | None) -> list[float]:
-    """Rates and SLO of a measured sweep, where the flags do not say otherwise."""
-    from openloop.frontier import open_frontier
-    from openloop.frontier.folder import read_asked
-
-    flags.setdefault("slo", read_asked(measured).slo)
-    return rates or [point.rate for point in open_frontier(measured).points]
 
 
 @cli.command()

@@ -160,7 +160,9 @@ def read_plan(path: str | Path) -> CapacityPlan:
 
 def make_plan(system: System, needs: Needs) -> CapacityPlan:
     needs, rates = _spelt_out(needs)
-    _check(needs)
+    for name, least, most, sentence in LIMITS:
+        if (value := getattr(needs, name)) is not None and not least <= value <= most:
+            raise SpecError(sentence.format(value))
     if needs.price is None and system.price is not None:
         needs = replace(needs, price=system.price)
     knees = system.knees.ends
@@ -178,7 +180,8 @@ def make_plan(system: System, needs: Needs) -> CapacityPlan:
     warm, held = there.latency_at(rate_each), system.in_flight
     in_flight = None if warm is None else needs.demand * needs.peak * (warm * size.slower)
     in_flight_each = None if in_flight is None else in_flight / replicas
-    cache = _cache(needs)
+    cache, hit = _cache(needs), system.hit_rate
+    colder = None if hit is None else diluted(hit, system.measured_replicas, replicas)
     money = _Money(there, needs)
     return CapacityPlan(
         system=system,
@@ -206,8 +209,8 @@ def make_plan(system: System, needs: Needs) -> CapacityPlan:
         raw_cost_per_hour=money.hourly(raw[1], raw, raw_measured) if raw else None,
         cost_per_million=money.per_million(replicas, attainment),
         cost_per_million_tokens=money.per_million_tokens(replicas, attainment),
-        hit_rate=cache.hit if cache else system.hit_rate,
-        diluted_hit_rate=_diluted(cache, system, replicas),
+        hit_rate=cache.hit if cache else hit,
+        diluted_hit_rate=cache.hit_at(replicas) if cache else colder,
         day=None if rates is None else _day(rates, needs, knees[trusted], replicas),
         gains=tuple(_gains(system, needs)),
         notes=(*system.notes, *_notes(there, needs, replicas)),
@@ -246,12 +249,6 @@ LIMITS = (
 )
 
 
-def _check(needs: Needs) -> None:
-    for name, least, most, sentence in LIMITS:
-        if (value := getattr(needs, name)) is not None and not least <= value <= most:
-            raise SpecError(sentence.format(value))
-
-
 @dataclass(frozen=True)
 class _Size:
     carry: int
@@ -288,12 +285,6 @@ def _size(knee: float, needs: Needs) -> _Size:
 def _cache(needs: Needs) -> Cache | None:
     found: Cache | None = None if needs.cache is None else read_term(needs.cache, {"cache": Cache}, "cache")
     return found
-
-
-def _diluted(cache: Cache | None, system: System, replicas: int) -> float | None:
-    if cache:
-        return cache.hit_at(replicas)
-    return None if system.hit_rate is None else diluted(system.hit_rate, system.measured_replicas, replicas)
 
 
 def _attainment(system: System, needs: Needs, replicas: int) -> Estimate:

@@ -45,9 +45,8 @@ class Caches:
     for the tokens of a prompt: without them nobody can tell which blocks it is made of."""
 
     def __init__(self, fleet: Fleet, tell: Callable[[str], None]) -> None:
-        self.heard = [
-            _Heard(fleet.router, each, tell) for each in fleet.replicas if each.spec.kv_events and fleet.looks
-        ]
+        publish = [each for each in fleet.replicas if each.spec.kv_events and "cache" in fleet.router.policy.sees]
+        self.heard = [_Heard(fleet.router, each, tell) for each in publish]
         self._turn = count()
 
     async def listen(self) -> None:

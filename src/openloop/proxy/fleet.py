@@ -80,11 +80,6 @@ class Fleet:
         self.open: list[bool] = []  # by replica, whether it gets requests
         self._look_who_is_open()
 
-    @property
-    def looks(self) -> bool:
-        """Whether the policy wants to know what caches hold."""
-        return "cache" in self.router.policy.sees
-
     def now(self) -> float:
         return (time.monotonic_ns() - self._start_ns) / 1e9
 

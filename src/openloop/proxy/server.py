@@ -24,9 +24,8 @@ from openloop.proxy.config import ProxySpec, read_proxy
 from openloop.proxy.door import BAD, Door, Refusal, said
 from openloop.proxy.fleet import Fleet
 from openloop.proxy.hearing import PATHS, Ask, read_ask
-from openloop.proxy.ledger import Flight, Judge, Ledger
+from openloop.proxy.ledger import Flight, Judge, Ledger, Meters
 from openloop.proxy.line import KEPT_S, Lines
-from openloop.proxy.meters import Meters
 from openloop.records import Manifest, RunWriter
 from openloop.routing import session_name
 from openloop.seeds import stream
@@ -261,7 +260,8 @@ class Proxy:
         running = {asyncio.create_task(attempt.begin(self._lines, post)): attempt}
         try:
             done, _ = await asyncio.wait(running, timeout=after)
-            if not done and self._affords_copy():
+            most = self._hedge.budget * self.ledger.due + SPARE if self._hedge else 0.0
+            if not done and sum(self.fleet.open) > 1 and self._copied < most:
                 self._copied += 1
                 copy = self._send(flight, ask, "hedge")
                 if copy.ended_ns is None:
@@ -279,10 +279,6 @@ class Proxy:
                 task.cancel()
                 if answered:
                     other.close("cancelled", "a copy of it was answered first")
-
-    def _affords_copy(self) -> bool:
-        share = self._hedge.budget if self._hedge else 0.0
-        return sum(self.fleet.open) > 1 and self._copied < share * self.ledger.due + SPARE
 
     def _send(self, flight: Flight, ask: Ask, kind: str) -> Attempt:
         """To whom the policy says, and not to whom it went before; one that nobody gets is over at once."""
