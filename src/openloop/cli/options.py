@@ -38,7 +38,7 @@ class Quantity(click.ParamType[Any]):
             self.fail(str(error), param, ctx)
 
 
-class Number(click.FloatRange):
+class FiniteRange(click.FloatRange):
     """A number in a range, and never one that is none or has no end."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
@@ -49,8 +49,8 @@ class Number(click.FloatRange):
 
 
 NUMBER = Quantity("float", parse_number)
-POSITIVE = Number(0, min_open=True)
-UNSIGNED = Number(0)
+POSITIVE = FiniteRange(0, min_open=True)
+UNSIGNED = FiniteRange(0)
 DURATION = Quantity("duration", parse_seconds)
 RATE = Quantity("rate", parse_rate)
 SHARE = Quantity("share", parse_share)

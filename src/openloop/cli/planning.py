@@ -162,11 +162,13 @@ def _plan_fleet(fleet: Path, flags: dict[str, Any], needs: Any, target: float, q
         return plan_fleet(fleet, scenario, needs, Path(scratch) / "sweep", target, view)
 
 
-def _tell_answer(answer: Any, plot: Path | None, as_json: bool) -> None:
+def _tell_answer(law: str, plot: Path | None, as_json: bool, **given: Any) -> None:
     """A calculator's lines and its picture."""
+    from openloop.report import calculators
     from openloop.report.picture import draw_figure
     from openloop.report.plot import show_answer
 
+    answer = getattr(calculators, f"answer_{law}")(**given)
     if plot is not None:
         if plot.suffix not in (".svg", ".png"):
             raise click.UsageError(f"{plot}: a picture is an .svg or a .png file")
@@ -189,9 +191,7 @@ def fanout(plot: Path | None, as_json: bool, **given: Any) -> None:
       openloop fanout --n 100 --slow 10%          # how rarely may each be slow?
       openloop fanout --p 1% --slow 10%           # how wide may it be?
     """
-    from openloop.report.calculators import answer_fanout
-
-    _tell_answer(answer_fanout(**given), plot, as_json)
+    _tell_answer("fanout", plot, as_json, **given)
 
 
 @cli.command()
@@ -211,9 +211,7 @@ def little(plot: Path | None, as_json: bool, **given: Any) -> None:
       openloop little --in-flight 24 --latency 60ms
       openloop little --rate 8000 --latency 120ms --per-replica 40 --failures 1
     """
-    from openloop.report.calculators import answer_little
-
-    _tell_answer(answer_little(**given), plot, as_json)
+    _tell_answer("little", plot, as_json, **given)
 
 
 @cli.command()
@@ -233,14 +231,14 @@ def hedge(service: str, after: str, extra: float | None, load: float | None, plo
     """
     from openloop.distributions import read_distribution
     from openloop.errors import SpecError
-    from openloop.report.calculators import answer_hedge
     from openloop.terms import SECONDS
 
     try:
         share = 1 - extra if extra is not None else parse_share(f"{after.strip().removeprefix('p')}%")
     except SpecError:
         raise click.UsageError(f"--after is {after!r}; it is a percentile, such as p95") from None
-    _tell_answer(answer_hedge(read_distribution(service, SECONDS), share, load), plot, as_json)
+    given = {"service": read_distribution(service, SECONDS), "after": share, "load": load}
+    _tell_answer("hedge", plot, as_json, **given)
 
 
 @cli.command()
@@ -264,9 +262,7 @@ def batch(plot: Path | None, as_json: bool, **given: Any) -> None:
       openloop batch --fixed 4ms --each 0.9ms --size 16
       openloop batch --fixed 4ms --each 0.9ms --within 50ms --rate 600
     """
-    from openloop.report.calculators import answer_batch
-
-    _tell_answer(answer_batch(**given), plot, as_json)
+    _tell_answer("batch", plot, as_json, **given)
 
 
 @cli.command()

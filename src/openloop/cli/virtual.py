@@ -97,7 +97,6 @@ def sim(
     /,
     fleet: Path,
     rates: list[float] | None,
-    quality: str | None,
     policies: str | None,
     seeds: int,
     prompt_mean: Any,
@@ -129,7 +128,7 @@ def sim(
     from openloop.load.scenario import read_scenario
     from openloop.sim.fleet import explain_fleet
 
-    chosen = _changed(fleet, quality, **whatif)
+    chosen = _changed(fleet, **whatif)
     if explain:
         click.echo("\n".join(explain_fleet(chosen)))
         return

@@ -129,7 +129,9 @@ def _columns(calls: Sequence[Call], origin: int) -> dict[str, Any]:
         for call, (_, ends) in zip(calls, kept, strict=True)
     ]
     columns["ended_ns"] = [
-        since(_latest(call.ended_ns, times)) if call.status != "censored" else None
+        since(max([each for each in (call.ended_ns, *map(int, times[-1:])) if each is not None], default=None))
+        if call.status != "censored"
+        else None
         for call, (times, _) in zip(calls, kept, strict=True)
     ]
     return columns
@@ -152,11 +154,6 @@ def _has_more_chunks_than_tokens(call: Call) -> bool:
     if call.output_tokens is None or call.events_ns is None:
         return False
     return (sum(call.event_tokens) if call.event_tokens else len(call.events_ns)) > call.output_tokens
-
-
-def _latest(ended_ns: int | None, events: Sequence[int] | Ints) -> int | None:
-    last = int(events[-1]) if len(events) else None
-    return max((time for time in (ended_ns, last) if time is not None), default=None)
 
 
 def _numbered(names: Iterable[object]) -> list[int | None]:

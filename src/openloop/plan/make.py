@@ -176,13 +176,14 @@ def make_plan(system: System, needs: Needs) -> CapacityPlan:
     raw_measured = system.capacity_interval is not None
     replicas, rate_each = size.replicas, needs.demand * needs.peak / size.replicas
     there = _scaled(system, 1 / size.slower)  # a replica of this plan
-    attainment = _attainment(there, needs, replicas)
+    attainment = there.attainment_at(needs.demand / replicas).times(needs.quality)
     warm, held = there.latency_at(rate_each), system.in_flight
     in_flight = None if warm is None else needs.demand * needs.peak * (warm * size.slower)
     in_flight_each = None if in_flight is None else in_flight / replicas
     cache, hit = _cache(needs), system.hit_rate
     colder = None if hit is None else diluted(hit, system.measured_replicas, replicas)
     money = _Money(there, needs)
+    million = money.per_million(replicas, attainment)
     return CapacityPlan(
         system=system,
         needs=needs,
@@ -207,8 +208,8 @@ def make_plan(system: System, needs: Needs) -> CapacityPlan:
         attainment=attainment,
         cost_per_hour=money.hourly(replicas, [each.replicas for each in sizes], measured),
         raw_cost_per_hour=money.hourly(raw[1], raw, raw_measured) if raw else None,
-        cost_per_million=money.per_million(replicas, attainment),
-        cost_per_million_tokens=money.per_million_tokens(replicas, attainment),
+        cost_per_million=million,
+        cost_per_million_tokens=million.times(1 / system.tokens) if million and system.tokens else None,
         hit_rate=cache.hit if cache else hit,
         diluted_hit_rate=cache.hit_at(replicas) if cache else colder,
         day=None if rates is None else _day(rates, needs, knees[trusted], replicas),
@@ -287,10 +288,6 @@ def _cache(needs: Needs) -> Cache | None:
     return found
 
 
-def _attainment(system: System, needs: Needs, replicas: int) -> Estimate:
-    return system.attainment_at(needs.demand / replicas).times(needs.quality)
-
-
 class _Money:
     """D / (3600 u X) and what is paid by use, of results that are accepted."""
 
@@ -330,10 +327,6 @@ class _Money:
         if value <= 0:
             return None
         return Estimate(each / value, (each / high, each / max(low, 1e-12)) if attainment.interval else None)
-
-    def per_million_tokens(self, replicas: float, attainment: Estimate) -> Estimate | None:
-        found, tokens = self.per_million(replicas, attainment), self.system.tokens
-        return found.times(1 / tokens) if found and tokens else None
 
 
 def _day(rates: Floats, needs: Needs, knee: float, fixed: int) -> Day:
@@ -428,7 +421,8 @@ def _cost(system: System, needs: Needs) -> tuple[int, float, float | None, float
     low, middle, _ = system.knees.ends
     size = _size(low if needs.by == "low" else middle, needs)
     there = _scaled(system, 1 / size.slower)
-    money, attainment = _Money(there, needs), _attainment(there, needs, size.replicas)
+    attainment = there.attainment_at(needs.demand / size.replicas).times(needs.quality)
+    money = _Money(there, needs)
     costs = [money.per_million(each, attainment) for each in (size.replicas, size.parts)]
     first, second = (None if each is None else each.value for each in costs)
     return size.replicas, size.parts, first, second

@@ -8,7 +8,7 @@ import socket
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import msgspec
 from aiohttp import web
@@ -18,9 +18,6 @@ from openloop.errors import SpecError
 from openloop.proxy.config import ProxySpec
 from openloop.units import parse_seconds
 
-if TYPE_CHECKING:
-    from openloop.proxy.server import Proxy
-
 BACKLOG = 4096
 IDLE_S = 75.0  # a connection that asks nothing
 LINGER_S = 1.0  # what a client goes on sending after it was refused is read for so long
@@ -29,6 +26,16 @@ TOO_SLOW = "the request did not come in time"
 LATE = (
     f"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: {len(TOO_SLOW)}\r\n\r\n{TOO_SLOW}".encode()
 )
+
+
+class Keeper(Protocol):
+    """Who is behind the door. `begin` does what needs no waiting, before there is a task for a request; `handle` gets
+    what it gave, or `drop` where the client has gone meanwhile. `refuse` counts whom the door has sent away."""
+
+    def begin(self, request: web.BaseRequest) -> Any: ...
+    def refuse(self, why: str) -> None: ...
+    def drop(self, errand: Any) -> None: ...
+    async def handle(self, request: web.BaseRequest, errand: Any) -> web.StreamResponse: ...
 
 
 class Refusal(Exception):  # noqa: N818
@@ -130,10 +137,9 @@ class _Visitor(web.RequestHandler):
 
 
 class Door(web.Server):
-    """Listens; `check` and `read_body` refuse whom they must. The keeper's `begin` does what needs no waiting, before
-    there is a task for a request; `handle` gets what it gave, or `drop` where the client has gone meanwhile."""
+    """Listens; `check` and `read_body` refuse whom they must."""
 
-    def __init__(self, keeper: "Proxy", spec: ProxySpec) -> None:
+    def __init__(self, keeper: Keeper, spec: ProxySpec) -> None:
         host, port = spec.address()
         self._socket = _listen(host, port, spec.listen)
         super().__init__(self._answer, request_factory=self._make, handler_cancellation=True)  # type: ignore[arg-type]
