@@ -10,7 +10,7 @@ from typing import NamedTuple
 import aiohttp
 import numpy as np
 
-from openloop.admission import Admission, Bucket, InFlight, Queue
+from openloop.admission import Bucket, InFlight, Queue
 from openloop.errors import SpecError
 from openloop.persistence import Hedge
 from openloop.proxy.config import ProxySpec, ReplicaSpec
@@ -74,7 +74,8 @@ class Fleet:
         Router(spec.policy(), len(self.replicas)).route(0.0, 1, session=0, names=[0])  # compiled before anybody waits
         entries = MOST_BLOCKS if any(each.spec.kv_events for each in self.replicas) else ENTRIES
         self.router = Router(spec.policy(), len(self.replicas), note=note, entries=entries)
-        self._keeper = Gatekeeper(spec.admits())
+        self._limit, self._filled = spec.admits(), 0.0
+        self._tokens = self._limit.burst if isinstance(self._limit, Bucket) else 0.0
         self._start_ns, self._tell, self._asked = start_ns, tell, spec.health is not None
         self._begun: deque[float] = deque(maxlen=1000)  # seconds until first tokens, of late
         self.open: list[bool] = []  # by replica, whether it gets requests
@@ -113,12 +114,27 @@ class Fleet:
         if routed is None:
             return None, "the policy sheds it" if any(self.open) else "no replica is open"
         replica = self.replicas[routed.place]
-        if self._keeper.refuses(replica.requests, replica.waiting, now):
+        if self._refuses(replica, now):
             self.router.ended(routed.number)
             return None, f"admission: {replica.name} has enough"
         replica.requests += 1
         replica.waiting += 1
         return routed, ""
+
+    def _refuses(self, replica: Replica, now: float) -> bool:
+        """Admission, as the simulator has it."""
+        limit = self._limit
+        if isinstance(limit, InFlight):
+            return replica.requests >= limit.most
+        if isinstance(limit, Queue):
+            return replica.waiting >= limit.most
+        if isinstance(limit, Bucket):
+            self._tokens = min(limit.burst, self._tokens + (now - self._filled) * limit.rate)
+            self._filled = now
+            if self._tokens < 1.0:
+                return True
+            self._tokens -= 1.0
+        return False
 
     def answered(self, routed: Routed, seconds: float) -> None:
         """Its first token has come, after so long."""
@@ -177,25 +193,3 @@ class Fleet:
                 await asyncio.sleep(every_s)
 
         await asyncio.gather(*map(watch, self.replicas))
-
-
-class Gatekeeper:
-    """Admission, as the simulator has it."""
-
-    def __init__(self, admission: Admission | None) -> None:
-        self._admission = admission
-        self._tokens, self._at = (admission.burst if isinstance(admission, Bucket) else 0.0), 0.0
-
-    def refuses(self, requests: int, waiting: int, now: float) -> bool:
-        limit = self._admission
-        if isinstance(limit, InFlight):
-            return requests >= limit.most
-        if isinstance(limit, Queue):
-            return waiting >= limit.most
-        if isinstance(limit, Bucket):
-            self._tokens = min(limit.burst, self._tokens + (now - self._at) * limit.rate)
-            self._at = now
-            if self._tokens < 1.0:
-                return True
-            self._tokens -= 1.0
-        return False
