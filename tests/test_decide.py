@@ -65,7 +65,7 @@ def test_few_requests_show_no_difference() -> None:
 
 
 def test_typed_numbers_decide_without_saying_how_sure() -> None:
-    today = {"attainment": "78%", "cost_per_request": 0.04}
+    today = {"accepted": "78%", "cost_per_request": 0.04}  # attainment, as it was called before
     found = decide(choice(today, {"attainment": "91%", "cost_per_request": 0.035}))
     assert found.choose == "B"
     assert found.sure is None
@@ -289,6 +289,7 @@ def test_a_run_that_is_not_valid_makes_a_decision_that_is_not(tmp_path: Path) ->
         (choice(ROUTE_A, {"knee": "9/s", "attainment": "50%"}), "B: attainment is not used beside knee"),
         (choice(ROUTE_A, {"knee": "9/s", "cost_per_request": 0.01}), "B: cost_per_request is not used beside knee"),
         (choice({**ROUTE_A, "prices": {"per_request": 0.01}}, ROUTE_B), "A: prices is not used beside attainment"),
+        (choice({**ROUTE_A, "accepted": "50%"}, ROUTE_B), "A: accepted is not used beside attainment"),
         (choice({**ROUTE_A, "price": "3/h"}, ROUTE_B), "price and cost_per_request are two costs"),
         (
             choice({**ROUTE_A, "cost_per_request": -0.011}, ROUTE_B),

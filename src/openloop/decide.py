@@ -39,6 +39,7 @@ KEYS = {  # what may be said of an option, by what is known of it
     "from": ("price", "prices", "quality"),
     "knee": ("price", "quality", "throughput"),
     "attainment": ("price", "quality", "throughput", "cost_per_request"),
+    "accepted": ("price", "quality", "throughput", "cost_per_request"),  # as attainment was called before
 }
 NEEDS: dict[str, Callable[[Any], Any]] = {  # how what is asked of a demand is read
     "peak": parse_times,
@@ -59,6 +60,7 @@ class _Option(Strict, frozen=True, rename={"source": "from"}):
     knee: str | None = None  # typed: rate of a replica, in time
     throughput: str | None = None  # typed: rate of a replica, accepted or not; or 1200tok/s
     attainment: str | None = None  # typed: as 58% of 100
+    accepted: str | None = None  # what attainment was called before
     cost_per_request: Amount | None = None
 
 
@@ -211,11 +213,12 @@ def _typed(name: str, option: _Option, price: float | None, quality: Estimate, n
     if option.knee is not None:
         known = _planned(typed_system([parse_rate(option.knee)], capacity=raw), price, quality, needs)
         return replace(known, tokens_per_s=tokens)
-    if option.attainment is None:
+    share = option.attainment or option.accepted
+    if share is None:
         raise SpecError(
             f"{name}: say what is known of it: from (a run or a frontier), knee, or attainment, such as 58% of 100"
         )
-    attainment = _times(_counted(option.attainment, f"{name}: attainment"), quality)
+    attainment = _times(_counted(share, f"{name}: attainment"), quality)
     goodput = None if raw is None else attainment.times(raw)
     cost = _over(option.cost_per_request, attainment)
     if cost is None and price is not None and goodput is not None:

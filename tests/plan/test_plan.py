@@ -156,6 +156,9 @@ def test_a_frontier_is_planned_by_its_knee_and_shown(sweep: Path, tmp_path: Path
     path = tmp_path / "plan.json"
     path.write_text(json.dumps(plan.to_dict()))
     assert read_plan(path) == plan
+    path.write_text(path.read_text().replace('"attainment": {"value"', '"accepted": {"value"'))  # its earlier name
+    assert '"accepted"' in path.read_text()
+    assert read_plan(path) == plan
     report = read_report(path)
     assert check_numbers(report) > 20
     assert report.headline.startswith(f"Deploy {plan.replicas} replicas for ")

@@ -152,7 +152,8 @@ def read_plan(path: str | Path) -> CapacityPlan:
     raw = read_json(Path(path))
     if not isinstance(raw, dict) or raw.get("kind") != "plan":
         raise RunError(f"{path} is no plan; openloop plan ... -o plan.json writes one")
-    found = convert(raw, CapacityPlan, str(path))
+    present = {"attainment" if key == "accepted" else key: value for key, value in raw.items()}  # its earlier name
+    found = convert(present, CapacityPlan, str(path))
     if (day := found.day) and {len(each) for each in (day.rate, day.ahead, day.late)} != {len(day.hours) or -1}:
         raise RunError(f"{path}: the day has not as many of rate, ahead and late as of hours; make the plan again")
     return found
