@@ -55,8 +55,8 @@ def test_calculators_answer_in_any_direction_and_draw(tmp_path: Path) -> None:
 
 
 def test_a_decision_and_a_tuning_are_folders(tmp_path: Path) -> None:
-    option = "{accepted: 58% of 10000, cost_per_request: 0.011}"
-    other = "{accepted: 85% of 10000, cost_per_request: 0.0145}"
+    option = "{attainment: 58% of 10000, cost_per_request: 0.011}"
+    other = "{attainment: 85% of 10000, cost_per_request: 0.0145}"
     (tmp_path / "ask.yaml").write_text(f"decision: model\ndemand: 1/s\noptions:\n  X: {option}\n  Y: {other}\n")
     assert "Use Y" in call("decide", tmp_path / "ask.yaml", "-o", tmp_path / "d").stdout
     assert json.loads((tmp_path / "d" / "decision.json").read_text())["choose"] == "Y"
@@ -99,6 +99,13 @@ def test_a_calibrated_fleet_is_planned_and_tuned_for_what_was_measured(tmp_path:
         (("plan", "nowhere", "--demand", "5/s", "-o", "plan.pdf"), "write a .json"),  # before it takes minutes
         (("plan", "nowhere", "--demand", "5/s"), "does not exist"),
         (("plan", "--knee", "1/s,2/s", "--demand", "5/s"), "one rate above 0, or three"),
+        (
+            ("plan", "--in-flight", "nan", "--latency", "1s", "--demand", "5/s"),
+            "'nan' is not a number that can be used",
+        ),
+        ((*PLAN, "--tokens", "inf"), "'inf' is not a number that can be used"),
+        (("little", "--in-flight", "nan", "--latency", "1s"), "'nan' is not a number"),
+        (("cost", "--steady", "nan", "--disrupted", "1"), "'nan' is not a number that can be used"),
         (("fanout", "--n", "3"), "give two of"),
         (("fanout", "--n", "0", "--p", "1%"), "at least one"),
         (("little", "--rate", "3"), "give two of"),
@@ -112,9 +119,6 @@ def test_a_calibrated_fleet_is_planned_and_tuned_for_what_was_measured(tmp_path:
         ),
         (("decide", "nowhere.yaml"), "cannot be read"),
         (("tune", "nowhere.yaml", "--space", "x.yaml", "--slo", "ttft<=1s", "--rate", "1"), "cannot be read"),
-        (("sim", "nowhere.yaml", "--policy", "static"), "--policy is --batching now"),
-        (("report", "a", "--against", "b"), "--against is --compare now"),
-        (("sweep", "--beside", "b"), "--beside is --compare now"),
         (("sweep", "--compare", "b", "--warmth", "hot,cold-cache", "-o", "x"), "--compare takes one state"),
     ],
 )

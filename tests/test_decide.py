@@ -253,6 +253,13 @@ def test_throughput_is_told_of_a_replica(tmp_path: Path) -> None:
         assert case.tokens_per_s == pytest.approx(20 * (case.throughput_each or 0.0), rel=0.02)
 
 
+def test_a_cost_that_is_not_known_in_full_is_told_as_a_lower_bound(tmp_path: Path) -> None:
+    steady_run(400, prices=Prices(per_million_input_tokens=1.0, per_request=0.1)).save(tmp_path / "run")
+    option = {"from": str(tmp_path / "run")}
+    found = decide(choice(option, option, slo="ttft<=500ms"))
+    assert sum("cost per accepted is a lower bound" in each for each in found.sentences) == 2
+
+
 def test_a_run_that_is_not_valid_makes_a_decision_that_is_not(tmp_path: Path) -> None:
     for name, count in (("a", 20), ("b", 400)):
         steady_run(count).save(tmp_path / name)
@@ -288,6 +295,9 @@ def test_a_run_that_is_not_valid_makes_a_decision_that_is_not(tmp_path: Path) ->
             choice({**ROUTE_A, "cost_per_request": -0.011}, ROUTE_B),
             r">= 0.0 at `options\[\.\.\.\]\.cost_per_request`",
         ),
+        (choice(ROUTE_A, ROUTE_B, peak="2x"), "peak is of a demand, and there is none"),
+        (choice(ROUTE_A, ROUTE_B, headroom="20%"), "headroom is of a demand"),
+        (choice(ROUTE_A, ROUTE_B, failures=1), "failures is of a demand"),
         (choice(ROUTE_A, ROUTE_B, one_time=-500), ">= 0.0 at `one_time`, found -500"),
     ],
 )

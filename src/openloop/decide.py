@@ -10,7 +10,7 @@ options:
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -25,7 +25,7 @@ from openloop.frontier import Point, open_frontier
 from openloop.frontier.folder import FRONTIER_FILE, trials_in
 from openloop.plan import CapacityPlan, LoadPoint, Needs, System, frontier_system, make_plan, typed_system
 from openloop.plan.make import HOURS
-from openloop.plan.system import Estimate, mean_replicas
+from openloop.plan.system import Estimate, cost_caveat, mean_replicas
 from openloop.records import Prices, open_run
 from openloop.score import Score
 from openloop.score import score as score_run
@@ -40,6 +40,13 @@ KEYS = {  # what may be said of an option, by what is known of it
     "knee": ("price", "quality", "throughput"),
     "attainment": ("price", "quality", "throughput", "cost_per_request"),
     "accepted": ("price", "quality", "throughput", "cost_per_request"),  # as attainment was called before
+}
+NEEDS: dict[str, Callable[[Any], Any]] = {  # how what is asked of a demand is read
+    "peak": parse_times,
+    "headroom": parse_share,
+    "failures": int,
+    "availability": parse_share,
+    "machine_up": parse_share,
 }
 
 
@@ -61,11 +68,11 @@ class _Question(Strict, frozen=True):
     decision: Literal["capacity", "migration", "model"]
     options: dict[str, _Option]
     demand: str | None = None
-    peak: str = "1x"
-    headroom: str = "0%"
-    failures: int = 0
+    peak: str | None = None  # these are of the demand; by default as Needs has them
+    headroom: str | None = None
+    failures: int | None = None
     availability: str | None = None
-    machine_up: str = "99.9%"
+    machine_up: str | None = None
     slo: Any = None
     one_time: Amount = 0.0
 
@@ -83,8 +90,8 @@ class Unmeasured:
 class KnownOption:
     """An option, as far as it is known. Money is in the currency of the prices."""
 
-    name: str
-    source: str
+    name: str = ""
+    source: str = "typed"
     goodput_each: Estimate | None = None  # accepted per second and replica
     throughput_each: float | None = None  # answers, accepted or not
     tokens_per_s: float | None = None  # throughput of a replica, in tokens
@@ -94,19 +101,20 @@ class KnownOption:
     monthly: Estimate | None = None
     valid: bool = True
     reasons: tuple[str, ...] = ()
+    cost_caveat: str | None = None  # what it costs is not known in full
     plan: CapacityPlan | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Decision:
     decision: str
     question: str
     choose: str | None  # an option; None: no difference is shown, or nothing can be compared
     headline: str
     sentences: tuple[str, ...]
-    sure: float | None  # that it is the better one, given what was measured
+    sure: float | None = None  # that it is the better one, given what was measured
     saves: Estimate | None  # a month
-    payback_months: float | None
+    payback_months: float | None = None
     by_throughput: str | None  # what a comparison of throughput would choose
     cases: tuple[KnownOption, ...]
     gaps: tuple[Unmeasured, ...]
@@ -141,26 +149,18 @@ def decide(what: str | Path | dict[str, Any]) -> Decision:
         raise SpecError(f"{asked.decision} takes {told}; there are {len(asked.options)}")
     if asked.decision == "capacity" and asked.demand is None:
         raise SpecError("how many replicas depends on the demand: give one, such as demand: 10000/d")
-    needs = _needs(asked)
+    said = {name: read(value) for name, read in NEEDS.items() if (value := getattr(asked, name)) is not None}
+    if said and asked.demand is None:
+        raise SpecError(f"{next(iter(said))} is of a demand, and there is none: leave it out, or give demand: 40/s")
+    needs = None if asked.demand is None else Needs(parse_rate(asked.demand), **said)
     cases = [_case(name, option, asked, needs, folder) for name, option in asked.options.items()]
     gaps = tuple(gap for name, option in asked.options.items() for gap in _gaps(name, option, asked, folder))
     if asked.decision == "capacity":
-        return _capacity(asked, cases[0], gaps)
-    found = _choice(asked, cases[0], cases[1], gaps)
-    return replace(found, sentences=(*found.sentences, *_other_work(asked, folder)))
-
-
-def _needs(asked: _Question) -> Needs | None:
-    if asked.demand is None:
-        return None
-    return Needs(
-        demand=parse_rate(asked.demand),
-        peak=parse_times(asked.peak),
-        headroom=parse_share(asked.headroom),
-        failures=asked.failures,
-        availability=None if asked.availability is None else parse_share(asked.availability),
-        machine_up=parse_share(asked.machine_up),
-    )
+        found = _capacity(asked, cases[0], gaps)
+    else:
+        found = _choice(asked, cases[0], cases[1], gaps)
+    caveats = [f"{case.name}: {case.cost_caveat}." for case in cases if case.cost_per_accepted and case.cost_caveat]
+    return replace(found, sentences=(*found.sentences, *_other_work(asked, folder), *caveats))
 
 
 def _counted(text: str, what: str) -> Estimate:
@@ -190,25 +190,29 @@ def _case(name: str, option: _Option, asked: _Question, needs: Needs | None, fol
     price = None if option.price is None else parse_price(option.price)
     quality = Estimate(1.0) if option.quality is None else _counted(option.quality, f"{name}: quality")
     if option.source is None:
-        return _typed(name, option, price, quality, needs)
+        return replace(_typed(name, option, price, quality, needs), name=name)
     path = folder / option.source
-    if (path / FRONTIER_FILE).exists():
-        found = open_frontier(path, asked.slo, option.prices)
-        system = frontier_system(found)
-        tokens = max(map(_tokens_in_time, found.points)) / system.measured_replicas
-        return _planned(name, option.source, system, price, quality, needs, tokens)
-    return _scored(name, option, path, price, quality, asked, needs)
+    if not (path / FRONTIER_FILE).exists():
+        known = _scored(path, option.prices, price, quality, asked.slo, needs)
+        return replace(known, name=name, source=option.source)
+    found = open_frontier(path, asked.slo, option.prices)
+    system = frontier_system(found)
+    return replace(
+        _planned(system, price, quality, needs),
+        name=name,
+        source=option.source,
+        tokens_per_s=max(map(_tokens_in_time, found.points)) / system.measured_replicas,
+        cost_caveat=cost_caveat(score for point in found.points for score in point.scores),
+    )
 
 
 def _typed(name: str, option: _Option, price: float | None, quality: Estimate, needs: Needs | None) -> KnownOption:
-    told, raw, tokens = option.throughput, None, None
-    if told and "tok" in told:
-        tokens = parse_token_rate(told)
-    elif told:
-        raw = parse_rate(told)
+    told = option.throughput or ""
+    tokens = parse_token_rate(told) if "tok" in told else None
+    raw = parse_rate(told) if told and tokens is None else None
     if option.knee is not None:
-        system = typed_system([parse_rate(option.knee)], capacity=raw)
-        return _planned(name, "typed", system, price, quality, needs, tokens)
+        known = _planned(typed_system([parse_rate(option.knee)], capacity=raw), price, quality, needs)
+        return replace(known, tokens_per_s=tokens)
     share = option.attainment or option.accepted
     if share is None:
         raise SpecError(
@@ -222,25 +226,18 @@ def _typed(name: str, option: _Option, price: float | None, quality: Estimate, n
     return KnownOption(name, "typed", goodput, raw, tokens, attainment, cost, monthly=_monthly(cost, needs))
 
 
-def _planned(
-    name: str,
-    source: str,
-    system: System,
-    price: float | None,
-    quality: Estimate,
-    needs: Needs | None,
-    tokens: float | None,
-) -> KnownOption:
+def _planned(system: System, price: float | None, quality: Estimate, needs: Needs | None) -> KnownOption:
     """By the knee. What is not accepted is asked for again, so the demand grows by it."""
     price = system.price if price is None else price
     each = _times(system.knees.times(system.goodput / system.knee), quality)
+    known = KnownOption(goodput_each=each, throughput_each=system.capacity)
     if needs is None:
         attainment = _times(Estimate(system.goodput / system.knee), quality)
         hours, used = _over(price and price / 3600, each), system.by_use_at(system.knee) / max(attainment.value, 1e-9)
         cost = hours and Estimate(
             hours.value + used, hours.interval and (hours.interval[0] + used, hours.interval[1] + used)
         )
-        return KnownOption(name, source, each, system.capacity, tokens, attainment, cost)
+        return replace(known, attainment=attainment, cost_per_accepted=cost)
     priced = replace(needs, price=price)
     plan = _accepting(system, priced, quality.value)
     if plan.raw is not None:  # whoever goes by throughput takes every answer for good
@@ -251,12 +248,16 @@ def _planned(
     ends = [_accepting(_at_end(system, end), replace(priced, by="middle"), quality.ends[end]) for end in (2, 0)]
     plans = [ends[0], plan, ends[1]]
     measured = quality.interval is not None or (system.knee_interval is not None and not system.beyond)
-    size = Estimate.spanning([float(found.replicas) for found in plans], measured)
     costs = [_cost_each(found, needs.demand) for found in plans if found.needs.price is not None]
     cost = Estimate.spanning(costs, measured) if costs else None
-    attainment = _times(system.attainment_at(plan.needs.demand / plan.replicas), quality)
-    bill = _monthly(cost, needs)
-    return KnownOption(name, source, each, system.capacity, tokens, attainment, cost, size, bill, plan=plan)
+    return replace(
+        known,
+        attainment=_times(system.attainment_at(plan.needs.demand / plan.replicas), quality),
+        cost_per_accepted=cost,
+        replicas=Estimate.spanning([float(found.replicas) for found in plans], measured),
+        monthly=_monthly(cost, needs),
+        plan=plan,
+    )
 
 
 def _accepting(system: System, needs: Needs, good: float) -> CapacityPlan:
@@ -288,30 +289,20 @@ def _cost_each(plan: CapacityPlan, accepted: float) -> float:
 
 
 def _scored(
-    name: str,
-    option: _Option,
-    path: Path,
-    price: float | None,
-    quality: Estimate,
-    asked: _Question,
-    needs: Needs | None,
+    path: Path, prices: Prices | None, price: float | None, quality: Estimate, slo: Any, needs: Needs | None
 ) -> KnownOption:
     """By one operating point: as many per replica as it was asked for."""
     run = open_run(path)
     count = mean_replicas(run.manifest)
-    prices = option.prices
     if price is not None:
         by_use = prices or run.manifest.prices or Prices()
         prices = msgspec.structs.replace(by_use, per_hour=price * count, per_gpu_hour=0.0, gpus=None)
-    found: Score = score_run(run, asked.slo, prices=prices)
+    found: Score = score_run(run, slo, prices=prices)
     attainment = _times(Estimate(found.attainment, found.attainment_interval), quality)
     low, high = found.goodput_rps_interval
-    goodput = _times(Estimate(found.goodput_rps, (max(low, 0.0), high)).times(1 / count), quality)
     cost = _over(found.cost.per_request, attainment) if found.cost and found.accepted else None
     return KnownOption(
-        name=name,
-        source=str(option.source),
-        goodput_each=goodput,
+        goodput_each=_times(Estimate(found.goodput_rps, (max(low, 0.0), high)).times(1 / count), quality),
         throughput_each=found.completed_in_window_rps / count,
         tokens_per_s=_tokens_in_time(found) / count,
         attainment=attainment,
@@ -319,6 +310,7 @@ def _scored(
         monthly=_monthly(cost, needs),
         valid=found.valid,
         reasons=found.reasons,
+        cost_caveat=cost_caveat([found]),
     )
 
 
@@ -406,9 +398,7 @@ def _capacity(asked: _Question, case: KnownOption, gaps: tuple[Unmeasured, ...])
         choose=case.name,
         headline=f"Deploy {plan.replicas} {plan.system.unit}s{instead}",
         sentences=tuple(sentences),
-        sure=None,
         saves=more,
-        payback_months=None,
         by_throughput=None if by_raw is None else f"{by_raw} {plan.system.unit}s",
         cases=(case,),
         gaps=gaps,

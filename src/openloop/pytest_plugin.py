@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 GoodputGate = Callable[..., "Score"]
 
-_HEADING = "goodput"
 _LINE = "openloop.gate"  # travels with a test's properties, from other processes too
 
 
@@ -69,6 +68,6 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
     over = (each for each in reports if getattr(each, "when", None) == "teardown")
     lines = [text for each in over for name, text in each.user_properties if name.startswith(_LINE)]
     if lines:
-        terminalreporter.section(_HEADING)
+        terminalreporter.section("goodput")
         for line in lines:
             terminalreporter.write_line(line)

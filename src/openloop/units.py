@@ -49,9 +49,9 @@ def parse_seconds(text: str) -> float:
     if number < 0:
         raise SpecError(f"{text.strip()!r} is negative; a duration is zero or more")
     times, by = _UNITS[unit]
-    if number * times / by > LONGEST_S:
+    if (seconds := number * times / by) > LONGEST_S:
         raise SpecError(f"{text.strip()!r} is longer than {LONGEST_S:g} s; nobody waits that long")
-    return number * times / by
+    return seconds
 
 
 def parse_amount(text: str) -> tuple[bool, float]:

@@ -296,6 +296,15 @@ def test_one_answer_that_does_not_tell_its_end_costs_no_other(tmp_path: Path) ->
     assert (statuses["ok"], statuses["error"]) == (39, 1)
 
 
+def test_requests_of_locust_without_a_time_are_due_and_not_accepted(tmp_path: Path) -> None:
+    (entry,) = told("locust.json")
+    path = tmp_path / "locust.json"
+    path.write_text(json.dumps([{**entry, "num_requests": 50, "num_none_requests": 4}]))
+    found = score(path, "e2e<=9s")
+    assert (found.requests, found.statuses["ok"], found.statuses["error"]) == (50, 38, 12)
+    assert any("4 requests have no response time" in note for note in open_any(path).manifest.notes)
+
+
 def test_of_several_runs_one_that_was_cut_off_is_told_of(tmp_path: Path) -> None:
     whole = (FILES / "vllm.json").read_text().strip()
     path = tmp_path / "two.jsonl"

@@ -178,6 +178,18 @@ def test_what_is_paid_by_use_is_in_the_bill(sweep: Path) -> None:
     assert plans[2].needs.price == 0
 
 
+def test_a_cost_that_is_not_known_in_full_is_a_note(sweep: Path) -> None:
+    found = open_frontier(sweep, prices=Prices(per_hour=3.0, per_request=0.01))
+    (first, *others) = found.points
+    (score, *more) = first.scores
+    assert score.cost is not None
+    vague = replace(score, cost=replace(score.cost, known_for=0.5))
+    points = (replace(first, scores=(vague, *more)), *others)
+    for points_of, told in ((found.points, False), (points, True)):
+        notes = frontier_system(replace(found, points=points_of)).notes
+        assert any("50.0% of requests" in note and "lower bound" in note for note in notes) == told
+
+
 def test_every_section_of_a_plan_has_its_numbers() -> None:
     system = typed_system([430.0, 450.0, 470.0], 64, 0.12, capacity=500.0, tokens=200.0)
     cache = "cache:hit=85%,replicas=4,saves=30%"

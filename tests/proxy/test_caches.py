@@ -65,7 +65,7 @@ async def reads(fake: Fake, request: web.BaseRequest) -> web.StreamResponse:
 async def thought(w: World, prompt: str) -> list[int]:
     """What the policy sees of a prompt in the caches."""
     assert (await w.ask(prompt))[0] == 200
-    return [int(each) for each in w.proxy.fleet._router.views["cached"]]
+    return [int(each) for each in w.proxy.fleet.router.views["cached"]]
 
 
 def test_a_proxy_knows_what_caches_hold(tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_a_proxy_knows_what_caches_hold(tmp_path: Path) -> None:
             salted = {"messages": [{"content": "and on it goes.."}], "cache_salt": "x"}
             async with w.session.post(w.url + CHAT, json=salted) as reply:
                 assert reply.status == 200
-            assert w.proxy.fleet._router.views["cached"].tolist() == [0, 0]  # it is nobody's
+            assert w.proxy.fleet.router.views["cached"].tolist() == [0, 0]  # it is nobody's
             w.fakes[0].handler = w.fakes[1].handler = refuses
             assert (await w.ask("and on it goes.."))[0] == 503  # with no tokens, by load
         for task, each in zip(serving, (here, there), strict=True):

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import json
 import resource
 import threading
 from collections.abc import Awaitable, Callable
@@ -9,16 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import numpy as np
 import pytest
 from aiohttp import web
 
 from openloop.errors import SpecError
-from openloop.proxy import line, read_proxy
+from openloop.proxy import ledger, line, read_proxy
 from openloop.proxy.attempt import Attempt
 from openloop.proxy.fleet import Fleet
 from openloop.proxy.hearing import Hearing
-from openloop.proxy.ledger import Flight, Ledger, _append
-from openloop.proxy.meters import Judged, Meters
+from openloop.proxy.ledger import Flight, Ledger, Meters, _append
 from openloop.records import Run
 from openloop.routing import replay
 from openloop.score import score
@@ -129,8 +130,9 @@ def test_a_client_that_goes_before_anybody_was_asked_is_a_row(tmp_path: Path) ->
 @pytest.mark.parametrize("now", [30.0, 100.0, 100.5, 100.999])
 def test_rates_are_over_the_time_that_was_counted(now: float) -> None:
     meters = Meters([])
+    row = {"workload_class": None, "replica": "a", "status": "ok", "output_tokens": 4}
     for tenth in range(int(10 * now)):
-        meters.count(tenth / 10, [Judged(None, "a", "ok", True, 4)])
+        meters.count(tenth / 10, [(row, True)])
     page = meters.page(now, Fleet(read_proxy({"replicas": ["http://127.0.0.1:1"]}), 0, None, print), 0, 0)
     told = {name: float(value) for name, value in (each.rsplit(" ", 1) for each in page.splitlines() if each[0] != "#")}
     assert told['openloop_goodput_rps{class=""}'] == pytest.approx(10.0, rel=0.002)
@@ -471,7 +473,7 @@ def test_a_policy_of_ones_own_that_fails_is_a_row_that_says_so(tmp_path: Path, m
     async def main() -> Run:
         async with world(tmp_path, three_tokens) as w:
             with monkeypatch.context() as patch:
-                patch.setattr(w.proxy.fleet._router, "route", fail)
+                patch.setattr(w.proxy.fleet.router, "route", fail)
                 assert (await w.ask())[0] == 429
             return await w.run()
 
@@ -494,7 +496,7 @@ def test_what_is_kept_of_requests_does_not_grow_with_them(tmp_path: Path) -> Non
                 return sum(isinstance(each, Flight | Attempt | Hearing) for each in gc.get_objects())
 
             await until(lambda: kept() <= 60)  # with the errors of the last connections; there were 540 in all
-            assert not w.proxy.fleet._router._sent
+            assert not w.proxy.fleet.router._sent
 
     asyncio.run(main())
 
@@ -590,3 +592,53 @@ def test_rows_that_are_being_written_when_it_stops_are_kept(tmp_path: Path, monk
             return await w.run()
 
     assert len(rows(asyncio.run(main()))) == 1
+
+
+def test_a_request_that_cannot_be_stored_costs_no_other_its_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledger, "EVERY_S", 60.0)
+
+    async def main() -> tuple[int, int, Run]:
+        async with world(tmp_path, three_tokens) as w:
+            w.fakes[0].go.set()
+            for label in ("a", "b", "c"):
+                assert (await w.ask(x_tenant=label))[0] == 200
+            await until(lambda: w.proxy.ledger.ended == 3)
+            w.proxy.ledger._ended[1].tenant = 7  # type: ignore[assignment]
+            run = await w.run()
+            return w.proxy.ledger.rows, w.proxy.ledger.lost, run
+
+    found, lost, run = asyncio.run(main())
+    assert (found, lost) == (3, 1)
+    assert [row["tenant"] for row in rows(run)] == ["a", "c"]
+
+
+def test_whatever_goes_wrong_while_rows_are_stored_is_told_and_counted(tmp_path: Path) -> None:
+    told: list[str] = []
+
+    def judge(batch: Any) -> Any:
+        if batch.num_rows and batch.column("tenant")[0].is_valid:
+            raise ZeroDivisionError("nobody expects it")
+        return np.zeros(0, np.int64), np.zeros(0, bool)
+
+    async def main() -> Ledger:
+        async with world(tmp_path, three_tokens) as w:
+            w.fakes[0].go.set()
+            kept = w.proxy.ledger
+            kept._judge, kept._tell = judge, told.append
+            assert (await w.ask(x_tenant="a"))[0] == 200
+            await until(lambda: kept.lost == 1)
+            assert (await w.ask())[0] == 200
+            assert len(rows(await w.run())) == 2
+            return kept
+
+    assert asyncio.run(main()).lost == 1
+    assert told == ["rows are lost: nobody expects it"]
+
+
+@pytest.mark.parametrize(("answer", "status"), [({}, "error"), ({"data": [{"embedding": [0.1]}]}, "ok")])
+def test_a_whole_answer_that_holds_nothing_is_an_error(answer: Any, status: str) -> None:
+    hearing = Hearing(streamed=False)
+    hearing.feed(json.dumps(answer).encode(), 1)
+    assert hearing.close().status == status

@@ -724,8 +724,9 @@ def test_metrics_are_a_page_that_prometheus_reads() -> None:
     assert sum(value for _, value in page["openloop_alert"]) == 2
     with MetricsServer("0", token="sesame") as server:
         server.text = text
-        with pytest.raises(urllib.error.HTTPError, match="401"):
+        with pytest.raises(urllib.error.HTTPError, match="401") as refused:
             urllib.request.urlopen(server.url)
+        refused.value.close()
         asked = urllib.request.Request(server.url, headers={"Authorization": "Bearer sesame"})
         assert urllib.request.urlopen(asked).read().decode() == text
         assert server.server_address[0] == "127.0.0.1"

@@ -140,8 +140,9 @@ def compare_changes(
         figures[:, :, 1] = np.where(goodput == base, 0.0, goodput / base - 1)
     finite = np.where(np.isinf(figures), 1e300, figures)  # infinite costs have an order, too
     outcomes = []
-    quantiles = np.nanquantile(finite, SHARES, axis=1).tolist()
-    for change, size, low, middle, high in zip(several, sizes, *quantiles, strict=True):
+    quantiles = np.nanquantile(finite, SHARES, axis=1)
+    quantiles[quantiles > 1e200] = np.inf
+    for change, size, low, middle, high in zip(several, sizes, *quantiles.tolist(), strict=True):
         ends = list(zip(low, high, strict=True))
         each = middle[0], ends[0], middle[1], ends[1], middle[2], ends[2], *middle[3:]
         outcomes.append(ChangeOutcome(change.name, size, *each))

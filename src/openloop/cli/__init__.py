@@ -13,10 +13,7 @@ from openloop.errors import OpenloopError
 __all__ = ["cli", "main"]
 
 # The commands of each file join the group as it is imported.
-for _name in (
-    *("accepting", "calibrating", "curve", "exchange", "live", "planning"),
-    *("proxying", "reading", "routes", "virtual", "watching"),
-):
+for _name in ("curve", "exchange", "live", "planning", "reading", "virtual"):
     import_module(f"openloop.cli.{_name}")
 
 

@@ -1,4 +1,4 @@
-"""What commands share: how values are read, and how a run or a score is told."""
+"""What commands share: their group, and how a run or a score is told."""
 
 import json
 import sys
@@ -10,48 +10,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from openloop import __version__
-from openloop.errors import OpenloopError
-from openloop.units import parse_rate, parse_rates, parse_seconds, parse_share
 
 if TYPE_CHECKING:
     from openloop.records import Run
     from openloop.score import Score
-
-
-class PathOrURL(click.Path):
-    """A path here, or a URL as it is."""
-
-    def __init__(self) -> None:
-        super().__init__(path_type=Path)
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        return value if "://" in str(value) else super().convert(value, param, ctx)
-
-
-class Quantity(click.ParamType):  # type: ignore[type-arg]  # click 8.3 knows no arguments of it
-    """A value with a unit, read by one of the parsers in units."""
-
-    def __init__(self, name: str, parse: Any) -> None:
-        self.name = name
-        self.parse = parse
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if not isinstance(value, str):
-            return value
-        try:
-            return self.parse(value)
-        except OpenloopError as error:
-            self.fail(str(error), param, ctx)
-
-
-DURATION = Quantity("duration", parse_seconds)
-RATE = Quantity("rate", parse_rate)
-SHARE = Quantity("share", parse_share)
-RATES = Quantity("rates", parse_rates)
-PATH = click.Path(path_type=Path)
-PLACE = PathOrURL()
-
-JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON for machines instead of a table for people.")
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100, "show_default": True})
@@ -110,10 +72,14 @@ def tell_score(result: "Score", as_json: bool, require: float | None = None) -> 
         sys.exit(1)
 
 
-def tell_made(run: "Run", slo: Any, as_json: bool, require: float | None = None) -> None:
-    """A run that was just made: its score, or what it is where nothing says what is accepted."""
+def tell_made(run: "Run", slo: Any, as_json: bool, require: float | None = None, out: Path | None = None) -> None:
+    """A run that was just made, and kept: its score, or what it is where nothing says what is accepted."""
+    from openloop.records import open_run
     from openloop.score import score
 
+    if out:
+        run.save(out)
+        run = open_run(out)
     if slo is None:
         tell_run(run, as_json)
     else:

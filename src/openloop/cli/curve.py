@@ -6,8 +6,8 @@ from typing import Any
 
 import click
 
-from openloop.cli.common import DURATION, JSON, PATH, PLACE, RATE, SHARE, Quantity, cli, command_line, say, tell
-from openloop.cli.options import RAY, renamed, scenario_flags
+from openloop.cli.common import cli, command_line, say, tell
+from openloop.cli.options import DURATION, JSON, PATH, PLACE, RATE, RAY, SHARE, Quantity, scenario_flags
 from openloop.cli.virtual import as_calibrated
 from openloop.units import parse_rates
 
@@ -26,7 +26,6 @@ AUTO_OR_RATES = Quantity("rates", lambda text: None if text == "auto" else parse
 @click.option("--budget", type=DURATION, help="Stop when runs have taken this long together, for example 30m.")
 @click.option("--require", type=RATE, help="Exit with 1 if the knee is not shown to be at least this rate.")
 @click.option("--compare", type=PATH, help="A frontier as baseline: its rates and SLO, and both in OUT/compare.html.")
-@renamed("--beside", "--compare")
 @scenario_flags(without=("--rate", "--closed"))
 @click.option("-o", "--out", type=PATH, required=True, help="Folder of the frontier.")
 @RAY
@@ -63,7 +62,9 @@ def sweep(
       openloop sweep --sim fleet.yaml --slo "ttft<=1s" --warmth warm-cache,disrupted -o states/
       openloop sweep --sim model.yaml --compare measured/ -o predicted/
     """
+    from openloop.frontier import open_frontier
     from openloop.frontier import sweep as measure
+    from openloop.frontier.folder import read_asked
     from openloop.frontier.measure import INTERRUPTED, sweep_states
     from openloop.load.scenario import read_scenario
     from openloop.report.frontier import SweepView, show_frontier
@@ -79,7 +80,8 @@ def sweep(
     if compare is not None:
         if several:
             raise click.UsageError("--compare takes one state: give one in --warmth, or leave out --compare")
-        rates = _as_measured(compare, flags, rates)
+        flags.setdefault("slo", read_asked(compare).slo)
+        rates = rates or [point.rate for point in open_frontier(compare).points]
     if fleet is not None and scenario is None:
         flags |= as_calibrated(read_fleet(fleet), flags)
     if not written.get("arrivals"):
@@ -101,7 +103,13 @@ def sweep(
     if all_found[-1].stopped == INTERRUPTED:
         sys.exit(130)
     if compare is not None:
-        _draw_comparison(compare, out, as_json)
+        from openloop.report.files import write_text
+        from openloop.report.html import page
+        from openloop.report.read import read_comparison
+
+        write_text(out / "compare.html", page(read_comparison(compare, out, None)))
+        if not as_json:
+            click.echo(f"written: {out / 'compare.html'}")
     for found in all_found:
         shown = found.knee.interval[0] if found.knee.interval else found.knee.above
         if require is not None and not (shown is not None and shown >= require):
@@ -125,24 +133,6 @@ def _tell_states(states: Any, as_json: bool) -> None:
         show_frontier(each.frontier)
     for gap in between:
         click.echo("\n" + "\n".join(gap_lines(gap)))
-
-
-def _draw_comparison(measured: Path, out: Path, as_json: bool) -> None:
-    from openloop.report.html import page
-    from openloop.report.read import read_comparison
-
-    (out / "compare.html").write_text(page(read_comparison(measured, out, None)), encoding="utf-8")
-    if not as_json:
-        click.echo(f"written: {out / 'compare.html'}")
-
-
-def _as_measured(measured: Path, flags: dict[str, Any], rates: list[float] | None) -> list[float]:
-    """Rates and SLO of a measured sweep, where the flags do not say otherwise."""
-    from openloop.frontier import open_frontier
-    from openloop.frontier.folder import read_asked
-
-    flags.setdefault("slo", read_asked(measured).slo)
-    return rates or [point.rate for point in open_frontier(measured).points]
 
 
 @cli.command()

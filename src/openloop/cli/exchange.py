@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
-from openloop.cli.common import JSON, PATH, PLACE, cli, say, tell
-from openloop.cli.options import RUN
+from openloop.cli.common import cli, say, tell
+from openloop.cli.options import JSON, PATH, PLACE, RUN
 
 IMPORT = "import"  # a word that Python keeps for itself
 FORMS = {

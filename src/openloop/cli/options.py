@@ -1,11 +1,64 @@
-"""Options of several commands, and the flags of a scenario: each command takes those that mean something to it."""
+"""How values are read, options of several commands, and the flags of a scenario: each command takes those that mean
+something to it."""
 
+import math
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import click
 
-from openloop.cli.common import PATH, PLACE, RATE, SHARE
+from openloop.errors import OpenloopError
+from openloop.units import parse_number, parse_rate, parse_rates, parse_seconds, parse_share
+
+
+class PathOrURL(click.Path):
+    """A path here, or a URL as it is."""
+
+    def __init__(self) -> None:
+        super().__init__(path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return value if "://" in str(value) else super().convert(value, param, ctx)
+
+
+class Quantity(click.ParamType):  # type: ignore[type-arg]  # click 8.3 knows no arguments of it
+    """A value with a unit, read by one of the parsers in units."""
+
+    def __init__(self, name: str, parse: Any) -> None:
+        self.name = name
+        self.parse = parse
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not isinstance(value, str):
+            return value
+        try:
+            return self.parse(value)
+        except OpenloopError as error:
+            self.fail(str(error), param, ctx)
+
+
+class FiniteRange(click.FloatRange):
+    """A number in a range, and never one that is none or has no end."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        found = super().convert(value, param, ctx)
+        if not math.isfinite(found):
+            self.fail(f"{value!r} is not a number that can be used; give a plain one, such as 40", param, ctx)
+        return found
+
+
+NUMBER = Quantity("float", parse_number)
+POSITIVE = FiniteRange(0, min_open=True)
+UNSIGNED = FiniteRange(0)
+DURATION = Quantity("duration", parse_seconds)
+RATE = Quantity("rate", parse_rate)
+SHARE = Quantity("share", parse_share)
+RATES = Quantity("rates", parse_rates)
+PATH = click.Path(path_type=Path)
+PLACE = PathOrURL()
+
+JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON for machines instead of a table for people.")
 
 RUN = click.argument("run", type=PLACE)
 SLO = click.option("--slo", help="Gates, a preset or a YAML file; by default the SLO in the run's manifest.")
@@ -20,16 +73,6 @@ RAY = click.option(
     metavar="[ADDRESS]",
     help="On all machines of the Ray cluster at this address, or that this machine belongs to (docs/scale.md).",
 )
-
-
-def renamed(old: str, new: str) -> Callable[[Any], Any]:
-    """A flag that is no more: whoever still gives it is told its name."""
-
-    def refuse(ctx: click.Context, _: click.Parameter, value: str | None) -> None:
-        if value is not None:
-            raise click.UsageError(f"{old} is {new} now", ctx)
-
-    return click.option(old, hidden=True, expose_value=False, callback=refuse)
 
 
 Flag = tuple[str, str, str, dict[str, Any]]
@@ -59,7 +102,7 @@ FLAGS: tuple[Flag, ...] = (
     _flag("--prompt", "prompt", "Tokens in a prompt: a number or a distribution.  [default: 128]"),
     _flag("--output", "output", "Tokens of an answer: a number or a distribution.  [default: 64]"),
     _flag("--tokenizer", "tokenizer", "Folder with tokenizer.json: prompts of exactly so many tokens."),
-    _flag("--tokens-per-word", "tokens_per_word", "Instead of asking the server.", type=float),
+    _flag("--tokens-per-word", "tokens_per_word", "Instead of asking the server.", type=NUMBER),
     _flag(
         "--api",
         "target.api",
@@ -118,11 +161,11 @@ FLAGS: tuple[Flag, ...] = (
         "--max-spend",
         "limits.spend",
         "Stop when this is spent, with the most that requests in flight may cost.",
-        type=click.FloatRange(0),
+        type=UNSIGNED,
     ),
     _flag("--seed", "seed", "The same seed, the same requests.  [default: 0]", type=click.IntRange(0)),
     _flag("--prices", "prices", "YAML file of prices: of GPUs, tokens, requests, human reviews."),
-    _flag("--price", "prices.per_hour", "Cost of all that serves, per hour.", type=click.FloatRange(0)),
+    _flag("--price", "prices.per_hour", "Cost of all that serves, per hour.", type=UNSIGNED),
 )
 
 

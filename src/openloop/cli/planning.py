@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
-from openloop.cli.common import DURATION, JSON, PATH, RATE, RATES, SHARE, Quantity, cli, progress_bar, tell
-from openloop.cli.options import scenario_flags
+from openloop.cli.common import cli, progress_bar, tell
+from openloop.cli.options import DURATION, JSON, NUMBER, PATH, RATE, RATES, SHARE, UNSIGNED, Quantity, scenario_flags
 from openloop.cli.virtual import as_calibrated
 from openloop.units import parse_price, parse_share, parse_times
 
@@ -52,13 +52,13 @@ def _tell_report(found: Any, outs: Sequence[Path], as_json: bool) -> None:
 @click.option("--machine-up", type=SHARE, default="99.9%", help="Of one machine.")
 @click.option("--knee", type=RATES, help="Without WHAT: rate of a replica, or low end, knee and high end with commas.")
 @click.option("--capacity", type=RATE, help="Raw rate of a replica, accepted or not, to compare with.")
-@click.option("--in-flight", type=click.FloatRange(0), help="Requests that a replica holds.")
-@click.option("--latency", type=DURATION, help="Mean time of a request; with --in-flight it makes a knee.")
-@click.option("--tokens", type=click.FloatRange(0), help="Of an accepted answer, for the cost of a token.")
+@click.option("--in-flight", type=UNSIGNED, help="Requests that a replica holds.")
+@click.option("--latency", "latency_s", type=DURATION, help="Mean time of a request; with --in-flight it makes a knee.")
+@click.option("--tokens", type=UNSIGNED, help="Of an accepted answer, for the cost of a token.")
 @click.option("--utilisation", type=SHARE, help="Average use of what replicas can do, for costs.  [default: by demand]")
 @click.option("--quality", type=SHARE, default="100%", help="Answers in time that also are good.")
 @click.option("--cache", help="Hits become rarer with more replicas, as 'cache:hit=85%,replicas=4,saves=60%'.")
-@click.option("--scale-delay", type=DURATION, default="5m", help="Until a new replica serves.")
+@click.option("--scale-delay", "scale_delay_s", type=DURATION, default="5m", help="Until a new replica serves.")
 @click.option("--by", type=click.Choice(["low", "middle"]), default="low", help="Part of the knee's interval to trust.")
 @scenario_flags(
     *("--slo", "--workload", "--prompt", "--output", "--for", "--seed"),
@@ -104,15 +104,16 @@ def plan(
     for out in outs:
         if out.suffix not in THREE_FORMS:
             raise click.UsageError(f"{out}: write a .json, a .html or a .md file")
-    typed = {name: given.pop(name) for name in ("knee", "in_flight", "latency", "capacity", "tokens")}
+    typed = {name: given.pop(name) for name in ("knee", "in_flight", "latency_s", "capacity", "tokens")}
     if (given["demand"] is None) == (given["day"] is None):
         raise click.UsageError("say what to serve: --demand 9000/s, or --day 'sine:rate=6000,swing=50%'")
-    given |= {"scale_delay_s": given.pop("scale_delay"), "demand": given["demand"] if given["day"] is None else 1.0}
+    if given["day"] is not None:
+        given["demand"] = 1.0  # the day has its own
     needs = Needs(**given)
     if what is not None and what.is_file():
         for name, value in typed.items():
             if value is not None:
-                raise click.UsageError(f"a fleet is simulated: leave out --{name.replace('_', '-')}")
+                raise click.UsageError(f"a fleet is simulated: leave out --{name.removesuffix('_s').replace('_', '-')}")
         made = _plan_fleet(what, flags, needs, 0.99 if attain is None else attain, as_json)
     else:
         source = "a knee that is typed" if what is None else "a frontier"
@@ -133,8 +134,8 @@ def _system(what: Path | None, slo: str | None, typed: dict[str, Any]) -> Any:
     from openloop.plan import frontier_system, typed_system
 
     if what is None:
-        return typed_system(latency_s=typed.pop("latency"), **typed)
-    if typed["knee"] is not None or typed["latency"] is not None:
+        return typed_system(**typed)
+    if typed["knee"] is not None or typed["latency_s"] is not None:
         raise click.UsageError("a frontier has a knee and latencies of its own: leave out --knee and --latency")
     found, given = frontier_system(open_frontier(what, slo)), {k: each for k, each in typed.items() if each is not None}
     if "capacity" in given:
@@ -161,11 +162,13 @@ def _plan_fleet(fleet: Path, flags: dict[str, Any], needs: Any, target: float, q
         return plan_fleet(fleet, scenario, needs, Path(scratch) / "sweep", target, view)
 
 
-def _tell_answer(answer: Any, plot: Path | None, as_json: bool) -> None:
+def _tell_answer(law: str, plot: Path | None, as_json: bool, **given: Any) -> None:
     """A calculator's lines and its picture."""
+    from openloop.report import calculators
     from openloop.report.chart import draw_figure
     from openloop.report.plot import show_answer
 
+    answer = getattr(calculators, f"answer_{law}")(**given)
     if plot is not None:
         if plot.suffix not in (".svg", ".png"):
             raise click.UsageError(f"{plot}: a picture is an .svg or a .png file")
@@ -179,7 +182,7 @@ def _tell_answer(answer: Any, plot: Path | None, as_json: bool) -> None:
 @click.option("--slow", type=SHARE, help="Share of requests that may be slow.")
 @PLOT
 @JSON
-def fanout(n: int | None, each: float | None, slow: float | None, plot: Path | None, as_json: bool) -> None:
+def fanout(plot: Path | None, as_json: bool, **given: Any) -> None:
     """A request that waits for N backends is slow when any of them is: 1 - (1 - p)^n, from any two of the three.
 
     \b
@@ -188,20 +191,18 @@ def fanout(n: int | None, each: float | None, slow: float | None, plot: Path | N
       openloop fanout --n 100 --slow 10%          # how rarely may each be slow?
       openloop fanout --p 1% --slow 10%           # how wide may it be?
     """
-    from openloop.report.calculators import answer_fanout
-
-    _tell_answer(answer_fanout(n, each, slow), plot, as_json)
+    _tell_answer("fanout", plot, as_json, **given)
 
 
 @cli.command()
-@click.option("--in-flight", type=float, help="Requests in the system: L.")
+@click.option("--in-flight", type=NUMBER, help="Requests in the system: L.")
 @click.option("--rate", type=RATE, help="Requests per second: lambda.")
-@click.option("--latency", type=DURATION, help="Mean time in the system: W.")
-@click.option("--per-replica", type=float, help="Requests that a replica holds: how many are needed?")
+@click.option("--latency", "latency_s", type=DURATION, help="Mean time in the system: W.")
+@click.option("--per-replica", type=NUMBER, help="Requests that a replica holds: how many are needed?")
 @click.option("--failures", type=click.IntRange(0), default=0, help="Replicas that may be down.")
 @PLOT
 @JSON
-def little(plot: Path | None, as_json: bool, latency: float | None, **given: Any) -> None:
+def little(plot: Path | None, as_json: bool, **given: Any) -> None:
     """Little's law, L = lambda W: the third from any two, and the replicas that hold L.
 
     \b
@@ -210,9 +211,7 @@ def little(plot: Path | None, as_json: bool, latency: float | None, **given: Any
       openloop little --in-flight 24 --latency 60ms
       openloop little --rate 8000 --latency 120ms --per-replica 40 --failures 1
     """
-    from openloop.report.calculators import answer_little
-
-    _tell_answer(answer_little(latency_s=latency, **given), plot, as_json)
+    _tell_answer("little", plot, as_json, **given)
 
 
 @cli.command()
@@ -232,35 +231,30 @@ def hedge(service: str, after: str, extra: float | None, load: float | None, plo
     """
     from openloop.distributions import read_distribution
     from openloop.errors import SpecError
-    from openloop.report.calculators import answer_hedge
     from openloop.terms import SECONDS
 
     try:
         share = 1 - extra if extra is not None else parse_share(f"{after.strip().removeprefix('p')}%")
     except SpecError:
         raise click.UsageError(f"--after is {after!r}; it is a percentile, such as p95") from None
-    _tell_answer(answer_hedge(read_distribution(service, SECONDS), share, load), plot, as_json)
+    given = {"service": read_distribution(service, SECONDS), "after": share, "load": load}
+    _tell_answer("hedge", plot, as_json, **given)
 
 
 @cli.command()
-@click.option("--fixed", type=DURATION, required=True, help="Time of a batch, whatever is in it: c0.")
-@click.option("--each", type=DURATION, required=True, help="Time of each request in it: c1.")
+@click.option("--fixed", "fixed_s", type=DURATION, required=True, help="Time of a batch, whatever is in it: c0.")
+@click.option("--each", "each_s", type=DURATION, required=True, help="Time of each request in it: c1.")
 @click.option("--size", type=int, help="Requests in a batch: B.")
 @click.option(
-    "--within", type=DURATION, help="A bound on latency: the largest batch that keeps it (with --rate: whose p99 does)."
+    "--within",
+    "within_s",
+    type=DURATION,
+    help="A bound on latency: the largest batch that keeps it (with --rate: whose p99 does).",
 )
 @click.option("--rate", type=RATE, help="At which requests come (Poisson): filling and the batch before then count.")
 @PLOT
 @JSON
-def batch(
-    fixed: float,
-    each: float,
-    size: int | None,
-    within: float | None,
-    rate: float | None,
-    plot: Path | None,
-    as_json: bool,
-) -> None:
+def batch(plot: Path | None, as_json: bool, **given: Any) -> None:
     """Batches buy throughput with latency: B / (c0 + c1 B) at a size, or at the largest that keeps a bound.
 
     \b
@@ -268,9 +262,7 @@ def batch(
       openloop batch --fixed 4ms --each 0.9ms --size 16
       openloop batch --fixed 4ms --each 0.9ms --within 50ms --rate 600
     """
-    from openloop.report.calculators import answer_batch
-
-    _tell_answer(answer_batch(fixed, each, size, within, rate), plot, as_json)
+    _tell_answer("batch", plot, as_json, **given)
 
 
 @cli.command()

@@ -3,26 +3,21 @@
 Beside it, `profile_export_aiperf.json` tells the model, the load, the SLO and how long the phase was.
 """
 
-from collections.abc import Iterator
 from datetime import datetime
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 from openloop.errors import RunError
-from openloop.importers.foreign import CHUNKS, Call, JsonLines, load_json, make_run, slo_of
-from openloop.records import Run
+from openloop.importers.foreign import CHUNKS, Call, JsonLines, Row, Runs, begins, load_json, make_run, slo_of
 from openloop.units import NS_PER_S
 
 GATES = {"time_to_first_token": "ttft", "inter_token_latency": "tpot", "request_latency": "e2e"}
 UNITS_NS = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9, "sec": 10**9}
+looks_like = begins('{"metadata":', '"request_start_ns"', '"metrics"')
 
 
-def looks_like(head: str) -> bool:
-    return head.startswith('{"metadata":') and '"request_start_ns"' in head and '"metrics"' in head
-
-
-def read(path: Path) -> Iterator[Run]:
+def read(path: Path) -> Runs:
     rows = JsonLines(path)
     found = [row for row in rows if row["metadata"].get("benchmark_phase", "profiling") == "profiling"]
     calls = [_call(row["metadata"], row.get("metrics") or {}, row.get("error")) for row in found]
@@ -43,7 +38,7 @@ def read(path: Path) -> Iterator[Run]:
     )
 
 
-def _call(told: dict[str, Any], metrics: dict[str, Any], error: dict[str, Any] | None) -> Call:
+def _call(told: Row, metrics: Row, error: Row | None) -> Call:
     def of(tag: str) -> Any:
         return metrics[tag]["value"] if tag in metrics else None
 
@@ -72,7 +67,7 @@ def _call(told: dict[str, Any], metrics: dict[str, Any], error: dict[str, Any] |
     return call
 
 
-def _times_ns(metrics: dict[str, Any], tag: str) -> list[int]:
+def _times_ns(metrics: Row, tag: str) -> list[int]:
     """The values of a metric, in nanoseconds."""
     if tag not in metrics:
         return []
@@ -82,7 +77,7 @@ def _times_ns(metrics: dict[str, Any], tag: str) -> list[int]:
     return [round(each * UNITS_NS[unit]) for each in (value if isinstance(value, list) else [value])]
 
 
-def _facts(path: Path) -> dict[str, Any]:
+def _facts(path: Path) -> Row:
     if not path.exists():
         return {}
     summary = load_json(path)

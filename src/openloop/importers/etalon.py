@@ -1,12 +1,9 @@
 """etalon's `request_level_metrics.json`: one object of parallel arrays, successes only."""
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-from openloop.importers.foreign import NOT_TOLD, SUCCESSES, Call, event_times, load_json, make_run, rows_of
-from openloop.records import Run
+from openloop.importers.foreign import NOT_TOLD, SUCCESSES, Call, Row, Runs, event_times, load_json, make_run, rows_of
 from openloop.units import to_ns
 
 FIRST = re.compile(r'\s*\{\s*"(request_dispatched_at|num_prompt_tokens|deadline_miss_rate)"\s*:\s*\[')
@@ -17,7 +14,7 @@ def looks_like(head: str) -> bool:
     return FIRST.match(head) is not None  # what comes after it may be far away
 
 
-def read(path: Path) -> Iterator[Run]:
+def read(path: Path) -> Runs:
     found = load_json(path)
     yield make_run(
         "etalon",
@@ -27,7 +24,7 @@ def read(path: Path) -> Iterator[Run]:
     )
 
 
-def _call(found: dict[str, Any], i: int) -> Call:
+def _call(found: Row, i: int) -> Call:
     gaps = found.get("tbt", found.get("tbc"))
     end = to_ns(found["end_to_end_latency"][i])
     ttft = found["ttft"][i]

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from itertools import chain
@@ -25,6 +25,9 @@ SUCCESSES = "the file lists successes only: failed requests are missing from eve
 ENCODING = "utf-8-sig"  # some editors and shells put a byte-order mark before a text
 MOST_COUNTED = 10_000_000
 NOT_TOLD = "not told: the file has no send times"  # the arrivals of such a run; its verdict says so
+
+Row = dict[str, Any]
+Runs = Iterator[Run]
 
 
 @dataclass
@@ -126,7 +129,9 @@ def _columns(calls: Sequence[Call], origin: int) -> dict[str, Any]:
         for call, (_, ends) in zip(calls, kept, strict=True)
     ]
     columns["ended_ns"] = [
-        since(_latest(call.ended_ns, times)) if call.status != "censored" else None
+        since(max([each for each in (call.ended_ns, *map(int, times[-1:])) if each is not None], default=None))
+        if call.status != "censored"
+        else None
         for call, (times, _) in zip(calls, kept, strict=True)
     ]
     return columns
@@ -149,11 +154,6 @@ def _has_more_chunks_than_tokens(call: Call) -> bool:
     if call.output_tokens is None or call.events_ns is None:
         return False
     return (sum(call.event_tokens) if call.event_tokens else len(call.events_ns)) > call.output_tokens
-
-
-def _latest(ended_ns: int | None, events: Sequence[int] | Ints) -> int | None:
-    last = int(events[-1]) if len(events) else None
-    return max((time for time in (ended_ns, last) if time is not None), default=None)
 
 
 def _numbered(names: Iterable[object]) -> list[int | None]:
@@ -201,6 +201,11 @@ def slo_of(bounds: Mapping[str, float | None], gates: Mapping[str, str]) -> str 
 def wall_clock(ns: int) -> str:
     """Nanoseconds since 1970 as a manifest writes a moment."""
     return datetime.fromtimestamp(ns / NS_PER_S, UTC).isoformat(timespec="milliseconds")
+
+
+def begins(start: str, *words: str) -> Callable[[str], bool]:
+    """Whether the head of a file starts so and has these words in it."""
+    return lambda head: head.lstrip().startswith(start) and all(word in head for word in words)
 
 
 def load_json(path: Path) -> Any:

@@ -1,19 +1,14 @@
 """genai-bench: a JSON object with `individual_request_metrics`, for one scenario and concurrency."""
 
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-from openloop.importers.foreign import Call, load_json, make_run
-from openloop.records import Run
+from openloop.importers.foreign import Call, Row, Runs, begins, load_json, make_run
 from openloop.units import to_ns
 
-
-def looks_like(head: str) -> bool:
-    return head.lstrip().startswith("{") and '"aggregated_metrics"' in head and '"iteration_type"' in head
+looks_like = begins("{", '"aggregated_metrics"', '"iteration_type"')
 
 
-def read(path: Path) -> Iterator[Run]:
+def read(path: Path) -> Runs:
     found = load_json(path)
     totals = found["aggregated_metrics"]
     scale = 1e-3 if found.get("_time_unit") == "ms" else 1.0
@@ -27,7 +22,7 @@ def read(path: Path) -> Iterator[Run]:
     )
 
 
-def _call(row: dict[str, Any], scale: float) -> Call:
+def _call(row: Row, scale: float) -> Call:
     failed = row.get("error_code") is not None
     first, took = row.get("ttft"), row.get("e2e_latency")
     end = None if took is None else to_ns(took * scale)

@@ -1,28 +1,23 @@
 """GuideLLM's `benchmarks.json`: benchmarks, each with its requests by outcome. Each is a run."""
 
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-from openloop.importers.foreign import Call, load_json, make_run, slo_of
+from openloop.importers.foreign import Call, Row, Runs, begins, load_json, make_run, slo_of
 from openloop.records import Run
 from openloop.units import to_ns
 
 STATUSES = {"successful": "ok", "errored": "error", "incomplete": "cancelled"}
 CLOSED = {"concurrent", "synchronous", "throughput"}
 GATES = {"ttft_ms": "ttft", "tpot_ms": "tpot", "e2el_ms": "e2e"}  # what it calls inter-token latency is our TPOT
+looks_like = begins("{", '"guidellm_version"')
 
 
-def looks_like(head: str) -> bool:
-    return head.lstrip().startswith("{") and '"guidellm_version"' in head
-
-
-def read(path: Path) -> Iterator[Run]:
+def read(path: Path) -> Runs:
     for benchmark in load_json(path)["benchmarks"]:
         yield _run(benchmark)
 
 
-def _run(found: dict[str, Any]) -> Run:
+def _run(found: Row) -> Run:
     config = found.get("config") or {}
     strategy, backend = config.get("strategy") or {}, config.get("backend") or {}
     closed = strategy.get("type_") in CLOSED
@@ -52,7 +47,7 @@ def _run(found: dict[str, Any]) -> Run:
     )
 
 
-def _call(row: dict[str, Any], status: str, closed: bool) -> Call:
+def _call(row: Row, status: str, closed: bool) -> Call:
     info, used, made = row["info"], row.get("input_metrics") or {}, row.get("output_metrics") or {}
     at = {name: to_ns(value) for name, value in info["timings"].items() if isinstance(value, float)}
     sent_ns, due_ns = at.get("request_start"), None if closed else at.get("targeted_start")
@@ -74,5 +69,5 @@ def _call(row: dict[str, Any], status: str, closed: bool) -> Call:
     )
 
 
-def _arrivals(strategy: dict[str, Any]) -> str | None:
+def _arrivals(strategy: Row) -> str | None:
     return f"{strategy['type_']} at {strategy['rate']:g}/s as told" if strategy.get("rate") else strategy.get("type_")

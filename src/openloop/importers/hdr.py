@@ -9,11 +9,11 @@ import csv
 import re
 import struct
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from openloop.errors import RunError
-from openloop.importers.foreign import ENCODING, NOT_TOLD, Call, make_run, times, wall_clock
+from openloop.importers.foreign import ENCODING, NOT_TOLD, Call, Runs, make_run, times, wall_clock
 from openloop.records import Run
 from openloop.units import parse_seconds, to_ns
 
@@ -29,7 +29,7 @@ def looks_like(head: str) -> bool:
     return '"StartTimestamp","Interval_Length"' in head or ("Percentile" in head and "TotalCount" in head)
 
 
-def read(path: Path) -> Iterator[Run]:
+def read(path: Path) -> Runs:
     text = path.read_text(encoding=ENCODING)
     if '"StartTimestamp","Interval_Length"' not in text:
         yield _table(text)

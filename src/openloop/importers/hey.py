@@ -1,19 +1,15 @@
 """hey's `-o csv`: a row per answer, in seconds, with the moment of sending as an offset from the start."""
 
 import csv
-from collections.abc import Iterator
 from pathlib import Path
 
-from openloop.importers.foreign import ENCODING, Call, make_run
-from openloop.records import Run
+from openloop.importers.foreign import ENCODING, Call, Runs, begins, make_run
 from openloop.units import to_ns
 
-
-def looks_like(head: str) -> bool:
-    return head.startswith("response-time,DNS+dialup,")
+looks_like = begins("response-time,DNS+dialup,")
 
 
-def read(path: Path) -> Iterator[Run]:
+def read(path: Path) -> Runs:
     with path.open(encoding=ENCODING, newline="") as file:
         calls = [_call(row) for row in csv.DictReader(file)]
     yield make_run(

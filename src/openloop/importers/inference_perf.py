@@ -1,20 +1,15 @@
 """inference-perf's `per_request_lifecycle_metrics.json`: an array with an object per request."""
 
-from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
-from typing import Any
 
-from openloop.importers.foreign import NO_SCHEDULE, Call, load_json, make_run
-from openloop.records import Run
+from openloop.importers.foreign import NO_SCHEDULE, Call, Row, Runs, begins, load_json, make_run
 from openloop.units import NS_PER_S, to_ns
 
-
-def looks_like(head: str) -> bool:
-    return head.lstrip().startswith("[") and all(f'"{name}"' in head for name in ("start_time", "end_time", "request"))
+looks_like = begins("[", '"start_time"', '"end_time"', '"request"')
 
 
-def read(path: Path) -> Iterator[Run]:
+def read(path: Path) -> Runs:
     calls = [_call(row) for row in load_json(path)]
     done = [call for call in calls if call.status == "ok"] or calls
     start = min((call.sent_ns or 0 for call in done), default=0)
@@ -29,7 +24,7 @@ def read(path: Path) -> Iterator[Run]:
     )
 
 
-def _call(row: dict[str, Any]) -> Call:
+def _call(row: Row) -> Call:
     info = row.get("info") or {}
     made, error = info.get("response_metrics") or {}, row.get("error")
     times = [to_ns(time) for time in made.get("output_token_times") or info.get("output_token_times") or ()]

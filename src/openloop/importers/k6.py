@@ -1,19 +1,14 @@
 """k6's `--out json=FILE`: points of metrics, several per request with the same tags and moment."""
 
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-from openloop.importers.foreign import NO_SCHEDULE, Call, JsonLines, make_run, milliseconds, times
+from openloop.importers.foreign import NO_SCHEDULE, Call, JsonLines, Row, Runs, begins, make_run, milliseconds, times
 from openloop.importers.vegeta import iso_ns
-from openloop.records import Run
+
+looks_like = begins("{", '"type":"Metric"', '"contains":')
 
 
-def looks_like(head: str) -> bool:
-    return head.startswith("{") and '"type":"Metric"' in head and '"contains":' in head
-
-
-def read(path: Path) -> Iterator[Run]:
+def read(path: Path) -> Runs:
     calls: list[Call] = []
     dropped: list[int] = []
     rows = JsonLines(path)
@@ -37,7 +32,7 @@ def read(path: Path) -> Iterator[Run]:
     )
 
 
-def _call(point: dict[str, Any]) -> Call:
+def _call(point: Row) -> Call:
     """A request's points bear the moment of its end."""
     tags, end = point["tags"], iso_ns(point["time"])
     code = int(tags.get("status") or 0)

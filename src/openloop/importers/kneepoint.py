@@ -1,19 +1,15 @@
 """kneepoint's `run-ID.jsonl`: an object per attempt; beside it `run-ID-meta.json` tells target and model."""
 
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-from openloop.importers.foreign import Call, JsonLines, load_json, make_run, milliseconds, wall_clock
-from openloop.records import Prices, Run
+from openloop.importers.foreign import Call, JsonLines, Row, Runs, begins, load_json, make_run, milliseconds, wall_clock
+from openloop.records import Prices
 from openloop.units import to_ns
 
-
-def looks_like(head: str) -> bool:
-    return head.startswith("{") and '"session_id"' in head and '"total_ms"' in head and '"ttft_ms"' in head
+looks_like = begins("{", '"session_id"', '"total_ms"', '"ttft_ms"')
 
 
-def read(path: Path) -> Iterator[Run]:
+def read(path: Path) -> Runs:
     told = JsonLines(path)
     rows = list(told)
     monotonic = all(row.get("started_monotonic_s") is not None for row in rows)
@@ -36,7 +32,7 @@ def read(path: Path) -> Iterator[Run]:
     )
 
 
-def _call(row: dict[str, Any], clock: str) -> Call:
+def _call(row: Row, clock: str) -> Call:
     sent_ns = to_ns(row[clock])
     first, took = milliseconds(row.get("ttft_ms")), milliseconds(row["total_ms"])
     end = sent_ns + (took or 0)
@@ -60,7 +56,7 @@ def _call(row: dict[str, Any], clock: str) -> Call:
     )
 
 
-def _facts(path: Path) -> dict[str, Any]:
+def _facts(path: Path) -> Row:
     if not path.exists():
         return {}
     meta = load_json(path)

@@ -1,19 +1,14 @@
 """llmperf's `*_individual_responses.json`: an array with an object per request."""
 
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-from openloop.importers.foreign import Call, load_json, make_run
-from openloop.records import Run
+from openloop.importers.foreign import Call, Row, Runs, begins, load_json, make_run
 from openloop.units import to_ns
 
-
-def looks_like(head: str) -> bool:
-    return head.lstrip().startswith("[") and '"ttft_s"' in head and '"end_to_end_latency_s"' in head
+looks_like = begins("[", '"ttft_s"', '"end_to_end_latency_s"')
 
 
-def read(path: Path) -> Iterator[Run]:
+def read(path: Path) -> Runs:
     yield make_run(
         "llmperf",
         [_call(row) for row in load_json(path)],
@@ -22,7 +17,7 @@ def read(path: Path) -> Iterator[Run]:
     )
 
 
-def _call(row: dict[str, Any]) -> Call:
+def _call(row: Row) -> Call:
     failed = row.get("error_code") is not None
     end = to_ns(row["end_to_end_latency_s"]) if row.get("end_to_end_latency_s") else None
     return Call(

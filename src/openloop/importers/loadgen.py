@@ -1,21 +1,16 @@
 """MLPerf LoadGen's `mlperf_log_trace.json` (log setting `enable_trace`): a sample's span starts when it was due."""
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
-from openloop.importers.foreign import ENCODING, Call, make_run
-from openloop.records import Run
+from openloop.importers.foreign import ENCODING, Call, Runs, begins, make_run
 
 # The file is not always JSON as a whole: keys of logged strings are quoted twice. Samples are.
 SAMPLE = re.compile(r'"name":"Sample".*?"ph":"b".*?"ts":([\d.]+).*?"issue_start_ns":(\d+),"complete_ns":(\d+)')
+looks_like = begins('{"traceEvents":[', '"GenerateLoadableSets"')
 
 
-def looks_like(head: str) -> bool:
-    return head.startswith('{"traceEvents":[') and '"GenerateLoadableSets"' in head
-
-
-def read(path: Path) -> Iterator[Run]:
+def read(path: Path) -> Runs:
     calls = []
     with path.open(encoding=ENCODING) as file:
         for line in file:

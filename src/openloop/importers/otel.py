@@ -1,10 +1,10 @@
 """OpenTelemetry spans of calls to models (GenAI semantic conventions), as OTLP JSON: one object, or one per line."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from openloop.importers.foreign import NO_SCHEDULE, Call, JsonLines, make_run
+from openloop.importers.foreign import NO_SCHEDULE, Call, JsonLines, Row, Runs, begins, make_run
 from openloop.records import Run
 from openloop.units import to_ns
 
@@ -20,12 +20,10 @@ NOTES = (
     "of tokens the first is known where the span tells it, and the end",
 )
 
-
-def looks_like(head: str) -> bool:
-    return head.lstrip().startswith("{") and '"resourceSpans"' in head
+looks_like = begins("{", '"resourceSpans"')
 
 
-def read(path: Path) -> Iterator[Run]:
+def read(path: Path) -> Runs:
     rows = JsonLines(path)
     found = calls(rows)
     # A call may be told by whoever asked and by whoever answered: the user is with the former.
@@ -33,7 +31,7 @@ def read(path: Path) -> Iterator[Run]:
     yield run_of(asked or [call for _, call in found], more=rows.notes)
 
 
-def calls(batches: Iterable[dict[str, Any]]) -> list[tuple[bool, Call]]:
+def calls(batches: Iterable[Row]) -> list[tuple[bool, Call]]:
     """Every call to a model in these, and whether it is told by whoever asked."""
     return [
         (span.get("kind") in (3, "SPAN_KIND_CLIENT"), call)
@@ -50,7 +48,7 @@ def run_of(found: Sequence[Call], start_ns: int | None = None, more: Sequence[st
     return make_run("OpenTelemetry", found, notes=(*NOTES, *more), start_ns=start_ns, dated=True)
 
 
-def _call(span: dict[str, Any]) -> Call | None:
+def _call(span: Row) -> Call | None:
     """None: the span is about something else."""
     told = {each["key"]: _value(each["value"]) for each in span.get("attributes") or ()}
     asking = told.get("gen_ai.operation.name", span.get("name"))
@@ -79,7 +77,7 @@ def _call(span: dict[str, Any]) -> Call | None:
     )
 
 
-def _value(value: dict[str, Any]) -> Any:
+def _value(value: Row) -> Any:
     if "intValue" in value:
         return int(value["intValue"])
     if "arrayValue" in value:

@@ -34,7 +34,11 @@ def open_any(path: str | Path, *, tool: str | None = None, part: int | None = No
 
 def read_foreign(path: Path, tool: str | None = None, part: int | None = None) -> Run:
     """The run in a file of another tool, known by its content unless it is said; the `part`th, if there are several."""
-    name = tool or _known(path)
+    name = tool or tool_of(path)
+    if name is None and (path.parent / MANIFEST_FILE).exists():
+        raise RunError(f"{path} is a file; give the folder it is in")
+    if name is None:
+        raise RunError(f"{path} is neither a run nor a file of a known tool: {', '.join(IMPORTERS)}")
     if name not in IMPORTERS:
         raise RunError(f"there is no importer for {name!r}{suggest(name, IMPORTERS)}")
     usual = csv.field_size_limit(LONGEST_FIELD)
@@ -68,15 +72,6 @@ def tool_of(path: Path) -> str | None:
     except OSError as error:
         raise RunError(f"{path} cannot be read: {error.strerror}") from None
     return next((name for name, importer in IMPORTERS.items() if importer.looks_like(head)), None)
-
-
-def _known(path: Path) -> str:
-    name = tool_of(path)
-    if name is None and (path.parent / MANIFEST_FILE).exists():
-        raise RunError(f"{path} is a file; give the folder it is in")
-    if name is None:
-        raise RunError(f"{path} is neither a run nor a file of a known tool: {', '.join(IMPORTERS)}")
-    return name
 
 
 def _sentence(error: Exception) -> str:

@@ -1,21 +1,28 @@
 """`sglang.benchmark.serving --output-details` (bench_serving): a JSON object of parallel arrays per run and line."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from openloop.errors import RunError
-from openloop.importers.foreign import CHUNKS, NOT_TOLD, Call, JsonLines, event_times, make_run, rows_of, slo_of
-from openloop.records import Run
+from openloop.importers.foreign import (
+    CHUNKS,
+    NOT_TOLD,
+    Call,
+    JsonLines,
+    Row,
+    Runs,
+    begins,
+    event_times,
+    make_run,
+    rows_of,
+    slo_of,
+)
 
 LISTS = ("ttfts", "itls", "input_lens", "output_lens", "cached_tokens", "errors")
+looks_like = begins("{", '"sharegpt_output_len"', '"random_range_ratio"')
 
 
-def looks_like(head: str) -> bool:
-    return head.startswith("{") and '"sharegpt_output_len"' in head and '"random_range_ratio"' in head
-
-
-def read(path: Path) -> Iterator[Run]:
+def read(path: Path) -> Runs:
     rows = JsonLines(path)
     for found in rows:
         if "ttfts" not in found:
@@ -33,7 +40,7 @@ def read(path: Path) -> Iterator[Run]:
     rows.refuse_torn()
 
 
-def _call(found: dict[str, Any], i: int) -> Call:
+def _call(found: Row, i: int) -> Call:
     def of(name: str) -> Any:
         return found[name][i] if name in found else None
 

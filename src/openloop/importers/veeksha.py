@@ -1,25 +1,31 @@
 """veeksha's `metrics/request_level_metrics.jsonl`: an object per successful request."""
 
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-from openloop.importers.foreign import CHUNKS, NO_SCHEDULE, SUCCESSES, Call, JsonLines, event_times, make_run
-from openloop.records import Run
+from openloop.importers.foreign import (
+    CHUNKS,
+    NO_SCHEDULE,
+    SUCCESSES,
+    Call,
+    JsonLines,
+    Row,
+    Runs,
+    begins,
+    event_times,
+    make_run,
+)
 from openloop.units import to_ns
 
-
-def looks_like(head: str) -> bool:
-    return head.startswith("{") and '"scheduler_dispatched_at"' in head and '"ttfc"' in head
+looks_like = begins("{", '"scheduler_dispatched_at"', '"ttfc"')
 
 
-def read(path: Path) -> Iterator[Run]:
+def read(path: Path) -> Runs:
     rows = JsonLines(path)
     calls = [_call(row) for row in rows]
     yield make_run("veeksha", calls, notes=[NO_SCHEDULE, CHUNKS, SUCCESSES, *rows.notes])
 
 
-def _call(row: dict[str, Any]) -> Call:
+def _call(row: Row) -> Call:
     sent_ns = to_ns(row.get("client_picked_up_at") or row["scheduler_dispatched_at"])
     return Call(
         sent_ns=sent_ns,

@@ -2,12 +2,10 @@
 
 import csv
 import re
-from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 
-from openloop.importers.foreign import ENCODING, NO_SCHEDULE, Call, JsonLines, make_run
-from openloop.records import Run
+from openloop.importers.foreign import ENCODING, NO_SCHEDULE, Call, JsonLines, Runs, make_run
 
 CSV = re.compile(r"\d{18,20},\d{1,3},\d+,\d+,\d+,")
 
@@ -16,7 +14,7 @@ def looks_like(head: str) -> bool:
     return bool(CSV.match(head)) or (head.startswith("{") and '"bytes_out"' in head and '"attack"' in head)
 
 
-def read(path: Path) -> Iterator[Run]:
+def read(path: Path) -> Runs:
     rows = JsonLines(path)
     with path.open(encoding=ENCODING, newline="") as file:
         objects = file.read(1) == "{"

@@ -1,7 +1,6 @@
 """`vllm bench serve --save-result`: one JSON object of parallel arrays, or one per line (`--append-result`)."""
 
 import math
-from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,9 @@ from openloop.importers.foreign import (
     NOT_TOLD,
     Call,
     JsonLines,
+    Row,
+    Runs,
+    begins,
     event_times,
     make_run,
     rows_of,
@@ -22,20 +24,17 @@ from openloop.records import Run
 from openloop.units import to_ns
 
 LISTS = ("latencies", "ttfts", "itls", "start_times", "queue_times", "input_lens", "output_lens", "errors")
+looks_like = begins("{", '"endpoint_type"', '"num_prompts"')
 
 
-def looks_like(head: str) -> bool:
-    return head.lstrip().startswith("{") and '"endpoint_type"' in head and '"num_prompts"' in head
-
-
-def read(path: Path) -> Iterator[Run]:
+def read(path: Path) -> Runs:
     rows = JsonLines(path)
     for found in rows:
         yield _run(found)
     rows.refuse_torn()
 
 
-def _run(found: dict[str, Any]) -> Run:
+def _run(found: Row) -> Run:
     if "latencies" not in found and "ttfts" not in found:
         raise RunError("it has totals and no requests: let vllm bench save them with --save-detailed")
     calls = [_call(found, i) for i in rows_of(found, *LISTS)]
@@ -66,7 +65,7 @@ def _run(found: dict[str, Any]) -> Run:
     )
 
 
-def _started_at(found: dict[str, Any]) -> str | None:
+def _started_at(found: Row) -> str | None:
     """Its date is when the run was over, in whole seconds of local time: of this machine, for want of another."""
     try:
         over = datetime.strptime(found.get("date", ""), "%Y%m%d-%H%M%S").timestamp()
@@ -78,7 +77,7 @@ def _started_at(found: dict[str, Any]) -> str | None:
 _EMPTY, _ENDLESS = "no token came", "when it was over is not in the file"
 
 
-def _call(found: dict[str, Any], i: int) -> Call:
+def _call(found: Row, i: int) -> Call:
     def of(name: str) -> Any:
         return found[name][i] if name in found else None
 
@@ -105,7 +104,7 @@ def _call(found: dict[str, Any], i: int) -> Call:
     return call
 
 
-def _arrivals(found: dict[str, Any], rate: float) -> str:
+def _arrivals(found: Row, rate: float) -> str:
     if math.isinf(rate):
         return "all at once"
     shape = "poisson" if found.get("burstiness", 1.0) == 1.0 else f"gamma, burstiness {found['burstiness']:g},"

@@ -1,6 +1,7 @@
 """The laws of capacity, in any direction. Times in seconds, rates per second, shares from 0 to 1."""
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -92,11 +93,7 @@ def machines_for(needed: int, up: float, availability: float) -> int:
             raise SpecError(
                 f"more than {MOST_MACHINES:,} machines that are up {up:.3g} of the time are needed: use better ones"
             )
-    low = needed
-    while low < top:
-        middle = (low + top) // 2
-        low, top = (low, middle) if some_up(needed, middle, up) >= availability else (middle + 1, top)
-    return low
+    return _first(lambda machines: some_up(needed, machines, up) >= availability, needed, top)
 
 
 def cost_each(price_per_hour: float, utilisation: float, most_per_s: float) -> float:
@@ -191,7 +188,4 @@ def _batch_at(rate: float, fixed_s: float, each_s: float, within_s: float) -> in
 
 def _first(holds: Callable[[int], bool], low: int, high: int) -> int:
     """The first from low on that holds, if all after it do; high, if none before it does."""
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if holds(middle) else (middle + 1, high)
-    return low
+    return low + bisect_left(range(low, high), True, key=holds)

@@ -1,6 +1,7 @@
 """A deployment from what one replica does and what is needed of all of them. Pure: numbers in, a plan out."""
 
 import math
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -160,7 +161,9 @@ def read_plan(path: str | Path) -> CapacityPlan:
 
 def make_plan(system: System, needs: Needs) -> CapacityPlan:
     needs, rates = _spelt_out(needs)
-    _check(needs)
+    for name, least, most, sentence in LIMITS:
+        if (value := getattr(needs, name)) is not None and not least <= value <= most:
+            raise SpecError(sentence.format(value))
     if needs.price is None and system.price is not None:
         needs = replace(needs, price=system.price)
     knees = system.knees.ends
@@ -174,16 +177,14 @@ def make_plan(system: System, needs: Needs) -> CapacityPlan:
     raw_measured = system.capacity_interval is not None
     replicas, rate_each = size.replicas, needs.demand * needs.peak / size.replicas
     there = _scaled(system, 1 / size.slower)  # a replica of this plan
-    attainment = _attainment(there, needs, replicas)
-    warm = there.latency_at(rate_each)
-    latency = None if warm is None else warm * size.slower
-    in_flight = None if latency is None else needs.demand * needs.peak * latency
+    attainment = there.attainment_at(needs.demand / replicas).times(needs.quality)
+    warm, held = there.latency_at(rate_each), system.in_flight
+    in_flight = None if warm is None else needs.demand * needs.peak * (warm * size.slower)
     in_flight_each = None if in_flight is None else in_flight / replicas
-    fits = None
-    if in_flight_each is not None and system.in_flight is not None:
-        fits = in_flight_each <= system.in_flight * 1.0001
-    cache = _cache(needs)
+    cache, hit = _cache(needs), system.hit_rate
+    colder = None if hit is None else diluted(hit, system.measured_replicas, replicas)
     money = _Money(there, needs)
+    million = money.per_million(replicas, attainment)
     return CapacityPlan(
         system=system,
         needs=needs,
@@ -202,16 +203,16 @@ def make_plan(system: System, needs: Needs) -> CapacityPlan:
         all_up=all_up(needs.machine_up, replicas),
         in_flight=in_flight,
         in_flight_each=in_flight_each,
-        fits=fits,
+        fits=None if in_flight_each is None or held is None else in_flight_each <= held * 1.0001,
         raw=Estimate.spanning(raw, raw_measured) if raw else None,
         raw_rate_each=needs.demand * needs.peak / raw[1] if raw else None,
         attainment=attainment,
         cost_per_hour=money.hourly(replicas, [each.replicas for each in sizes], measured),
         raw_cost_per_hour=money.hourly(raw[1], raw, raw_measured) if raw else None,
-        cost_per_million=money.per_million(replicas, attainment),
-        cost_per_million_tokens=money.per_million_tokens(replicas, attainment),
-        hit_rate=cache.hit if cache else system.hit_rate,
-        diluted_hit_rate=_diluted(cache, system, replicas),
+        cost_per_million=million,
+        cost_per_million_tokens=million.times(1 / system.tokens) if million and system.tokens else None,
+        hit_rate=cache.hit if cache else hit,
+        diluted_hit_rate=cache.hit_at(replicas) if cache else colder,
         day=None if rates is None else _day(rates, needs, knees[trusted], replicas),
         gains=tuple(_gains(system, needs)),
         notes=(*system.notes, *_notes(there, needs, replicas)),
@@ -236,27 +237,18 @@ def _spelt_out(needs: Needs) -> tuple[Needs, Floats | None]:
     return replace(needs, demand=mean, peak=float(rates.max()) / mean), rates
 
 
-def _check(needs: Needs) -> None:
-    if not 0 < needs.demand < math.inf:
-        raise SpecError(
-            f"the demand is {needs.demand:g}/s, for which no replica is needed; give one above 0, such as 9000/s"
-        )
-    if not 1 <= needs.peak <= 1000:
-        raise SpecError(f"the peak is {needs.peak:g} times the average; it is from 1x to 1000x")
-    if not 0 <= needs.headroom <= 10:
-        raise SpecError(f"the headroom is {needs.headroom:g}; it is a share of the peak, such as 20%")
-    if needs.failures < 0:
-        raise SpecError(f"failures is {needs.failures}; it is how many replicas may be down, 0 or more")
-    for name in ("utilisation", "quality", "machine_up"):
-        value = getattr(needs, name)
-        if value is not None and not 0 < value <= 1:
-            raise SpecError(
-                f"{name.replace('_', '-')} is {value:g}; it is a share above 0% and up to 100%, such as 90%"
-            )
-    if needs.price is not None and not 0 <= needs.price < math.inf:
-        raise SpecError(f"the price is {needs.price:g} per hour; it is 0 or more")
-    if needs.availability is not None and not 0 < needs.availability <= 1:
-        raise SpecError(f"the availability is {needs.availability:g}; it is a share such as 99.95%")
+LEAST, MOST = sys.float_info.min, sys.float_info.max  # above 0, and finite
+LIMITS = (
+    ("demand", LEAST, MOST, "the demand is {:g}/s, for which no replica is needed; give one above 0, such as 9000/s"),
+    ("peak", 1, 1000, "the peak is {:g} times the average; it is from 1x to 1000x"),
+    ("headroom", 0, 10, "the headroom is {:g}; it is a share of the peak, such as 20%"),
+    ("failures", 0, MOST, "failures is {}; it is how many replicas may be down, 0 or more"),
+    ("utilisation", LEAST, 1, "utilisation is {:g}; it is a share above 0% and up to 100%, such as 90%"),
+    ("quality", LEAST, 1, "quality is {:g}; it is a share above 0% and up to 100%, such as 90%"),
+    ("machine_up", LEAST, 1, "machine-up is {:g}; it is a share above 0% and up to 100%, such as 90%"),
+    ("price", 0, MOST, "the price is {:g} per hour; it is 0 or more"),
+    ("availability", LEAST, 1, "the availability is {:g}; it is a share such as 99.95%"),
+)
 
 
 @dataclass(frozen=True)
@@ -295,16 +287,6 @@ def _size(knee: float, needs: Needs) -> _Size:
 def _cache(needs: Needs) -> Cache | None:
     found: Cache | None = None if needs.cache is None else read_term(needs.cache, {"cache": Cache}, "cache")
     return found
-
-
-def _diluted(cache: Cache | None, system: System, replicas: int) -> float | None:
-    if cache:
-        return cache.hit_at(replicas)
-    return None if system.hit_rate is None else diluted(system.hit_rate, system.measured_replicas, replicas)
-
-
-def _attainment(system: System, needs: Needs, replicas: int) -> Estimate:
-    return system.attainment_at(needs.demand / replicas).times(needs.quality)
 
 
 class _Money:
@@ -346,10 +328,6 @@ class _Money:
         if value <= 0:
             return None
         return Estimate(each / value, (each / high, each / max(low, 1e-12)) if attainment.interval else None)
-
-    def per_million_tokens(self, replicas: float, attainment: Estimate) -> Estimate | None:
-        found, tokens = self.per_million(replicas, attainment), self.system.tokens
-        return found.times(1 / tokens) if found and tokens else None
 
 
 def _day(rates: Floats, needs: Needs, knee: float, fixed: int) -> Day:
@@ -444,7 +422,8 @@ def _cost(system: System, needs: Needs) -> tuple[int, float, float | None, float
     low, middle, _ = system.knees.ends
     size = _size(low if needs.by == "low" else middle, needs)
     there = _scaled(system, 1 / size.slower)
-    money, attainment = _Money(there, needs), _attainment(there, needs, size.replicas)
+    attainment = there.attainment_at(needs.demand / size.replicas).times(needs.quality)
+    money = _Money(there, needs)
     costs = [money.per_million(each, attainment) for each in (size.replicas, size.parts)]
     first, second = (None if each is None else each.value for each in costs)
     return size.replicas, size.parts, first, second

@@ -49,7 +49,8 @@ def plan_fleet(
             return _noted(plan, "the planned fleet is too large to be simulated at its peak: nothing confirms it")
         if confirmed.enough:
             return replace(plan, confirmed=confirmed)
-        system = _lowered(system)
+        low, knee, high = (end * STEP for end in system.knees.ends)
+        system = replace(system, knee=knee, knee_interval=(low, high))
         note = f"{confirmed.replicas} replicas do not hold at the peak, though each is below the knee that was measured"
         plan = _noted(make_plan(system, needs), note)
     return replace(plan, confirmed=confirmed)
@@ -82,16 +83,8 @@ def widened(system: System, error: float) -> System:
     low, knee, high = system.knees.ends
     below, above = (math.hypot(end - knee, error * knee) for end in (low, high))
     note = f"the model's own times are known within {format_share(error)}, which is in the knee's interval"
-    return replace(
-        system,
-        knee_interval=(max(knee - below, 0.01 * knee), knee + above),
-        notes=(*system.notes, note),
-    )
-
-
-def _lowered(system: System) -> System:
-    low, knee, high = (end * STEP for end in system.knees.ends)
-    return replace(system, knee=knee, knee_interval=(low, high))
+    interval = (max(knee - below, 0.01 * knee), knee + above)
+    return replace(system, knee_interval=interval, notes=(*system.notes, note))
 
 
 def _noted(plan: CapacityPlan, note: str) -> CapacityPlan:

@@ -1,6 +1,6 @@
 """What one replica does: typed by hand, or read off a frontier."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,8 @@ from openloop.frontier import Frontier, Point
 from openloop.frontier.folder import is_probe, read_asked, requests_per_user
 from openloop.plan.formulas import little
 from openloop.records import Manifest, open_run
+from openloop.score import Score
+from openloop.score.money import lower_bound
 from openloop.score.quantiles import Z
 from openloop.sim.events import Add, Remove
 from openloop.sim.fleet import FleetSpec, read_fleet
@@ -89,16 +91,16 @@ class System:
 
     def latency_at(self, rate: float) -> float | None:
         """Mean time in the system at a rate, between the rates that were measured."""
-        known = [(load.rate, load.latency_s) for load in self.loads if load.latency_s is not None]
-        if not known:
-            return self.latency_s
-        rates, latencies = np.array(known).T
-        return float(np.interp(rate, rates, latencies))
+        found = self._between("latency_s", rate)
+        return self.latency_s if found is None else found
 
     def by_use_at(self, rate: float) -> float:
         """What a request costs besides hours: by requests and tokens, judges and people."""
-        known = [(load.rate, load.by_use) for load in self.loads if load.by_use is not None]
-        return float(np.interp(rate, *np.array(known).T)) if known else 0.0
+        return self._between("by_use", rate) or 0.0
+
+    def _between(self, fact: str, rate: float) -> float | None:
+        known = [(load.rate, value) for load in self.loads if (value := getattr(load, fact)) is not None]
+        return float(np.interp(rate, *np.array(known).T)) if known else None
 
     def attainment_at(self, rate: float) -> Estimate:
         """Attainment at a rate: as measured, or all, up to a knee that was typed."""
@@ -114,6 +116,11 @@ class System:
         if self.target is not None and self.knee_interval and rate <= self.knee_interval[0]:
             low = max(low, min(self.target, middle))  # that is what left of the knee means
         return Estimate(middle, (low, high) if low < high else None)
+
+
+def cost_caveat(scores: Iterable[Score]) -> str | None:
+    """Said where the cost of some requests is not known in full."""
+    return lower_bound(min((score.cost.known_for for score in scores if score.cost), default=1.0))
 
 
 def typed_system(
@@ -183,6 +190,8 @@ def frontier_system(found: Frontier) -> System:
     tokens = near.output_token_goodput / near.goodput_rps if near.goodput_rps else 0.0
     if whole_fleet and fleet is not None:
         notes += (f"a unit is the whole fleet that was measured, {fleet.size} replicas that belong together",)
+    if caveat := cost_caveat(score for point in told for score in point.scores):
+        notes += (caveat,)
     if manifest.replicas is None:
         notes += ("how many replicas were measured is not told; taken for one",)
     return System(

@@ -143,7 +143,10 @@ class Attempt:
         if data:
             self._hearing.feed(data, now)
             if self._waits and self._hearing.spoken:
-                self._answered(now)
+                assert self.routed is not None
+                assert self.sent_ns is not None
+                self._waits = False
+                self.fleet.answered(self.routed, (now - self.sent_ns) / 1e9)
         else:
             self.whole = True
             self.outcome = self._hearing.close()
@@ -178,12 +181,6 @@ class Attempt:
             self.outcome = self._hearing.settled()
         fail(self.outcome, why, status)
         self._end(time.monotonic_ns())
-
-    def _answered(self, now_ns: int) -> None:
-        assert self.routed is not None
-        assert self.sent_ns is not None
-        self._waits = False
-        self.fleet.answered(self.routed, (now_ns - self.sent_ns) / 1e9)
 
     def _end(self, now_ns: int) -> None:
         self.ended_ns = now_ns

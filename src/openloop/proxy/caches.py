@@ -12,7 +12,7 @@ import msgspec
 from openloop.proxy.attempt import Post
 from openloop.proxy.fleet import Fleet, Named, Replica
 from openloop.proxy.hearing import Ask
-from openloop.routing import Blocks, read_events, token_names
+from openloop.routing import Blocks, Router, read_events, token_names
 
 try:
     import zmq
@@ -45,7 +45,8 @@ class Caches:
     for the tokens of a prompt: without them nobody can tell which blocks it is made of."""
 
     def __init__(self, fleet: Fleet, tell: Callable[[str], None]) -> None:
-        self.heard = [_Heard(fleet, each, tell) for each in fleet.replicas if each.spec.kv_events and fleet.looks]
+        publish = [each for each in fleet.replicas if each.spec.kv_events and "cache" in fleet.router.policy.sees]
+        self.heard = [_Heard(fleet.router, each, tell) for each in publish]
         self._turn = count()
 
     async def listen(self) -> None:
@@ -75,9 +76,9 @@ class Caches:
 class _Heard:
     """One replica: its batches by number. Those that were missed are asked for again, or all is forgotten."""
 
-    def __init__(self, fleet: Fleet, replica: Replica, tell: Callable[[str], None]) -> None:
+    def __init__(self, router: Router, replica: Replica, tell: Callable[[str], None]) -> None:
         self.replica, self.blocks = replica, Blocks()
-        self._fleet, self._tell = fleet, tell
+        self._router, self._tell = router, tell
         self._next: int | None = None  # number of the batch that is to come
         self._at = 0.0  # when the last was, by the clock of the replica
 
@@ -109,7 +110,7 @@ class _Heard:
             self._next, self._at = batch.number + 1, batch.at
             try:
                 for event in batch.events:
-                    self._fleet.cache_event(self.replica, *self.blocks.take(event))
+                    self._router.cache_event(self.replica.place, *self.blocks.take(event))
             except NONSENSE:
                 self._forget()
             self.replica.blocks = len(self.blocks)
@@ -119,7 +120,7 @@ class _Heard:
         if self.blocks:
             self._tell(f"what {self.replica.name} has cached is learned anew: it was started again, or events are lost")
         self.blocks.clear()
-        self._fleet.forget_cache(self.replica)
+        self._router.forget_cache(self.replica.place)
         self._next = None
 
     async def _ask(self, context: "zmq.asyncio.Context", start: int) -> list[_Batch]:

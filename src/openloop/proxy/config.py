@@ -15,9 +15,6 @@ from openloop.slo import SLO, Objectives, read_slo
 from openloop.spec import Strict, convert, read_yaml, saying_where
 from openloop.units import parse_listen, parse_seconds
 
-LARGEST_BODY = 16 << 20
-LARGEST_HEADER = 16 << 10
-
 
 class ReplicaSpec(Strict, frozen=True):
     url: str
@@ -55,8 +52,8 @@ class ProxySpec(Strict, frozen=True):
     health_every: str = "2s"
     token_env: str | None = None  # the variable that holds the token which clients must show
     headers: HeaderNames = HeaderNames()
-    largest_body: int = LARGEST_BODY  # bytes
-    largest_header: int = LARGEST_HEADER
+    largest_body: int = 16 << 20  # bytes
+    largest_header: int = 16 << 10
     slowest: str = "10s"  # head and body of a request must be here by then
     drain: str = "30s"  # what is in flight has so long to end when the proxy is stopped
     error_texts: bool = False  # what a replica says when it refuses may quote the prompt

@@ -53,11 +53,11 @@ def said(status: int, message: str, *, wrong: bool = True) -> web.Response:
 class _Visitor(web.RequestHandler):
     """A connection whose requests must be here in time, from their first byte to the end of their head."""
 
-    __slots__ = ("asking", "begun", "errand", "hall", "late")
+    __slots__ = ("asking", "begun", "door", "errand", "late")
 
-    def __init__(self, hall: "_Hall", **how: Any) -> None:
-        super().__init__(hall, loop=asyncio.get_running_loop(), **how)
-        self.hall = hall
+    def __init__(self, door: "Door", **how: Any) -> None:
+        super().__init__(door, loop=asyncio.get_running_loop(), **how)
+        self.door = door
         self.errand: Any = None  # begun, and nobody waits for it yet
         self.late: asyncio.TimerHandle | None = None
         self.begun = self.asking = False  # a head has begun; it is here
@@ -72,10 +72,10 @@ class _Visitor(web.RequestHandler):
             return
         came = getattr(self, "_waiter", None) and getattr(self, "_messages", None)  # aiohttp's own: if it has them
         if came and isinstance(came[0][0], RawRequestMessage):
-            self.hall.begin(self, *came[0])  # before the task of this connection is woken
+            self.door.begin(self, *came[0])  # before the task of this connection is woken
         elif not self.begun:
             self.begun = True
-            self._wait(self.hall.slowest_s, self._give_up)
+            self._wait(self.door.slowest_s, self._give_up)
 
     def resume_reading(self, resume_parser: bool = True) -> None:
         """Whoever takes a body calls it, paused or not."""
@@ -92,7 +92,7 @@ class _Visitor(web.RequestHandler):
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self._forget()
-        self.hall.keeper.drop(self.errand)
+        self.door.keeper.drop(self.errand)
         self.errand = None
         super().connection_lost(exc)
 
@@ -104,7 +104,7 @@ class _Visitor(web.RequestHandler):
     def _give_up(self) -> None:
         self.late = None
         if self.transport is not None and not self.asking:
-            self.hall.keeper.refuse("too slow")
+            self.door.keeper.refuse("too slow")
             self.transport.write(LATE)
             self.transport.close()
 
@@ -118,7 +118,7 @@ class _Visitor(web.RequestHandler):
         if status >= 500:
             self.log_exception(exc_info=exc)
         else:
-            self.hall.keeper.refuse(BAD)
+            self.door.keeper.refuse(BAD)
         if request.writer.output_size > 0:
             raise ConnectionResetError
         response = said(status, "the proxy failed" if status >= 500 else "the request is no HTTP that makes sense")
@@ -134,21 +134,26 @@ class _Visitor(web.RequestHandler):
         self.logger.error("a request failed in the proxy: %s%s", type(exc_info).__name__, where)
 
 
-class _Hall(web.Server):
+class Door(web.Server):
+    """Listens; `check` and `read_body` refuse whom they must."""
+
     def __init__(self, keeper: Keeper, spec: ProxySpec) -> None:
+        host, port = spec.address()
+        self._socket = _listen(host, port, spec.listen)
         super().__init__(self._answer, request_factory=self._make, handler_cancellation=True)  # type: ignore[arg-type]
-        self.keeper, self._spec = keeper, spec
+        self.keeper, self._spec, self._token = keeper, spec, spec.token()
+        self._local = is_loopback(host)
         self.slowest_s = parse_seconds(spec.slowest)
+        self.closing = False
 
     def __call__(self) -> web.RequestHandler:
-        most = self._spec.largest_header
         return _Visitor(
             self,
             access_log=None,
             keepalive_timeout=IDLE_S,
             lingering_time=LINGER_S,
-            max_line_size=most,
-            max_field_size=most,
+            max_line_size=self._spec.largest_header,
+            max_field_size=self._spec.largest_header,
             auto_decompress=False,
         )
 
@@ -176,19 +181,6 @@ class _Hall(web.Server):
         finally:
             visitor.asking = False
 
-
-class Door:
-    """Listens; `check` and `read_body` refuse whom they must."""
-
-    def __init__(self, keeper: Keeper, spec: ProxySpec) -> None:
-        self._spec, self._token = spec, spec.token()
-        self._host, self._port = spec.address()
-        self._local = is_loopback(self._host)
-        self._slowest_s = parse_seconds(spec.slowest)
-        self._keeper = keeper
-        self._socket = _listen(self._host, self._port, spec.listen)
-        self.closing = False
-
     @property
     def guarded(self) -> bool:
         """Whether strangers are kept out, by the address or by a token."""
@@ -196,7 +188,7 @@ class Door:
 
     async def open(self) -> int:
         """The port."""
-        self._runner = web.ServerRunner(_Hall(self._keeper, self._spec), shutdown_timeout=1.0)
+        self._runner = web.ServerRunner(self, shutdown_timeout=1.0)
         await self._runner.setup()
         await web.SockSite(self._runner, self._socket, backlog=BACKLOG).start()
         return int(self._socket.getsockname()[1])
@@ -225,7 +217,7 @@ class Door:
         if request.headers.get("Expect", "").lower() == "100-continue" and request.transport is not None:
             request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         try:
-            async with asyncio.timeout(self._slowest_s):
+            async with asyncio.timeout(self.slowest_s):
                 return await request.read()
         except web.HTTPRequestEntityTooLarge:
             raise self._too_large() from None

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import aiohttp
 import numpy as np
 
-from openloop.admission import Admission, Bucket, InFlight, Queue
+from openloop.admission import Bucket, InFlight, Queue
 from openloop.errors import SpecError
 from openloop.persistence import Hedge
 from openloop.proxy.config import ProxySpec, ReplicaSpec
@@ -26,6 +26,7 @@ MOST_BLOCKS = 1 << 20  # of all caches together that are known
 @dataclass(eq=False)
 class Replica:
     spec: ReplicaSpec
+    place: int
     name: str = ""
     base: str = ""
     key: str | None = field(default=None, repr=False)
@@ -69,20 +70,16 @@ class Fleet:
         note: Callable[[Callable[[], bytes]], object] | None,
         tell: Callable[[str, str], None],
     ) -> None:
-        self.replicas = [Replica(each) for each in spec.members()]
+        self.replicas = [Replica(each, place) for place, each in enumerate(spec.members())]
         Router(spec.policy(), len(self.replicas)).route(0.0, 1, session=0, names=[0])  # compiled before anybody waits
         entries = MOST_BLOCKS if any(each.spec.kv_events for each in self.replicas) else ENTRIES
-        self._router = Router(spec.policy(), len(self.replicas), note=note, entries=entries)
-        self._keeper = Gatekeeper(spec.admits())
+        self.router = Router(spec.policy(), len(self.replicas), note=note, entries=entries)
+        self._limit, self._filled = spec.admits(), 0.0
+        self._tokens = self._limit.burst if isinstance(self._limit, Bucket) else 0.0
         self._start_ns, self._tell, self._asked = start_ns, tell, spec.health is not None
         self._begun: deque[float] = deque(maxlen=1000)  # seconds until first tokens, of late
         self.open: list[bool] = []  # by replica, whether it gets requests
         self._look_who_is_open()
-
-    @property
-    def looks(self) -> bool:
-        """Whether the policy wants to know what caches hold."""
-        return "cache" in self._router.policy.sees
 
     def now(self) -> float:
         return (time.monotonic_ns() - self._start_ns) / 1e9
@@ -92,7 +89,7 @@ class Fleet:
         some_well = any(each.well and not each.draining for each in self.replicas)
         self.open = [not each.draining and (each.well or not some_well) for each in self.replicas]
         for place, gets in enumerate(self.open):
-            self._router.set_open(place, gets)
+            self.router.set_open(place, gets)
 
     def send(
         self, ask: Ask, named: Named | None, session: int | None, deadline: float, avoid: int | None
@@ -102,7 +99,7 @@ class Fleet:
         now = self.now()
         blocks = named or Named(prefix_names(ask.text))
         try:
-            routed = self._router.route(
+            routed = self.router.route(
                 now,
                 blocks.tokens or ask.prompt_tokens,
                 output=ask.most_tokens or 0,
@@ -117,30 +114,39 @@ class Fleet:
         if routed is None:
             return None, "the policy sheds it" if any(self.open) else "no replica is open"
         replica = self.replicas[routed.place]
-        if self._keeper.refuses(replica.requests, replica.waiting, now):
-            self._router.ended(routed.number)
+        if self._refuses(replica, now):
+            self.router.ended(routed.number)
             return None, f"admission: {replica.name} has enough"
         replica.requests += 1
         replica.waiting += 1
         return routed, ""
 
-    def cache_event(self, replica: Replica, stored: Sequence[int], removed: Sequence[int]) -> None:
-        self._router.cache_event(self.replicas.index(replica), stored, removed)
-
-    def forget_cache(self, replica: Replica) -> None:
-        self._router.forget_cache(self.replicas.index(replica))
+    def _refuses(self, replica: Replica, now: float) -> bool:
+        """Admission, as the simulator has it."""
+        limit = self._limit
+        if isinstance(limit, InFlight):
+            return replica.requests >= limit.most
+        if isinstance(limit, Queue):
+            return replica.waiting >= limit.most
+        if isinstance(limit, Bucket):
+            self._tokens = min(limit.burst, self._tokens + (now - self._filled) * limit.rate)
+            self._filled = now
+            if self._tokens < 1.0:
+                return True
+            self._tokens -= 1.0
+        return False
 
     def answered(self, routed: Routed, seconds: float) -> None:
         """Its first token has come, after so long."""
         self.replicas[routed.place].waiting -= 1
-        self._router.answered(routed.number, self.now())
+        self.router.answered(routed.number, self.now())
         self._begun.append(seconds)
 
     def ended(self, routed: Routed, waits: bool) -> None:
         replica = self.replicas[routed.place]
         replica.requests -= 1
         replica.waiting -= waits
-        self._router.ended(routed.number)
+        self.router.ended(routed.number)
 
     def hedge_after(self, hedge: Hedge) -> float | None:
         """Seconds; None: not enough is known yet."""
@@ -153,7 +159,7 @@ class Fleet:
         before = replica.well
         replica.failures = 0 if well else replica.failures + 1
         if replica.well and not before:
-            self._router.forget(self.replicas.index(replica))
+            self.router.forget(replica.place)
         if replica.well != before:
             self._look_who_is_open()
             self._tell("recovery" if replica.well else "failure", replica.name)
@@ -187,25 +193,3 @@ class Fleet:
                 await asyncio.sleep(every_s)
 
         await asyncio.gather(*map(watch, self.replicas))
-
-
-class Gatekeeper:
-    """Admission, as the simulator has it."""
-
-    def __init__(self, admission: Admission | None) -> None:
-        self._admission = admission
-        self._tokens, self._at = (admission.burst if isinstance(admission, Bucket) else 0.0), 0.0
-
-    def refuses(self, requests: int, waiting: int, now: float) -> bool:
-        limit = self._admission
-        if isinstance(limit, InFlight):
-            return requests >= limit.most
-        if isinstance(limit, Queue):
-            return waiting >= limit.most
-        if isinstance(limit, Bucket):
-            self._tokens = min(limit.burst, self._tokens + (now - self._at) * limit.rate)
-            self._at = now
-            if self._tokens < 1.0:
-                return True
-            self._tokens -= 1.0
-        return False

@@ -50,7 +50,11 @@ def read_ask(body: bytes) -> Ask | None:
         return None
 
 
-_SAID = msgspec.json.Decoder(Said)
+class _Whole(Said):
+    data: list[msgspec.Raw] | None = None  # embeddings
+
+
+_SAID, _WHOLE = msgspec.json.Decoder(Said), msgspec.json.Decoder(_Whole)
 
 
 @dataclass(slots=True)
@@ -142,12 +146,16 @@ class Hearing:
         return self.found
 
     def _whole(self) -> None:
+        if self._over:  # too long to be read
+            return
         try:
-            said = Said() if self._over else _SAID.decode(self._tail)
+            said = _WHOLE.decode(self._tail)
         except NO_SENSE:
             fail(self.found, "the answer is not JSON that makes sense")
             return
         if said.error is not None:
             fail(self.found, "the answer is an error")
-        else:
-            hear_all(said, self.found)
+            return
+        hear_all(said, self.found)
+        if not said.choices and not said.data:
+            fail(self.found, "the answer holds no choices and no embedding")

@@ -1,9 +1,11 @@
-"""What is kept of the traffic: rows, decisions and events, in a run folder that can be read while it grows."""
+"""What is kept of the traffic: rows, decisions and events, in a run folder that can be read while it grows; and
+/metrics: first of all, what users accepted, by class and by replica, over the last minute."""
 
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -12,10 +14,9 @@ import msgspec
 import pyarrow as pa
 
 from openloop.arrays import Bools, Ints
-from openloop.errors import OpenloopError, StorageError
+from openloop.errors import StorageError
 from openloop.proxy.attempt import Attempt
-from openloop.proxy.fleet import Named
-from openloop.proxy.meters import Judged, Meters
+from openloop.proxy.fleet import Fleet, Named
 from openloop.records import Now, RunWriter, TimedEvent, forget_now, make_batch, write_now
 from openloop.records.manifest import write_manifest
 from openloop.said import Outcome
@@ -24,8 +25,13 @@ DECISIONS_FILE = "decisions.jsonl"
 EVERY_S = 0.5
 MOST_EVENTS = 10_000  # in the manifest; a replica that flaps must not fill the disk
 
-Accepted = tuple[Ints, Bools]
-Judge = Callable[[pa.RecordBatch], Accepted]  # places of the rows that answered, and whether they are accepted
+WINDOW_S = 60
+OTHER = "other"
+ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
+Judged = tuple[dict[str, Any], bool]  # the row that answered, and whether it is accepted
+Judge = Callable[
+    [pa.RecordBatch], tuple[Ints, Bools]
+]  # places of the rows that answered, and whether they are accepted
 
 _TOLD = [each.name for each in fields(Outcome) if each.name not in ("replica", "text")]
 _ANY = {"sent_ns": [0], "ended_ns": [3], "event_ns": [[1, 2, 3]]}
@@ -44,10 +50,7 @@ class Flight:
     named: Named | None = None  # its prompt, by blocks
     attempts: list[Attempt] = field(default_factory=list)
 
-    def rows(self, start_ns: int) -> list[dict[str, Any]]:
-        return [self._row(attempt, start_ns) for attempt in self.attempts]
-
-    def _row(self, attempt: Attempt, start_ns: int) -> dict[str, Any]:
+    def row(self, attempt: Attempt, start_ns: int) -> dict[str, Any]:
         def since(stamp: int | None) -> int | None:
             return None if stamp is None else stamp - start_ns
 
@@ -67,6 +70,84 @@ class Flight:
             "first_any_ns": since(attempt.outcome.first_any_ns),
             "event_ns": [stamp - start_ns for stamp in attempt.outcome.event_ns],
         }
+
+
+class Meters:
+    def __init__(self, classes: Iterable[str]) -> None:
+        self._classes = set(classes)
+        self._seconds: deque[tuple[int, Counter[tuple[str, ...]]]] = deque()
+        self.totals: Counter[tuple[str, ...]] = Counter()
+        self.refused: Counter[str] = Counter()
+
+    def count(self, now: float, judged: Iterable[Judged]) -> None:
+        """What is over. Classes that no SLO names are one: labels must not grow with what clients write."""
+        if not self._seconds or self._seconds[-1][0] != int(now):
+            self._seconds.append((int(now), Counter()))
+        recent = self._seconds[-1][1]
+        while self._seconds[0][0] <= int(now) - WINDOW_S:
+            self._seconds.popleft()
+        for row, accepted in judged:
+            said, replica, status = row["workload_class"], row["replica"] or "", row["status"]
+            name = said if said in self._classes else OTHER if said else ""
+            tokens = row["output_tokens"] or sum(row["event_tokens"] or ()) or len(row["event_ns"])
+            for who in (("class", name), ("replica", replica)):
+                recent[*who, "ended"] += 1
+                recent[*who, "accepted"] += accepted
+                recent[*who, "tokens"] += tokens * accepted
+            self.totals["requests", name, status] += 1
+            self.totals["accepted", name] += accepted
+            self.totals["replica_requests", replica, status] += 1
+
+    def page(self, now: float, fleet: Fleet, in_flight: int, lost: int) -> str:
+        since = max(int(now) - WINDOW_S + 1, 0)  # the last of these seconds is not over
+        recent: Counter[tuple[str, ...]] = sum((counts for at, counts in self._seconds if at >= since), Counter())
+        span = max(now - since, 1.0)
+        replicas, lines = fleet.replicas, list[str]()
+
+        def family(name: str, kind: str, about: str, values: Iterable[tuple[dict[str, str], float]]) -> None:
+            lines.extend((f"# HELP openloop_{name} {about}", f"# TYPE openloop_{name} {kind}"))
+            for labels, value in values:
+                told = ",".join(f'{key}="{text.translate(ESCAPES)}"' for key, text in labels.items())
+                lines.append(f"openloop_{name}{{{told}}} {value:.10g}" if told else f"openloop_{name} {value:.10g}")
+
+        for kind, names in (
+            ("class", sorted({"", *self._classes, *(key[1] for key in recent if key[0] == "class")})),
+            ("replica", [each.name for each in replicas]),
+        ):
+            first = "" if kind == "class" else "replica_"
+            ended = [name for name in names if recent[kind, name, "ended"]]
+            shares = [({kind: name}, recent[kind, name, "accepted"] / recent[kind, name, "ended"]) for name in ended]
+            family(f"{first}attainment", "gauge", "Attainment of requests that ended in the last minute.", shares)
+            for what, counted, about in (
+                ("goodput_rps", "accepted", "Requests accepted"),
+                ("goodput_tokens_per_second", "tokens", "Output tokens of accepted requests"),
+            ):
+                rates = [({kind: name}, recent[kind, name, counted] / span) for name in names]
+                family(f"{first}{what}", "gauge", f"{about} per second over the last minute.", rates)
+        gets = [({"replica": r.name}, float(is_open)) for r, is_open in zip(replicas, fleet.open, strict=True)]
+        family("replica_open", "gauge", "Whether it gets requests.", gets)
+        for name, fact, about in (
+            ("well", "well", "Whether it answers health checks."),
+            ("draining", "draining", "Whether it is being drained."),
+            ("in_flight", "requests", "Requests in flight at it."),
+            ("waiting", "waiting", "Of these, without a token yet."),
+            ("cached_blocks", "blocks", "Blocks that its cache holds, by its own events; 0 where it sends none."),
+        ):
+            each = [({"replica": r.name}, float(getattr(r, fact))) for r in replicas]
+            family(f"replica_{name}", "gauge", about, each)
+        totals = sorted(self.totals.items())
+        for kind, labels, about in (
+            ("requests", ("class", "status"), "Requests that ended."),
+            ("accepted", ("class",), "Requests that were accepted."),
+            ("replica_requests", ("replica", "status"), "Requests that ended, by who answered last."),
+        ):
+            mine = [(dict(zip(labels, key[1:], strict=True)), float(v)) for key, v in totals if key[0] == kind]
+            family(f"{kind}_total", "counter", about, mine)
+        refused = [({"why": why}, float(n)) for why, n in sorted(self.refused.items())]
+        family("refused_total", "counter", "Requests that were not understood or not allowed; no rows.", refused)
+        family("in_flight", "gauge", "Requests of clients in flight.", [({}, in_flight)])
+        family("records_lost_total", "counter", "Rows that could not be written.", [({}, lost)])
+        return "\n".join(lines) + "\n"
 
 
 class Ledger:
@@ -98,6 +179,7 @@ class Ledger:
 
     def end(self, flight: Flight) -> None:
         self.ended += 1
+        self.rows += len(flight.attempts)
         self._ended.append(flight)
 
     def decide(self, line: Callable[[], bytes]) -> None:
@@ -125,9 +207,9 @@ class Ledger:
             self._meters.count(self.seconds, judged)
 
     def _store(self, ended: Sequence[Flight], decisions: Sequence[Callable[[], bytes]]) -> list[Judged]:
-        """Whatever goes wrong here costs rows and not the traffic."""
-        rows = [row for flight in ended for row in flight.rows(self.start_ns)]
-        self.rows += len(rows)
+        """Whatever goes wrong here costs rows and not the traffic; a request that cannot be stored costs its own."""
+        rows = [flight.row(attempt, self.start_ns) for flight in ended for attempt in flight.attempts]
+        stored = False
         try:
             if self.writer is not None:
                 write_now(self.writer.folder, Now(self.seconds, self.due, self.in_flight))
@@ -137,10 +219,14 @@ class Ledger:
             batch = make_batch({name: [row[name] for row in rows] for name in rows[0]})
             if self.writer is not None:
                 self.writer.append(batch)
-            return _judged(rows, *self._judge(batch))
-        except (OpenloopError, OSError) as error:
+            stored = True
+            places, accepted = self._judge(batch)
+            return [(rows[place], good) for place, good in zip(places.tolist(), accepted.tolist(), strict=True)]
+        except Exception as error:
+            if len(ended) > 1 and not stored and not isinstance(error, OSError | StorageError):
+                return [each for flight in ended for each in self._store([flight], ())]
             if not self.lost:
-                self._tell(f"rows are lost: {error}")
+                self._tell(f"rows are lost: {error or type(error).__name__}")
             self.lost += len(rows)
             return []
 
@@ -162,12 +248,3 @@ def _append(path: Path, data: bytes) -> None:
         except OSError:
             file.truncate(before)
             raise
-
-
-def _judged(rows: list[dict[str, Any]], places: Ints, accepted: Bools) -> list[Judged]:
-    found = []
-    for place, good in zip(places.tolist(), accepted.tolist(), strict=True):
-        row = rows[place]
-        tokens = row["output_tokens"] or sum(row["event_tokens"] or ()) or len(row["event_ns"])
-        found.append(Judged(row["workload_class"], row["replica"], row["status"], good, tokens))
-    return found

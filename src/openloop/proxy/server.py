@@ -24,9 +24,8 @@ from openloop.proxy.config import ProxySpec, read_proxy
 from openloop.proxy.door import BAD, Door, Refusal, said
 from openloop.proxy.fleet import Fleet
 from openloop.proxy.hearing import PATHS, Ask, read_ask
-from openloop.proxy.ledger import Flight, Judge, Ledger
+from openloop.proxy.ledger import Flight, Judge, Ledger, Meters
 from openloop.proxy.line import KEPT_S, Lines
-from openloop.proxy.meters import Meters
 from openloop.records import Manifest, RunWriter
 from openloop.routing import session_name
 from openloop.seeds import stream
@@ -55,7 +54,7 @@ class Proxy:
     def __init__(self, spec: ProxySpec, judge: Judge, tell: Tell = lambda _: None) -> None:
         self.spec = spec
         self.objectives = spec.objectives()
-        self._door = Door(self, spec)
+        self.door = Door(self, spec)
         self.meters = Meters(self.objectives.classes)
         writer = RunWriter(spec.run, _manifest(spec)) if spec.run else None
         self.ledger = Ledger(writer, self.meters, judge, tell)
@@ -70,10 +69,6 @@ class Proxy:
         self._retried = self._copied = 0
         self._tasks: list[asyncio.Task[None]] = []
 
-    @property
-    def guarded(self) -> bool:
-        return self._door.guarded
-
     async def start(self) -> None:
         raise_file_limit()
         self._session = aiohttp.ClientSession(
@@ -83,7 +78,7 @@ class Proxy:
             cookie_jar=aiohttp.DummyCookieJar(),
         )
         self._lines = Lines(self._session)
-        self.port = await self._door.open()
+        self.port = await self.door.open()
         self._tasks += [asyncio.create_task(each) for each in (self.ledger.run(), self.caches.listen())]
         if self.spec.health is not None:
             checks = self.fleet.check_health(self._session, self.spec.health, parse_seconds(self.spec.health_every))
@@ -98,7 +93,7 @@ class Proxy:
 
     async def stop(self) -> None:
         self.draining = True
-        await self._door.close()
+        await self.door.close()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -115,8 +110,8 @@ class Proxy:
             return None
         errand = None
         try:
-            self._door.check(request)
-            self._door.check_body(request)
+            self.door.check(request)
+            self.door.check_body(request)
             errand = self._take(request, request.content.read_nowait(), arrived_ns)
             attempt = self._send(errand.flight, errand.ask, "first")
             if attempt.ended_ns is None:
@@ -151,7 +146,7 @@ class Proxy:
     async def _answer(self, request: web.BaseRequest, arrived_ns: int) -> web.StreamResponse:
         if request.path == "/health":
             return said(503, "draining") if self.draining else said(200, "well", wrong=False)
-        self._door.check(request)
+        self.door.check(request)
         match request.method, request.path:
             case "GET", "/metrics":
                 page = self.meters.page(self.ledger.seconds, self.fleet, self.ledger.in_flight, self.ledger.lost)
@@ -159,8 +154,8 @@ class Proxy:
             case "GET", "/v1/models":
                 return await self._ask_anyone(request)
             case "POST", path if path in PATHS:
-                self._door.check_body(request)
-                errand = self._take(request, await self._door.read_body(request), arrived_ns)
+                self.door.check_body(request)
+                errand = self._take(request, await self.door.read_body(request), arrived_ns)
                 return await self._serve(request, errand)
         raise Refusal(404, "unknown path", f"there is nothing at {request.method} {request.path[:100]}")
 
@@ -221,7 +216,7 @@ class Proxy:
     def _end(self, flight: Flight) -> None:
         if not flight.attempts:  # who gets it was not decided yet
             flight.attempts.append(Attempt(0, "first", self.fleet, None))
-        gone = ("error", "the proxy was stopped") if self._door.closing else ("cancelled", "the client went away")
+        gone = ("error", "the proxy was stopped") if self.door.closing else ("cancelled", "the client went away")
         for each in flight.attempts:
             each.close(*gone)
         self.ledger.end(flight)
@@ -265,7 +260,8 @@ class Proxy:
         running = {asyncio.create_task(attempt.begin(self._lines, post)): attempt}
         try:
             done, _ = await asyncio.wait(running, timeout=after)
-            if not done and self._affords_copy():
+            most = self._hedge.budget * self.ledger.due + SPARE if self._hedge else 0.0
+            if not done and sum(self.fleet.open) > 1 and self._copied < most:
                 self._copied += 1
                 copy = self._send(flight, ask, "hedge")
                 if copy.ended_ns is None:
@@ -283,10 +279,6 @@ class Proxy:
                 task.cancel()
                 if answered:
                     other.close("cancelled", "a copy of it was answered first")
-
-    def _affords_copy(self) -> bool:
-        share = self._hedge.budget if self._hedge else 0.0
-        return sum(self.fleet.open) > 1 and self._copied < share * self.ledger.due + SPARE
 
     def _send(self, flight: Flight, ask: Ask, kind: str) -> Attempt:
         """To whom the policy says, and not to whom it went before; one that nobody gets is over at once."""
@@ -392,7 +384,7 @@ async def serve_proxy(path: Path, spec: ProxySpec, judge: Judge, tell: Tell) -> 
         await proxy.start()
         host, _ = spec.address()
         tell(f"listening on http://{f'[{host}]' if ':' in host else host}:{proxy.port}")
-        if not proxy.guarded:
+        if not proxy.door.guarded:
             tell("note: others can reach it, and it asks for no token (token_env)")
         gc.freeze()
         sys.setswitchinterval(SWITCH_S)
