@@ -391,7 +391,21 @@ def test_a_rate_or_a_replica_that_tells_nothing_of_a_step_is_left_out(true: Flee
     assert [each.rate for each in found.held] == [4.0, 40.0]
     assert np.isfinite(found.draws).all()
     hung = read_fleet({**TRUE, "replicas": 2, "events": ["slow:at=0s,replica=1,factor=1000000"]})
-    traces = read_trace(simulate_fleet(hung, MIX, "poisson:rate=8", 20.0, 3, drain_s=0.5))
+    whole = simulate_fleet(hung, MIX, "poisson:rate=8", 20.0, 3)
+    rows = whole.head(1000)
+    times = [[at for at in row["event_ns"] if at < 20.5e9] for row in rows]
+    over = [row["ended_ns"] < 20.5e9 for row in rows]
+    cut_off = rows_of(
+        whole,
+        ended_ns=[row["ended_ns"] if done else None for row, done in zip(rows, over, strict=True)],
+        status=["ok" if done else "censored" for done in over],
+        event_ns=times,
+        output_tokens=[len(each) for each in times],
+        requested_tokens=[row["requested_tokens"] for row in rows],
+        replica=[row["replica"] for row in rows],
+    )
+    assert over.count(False) > 50
+    traces = read_trace(cut_off)
     assert [(trace.beside, bool(np.isfinite(trace.first_s).any())) for trace in traces] == [(2, True)]
 
 

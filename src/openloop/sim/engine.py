@@ -18,10 +18,7 @@ from openloop.sim.tables import (
     ATTEMPT,
     BLOCK,
     BOTH,
-    DECODING,
-    DONE,
     FREE,
-    GONE,
     LATER,
     LEFT,
     LINE,
@@ -29,7 +26,6 @@ from openloop.sim.tables import (
     NOT_YET,
     OK,
     RUN,
-    RUNNING,
     SEAT,
     SEGMENT,
     WORLD,
@@ -42,7 +38,7 @@ INDEX_TOKENS = 64  # behind one name in the index of a routing policy
 
 @dataclass(frozen=True, eq=False)
 class ServedAttempts:
-    """Attempts that are over (or that were under way when time was up), and their tokens end to end."""
+    """Attempts that are over, and their tokens end to end."""
 
     rows: Any
     counts: Ints  # times that tokens came,
@@ -57,7 +53,7 @@ class ServedAttempts:
 
     def clipped(self) -> "ServedAttempts":
         """Who left got nothing afterwards."""
-        left = (self.rows.status != OK) & ~np.isnan(self.rows.ended)
+        left = self.rows.status != OK
         if not np.any(left & (self.counts > 0)):
             return self
         owner = np.repeat(np.arange(len(self.rows)), self.counts)
@@ -173,9 +169,15 @@ class SimEngine:
             raise SpecError(f"the routing policy failed: {told}") from self.errors[0]
         return found
 
-    def run(self, until: float = np.inf) -> Iterator[ServedAttempts]:
-        yield from self.run_to(until)
-        yield self.stop(until)
+    def run(self) -> Iterator[ServedAttempts]:
+        """To the end."""
+        yield from self.run_to(np.inf)
+        w = self.world[0]
+        rows = self.ended[: w.ended].copy()
+        made = self.replicas.step[rows.replica] - rows.step  # who left may have left more to a replica that crashed
+        rows.ran = np.where(rows.open == 1, np.minimum(rows.ran, made), 0)
+        w.ended = 0
+        yield self._served(rows)
 
     def run_to(self, until: float) -> Iterator[ServedAttempts]:
         while self.advance(until) == loop.FULL:
@@ -251,27 +253,6 @@ class SimEngine:
         w.ended = len(kept)
         self._forget_runs()
         return served
-
-    def stop(self, until: float) -> ServedAttempts:
-        """The rest, with what is under way."""
-        w = self.world[0]
-        self.runs = fitting(self.runs, w.runs + 2 * len(self.replicas))
-        for m in self.replicas[self.replicas.phase == DECODING]:
-            done = int(m.steps)
-            while done > 0 and m.start + done * m.pace + m.slope * (done * (done - 1) / 2) > until:
-                done -= 1
-            if done > 0:
-                loop.write_run(self, m, m.step, m.start, m.pace, m.slope)
-                self.replicas.step[m.number] += done
-        alive = self.attempts[(self.attempts.where != FREE) & (self.attempts.where != GONE)].copy()
-        running = alive.where == RUNNING
-        alive.ran[running] = self.replicas.step[alive.replica[running]] - alive.begin[running]
-        for m in self.replicas[self.replicas.preponed == DONE]:
-            loop.write_run(self, m, m.kept_step, m.kept_start, m.kept_pace, 0.0)
-        rows = np.concatenate([self.ended[: w.ended], alive]).view(np.recarray)
-        rows.ran = np.where(rows.open == 1, np.minimum(rows.ran, self.replicas.step[rows.replica] - rows.step), 0)
-        w.ended = 0
-        return self._served(rows)
 
     def _runs_by_replica(self) -> tuple[Any, Ints]:
         """Runs of steps by replica, and where those of each begin."""

@@ -44,7 +44,7 @@ from openloop.sim.spec import (
     read_fleet,
     request_tables,
 )
-from openloop.sim.tables import CENSORED, LEFT, OK, ROTATE, SLOW, STATUSES
+from openloop.sim.tables import LEFT, OK, ROTATE, SLOW, STATUSES
 from openloop.slo import Objectives
 from openloop.units import NS_PER_S, to_ns
 from openloop.workload import Demand, Workload, read_source
@@ -74,7 +74,6 @@ def simulate_fleet(
     seconds: float,
     seed: int = 0,
     objectives: Objectives | None = None,
-    drain_s: float = np.inf,
     out: str | Path | None = None,
     primes: Demand | None = None,
     **facts: Any,
@@ -122,7 +121,7 @@ def simulate_fleet(
     quality = fleet.read_quality()
     batches: list[pa.RecordBatch] = []
     writer = None if out is None else RunWriter(out, manifest)
-    for part, served in _served(fleet, engine, first, parts, objectives, seconds + drain_s):
+    for part, served in _served(fleet, engine, first, parts, objectives):
         latest = max(latest, float(np.nanmax(served.rows.ended, initial=seconds)))
         batch = _make_rows(fleet, part, served, to_ns(seconds), engine.requests.tries[part.row :])
         latest = max(latest, ints(batch, "ended_ns").max(initial=0) / NS_PER_S)
@@ -131,7 +130,7 @@ def simulate_fleet(
         (batches if writer is None else writer).append(batch)
     stays = tuple(Stay(str(number), to_ns(begin), to_ns(end)) for number, begin, end in engine.stays(seconds))
     last: dict[str, Any] = {
-        "stopped_ns": to_ns(min(latest + 1.0, seconds + drain_s)),
+        "stopped_ns": to_ns(latest + 1.0),
         "events": (*manifest.events, *_events(engine)),
         "prices": manifest.prices or prices_in(fleet, stays, window),
         "stays": stays if any(each.inside_ns(window) < window[1] for each in stays) else (),
@@ -179,7 +178,6 @@ def _served(
     last: "_Part",
     parts: Iterator[_Asked],
     objectives: Objectives | None,
-    until: float,
 ) -> Iterator[tuple["_Part", ServedAttempts]]:
     """All that is served, part by part of the demand; the next part is fed when its first request is due."""
     fed = {0: last}
@@ -193,7 +191,7 @@ def _served(
             yield from _by_part(fed, served)
         last = _Part(demand, repaired, late_ns, engine.fed, last.request + last.requests, last.session + last.sessions)
         fed = {row: part for row, part in fed.items() if row in engine.places} | {engine.fed: last}
-    for served in engine.run(until):
+    for served in engine.run():
         yield from _by_part(fed, served)
 
 
@@ -277,11 +275,11 @@ def _make_rows(fleet: FleetSpec, part: _Part, served: ServedAttempts, end_ns: in
     if fleet.delay is not None:
         served = _delayed(served, to_ns(fleet.delay_s())).clipped()
     if part.late_ns is not None:
-        late = np.where(served.rows.status == CENSORED, 0, part.late_ns[served.rows.request - part.row])
+        late = part.late_ns[served.rows.request - part.row]
         served = replace(served, times=served.times + np.repeat(late, served.counts)).clipped()
     rows, counts, times, tokens = served.rows, served.counts, served.times, served.tokens
     last = times[np.maximum(np.cumsum(counts) - 1, 0)] if len(times) else np.zeros(len(rows), np.int64)
-    ok, over = rows.status == OK, rows.status != CENSORED
+    ok = rows.status == OK
     ended = np.maximum(_ns(rows.ended), np.where(ok & (counts > 0), last, 0))
     request = rows.request - part.row
     attempt, kind = rows.attempt, rows.kind
@@ -293,7 +291,7 @@ def _make_rows(fleet: FleetSpec, part: _Part, served: ServedAttempts, end_ns: in
         "request_id": (request if repaired is None else repaired.origin[request]) + part.request,
         "scheduled_ns": np.minimum(_ns(rows.due), end_ns - 1),
         "sent_ns": np.where(attempt == 0, np.minimum(_ns(rows.sent), end_ns - 1), _ns(rows.sent)),
-        "ended_ns": pa.array(ended, mask=~over),
+        "ended_ns": ended,
         "event_ns": make_lists("event_ns", times, counts),
         "prompt_tokens": rows.prompt,
         "cached_tokens": rows.cached,

@@ -40,7 +40,6 @@ from openloop.sim.replica import (
 from openloop.sim.tables import (
     BUCKET,
     CANCELLED,
-    CENSORED,
     CRASH,
     DECODE,
     DECODING,
@@ -144,7 +143,7 @@ def _new_attempt(t: Any, request: int, kind: int, now: float) -> int:
     w.live += 1
     w.taken += 1
     s.serial, s.request, s.kind, s.attempt = w.serial, request, kind, q.tries
-    s.replica, s.status, s.where = -1, CENSORED, MOVING
+    s.replica, s.where = -1, MOVING
     s.prompt, s.output, s.names, s.named, s.named_prompt = q.prompt, q.output, q.names, q.named, q.named_prompt
     s.made = s.need = s.done = s.held = s.away = s.cached = s.recomputed = s.preemptions = s.open = s.ran = 0
     s.step = s.known = 0
