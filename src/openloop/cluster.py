@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, Protocol
+from typing import Any
 
 from openloop import __version__
 from openloop.errors import SpecError
@@ -17,20 +17,6 @@ from openloop.errors import SpecError
 MARK = "openloop"  # a resource of Ray's: where some machines offer it, the others are left alone
 PATIENCE_S = 10.0
 AT_ONCE = 16  # calls that an object answers, the one that takes as long as the run included
-
-
-class Host(Protocol):
-    """An object on another machine."""
-
-    name: str
-
-    def ask(self, method: str, *args: Any) -> "Future[Any]":
-        """Call a method of it; the answer fails when the machine is lost."""
-        ...
-
-    def end(self) -> None:
-        """Let it go, whatever it does."""
-        ...
 
 
 @contextlib.contextmanager
@@ -65,17 +51,21 @@ def _probe(address: str) -> None:
         socket.create_connection((host.strip("[]"), int(port)), PATIENCE_S).close()
 
 
-@dataclass
-class _RayHost:
+@dataclass(eq=False)
+class Host:
+    """An object on another machine."""
+
     name: str
     ray: Any
     actor: Any
 
     def ask(self, method: str, *args: Any) -> "Future[Any]":
+        """Call a method of it; the answer fails when the machine is lost."""
         found: Future[Any] = getattr(self.actor, method).remote(*args).future()
         return found
 
     def end(self) -> None:
+        """Let it go, whatever it does."""
         with contextlib.suppress(Exception):
             self.ray.kill(self.actor)
 
@@ -92,7 +82,7 @@ def hosts_on(ray: Any, kind: type, each: int) -> list[Host]:
     names = [str(node["NodeName"]) for node in nodes]
     remote = ray.remote(kind)
     return [
-        _RayHost(
+        Host(
             name if names.count(name) == 1 else f"{name} {names[: place + 1].count(name)}",
             ray,
             remote.options(

@@ -26,8 +26,8 @@ from openloop.routing import (
     prefix_names,
     read_routing,
     replay,
-    unlearn,
 )
+from openloop.routing.index import unlearn
 
 deeds = st.tuples(
     st.sampled_from(["learn", "learn", "learn", "unlearn", "forget", "home"]),

@@ -8,7 +8,7 @@ from numba.extending import register_jitable
 from openloop.routing.others import Dynamo, LlmD, Sglang
 from openloop.routing.own import Own
 from openloop.routing.policy import FALLBACK, LIMIT, NOBODY, Balanced, Policy, chance, least, or_fallback
-from openloop.terms import COUNT, NUMBER, SECONDS, SHARE, param, read_term
+from openloop.terms import COUNT, NUMBER, SECONDS, SHARE, by_name, param, read_term
 
 LEAD = 8.0  # requests by which a favourite may be busier than others
 
@@ -233,11 +233,10 @@ class SloAware(Balanced):
     sees = frozenset({"cache"})
 
 
-_POLICIES: tuple[type[Policy], ...] = (
+ROUTING = by_name(
     RoundRobin, Random, LeastRequests, LeastTokens, PowerOfTwo, PrefixAware, KvAware, Sticky, Pools, SloAware, Sglang,
     LlmD, Dynamo, Own,
 )  # fmt: skip
-ROUTING = {kind.name: kind for kind in _POLICIES}
 
 
 def read_routing(text: str) -> Policy:

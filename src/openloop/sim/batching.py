@@ -1,11 +1,9 @@
-"""How a replica puts its batches together, and whom it takes first. Each is a code that the compiled loop knows."""
+"""How a replica puts its batches together, and whom it takes first; in the order in which `tables` numbers them."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from openloop.errors import SpecError
-from openloop.sim import tables
-from openloop.terms import COUNT, Codec, Term, param
+from openloop.terms import COUNT, Codec, Term, by_name, param
 
 
 @dataclass(frozen=True)
@@ -13,7 +11,6 @@ class Static(Term):
     """A batch is filled when the one before it is done, and computed until its longest answer is."""
 
     name = "static"
-    code: ClassVar[int] = tables.STATIC
 
 
 @dataclass(frozen=True)
@@ -21,7 +18,6 @@ class PrefillFirst(Term):
     """Whoever can be admitted is prefilled at once, and those that decode stand still meanwhile (vLLM before v1)."""
 
     name = "prefill-first"
-    code: ClassVar[int] = tables.PREFILL_FIRST
 
 
 @dataclass(frozen=True)
@@ -30,7 +26,6 @@ class Chunked(Term):
     (Sarathi-Serve, vLLM v1)."""
 
     name = "chunked"
-    code: ClassVar[int] = tables.CHUNKED
 
 
 @dataclass(frozen=True)
@@ -40,7 +35,6 @@ class Prepone(Term):
 
     name = "prepone"
     steps: int = param(COUNT, 4)
-    code: ClassVar[int] = tables.PREPONE
 
 
 @dataclass(frozen=True)
@@ -48,7 +42,6 @@ class First(Term):
     """Who came first."""
 
     name = "first"
-    code: ClassVar[int] = tables.FIRST
 
 
 @dataclass(frozen=True)
@@ -56,7 +49,6 @@ class Shortest(Term):
     """Who needs the fewest tokens, prompt and answer together; known beforehand, as no real system does."""
 
     name = "shortest"
-    code: ClassVar[int] = tables.SHORTEST
 
 
 @dataclass(frozen=True)
@@ -64,7 +56,6 @@ class DeadlineOrder(Term):
     """Whose first token is due first."""
 
     name = "deadline"
-    code: ClassVar[int] = tables.DEADLINE
 
 
 def _read_late(text: str) -> bool:
@@ -80,10 +71,7 @@ class Goodput(Term):
 
     name = "goodput"
     late: bool = param(Codec(_read_late, lambda shed: "shed" if shed else "defer"), False)
-    code: ClassVar[int] = tables.GOODPUT
 
 
-_BATCHING: tuple[type[Term], ...] = (Static, PrefillFirst, Chunked, Prepone)
-BATCHING = {kind.name: kind for kind in _BATCHING}
-_ORDERS: tuple[type[Term], ...] = (First, Shortest, DeadlineOrder, Goodput)
-ORDERS = {kind.name: kind for kind in _ORDERS}
+BATCHING = by_name(Static, PrefillFirst, Chunked, Prepone)
+ORDERS = by_name(First, Shortest, DeadlineOrder, Goodput)

@@ -7,7 +7,7 @@ import numpy as np
 
 from openloop.errors import SpecError
 from openloop.sim.tables import CRASH, DRAIN, ROTATE, SLOW, START
-from openloop.terms import COUNT, NUMBER, SECONDS, Codec, Term, param
+from openloop.terms import COUNT, NUMBER, SECONDS, Codec, Term, by_name, param
 from openloop.units import parse_number
 
 EventRow = tuple[float, ...]  # time, kind, replica, value; and of what comes again: every, until
@@ -122,8 +122,7 @@ class Rotate(Event):
         yield self.at, ROTATE, 0, 0.0
 
 
-_KINDS: tuple[type[Event], ...] = (Slow, Crash, Deploy, Add, Remove, Rotate)
-EVENTS = {kind.name: kind for kind in _KINDS}
+EVENTS = by_name(Slow, Crash, Deploy, Add, Remove, Rotate)
 
 
 def count_added(events: Sequence[Event]) -> int:

@@ -2,12 +2,11 @@
 
 from dataclasses import dataclass
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 
 from openloop.arrays import Bools, Floats, Ints
-from openloop.records import Run, ints
+from openloop.records import ints
 from openloop.seeds import chances
 from openloop.terms import NUMBER, SHARE, Term, param, read_term
 
@@ -41,15 +40,9 @@ def read_quality(text: str) -> QualityModel:
     return found
 
 
-def label(run: Run, model: QualityModel, seed: int = 0) -> Run:
-    """The run with a quality label on every completed attempt, and the slices that it belongs to."""
-    batches = [labelled(batch, model, seed) for batch in run.batches()]
-    manifest = msgspec.structs.replace(run.manifest, quality_gate=str(model))
-    return Run.of(manifest, batches, run.server())
-
-
 def labelled(batch: pa.RecordBatch, model: QualityModel, seed: int) -> pa.RecordBatch:
-    """The same rows with labels: that of a request is the same whenever it is answered, and by whom."""
+    """The same rows, with a label on each that completed, and the slices that it belongs to; that of a request is the
+    same whenever it is answered, and by whom."""
     request = ints(batch, "request_id")
     drawn = [chances(seed, f"quality {name}", request) for name in ("rare", "numeric", "good")]
     slices, chance = model.sort(ints(batch, "turn") >= LATE_TURN, drawn[0], drawn[1])

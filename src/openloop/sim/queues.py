@@ -14,7 +14,7 @@ from openloop.distributions import LENGTHS, TIMES, Distribution
 from openloop.errors import SpecError
 from openloop.persistence import AFTER, After
 from openloop.sim.recursions import hedged_ends, multi_server, shared_clock, single_server, static_batches
-from openloop.terms import COUNT, SECONDS, SHARE, Codec, Term, param, read_term
+from openloop.terms import COUNT, SECONDS, SHARE, Codec, Term, by_name, param, read_term
 
 MOST_TOKENS = 100_000_000
 MOST_CALLS = 2_000_000_000
@@ -252,5 +252,4 @@ def read_queue(text: str) -> QueueModel:
     return found
 
 
-_KINDS: tuple[type[Term], ...] = (Fcfs, Batch, Pipeline, FanOut, Hedged, ReplicaQueue)
-QUEUES = {kind.name: kind for kind in _KINDS}
+QUEUES = by_name(Fcfs, Batch, Pipeline, FanOut, Hedged, ReplicaQueue)

@@ -397,7 +397,7 @@ def _replicas(fleet: FleetSpec, admission: Admission | None) -> Any:
         step = kind.step_time()
         batching, order = read_term(kind.batching, BATCHING, "batching policy"), read_term(kind.order, ORDERS, "order")
         m.number, m.up, m.role = number, number < size, ROLES[kind.role]
-        m.batching, m.order = batching.code, order.code
+        m.batching, m.order = list(BATCHING).index(batching.name), list(ORDERS).index(order.name)
         m.sheds = isinstance(order, Goodput) and order.late
         m.sequences, m.tokens, m.page = kind.max_sequences, kind.max_tokens, kind.block
         m.padding = kind.padding
