@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from openloop.native import build
+from openloop.native import kept as stored
 from openloop.native.build import native
 
 ROW = np.dtype([("count", np.int64), ("share", np.float64), ("small", np.int32)], align=True)
@@ -164,6 +165,6 @@ def test_code_that_another_translator_made_is_not_used(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(build, "kept", kept)
     for maker in ("one", "another"):
-        monkeypatch.setattr(build, "makers", lambda maker=maker: maker)
+        monkeypatch.setattr(stored, "_makers", lambda maker=maker: maker)
         assert native(abs_of)(-2.5) == 2.5
     assert len(set(names)) == 2

@@ -6,7 +6,6 @@ call it. Where numba is switched off (NUMBA_DISABLE_JIT=1) these are plain Pytho
 
 import ctypes
 import functools
-import hashlib
 import struct
 from collections.abc import Callable, Iterator
 from typing import Any, Generic, ParamSpec, TypeVar
@@ -15,7 +14,7 @@ import llvmlite
 import llvmlite.binding as llvm
 import numpy as np
 
-from openloop.native.kept import PLAIN, kept, made_of, makers
+from openloop.native.kept import PLAIN, kept, name_of
 from openloop.native.translate import INT, REAL, Kind, Known, Pointer, Table, Tables, leaves, translate
 
 P = ParamSpec("P")
@@ -46,8 +45,7 @@ class _Native(Generic[P, R]):
 
 class _Entry:
     def __init__(self, function: Callable[..., Any], kinds: tuple[Kind, ...]) -> None:
-        source = (makers(), llvmlite.__version__, str(_target()[0].triple), _target()[1:], kinds, *made_of(function))
-        name = f"{function.__name__}-{hashlib.sha256(repr(source).encode()).hexdigest()[:24]}"
+        name = name_of(function, llvmlite.__version__, str(_target()[0].triple), _target()[1:], kinds)
         if name not in _LOADED:
             _LOADED[name] = _load(name, kept(name, lambda: _compile(function, kinds, name)))
         self.call, back = _LOADED[name]
