@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from openloop.native import build
 from openloop.native import kept as stored
 from openloop.native.build import native
+from openloop.sim import tables
 
 ROW = np.dtype([("count", np.int64), ("share", np.float64), ("small", np.int32)], align=True)
 WHOLE = st.integers(-(2**40), 2**40)
@@ -120,6 +121,17 @@ def wrong(values: Any) -> None:
 def test_what_it_does_not_know_is_said() -> None:
     with pytest.raises(TypeError, match=r"test_native.py:\d+: 'values' cannot be compiled"):
         native(wrong)(np.zeros(3))
+
+
+def left() -> int:
+    return tables.LEFT
+
+
+def test_a_constant_of_a_module_is_part_of_what_code_is_made_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = stored.name_of(left)
+    assert stored.name_of(left) == before
+    monkeypatch.setattr(tables, "LEFT", 99)
+    assert stored.name_of(left) != before
 
 
 MANY = """

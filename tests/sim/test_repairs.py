@@ -11,8 +11,7 @@ from openloop.errors import SpecError
 from openloop.persistence import Repair
 from openloop.score import score
 from openloop.sim.fleet import read_fleet, simulate_fleet
-from openloop.sim.quality import read_quality
-from openloop.sim.repairs import CORRECTION_TOKENS, with_repairs
+from openloop.sim.quality import CORRECTION_TOKENS, read_quality, with_repairs
 from openloop.workload import Workload, read_source
 
 STEP = {"floor": "5ms", "token": "0.05ms", "sequence": "1ms"}

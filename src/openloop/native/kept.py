@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
-from types import FunctionType
+from types import FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -40,6 +40,9 @@ def _made_of(function: Any, seen: set[Any] | None = None) -> Iterator[Any]:
         value = function.__globals__.get(name)
         if isinstance(getattr(value, "__wrapped__", value), FunctionType):
             yield from _made_of(value, seen)
+        elif isinstance(value, ModuleType):
+            inside = ((each, getattr(value, each, None)) for each in code.co_names)
+            yield from (pair for pair in inside if isinstance(pair[1], int | float | np.integer))
         elif isinstance(value, int | float | np.integer):
             yield name, value
 

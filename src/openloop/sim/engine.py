@@ -13,23 +13,7 @@ from openloop.arrays import Bools, Ints, records
 from openloop.errors import SpecError
 from openloop.native.build import native
 from openloop.routing import ASK, VIEW, Policy, make_index, start_memory
-from openloop.sim import loop
-from openloop.sim.tables import (
-    ATTEMPT,
-    BLOCK,
-    BOTH,
-    FREE,
-    LATER,
-    LEFT,
-    LINE,
-    LOG,
-    NOT_YET,
-    OK,
-    RUN,
-    SEAT,
-    SEGMENT,
-    WORLD,
-)
+from openloop.sim import loop, tables
 
 BLOCK_ROWS = 16_384  # attempts that leave together
 WAIT_BINS = 512
@@ -53,7 +37,7 @@ class ServedAttempts:
 
     def clipped(self) -> "ServedAttempts":
         """Who left got nothing afterwards."""
-        left = self.rows.status != OK
+        left = self.rows.status != tables.OK
         if not np.any(left & (self.counts > 0)):
             return self
         owner = np.repeat(np.arange(len(self.rows)), self.counts)
@@ -97,25 +81,28 @@ class SimEngine:
         caches, to routing policies that listen. `follows`: requests that are fed later may follow others."""
         fleet, size = len(replicas), int(replicas.page.max())
         self.requests, self.replicas, self.hashes = requests, replicas, hashes
-        self.world = records(WORLD, 1)
-        self.attempts = records(ATTEMPT, 1024)
-        self.seats = records(SEAT, fleet, int(replicas.sequences.max()))
+        self.world = records(tables.WORLD, 1)
+        self.attempts = records(tables.ATTEMPT, 1024)
+        self.seats = records(tables.SEAT, fleet, int(replicas.sequences.max()))
         self.residue = np.zeros((fleet, size), np.int64)
-        followed = follows or bool(np.any(requests.follower >= 0)) or bool(np.any(replicas.role != BOTH))
-        self.later: Any = records(LATER, 4096) if followed or client is not None else None
-        self.runs = records(RUN, 1 << 15)
-        self.segments, self.ended = records(SEGMENT, 4096), records(ATTEMPT, 2 * BLOCK_ROWS)
+        followed = follows or bool(np.any(requests.follower >= 0)) or bool(np.any(replicas.role != tables.BOTH))
+        self.later: Any = records(tables.LATER, 4096) if followed or client is not None else None
+        self.runs = records(tables.RUN, 1 << 15)
+        self.segments, self.ended = records(tables.SEGMENT, 4096), records(tables.ATTEMPT, 2 * BLOCK_ROWS)
         self.blocks: Any = None
         self.spots = self.head = self.line = self.blocks
         if hashes is not None:
             known = int(replicas.blocks.max())
             self.spots = np.zeros(len(hashes), np.int32)
-            self.blocks, self.line = records(BLOCK, fleet, known), records(LINE, fleet, 4 << known.bit_length())
+            self.blocks, self.line = (
+                records(tables.BLOCK, fleet, known),
+                records(tables.LINE, fleet, 4 << known.bit_length()),
+            )
             self.blocks.spare, self.blocks.name = np.arange(known), -1
             self.head = np.full((fleet, 1 << known.bit_length()), -1, np.int32)
             replicas.spares = known
         self.client, self.scaler, self.events = client, scaler, events
-        self.log = None if client is None else records(LOG, 1024)
+        self.log = None if client is None else records(tables.LOG, 1024)
         self.waits = None if client is None else np.zeros(WAIT_BINS, np.int64)
         self.errors: list[Exception] = []  # of a user's own routing policy
         self.choose: Any = None
@@ -207,7 +194,7 @@ class SimEngine:
     def _used(self, first: int, rows: int) -> bool:
         """Whether anything is still about these requests."""
         w = self.world[0]
-        alive = self.attempts[self.attempts.where != FREE].request
+        alive = self.attempts[self.attempts.where != tables.FREE].request
         put_off = self.later[: w.waits] if self.later is not None else self.later
         asked = put_off.number[put_off.kind <= loop.COPY] if put_off is not None else alive[:0]
         patient = put_off.number[put_off.kind == loop.LOSE_PATIENCE] if put_off is not None else alive[:0]
@@ -217,7 +204,7 @@ class SimEngine:
     def stays(self, until: float) -> list[tuple[int, float, float]]:
         """When each replica was there, and paid for: which, from when, and until when."""
         rows = () if self.log is None else self.log[: self.world[0].events]
-        found = [(int(row.replica), float(row.value), float(row.time)) for row in rows if row.kind == LEFT]
+        found = [(int(row.replica), float(row.value), float(row.time)) for row in rows if row.kind == tables.LEFT]
         reserved = self.replicas[(self.replicas.up > 0) | (self.replicas.crashed > 0)]
         found += [(int(m.number), float(m.up_since), until) for m in reserved]
         return [(number, begin, min(end, until)) for number, begin, end in sorted(found) if begin < until]
@@ -245,7 +232,7 @@ class SimEngine:
         rows = self.ended[: w.ended]
         place = np.maximum(rows.replica, 0)
         ready = ~rows.open.astype(bool) | (
-            (rows.step + rows.ran <= reps.step[place]) & (reps.preponed[place] == NOT_YET)
+            (rows.step + rows.ran <= reps.step[place]) & (reps.preponed[place] == tables.NOT_YET)
         )
         gone, kept = rows[ready].copy(), rows[~ready].copy()
         served = self._served(gone)
@@ -263,7 +250,7 @@ class SimEngine:
     def _forget_runs(self) -> None:
         w, (runs, edges) = self.world[0], self._runs_by_replica()
         oldest = self.replicas.step.copy()
-        alive = self.attempts[(self.attempts.where != FREE) & (self.attempts.open == 1)]
+        alive = self.attempts[(self.attempts.where != tables.FREE) & (self.attempts.open == 1)]
         for rows in (alive, self.ended[: w.ended], self.segments[: w.segments]):
             rows = rows[rows.replica >= 0]
             np.minimum.at(oldest, rows.replica, rows.step)
@@ -278,10 +265,10 @@ class SimEngine:
         parts = self.segments[: w.segments]
         mine = np.isin(parts.serial, rows.serial) if len(parts) else np.empty(0, bool)
         last = rows[rows.open == 1]
-        pieces = records(SEGMENT, int(mine.sum()) + len(last))
+        pieces = records(tables.SEGMENT, int(mine.sum()) + len(last))
         pieces[: int(mine.sum())] = parts[mine]
         tail = pieces[int(mine.sum()) :]
-        for name in SEGMENT.names or ():
+        for name in tables.SEGMENT.names or ():
             tail[name] = last["ran" if name == "steps" else name]
         if mine.any():
             pieces = pieces[np.argsort(pieces.serial, kind="stable")]

@@ -31,8 +31,7 @@ from openloop.routing import read_routing
 from openloop.seeds import stream
 from openloop.sim.engine import ServedAttempts, SimEngine
 from openloop.sim.events import LOGGED
-from openloop.sim.quality import SLICES, labelled
-from openloop.sim.repairs import Repaired, with_repairs
+from openloop.sim.quality import SLICES, Repaired, labelled, with_repairs
 from openloop.sim.spec import (
     Calibrated,
     FleetSpec,
