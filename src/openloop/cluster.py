@@ -29,7 +29,9 @@ def connected(address: str) -> Iterator[Any]:
     ours = not ray.is_initialized()
     if ours:
         try:
-            _probe(address)
+            host, colon, port = address.rpartition(":")
+            if colon and port.isdigit() and "/" not in host:  # Ray itself waits for minutes where nobody listens
+                socket.create_connection((host.strip("[]"), int(port)), PATIENCE_S).close()
             ray.init(address=address, logging_level="ERROR", log_to_driver=False)
         except Exception as error:  # of many kinds: unreachable, another version of Ray or Python, ...
             why = next(iter(str(error).strip().splitlines()), type(error).__name__)
@@ -42,13 +44,6 @@ def connected(address: str) -> Iterator[Any]:
     finally:
         if ours:
             ray.shutdown()
-
-
-def _probe(address: str) -> None:
-    """Ray itself waits for minutes where nobody listens."""
-    host, colon, port = address.rpartition(":")
-    if colon and port.isdigit() and "/" not in host:
-        socket.create_connection((host.strip("[]"), int(port)), PATIENCE_S).close()
 
 
 @dataclass(eq=False)

@@ -469,7 +469,7 @@ def whatif(keys: dict[str, Any]) -> None:
         (lambda: read_known("max_tokens=many"), "is a number"),
         (lambda: read_known("max_tokens=\u00b2"), "is a number"),
         (lambda: read_known(f"max_tokens={10**25}"), "is a number"),
-        (lambda: read_known("policy=magic"), "chunked, prefill-first or static"),
+        (lambda: read_known("batching=magic"), "chunked, prefill-first or static"),
         (lambda: read_change("replicas"), "is no change"),
         (lambda: changed(read_fleet(TRUE), {"replica": 2}), "replica"),
         (lambda: changed(read_fleet(TRUE), {"model": "70b"}), "changes nothing.*speed"),
@@ -481,8 +481,3 @@ def whatif(keys: dict[str, Any]) -> None:
 def test_sentences(read: Any, sentence: str) -> None:
     with pytest.raises(OpenloopError, match=sentence):
         read()
-
-
-def test_batching_may_be_called_by_its_earlier_name() -> None:
-    assert read_known("policy=static") == read_known("batching=static")
-    assert read_change("policy: static").keys == {"batching": "static"}

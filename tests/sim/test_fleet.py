@@ -252,14 +252,6 @@ def test_what_is_no_fleet_is_refused(change: dict[str, Any], sentence: str) -> N
         read_fleet({"step": STEP, **change})
 
 
-def test_files_that_call_batching_a_policy_are_still_read() -> None:
-    old, new = ({"step": STEP, key: "static", "groups": [{key: "chunked"}, {}]} for key in ("policy", "batching"))
-    assert [each.batching for each in read_fleet(old).kinds()] == ["chunked", "static"]
-    assert read_fleet(old).kinds() == read_fleet(new).kinds()
-    with pytest.raises(SpecError, match="unknown key 'policy'"):
-        read_fleet(old | new)
-
-
 def test_a_request_longer_than_the_memory_is_refused() -> None:
     with pytest.raises(SpecError, match="longer than the memory of a replica"):
         engine_of(fleet(memory_tokens=500), demand())

@@ -2,14 +2,26 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import numpy as np
 
 from openloop.arrays import Floats
-from openloop.calibrate.match import PARAMETERS, BatchLimits, Fitted, TraceReplay, fit, loss, residuals, solve
+from openloop.calibrate.match import (
+    PARAMETERS,
+    BatchLimits,
+    Fitted,
+    TraceReplay,
+    fit,
+    loss,
+    read_known,
+    residuals,
+    solve,
+)
 from openloop.calibrate.start import OPTIONAL, TERMS, first_guess
-from openloop.calibrate.trace import MeasuredTrace, crowd, held
-from openloop.errors import RunError
+from openloop.calibrate.trace import MeasuredTrace, crowd, held, read_traces
+from openloop.errors import RunError, SpecError
+from openloop.records import Run
 
 LEAST_REQUESTS = 30  # that tell something, in all runs together
 LEAST_SPREAD = 1.5  # between busy and quiet moments: of how many decode at once
@@ -76,6 +88,31 @@ class Calibration:
 
 
 Tell = Callable[[str], None]
+
+
+def calibrate(runs: Sequence[str | Path | Run], known: str = "", tell: Tell = lambda _: None) -> Calibration:
+    """Fit a model to runs, or to folders of them. `known` are limits that need not be found, as `max_tokens=2048`."""
+    limits, given = read_known(known)
+    traces = read_traces(runs)
+    _check_known(limits, traces)
+    return calibrate_traces(traces, limits, given, tell)
+
+
+def _check_known(limits: BatchLimits, traces: Sequence[MeasuredTrace]) -> None:
+    """Whoever was put back for want of memory seems to hold some, and what is shared counts for each."""
+    for trace in traces:
+        peak = float(np.quantile(trace.crowd, 0.99)) / trace.replicas
+        if limits.max_sequences is not None and limits.max_sequences < 0.75 * peak:
+            raise SpecError(
+                f"max_sequences={limits.max_sequences} cannot be: in {trace.name} {peak:.0f} answers came at once;"
+                " give the limit of a replica, or leave it out to find it"
+            )
+        full = float(np.quantile(held(trace, trace.sent_s), 0.5)) / trace.replicas
+        if limits.memory_tokens is not None and limits.memory_tokens < 0.5 * full and not np.any(trace.cached > 0):
+            raise SpecError(
+                f"memory_tokens={limits.memory_tokens} cannot be: in {trace.name} answers held about {full:,.0f} tokens"
+                " at once, half of the time; give the limit of a replica, or leave it out to find it"
+            )
 
 
 def calibrate_traces(

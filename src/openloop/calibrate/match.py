@@ -2,15 +2,18 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from openloop.arrays import Bools, Floats
 from openloop.calibrate.trace import MeasuredTrace
+from openloop.errors import SpecError
 from openloop.sim.engine import SimEngine
 from openloop.sim.fleet import FleetSpec, engine_of
 from openloop.sim.spec import MOST_BLOCKS
 from openloop.sim.steps import StepTime
+from openloop.spec import suggest
 from openloop.workload import Demand
 from openloop.workload.demand import Pieces, one_piece
 
@@ -39,6 +42,22 @@ class BatchLimits:
         parts += [] if self.memory_tokens is None else [f"memory for {self.memory_tokens:,} tokens"]
         parts += [] if self.padding == 1 else [f"padded to {self.padding:,}"]
         return ", ".join(parts)
+
+
+def read_known(text: str) -> tuple[BatchLimits, frozenset[str]]:
+    """`batching=chunked,max_tokens=2048` as limits, and which of them are given."""
+    given: dict[str, Any] = {}
+    names = list(BatchLimits.__dataclass_fields__)
+    for each in filter(None, (part.strip() for part in text.split(","))):
+        name, value = (side.strip() for side in (each.partition("=")[::2]))
+        if name not in names:
+            raise SpecError(f"{name!r} is no limit that can be known{suggest(name, names)}")
+        if name != "batching" and not (value.isdecimal() and len(value) < 16 and 0 < int(value) <= UNLIMITED):
+            raise SpecError(f"{each!r}: {name} is a number of tokens or sequences, as {name}=2048")
+        if name == "batching" and value not in ("chunked", "prefill-first", "static"):
+            raise SpecError(f"{each!r}: batching is chunked, prefill-first or static")
+        given[name] = value if name == "batching" else int(value)
+    return BatchLimits(**given), frozenset(given)
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,7 +9,7 @@ from openloop.arrivals import Arrivals, read_arrivals
 from openloop.calibrate.whatif import FleetChange
 from openloop.errors import OpenloopError, SpecError
 from openloop.records import Manifest
-from openloop.sim.fleet import FleetSpec, present_keys
+from openloop.sim.fleet import FleetSpec
 from openloop.slo import Objectives, read_slo
 from openloop.spec import parse_yaml
 from openloop.workload import Scaled, Workload, read_source
@@ -23,7 +23,7 @@ def read_change(text: str) -> FleetChange:
         keys = None
     if not isinstance(keys, dict) or not keys or None in keys.values():
         raise SpecError(f"{text!r} is no change; write keys of a fleet, as 'replicas: 6, batching: prefill-first'")
-    return FleetChange(whole, present_keys(keys))
+    return FleetChange(whole, keys)
 
 
 def system_differences(manifests: Sequence[Manifest]) -> str:

@@ -97,11 +97,6 @@ def common_changes(fleet: FleetSpec, acceptance: float) -> list[FleetChange]:
     ]
 
 
-def _check_price(fleet: FleetSpec, tried: FleetSpec) -> None:
-    if fleet.price_per_hour is None and any(each.price_per_hour is not None for each in tried.kinds()):
-        raise SpecError("it has a price_per_hour and the fleet as it is has none; give that with --price as well")
-
-
 def compare_changes(
     fleet: FleetSpec,
     changes: Sequence[FleetChange],
@@ -119,7 +114,11 @@ def compare_changes(
     several = [FleetChange("as it is", {}), *changes]
     for change in changes:
         with saying_where(f"the change {change.name!r}"):
-            _check_price(fleet, changed(fleet, change.keys))
+            tried = changed(fleet, change.keys)
+            if fleet.price_per_hour is None and any(each.price_per_hour is not None for each in tried.kinds()):
+                raise SpecError(
+                    "it has a price_per_hour and the fleet as it is has none; give that with --price as well"
+                )
     figures = np.empty((len(several), draws, 6))
     sizes = [0] * len(several)
     for number in range(draws):

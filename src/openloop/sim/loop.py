@@ -238,14 +238,6 @@ def _see(t: Any, m: Any, v: Any, now: float) -> None:
     v.capacity, v.memory, v.pace, v.gap = m.sequences, m.blocks * m.page, m.slow * m.token, m.gap
 
 
-def _see_all(t: Any, now: float) -> None:
-    """All replicas, at the last of the moments at which they are looked at."""
-    w = t.world[0]
-    for r in range(len(t.replicas)):
-        _see(t, t.replicas[r], t.views[r], now)
-    w.viewed = now - now % w.view_every
-
-
 def _look_up(t: Any, s: Any, session: int) -> None:
     """Where this prompt is known: by what caches say, or by what was sent where."""
     w = t.world[0]
@@ -678,7 +670,9 @@ def advance(t: Any, until: float) -> int:
             return REACHED if now > until else ENDED
         w.now = now
         if t.choose is not None and w.view_every > 0 and now >= w.viewed + w.view_every:
-            _see_all(t, now)
+            for each in range(len(t.replicas)):
+                _see(t, t.replicas[each], t.views[each], now)
+            w.viewed = now - now % w.view_every
         if m.next == now:
             m.busy += now - m.start
             if m.steps > 0:

@@ -80,10 +80,6 @@ class Repaired:
     good: Bools
     slices: Ints  # as QualityModel draws them
 
-    @property
-    def requests(self) -> int:
-        return int(np.sum(self.wave == 0))
-
     def earlier(self, tries: Ints) -> Ints:
         """Attempts at what each repairs, of which there were so many before it was asked for."""
         assert self.demand.after is not None

@@ -92,24 +92,12 @@ def take(t: Any, m: Any) -> int:
     return i
 
 
-def drop_gone(t: Any, m: Any) -> None:
-    """Those who left while they waited."""
-    while m.root >= 0 and t.attempts[m.root].where == tables.GONE:
-        t.attempts[take(t, m)].where = tables.FREE
-        m.freed += 1
-
-
 def _needed(t: Any, m: Any, steps: int) -> int:
     """Blocks that so many decode steps will take."""
     found = steps // m.page * m.running
     for j in range(steps % m.page):
         found += t.residue[m.number, (-(m.step + j)) % m.page]
     return found
-
-
-def _context(m: Any, s: Any) -> int:
-    """Tokens of a running sequence that are in memory."""
-    return s.before + int((m.step - s.begin) * m.gain)
 
 
 def reserved(m: Any, s: Any, context: int) -> int:
@@ -146,8 +134,10 @@ def _admit(t: Any, m: Any, now: float) -> None:
     while m.root >= 0 and m.running + m.filling < m.sequences and budget > 0:
         i = m.root
         s = t.attempts[i]
-        if s.where == tables.GONE:
-            drop_gone(t, m)
+        if s.where == tables.GONE:  # it left while it waited
+            take(t, m)
+            s.where = tables.FREE
+            m.freed += 1
             continue
         context = s.prompt + s.made - (s.away > 0)
         hits, unused = 0, 0
@@ -301,8 +291,8 @@ def join(t: Any, m: Any, s: Any, i: int) -> None:
 
 def part(t: Any, m: Any, s: Any, n: int) -> None:
     """The n-th of those that decode stops: it is done, has to make room, or has left."""
-    context = _context(m, s)
     steps = m.step - s.begin
+    context = s.before + int(steps * m.gain)  # tokens in memory
     s.ran = steps
     s.made = min(s.made + int(steps * m.gain + 1e-9), s.output)
     t.residue[m.number, (s.before - s.begin) % m.page] -= 1

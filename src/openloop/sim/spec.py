@@ -178,8 +178,7 @@ class FleetSpec(Replicas, frozen=True):
             if getattr(self, name) != getattr(_DEFAULT, name) and name != "replicas"
         }
         whole = msgspec.to_builtins(shared)
-        several = enumerate(map(present_keys, self.groups), 1)
-        return [convert({**whole, **group}, Replicas, f"group {n}") for n, group in several]
+        return [convert({**whole, **group}, Replicas, f"group {n}") for n, group in enumerate(self.groups, 1)]
 
     @property
     def size(self) -> int:
@@ -221,16 +220,9 @@ class FleetSpec(Replicas, frozen=True):
 _DEFAULT = Replicas()
 
 
-def present_keys(raw: Any) -> Any:
-    """Files of earlier versions call `batching` `policy`."""
-    if not isinstance(raw, dict) or "batching" in raw:
-        return raw
-    return {"batching" if key == "policy" else key: value for key, value in raw.items()}
-
-
 def read_fleet(what: str | Path | dict[str, Any]) -> FleetSpec:
     found = convert(
-        present_keys(what if isinstance(what, dict) else read_yaml(Path(what))),
+        what if isinstance(what, dict) else read_yaml(Path(what)),
         FleetSpec,
         "the fleet" if isinstance(what, dict) else str(what),
     )
