@@ -14,10 +14,9 @@ from openloop.arrivals import read_arrivals
 from openloop.calibrate import Calibration, calibrate, compare_changes, drawn, fleet_of, read_known, write_model
 from openloop.calibrate.fit import _crowds, _may_be_full, _piled
 from openloop.calibrate.match import PARAMETERS, BatchLimits, TraceReplay
-from openloop.calibrate.model import suggestions, unknown
-from openloop.calibrate.read import read_change, resized, system_differences, wanted
+from openloop.calibrate.model import suggestions, system_differences, unknown
 from openloop.calibrate.trace import read_trace
-from openloop.calibrate.whatif import FleetChange, changed, common_changes
+from openloop.calibrate.whatif import FleetChange, changed, common_changes, read_change, resized, wanted
 from openloop.cli import cli
 from openloop.errors import OpenloopError, RunError, SpecError
 from openloop.records import Manifest, Run, make_batch, make_lists

@@ -42,7 +42,7 @@ def calibrate(runs: tuple[Path, ...], out: Path | None, known: str | None, sugge
     """
     from openloop.calibrate import calibrate as fit
     from openloop.calibrate import fleet_of, suggestions, write_model
-    from openloop.calibrate.read import measured_facts, system_differences
+    from openloop.calibrate.model import measured_facts, system_differences
     from openloop.calibrate.trace import open_runs
     from openloop.report.terminal import show_table
 
@@ -154,8 +154,7 @@ def whatif(
     import msgspec
 
     from openloop.calibrate import compare_changes
-    from openloop.calibrate.read import read_change, wanted
-    from openloop.calibrate.whatif import common_changes
+    from openloop.calibrate.whatif import common_changes, read_change, wanted
     from openloop.sim.fleet import read_fleet
     from openloop.spec import plain
     from openloop.units import parse_seconds

@@ -179,8 +179,7 @@ def _changed(
     """The fleet as it would be."""
     import msgspec
 
-    from openloop.calibrate.read import read_change
-    from openloop.calibrate.whatif import changed
+    from openloop.calibrate.whatif import changed, read_change
     from openloop.sim.fleet import read_fleet
 
     keys = {"replicas": replicas, "batching": batching}
@@ -200,7 +199,7 @@ def _changed(
 
 
 def _simulate(fleet: Any, scenario: Any, means: Any, out: Path | None, as_json: bool) -> None:
-    from openloop.calibrate.read import resized
+    from openloop.calibrate.whatif import resized
     from openloop.records import open_run
     from openloop.sim.fleet import simulate_fleet
     from openloop.sim.warmth import simulate_warm
@@ -238,7 +237,7 @@ def _sweep(fleet: Any, scenario: Any, rates: list[float], out: Path | None, as_j
 
 def _tournament(fleet: Any, scenario: Any, means: Any, policies: str, seeds: int, as_json: bool) -> None:
     """Who gets the most accepted."""
-    from openloop.calibrate.read import resized
+    from openloop.calibrate.whatif import resized
     from openloop.compare.tournament import read_policies, tournament
     from openloop.report.compare import show_standings
 

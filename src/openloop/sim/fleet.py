@@ -29,15 +29,13 @@ from openloop.records import (
 )
 from openloop.routing import read_routing
 from openloop.seeds import stream
-from openloop.sim.engine import ServedAttempts, SimEngine
+from openloop.sim.engine import ServedAttempts, SimEngine, engine_of
 from openloop.sim.events import LOGGED
 from openloop.sim.quality import SLICES, Repaired, labelled, with_repairs
 from openloop.sim.spec import (
     Calibrated,
     FleetSpec,
     StepSpec,
-    assemble,
-    engine_of,
     explain_fleet,
     read_fleet,
     request_tables,
@@ -51,7 +49,6 @@ __all__ = [
     "Calibrated",
     "FleetSpec",
     "StepSpec",
-    "assemble",
     "engine_of",
     "explain_fleet",
     "flags_of",
@@ -87,7 +84,7 @@ def simulate_fleet(
     window = (0, to_ns(seconds))
     parts = _asked(fleet, workload.parts(arrivals, seconds, seed), seed)
     first = next(parts)
-    engine = assemble(fleet, *_tables(fleet, first, objectives), seconds, seed)
+    engine = SimEngine(fleet, *_tables(fleet, first, objectives), seconds, seed)
     if primes is not None and len(primes):
         engine.prime(*request_tables(fleet, primes, None))
     manifest = Manifest(

@@ -15,12 +15,11 @@ from openloop.errors import SpecError
 from openloop.routing import read_routing
 from openloop.sim.batching import BATCHING, ORDERS, Goodput, Prepone
 from openloop.sim.clients import LIMITS, MOST_REPLICAS, Autoscaling, Client, client_row, scaler_row
-from openloop.sim.engine import SimEngine
-from openloop.sim.events import EVENTS, Event, count_added, plan_rows
-from openloop.sim.prefixes import block_names
+from openloop.sim.events import EVENTS, Event, count_added
+from openloop.sim.memory import block_names
 from openloop.sim.quality import QualityModel, read_quality
 from openloop.sim.steps import Preset, StepTime, explain, preset
-from openloop.sim.tables import BOTH, DECODE, EVENT, PREFILL, REPLICA, REQUEST, SCALER, START
+from openloop.sim.tables import BOTH, DECODE, PREFILL, REPLICA, REQUEST
 from openloop.slo import TTFT, Objectives
 from openloop.spec import Strict, convert, read_yaml
 from openloop.terms import SECONDS, read_term
@@ -295,13 +294,6 @@ def explain_fleet(fleet: FleetSpec) -> Iterator[str]:
             yield f"  handing over a prompt of 2,048 tokens takes {1e3 * (once + 2048 * token):.1f} ms"
 
 
-def engine_of(
-    fleet: FleetSpec, demand: Demand, objectives: Objectives | None = None, seconds: float = np.inf, seed: int = 0
-) -> SimEngine:
-    """The tables of a fleet and of what is asked of it."""
-    return assemble(fleet, *request_tables(fleet, demand, objectives), seconds, seed)
-
-
 def request_tables(fleet: FleetSpec, demand: Demand, objectives: Objectives | None) -> tuple[Any, Ints | None]:
     """Requests, and the names of their blocks."""
     longest = int((demand.prompt_tokens + demand.output_tokens).max())
@@ -319,36 +311,6 @@ def request_tables(fleet: FleetSpec, demand: Demand, objectives: Objectives | No
         salt = demand.tenant if fleet.tenant_salt else None
         hashes, d.names, d.named, d.named_prompt = block_names(demand, fleet.kinds()[0].block, salt)
     return d, hashes
-
-
-def assemble(
-    fleet: FleetSpec, requests: Any, hashes: Ints | None, seconds: float, seed: int, *, live: bool = False
-) -> SimEngine:
-    """`live`: requests come while it runs, and may be withdrawn."""
-    admission = fleet.read_admission()
-    plan = plan_rows(fleet.plan(), fleet.size, seconds)
-    reps = _replicas(fleet, admission)
-    if hashes is not None and len(reps) * int(reps.blocks.max()) > MOST_BLOCKS:
-        told = f"{int(reps.blocks.max()):,} blocks in each of {len(reps)} replicas"
-        raise SpecError(f"a prefix cache of {told} is too large to be kept: give memory_tokens, or prefix_cache: false")
-    client = events = scaler = None
-    acts = fleet.client is not None and not fleet.client.asks_only
-    if live or acts or plan or fleet.scale or (admission and admission.name == "bucket"):
-        client = client_row(fleet.client, admission, fleet.scale)
-        scaler = records(SCALER, 1) if fleet.scale is None else scaler_row(fleet.scale, fleet.size)
-        events = records(EVENT, len(plan) + len(reps))
-        events.every = np.inf
-        for row, (at, kind, replica, value, *again) in zip(events, plan, strict=False):
-            row.time, row.kind, row.replica, row.value = at, kind, replica, value
-            row.every, row.until = again or (np.inf, 0.0)
-        events.time[len(plan) :], events.kind[len(plan) :] = np.inf, START  # for a scaler
-        events.replica[len(plan) :], events.value[len(plan) :] = np.arange(len(reps)), 1.0
-    routing = read_routing(fleet.routing) if len(reps) > 1 or client is not None else None
-    follows = fleet.client is not None and fleet.client.repair is not None
-    return SimEngine(
-        requests, reps, hashes, routing, client=client, scaler=scaler, events=events, seed=seed, follows=follows,
-        view_every=fleet.stale_s(), cache_events=fleet.cache_events, delay=fleet.delay_s(),
-    )  # fmt: skip
 
 
 def _requests(demand: Demand, objectives: Objectives | None) -> Any:
@@ -379,9 +341,9 @@ def _deadlines(demand: Demand, objectives: Objectives | None) -> Floats:
     return np.array(bounds)[places]
 
 
-def _replicas(fleet: FleetSpec, admission: Admission | None) -> Any:
+def replica_rows(fleet: FleetSpec) -> Any:
     """All there will ever be."""
-    size = fleet.size
+    size, admission = fleet.size, fleet.read_admission()
     most = max(size + count_added(fleet.plan()), fleet.scale.most if fleet.scale else 0)
     reps = records(REPLICA, most)
     for number, kind in enumerate(fleet.kinds_of(most)):
