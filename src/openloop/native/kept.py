@@ -36,13 +36,13 @@ def _made_of(function: Any, seen: set[Any] | None = None) -> Iterator[Any]:
     seen.add(function)
     code = function.__code__
     yield code.co_code, code.co_consts, code.co_names, code.co_varnames
-    for name in code.co_names:
-        value = function.__globals__.get(name)
+    named = {name: function.__globals__.get(name) for name in code.co_names}
+    for module in [each for each in named.values() if isinstance(each, ModuleType)]:
+        if module.__name__.startswith("openloop."):
+            named |= {f"{module.__name__}.{name}": vars(module).get(name) for name in code.co_names}
+    for name, value in named.items():
         if isinstance(getattr(value, "__wrapped__", value), FunctionType):
             yield from _made_of(value, seen)
-        elif isinstance(value, ModuleType):
-            inside = ((each, getattr(value, each, None)) for each in code.co_names)
-            yield from (pair for pair in inside if isinstance(pair[1], int | float | np.integer))
         elif isinstance(value, int | float | np.integer):
             yield name, value
 

@@ -478,9 +478,6 @@ class _Body(ast.NodeVisitor):
 
     def visit_IfExp(self, node: ast.IfExp) -> Value:
         test = self.truth(node.test)
-        if test in ("true", "false"):
-            found: Value = self.visit(node.body if test == "true" else node.orelse)
-            return found
         name = f"?{node.lineno}.{node.col_offset}"
         self.branch(test, lambda: self.assign(name, self.visit(node.body)),
                     lambda: self.assign(name, self.visit(node.orelse)))  # fmt: skip

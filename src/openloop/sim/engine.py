@@ -185,12 +185,9 @@ class SimEngine:
     def run(self) -> Iterator[ServedAttempts]:
         """To the end."""
         yield from self.run_to(np.inf)
-        w = self.world[0]
-        rows = self.ended[: w.ended].copy()
-        made = self.replicas.step[rows.replica] - rows.step  # who left may have left more to a replica that crashed
-        rows.ran = np.where(rows.open == 1, np.minimum(rows.ran, made), 0)
-        w.ended = 0
-        yield self._served(rows)
+        rows = self.ended[: self.world[0].ended]
+        rows.ran = np.minimum(rows.ran, self.replicas.step[rows.replica] - rows.step)  # where a replica crashed
+        yield self.flush()
 
     def run_to(self, until: float) -> Iterator[ServedAttempts]:
         while self.advance(until) == loop.FULL:

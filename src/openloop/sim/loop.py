@@ -19,25 +19,8 @@ import numpy as np
 from openloop.native.build import native
 from openloop.persistence import SPARE
 from openloop.routing import find_home, forget, learn, learn_home, look
-from openloop.sim import tables
+from openloop.sim import replica, tables
 from openloop.sim.memory import forget_all, get_blocks, hits_of, leave, name_blocks, use
-from openloop.sim.replica import (
-    NEVER,
-    cut,
-    grow,
-    join,
-    key_of,
-    lasting,
-    part,
-    plan_step,
-    predicted_s,
-    purge,
-    reserved,
-    steps_by,
-    take,
-    tokens_held,
-    wait,
-)
 
 FULL, REACHED, ENDED = range(3)  # why the loop returned
 SPARE_ROWS = 8
@@ -111,7 +94,7 @@ def _new_attempt(t: Any, request: int, kind: int, now: float) -> int:
     s.step = s.known = 0
     s.due, s.within, s.sent = q.due, q.within, now
     s.started = s.ended = s.answered = s.first = np.nan
-    s.handed = -NEVER
+    s.handed = -replica.NEVER
     q.tries += 1
     q.live += 1
     if kind == tables.HEDGE:
@@ -186,9 +169,9 @@ def _withdraw(t: Any, s: Any, status: int, now: float) -> None:
         m.waiting -= 1
         m.backlog -= s.prompt + s.made - s.known
         if m.batching != tables.STATIC and m.running < m.sequences and t.attempts[m.root].serial == s.serial:
-            cut(m, now)  # there may be room for who was behind it
+            replica.cut(m, now)  # there may be room for who was behind it
     else:
-        cut(m, now)
+        replica.cut(m, now)
         m.leaving += 1
         if where == tables.RUNNING:
             s.ran = m.step - s.begin + (m.steps if m.phase == tables.DECODING else 0)
@@ -227,7 +210,7 @@ def _count(t: Any, m: Any, now: float) -> tuple[int, int, int]:
     for n in range(m.filling):
         s = t.attempts[t.seats[m.number, n].filling]
         prefill += s.need - s.done
-    held = tokens_held(t, m, now) if t.world[0].weighs else (m.blocks - m.free - m.unused) * m.page
+    held = replica.tokens_held(t, m, now) if t.world[0].weighs else (m.blocks - m.free - m.unused) * m.page
     return m.waiting + m.running + m.filling, prefill, held + m.backlog
 
 
@@ -300,7 +283,7 @@ def _refuses(t: Any, m: Any, s: Any, now: float) -> bool:
     if m.limited == tables.QUEUE:
         return m.waiting >= m.limit
     if m.limited == tables.LIKELY_LATE:
-        return now + predicted_s(m, s.prompt, now) > s.due + s.within
+        return now + replica.predicted_s(m, s.prompt, now) > s.due + s.within
     if t.client is not None and m.limited == tables.BUCKET:
         c = t.client[0]
         w.bucket = min(c.bucket_burst, w.bucket + (now - w.bucket_time) * c.bucket_rate)
@@ -314,14 +297,14 @@ def _refuses(t: Any, m: Any, s: Any, now: float) -> bool:
 def _enqueue(t: Any, m: Any, i: int, now: float) -> None:
     s = t.attempts[i]
     s.replica = m.number
-    s.key = key_of(m, s)
+    s.key = replica.key_of(m, s)
     alone = m.root < 0
-    wait(t, m, i)
+    replica.wait(t, m, i)
     if m.phase == tables.IDLE:  # as if a step ended now: what is next is planned in one place
         m.start = m.next = now
         m.steps = 0
     elif m.batching != tables.STATIC and m.running < m.sequences and (alone or m.order != tables.FIRST):
-        cut(m, now)
+        replica.cut(m, now)
 
 
 def _send(t: Any, request: int, kind: int, now: float) -> None:
@@ -335,13 +318,13 @@ def _send(t: Any, request: int, kind: int, now: float) -> None:
         r = _route(t, s, t.requests[request].session, now, avoid)
     if t.client is not None:
         c = t.client[0]
-        if c.timeout < NEVER:
+        if c.timeout < replica.NEVER:
             push(t, now + c.timeout, GIVE_UP, i, s.serial)
         if kind == tables.FIRST_TRY:
             w.requests += 1
-            if c.patience < NEVER:
+            if c.patience < replica.NEVER:
                 push(t, now + c.patience, LOSE_PATIENCE, request, 0)
-            if w.hedge_after < NEVER:
+            if w.hedge_after < replica.NEVER:
                 push(t, now + w.hedge_after, COPY, request, 0)
     if r < 0 or _refuses(t, t.replicas[r], s, now):
         s.replica = r if r >= 0 else -1
@@ -388,7 +371,7 @@ def _end_steps(t: Any, m: Any, now: float) -> None:
         write_run(t, m, m.step, m.start, m.pace, m.slope)
     if t.later is not None and t.world[0].delay > 0:
         _hand_out(t, m, now)
-    grow(t, m, m.steps)
+    replica.grow(t, m, m.steps)
     n = 0
     while n < m.running and m.soonest <= m.step:
         seat = t.seats[m.number, n]
@@ -397,7 +380,7 @@ def _end_steps(t: Any, m: Any, now: float) -> None:
             continue
         i = seat.attempt
         s = t.attempts[i]
-        part(t, m, s, n)
+        replica.part(t, m, s, n)
         m.leaving -= s.where == tables.GONE
         _deliver(t, i, now)
 
@@ -434,9 +417,9 @@ def _end_prefill(t: Any, m: Any, now: float) -> None:
             else:
                 _answer(t, s, now)
         if s.made < s.output and m.role != tables.PREFILL:
-            join(t, m, s, i)
+            replica.join(t, m, s, i)
             continue
-        leave(t, m, s, s.need // m.page, reserved(m, s, s.need))
+        leave(t, m, s, s.need // m.page, replica.reserved(m, s, s.need))
         if s.made >= s.output:
             _deliver(t, i, now)
         elif t.later is not None:
@@ -453,8 +436,8 @@ def _crash(t: Any, m: Any, now: float) -> None:
     if m.preponed == tables.DONE:
         write_run(t, m, m.kept_step, m.kept_start, m.kept_pace, 0.0)
     if m.phase == tables.DECODING:
-        done = steps_by(m.pace, m.slope, now - m.start, m.steps)
-        done -= lasting(m.pace, m.slope, done) > now - m.start
+        done = replica.steps_by(m.pace, m.slope, now - m.start, m.steps)
+        done -= replica.lasting(m.pace, m.slope, done) > now - m.start
         if done > 0:
             write_run(t, m, m.step, m.start, m.pace, m.slope)
             m.step += done
@@ -465,11 +448,11 @@ def _crash(t: Any, m: Any, now: float) -> None:
     for n in range(m.filling):
         _finish(t, t.attempts[t.seats[m.number, n].filling], tables.ERROR, now)
     while m.root >= 0:
-        _finish(t, t.attempts[take(t, m)], tables.ERROR, now)
+        _finish(t, t.attempts[replica.take(t, m)], tables.ERROR, now)
     for n in range(t.residue.shape[1]):
         t.residue[m.number, n] = 0
     m.running = m.filling = m.slots = m.leaving = m.waiting = m.backlog = 0
-    m.context, m.phase, m.next, m.preponed = 0.0, tables.IDLE, NEVER, tables.NOT_YET
+    m.context, m.phase, m.next, m.preponed = 0.0, tables.IDLE, replica.NEVER, tables.NOT_YET
     forget_all(t, m)
     if t.held is not None:
         forget(t.held, m.number)
@@ -507,7 +490,7 @@ def _happen(t: Any, number: int, now: float) -> None:
             t.replicas[r].salt = int(_chance(w.seed, number, w.order) * (1 << 52))
     elif e.kind == tables.SLOW:
         m.slow = e.value
-        cut(m, now)
+        replica.cut(m, now)
     elif e.kind == tables.CRASH:
         m.crashed = m.draining != 2
         _crash(t, m, now)
@@ -653,7 +636,7 @@ def advance(t: Any, until: float) -> int:
             return FULL
         if t.log is not None and w.events + SPARE_ROWS > len(t.log):
             return FULL
-        put_off = NEVER
+        put_off = replica.NEVER
         if t.later is not None:
             if w.waits + 3 * room > len(t.later):
                 return FULL
@@ -664,9 +647,9 @@ def advance(t: Any, until: float) -> int:
             if t.replicas[other].next < t.replicas[r].next:
                 r = other
         m = t.replicas[r]
-        due = t.requests[w.arrived].due if w.arrived < w.scheduled else NEVER
+        due = t.requests[w.arrived].due if w.arrived < w.scheduled else replica.NEVER
         now = min(m.next, due, put_off)
-        if now > until or now == NEVER:
+        if now > until or now == replica.NEVER:
             return REACHED if now > until else ENDED
         w.now = now
         if t.choose is not None and w.view_every > 0 and now >= w.viewed + w.view_every:
@@ -681,11 +664,11 @@ def advance(t: Any, until: float) -> int:
                 _end_prefill(t, m, now)
             if t.client is not None:
                 if m.leaving > 0:
-                    purge(t, m)
+                    replica.purge(t, m)
                 if m.preponed == tables.DONE and m.filling == 0:  # who was to be prefilled has left
                     write_run(t, m, m.kept_step, m.kept_start, m.kept_pace, 0.0)
                     m.preponed = tables.NOT_YET
-            plan_step(t, m, now)
+            replica.plan_step(t, m, now)
             w.taken -= m.freed
             m.freed = 0
             while m.refused >= 0:
