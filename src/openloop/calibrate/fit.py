@@ -11,6 +11,7 @@ from openloop.calibrate.match import (
     PARAMETERS,
     BatchLimits,
     Fitted,
+    Seen,
     TraceReplay,
     fit,
     loss,
@@ -448,19 +449,16 @@ def _hold_out(
 
 def _held_out(replays: Sequence[TraceReplay], limits: BatchLimits, theta: Floats, rate: float) -> Held:
     """How far quantiles are off where nothing was fitted."""
-    kinds: dict[str, tuple[list[Floats], list[Floats]]] = {name: ([], []) for name in ("ttft", "tpot", "e2e")}
-    for replay in replays:
-        made, seen, trace = replay.serve(limits, theta), replay.seen, replay.trace
-        for name, (one, other) in kinds.items():
-            for found, kept in ((made, one), (seen, other)):
-                whole = found.ttft + np.nan_to_num(found.tpot) * (trace.came - 1)
-                values = whole if name == "e2e" else getattr(found, name)
-                kept.append(values[trace.used & (trace.came > 1)])
-    off = {
-        name: tuple(
-            float(np.nanquantile(np.concatenate(one), share) / np.nanquantile(np.concatenate(other), share) - 1)
-            for share in QUANTILES
-        )
-        for name, (one, other) in kinds.items()
-    }
-    return Held(rate, sum(int(replay.trace.used.sum()) for replay in replays), **off)
+    made = _whole_times(replays, [replay.serve(limits, theta) for replay in replays])
+    seen = _whole_times(replays, [replay.seen for replay in replays])
+    off = np.nanquantile(made, QUANTILES, axis=1) / np.nanquantile(seen, QUANTILES, axis=1) - 1
+    return Held(rate, sum(int(replay.trace.used.sum()) for replay in replays), *map(tuple, off.T.tolist()))
+
+
+def _whole_times(replays: Sequence[TraceReplay], several: Sequence[Seen]) -> Floats:
+    """TTFT, TPOT and E2E of all requests that tell them."""
+    found = []
+    for replay, each in zip(replays, several, strict=True):
+        e2e = each.ttft + np.nan_to_num(each.tpot) * (replay.trace.came - 1)
+        found.append(np.stack([each.ttft, each.tpot, e2e])[:, replay.trace.used & (replay.trace.came > 1)])
+    return np.concatenate(found, axis=1)
