@@ -9,7 +9,6 @@ import numpy as np
 from openloop.arrays import Bools, Floats
 from openloop.calibrate.trace import MeasuredTrace
 from openloop.errors import SpecError
-from openloop.sim.engine import SimEngine
 from openloop.sim.fleet import FleetSpec, engine_of
 from openloop.sim.spec import MOST_BLOCKS
 from openloop.sim.steps import StepTime
@@ -99,7 +98,22 @@ class TraceReplay:
         reps = engine.replicas
         for name, value in zip(StepTime.__dataclass_fields__, theta[1:], strict=True):
             reps["reading" if name == "context" else name] = value
-        return _seen(engine, self.trace, float(theta[0]), self.demand.due_s)
+        first, last, gap = (np.full(len(self.trace), np.nan) for _ in range(3))
+        came = np.maximum(self.trace.came, 1)  # so many tokens of each
+        for served in engine.run():
+            some = served.counts > 0
+            if not some.any():
+                continue
+            who, counts = served.rows.request[some], served.counts[some]
+            begin, times = np.cumsum(counts) - counts, served.times / 1e9
+            first[who], last[who] = times[begin], times[begin + np.minimum(came[who], counts) - 1]
+            gaps = np.diff(times, prepend=times[:1])
+            gaps[begin] = 0.0
+            place = np.arange(len(times)) - np.repeat(begin, counts)
+            gaps[place >= np.repeat(came[who], counts)] = 0.0
+            gap[who] = np.maximum.reduceat(gaps, begin)
+        ttft = first - self.demand.due_s + float(theta[0])
+        return Seen(ttft, np.where(came > 1, (last - first) / np.maximum(came - 1, 1), np.nan), gap)
 
     def steps(self, limits: BatchLimits, theta: Floats) -> Floats:
         """log(modelled / measured) of the steps that the gaps between tokens show; NaN where that is not known."""
@@ -147,27 +161,6 @@ def _pieces(trace: MeasuredTrace) -> Pieces:
         np.column_stack([trace.cached, own.tokens]).ravel(),
         np.zeros(2 * count, np.int8),
     )
-
-
-def _seen(engine: SimEngine, trace: MeasuredTrace, overhead: float, due_s: Floats) -> Seen:
-    """As many tokens of each request as came in the trace."""
-    first, last, gap = (np.full(len(trace), np.nan) for _ in range(3))
-    came = np.maximum(trace.came, 1)
-    for served in engine.run():
-        who, counts = served.rows.request, served.counts
-        some = counts > 0
-        if not some.any():
-            continue
-        begin, who = (np.cumsum(counts) - counts)[some], who[some]
-        times = served.times / 1e9
-        upto = begin + np.minimum(came[who], counts[some]) - 1
-        first[who], last[who] = times[begin], times[upto]
-        gaps = np.diff(times, prepend=times[:1])
-        gaps[begin] = 0.0
-        place = np.arange(len(times)) - np.repeat(begin, counts[some])
-        gaps[place >= np.repeat(came[who], counts[some])] = 0.0
-        gap[who] = np.maximum.reduceat(gaps, begin)
-    return Seen(first - due_s + overhead, np.where(came > 1, (last - first) / np.maximum(came - 1, 1), np.nan), gap)
 
 
 def residuals(

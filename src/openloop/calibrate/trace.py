@@ -57,13 +57,9 @@ class MeasuredTrace:
         return np.where(self.came > 1, (self.last_s - self.first_s) / np.maximum(self.came - 1, 1), np.nan)
 
     @property
-    def rate(self) -> float:
-        return len(self) / max(float(np.ptp(self.sent_s)), 1e-9)
-
-    @property
     def offered(self) -> float:
-        """As the run was asked for, where it says; runs of one rate belong together."""
-        return self.rate if self.asked is None else self.asked
+        """The rate, as the run was asked for where it says; runs of one rate belong together."""
+        return len(self) / max(float(np.ptp(self.sent_s)), 1e-9) if self.asked is None else self.asked
 
     @property
     def to_read(self) -> tuple[Floats, Floats]:

@@ -160,24 +160,18 @@ class FleetSpec(Replicas, frozen=True):
 
     def kinds(self) -> list[Replicas]:
         """The groups, each as a whole, quantized if they are."""
+        found: list[Replicas] = [self]
+        if self.groups:
+            known = Replicas.__struct_fields__
+            shared = {key: value for key, value in self.written().items() if key in known and key != "replicas"}
+            found = [convert({**shared, **group}, Replicas, f"group {n}") for n, group in enumerate(self.groups, 1)]
         if self.quantization is None:
-            return self._groups()
+            return found
         more, faster = self.quantization.memory, self.quantization.speed
         return [
             msgspec.structs.replace(each, speed=each.speed * faster, memory_tokens=int(more * each.kv_tokens()))
-            for each in self._groups()
+            for each in found
         ]
-
-    def _groups(self) -> list[Replicas]:
-        if not self.groups:
-            return [self]
-        shared = {
-            name: getattr(self, name)
-            for name in Replicas.__struct_fields__
-            if getattr(self, name) != getattr(_DEFAULT, name) and name != "replicas"
-        }
-        whole = msgspec.to_builtins(shared)
-        return [convert({**whole, **group}, Replicas, f"group {n}") for n, group in enumerate(self.groups, 1)]
 
     @property
     def size(self) -> int:
@@ -214,9 +208,6 @@ class FleetSpec(Replicas, frozen=True):
 
     def read_admission(self) -> Admission | None:
         return None if self.admission is None else read_admission(self.admission)
-
-
-_DEFAULT = Replicas()
 
 
 def read_fleet(what: str | Path | dict[str, Any]) -> FleetSpec:
@@ -303,18 +294,6 @@ def request_tables(fleet: FleetSpec, demand: Demand, objectives: Objectives | No
                 f"a request of {longest:,} tokens is longer than the memory of a replica, "
                 f"{each.memory_blocks * each.block:,}: use shorter requests, or more memory_tokens"
             )
-    d = _requests(demand, objectives)
-    hashes = None
-    if fleet.prefix_cache and bool(np.any(demand.pieces.identity >= 0)):
-        if max(each.memory_blocks for each in fleet.kinds()) > MOST_BLOCKS:
-            raise SpecError("a prefix cache needs memory that ends: give memory_tokens, or prefix_cache: false")
-        salt = demand.tenant if fleet.tenant_salt else None
-        hashes, d.names, d.named, d.named_prompt = block_names(demand, fleet.kinds()[0].block, salt)
-    return d, hashes
-
-
-def _requests(demand: Demand, objectives: Objectives | None) -> Any:
-    """A demand as the loop takes it."""
     d = records(REQUEST, len(demand))
     d.prompt, d.output = demand.prompt_tokens, np.maximum(demand.output_tokens, 1)
     d.follower = d.session = -1
@@ -326,7 +305,13 @@ def _requests(demand: Demand, objectives: Objectives | None) -> Any:
         d.think = np.nan_to_num(demand.think_s)
     if demand.session is not None:
         d.session = demand.session
-    return d
+    hashes = None
+    if fleet.prefix_cache and bool(np.any(demand.pieces.identity >= 0)):
+        if max(each.memory_blocks for each in fleet.kinds()) > MOST_BLOCKS:
+            raise SpecError("a prefix cache needs memory that ends: give memory_tokens, or prefix_cache: false")
+        salt = demand.tenant if fleet.tenant_salt else None
+        hashes, d.names, d.named, d.named_prompt = block_names(demand, fleet.kinds()[0].block, salt)
+    return d, hashes
 
 
 def _deadlines(demand: Demand, objectives: Objectives | None) -> Floats:
