@@ -129,7 +129,13 @@ def test_runs_of_steps_equal_single_steps(batching: str, more: dict[str, Any]) -
     assert np.array_equal(whole.rows.preemptions, single.rows.preemptions)
     if not found.drafts:
         assert np.allclose(whole.times, single.times, rtol=0, atol=20)
-    assert single.engine.world[0].runs > 2 * whole.engine.world[0].runs
+    runs = []
+    for longest in (1, 1 << 40):
+        engine = engine_of(found, asked)
+        engine.replicas.longest = longest
+        assert not list(engine.run_to(np.inf))
+        runs.append(engine.world[0].runs)
+    assert runs[0] > 2 * runs[1]
 
 
 def test_memory_is_never_over_capacity_and_someone_makes_room() -> None:

@@ -198,7 +198,6 @@ def _dynamo(ask: Any, views: Any, memory: Any, knobs: Any, now: float) -> int:
     return or_fallback(views, drawn, knobs)
 
 
-@dataclass(frozen=True)
 class RoundRobin(Balanced):
     """In turn."""
 
@@ -206,7 +205,6 @@ class RoundRobin(Balanced):
     choose = staticmethod(_round_robin)
 
 
-@dataclass(frozen=True)
 class Random(Balanced):
     """By chance."""
 
@@ -214,7 +212,6 @@ class Random(Balanced):
     choose = staticmethod(_random)
 
 
-@dataclass(frozen=True)
 class LeastRequests(Balanced):
     """To whom has the fewest requests, waiting or served; of equals to the first."""
 
@@ -222,7 +219,6 @@ class LeastRequests(Balanced):
     choose = staticmethod(_least_requests)
 
 
-@dataclass(frozen=True)
 class LeastTokens(Balanced):
     """To whom has the fewest tokens: those in its memory and the prompts that wait."""
 
@@ -231,7 +227,6 @@ class LeastTokens(Balanced):
     sees = frozenset({"memory"})
 
 
-@dataclass(frozen=True)
 class PowerOfTwo(Balanced):
     """Of two by chance, to whom has fewer requests."""
 

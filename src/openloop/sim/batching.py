@@ -6,21 +6,18 @@ from openloop.errors import SpecError
 from openloop.terms import COUNT, Codec, Term, by_name, param
 
 
-@dataclass(frozen=True)
 class Static(Term):
     """A batch is filled when the one before it is done, and computed until its longest answer is."""
 
     name = "static"
 
 
-@dataclass(frozen=True)
 class PrefillFirst(Term):
     """Whoever can be admitted is prefilled at once, and those that decode stand still meanwhile (vLLM before v1)."""
 
     name = "prefill-first"
 
 
-@dataclass(frozen=True)
 class Chunked(Term):
     """Every step makes a token for all that decode, and reads as much of the prompts as it has room for
     (Sarathi-Serve, vLLM v1)."""
@@ -37,21 +34,18 @@ class Prepone(Term):
     steps: int = param(COUNT, 4)
 
 
-@dataclass(frozen=True)
 class First(Term):
     """Who came first."""
 
     name = "first"
 
 
-@dataclass(frozen=True)
 class Shortest(Term):
     """Who needs the fewest tokens, prompt and answer together; known beforehand, as no real system does."""
 
     name = "shortest"
 
 
-@dataclass(frozen=True)
 class DeadlineOrder(Term):
     """Whose first token is due first."""
 

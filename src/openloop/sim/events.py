@@ -102,7 +102,6 @@ class Add(Event):
             yield self.at, START, replica, 1.0
 
 
-@dataclass(frozen=True)
 class Remove(_OfReplica):
     """A replica takes no more requests; those that it has are served, and then it is gone."""
 
@@ -112,7 +111,6 @@ class Remove(_OfReplica):
         yield self.at, DRAIN, self.replica, 1.0
 
 
-@dataclass(frozen=True)
 class Rotate(Event):
     """The salt of all prefix caches changes: nothing is found any more."""
 

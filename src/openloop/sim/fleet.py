@@ -254,7 +254,7 @@ def _make_rows(
         served.rows.due = part.due_s[repaired.origin[place]]
     inside = served.rows.due * NS_PER_S < end_ns
     served = served if inside.all() else served.some(inside)
-    steps, drafted = np.maximum(served.counts - 1, 0), served.tokens is not None
+    steps = np.maximum(served.counts - 1, 0)
     made = served.counts if served.tokens is None else _sums(served.tokens, served.counts)  # handed out or not
     if fleet.delay is not None:
         served = _delayed(served, to_ns(fleet.delay_s())).clipped()
@@ -271,6 +271,8 @@ def _make_rows(
         wave = repaired.wave[request]
         kind = np.where((wave > 0) & (kind == 0), KINDS.index("repair"), kind)
         attempt = attempt + repaired.earlier(tries)[request]
+    count = 1 + int(rows.replica.max(initial=0))
+    drafts = np.array([each.drafts.tokens if each.drafts else 0 for each in fleet.kinds_of(count)])
     columns: dict[str, Any] = {
         "request_id": (request if repaired is None else repaired.origin[request]) + part.request,
         "scheduled_ns": np.minimum(_ns(rows.due), end_ns - 1),
@@ -282,12 +284,12 @@ def _make_rows(
         "output_tokens": counts if tokens is None else _sums(tokens, counts),
         "requested_tokens": rows.output,
         "recomputed_tokens": rows.recomputed,
-        "drafted_tokens": np.zeros(len(rows), np.int64),
-        "accepted_draft_tokens": np.zeros(len(rows), np.int64),
+        "drafted_tokens": drafts[rows.replica] * steps,
+        "accepted_draft_tokens": np.maximum(made - 1 - steps, 0),
         "preemptions": rows.preemptions,
         "status": make_words(rows.status, STATUSES),
         "finish_reason": pa.array(np.where(ok, "length", ""), mask=~ok),
-        "replica": make_words(rows.replica, [str(each) for each in range(1 + int(rows.replica.max(initial=0)))]),
+        "replica": make_words(rows.replica, [str(each) for each in range(count)]),
     }
     if np.any(attempt > 0):
         columns["attempt"], columns["kind"] = attempt.astype(np.int32), make_words(kind, KINDS)
@@ -298,11 +300,6 @@ def _make_rows(
         columns["slices"] = make_words(slices - 1, SLICES)
     if tokens is not None:
         columns["event_tokens"] = make_lists("event_tokens", tokens, counts)
-    if drafted:
-        kinds = fleet.kinds_of(1 + int(rows.replica.max(initial=0)))
-        drafts = np.array([each.drafts.tokens if each.drafts else 0 for each in kinds])[rows.replica]
-        columns["drafted_tokens"] = drafts * steps
-        columns["accepted_draft_tokens"] = np.maximum(made - 1 - steps, 0)
     if demand.session is not None and demand.turn is not None:
         alone = demand.session[request] < 0
         columns["session_id"] = pa.array(demand.session[request] + part.session, mask=alone)
