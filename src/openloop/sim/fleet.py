@@ -31,7 +31,7 @@ from openloop.routing import read_routing
 from openloop.seeds import stream
 from openloop.sim.engine import ServedAttempts, SimEngine, engine_of
 from openloop.sim.events import LOGGED
-from openloop.sim.quality import SLICES, Repaired, labelled, with_repairs
+from openloop.sim.quality import LATE_TURN, SLICES, Repaired, with_repairs
 from openloop.sim.spec import (
     Calibrated,
     FleetSpec,
@@ -110,15 +110,12 @@ def simulate_fleet(
         }
     )
     latest = seconds
-    quality = fleet.read_quality()
     batches: list[pa.RecordBatch] = []
     writer = None if out is None else RunWriter(out, manifest)
     for row, part, served in _served(fleet, engine, first, parts, objectives):
         latest = max(latest, float(np.nanmax(served.rows.ended, initial=seconds)))
-        batch = _make_rows(fleet, part, served, row, to_ns(seconds), engine.requests.tries[row:])
+        batch = _make_rows(fleet, part, served, row, to_ns(seconds), engine.requests.tries[row:], seed)
         latest = max(latest, ints(batch, "ended_ns").max(initial=0) / NS_PER_S)
-        if quality and part.repaired is None:
-            batch = labelled(batch, quality, seed)
         (batches if writer is None else writer).append(batch)
     stays = tuple(Stay(str(number), to_ns(begin), to_ns(end)) for number, begin, end in engine.stays(seconds))
     last: dict[str, Any] = {
@@ -242,7 +239,7 @@ def prices_in(fleet: FleetSpec, stays: tuple[Stay, ...], window_ns: tuple[int, i
 
 
 def _make_rows(
-    fleet: FleetSpec, part: _Part, served: ServedAttempts, row: int, end_ns: int, tries: Ints
+    fleet: FleetSpec, part: _Part, served: ServedAttempts, row: int, end_ns: int, tries: Ints, seed: int
 ) -> pa.RecordBatch:
     """Records of what was due in the window; a repair is an attempt at what it repairs, and was due when that was.
     So many `tries` there were at each of the requests, which are in the table from `row` on."""
@@ -293,8 +290,13 @@ def _make_rows(
     }
     if np.any(attempt > 0):
         columns["attempt"], columns["kind"] = attempt.astype(np.int32), make_words(kind, KINDS)
-    if repaired is not None:
-        good, slices = repaired.good[request], repaired.slices[repaired.origin[request]]
+    quality = fleet.read_quality()
+    if quality is not None:
+        if repaired is not None:
+            good, slices = repaired.good[request], repaired.slices[repaired.origin[request]]
+        else:
+            late_turn = np.zeros(len(rows), bool) if demand.turn is None else demand.turn[request] >= LATE_TURN
+            good, slices = quality.label(seed, request + part.request, late_turn)
         columns["quality"] = pa.array(good, mask=~ok)
         columns["quality_score"] = pa.array(good.astype(np.float64), mask=~ok)
         columns["slices"] = make_words(slices - 1, SLICES)

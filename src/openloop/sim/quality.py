@@ -8,11 +8,9 @@ conversation is, and the loop serves it like any other.
 from dataclasses import dataclass, replace
 
 import numpy as np
-import pyarrow as pa
 
 from openloop.arrays import Bools, Floats, Ints
 from openloop.persistence import Repair
-from openloop.records import ints
 from openloop.seeds import chances
 from openloop.terms import NUMBER, SHARE, Term, param, read_term
 from openloop.workload import Demand
@@ -45,29 +43,17 @@ class QualityModel(Term):
         in_tail = max(self.fail, min(self.tail * self.factor, 1.0))
         return numeric + 2 * rare, np.where(rare | numeric | late, in_tail, self.fail)
 
+    def label(self, seed: int, request: Ints, late: Bools) -> tuple[Bools, Ints]:
+        """Whether the answers to these requests are good, the same whenever each is answered, and by whom; and the
+        slices that they belong to."""
+        rare, numeric, drawn = (chances(seed, f"quality {name}", request) for name in ("rare", "numeric", "good"))
+        slices, chance = self.sort(late, rare, numeric)
+        return drawn >= chance, slices
+
 
 def read_quality(text: str) -> QualityModel:
     found: QualityModel = read_term(text, {"quality": QualityModel}, "model of quality")
     return found
-
-
-def labelled(batch: pa.RecordBatch, model: QualityModel, seed: int) -> pa.RecordBatch:
-    """The same rows, with a label on each that completed, and the slices that it belongs to; that of a request is the
-    same whenever it is answered, and by whom."""
-    request = ints(batch, "request_id")
-    drawn = [chances(seed, f"quality {name}", request) for name in ("rare", "numeric", "good")]
-    slices, chance = model.sort(ints(batch, "turn") >= LATE_TURN, drawn[0], drawn[1])
-    good = drawn[2] >= chance
-    ok = np.array(batch.column("status").to_pylist()) == "ok"
-    names = np.array(["", *SLICES])[slices]
-    columns = {
-        "quality": pa.array(good, mask=~ok),
-        "quality_score": pa.array(good.astype(np.float64), mask=~ok),
-        "slices": pa.array(names, mask=names == ""),
-    }
-    for name, values in columns.items():
-        batch = batch.set_column(batch.schema.get_field_index(name), name, values)
-    return batch
 
 
 @dataclass(frozen=True, eq=False)
