@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
@@ -15,7 +16,7 @@ from openloop.calibrate import Calibration, calibrate, compare_changes, drawn, f
 from openloop.calibrate.fit import _crowds, _may_be_full, _piled
 from openloop.calibrate.match import PARAMETERS, BatchLimits, TraceReplay
 from openloop.calibrate.model import suggestions, system_differences, unknown
-from openloop.calibrate.trace import read_trace
+from openloop.calibrate.trace import held, read_trace
 from openloop.calibrate.whatif import FleetChange, changed, common_changes, read_change, resized, wanted
 from openloop.cli import cli
 from openloop.errors import OpenloopError, RunError, SpecError
@@ -480,3 +481,18 @@ def whatif(keys: dict[str, Any]) -> None:
 def test_sentences(read: Any, sentence: str) -> None:
     with pytest.raises(OpenloopError, match=sentence):
         read()
+
+
+def test_what_a_server_says_of_itself_is_in_the_trace(runs: list[Run]) -> None:
+    (plain,) = read_trace(runs[0])
+    at = np.linspace(plain.sent_s[5], plain.sent_s[-5], 20)
+    figures = {"running": np.full(20, 7.0), "kv_use": held(plain, at) / 5000, "waiting": np.full(20, 99.0)}
+    table = pa.table({
+        "time_ns": np.tile(np.int64(1e9 * at), 3),
+        "name": np.repeat(list(figures), 20),
+        "value": np.concatenate(list(figures.values())),
+    })  # fmt: skip
+    (told,) = read_trace(Run.of(runs[0].manifest, list(runs[0].batches()), table))
+    assert np.isnan([plain.running_peak, plain.kv_peak, plain.memory_tokens]).all()
+    assert (told.running_peak, told.kv_peak) == (7.0, figures["kv_use"].max())
+    assert told.memory_tokens == pytest.approx(5000)

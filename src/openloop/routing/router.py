@@ -172,7 +172,6 @@ class Router:
         self._said[place] = now
 
     def set_open(self, place: int, is_open: bool) -> None:
-        """Whether a replica may be chosen."""
         self._columns["open"][place] = is_open
 
     def cache_event(self, place: int, stored: Iterable[int] = (), removed: Iterable[int] = ()) -> None:

@@ -36,7 +36,6 @@ class ServedAttempts:
     tokens: Ints | None  # and how many; None: one each time
 
     def some(self, wanted: Bools) -> "ServedAttempts":
-        """Some of the attempts."""
         each = np.repeat(wanted, self.counts)
         tokens = None if self.tokens is None else self.tokens[each]
         return ServedAttempts(self.rows[wanted], self.counts[wanted], self.times[each], tokens)
