@@ -13,7 +13,8 @@ from openloop.errors import SpecError
 from openloop.records import Stay
 from openloop.sim import tables
 from openloop.sim.batching import BATCHING
-from openloop.sim.fleet import engine_of, explain_fleet, read_fleet, simulate_fleet
+from openloop.sim.fleet import engine_of, read_fleet, simulate_fleet
+from openloop.sim.spec import explain_fleet
 from openloop.slo import read_slo
 from openloop.workload import Demand, Workload, read_source
 from openloop.workload.demand import one_piece

@@ -17,7 +17,6 @@ from openloop.calibrate.match import (
     loss,
     read_known,
     residuals,
-    solve,
 )
 from openloop.calibrate.start import OPTIONAL, TERMS, first_guess
 from openloop.calibrate.trace import MeasuredTrace, crowd, held, read_traces
@@ -386,7 +385,7 @@ def _draws(replays: Sequence[TraceReplay], found: Fitted, form: float, most: flo
             drawn = np.bincount(rng.integers(0, BLOCKS, BLOCKS), minlength=BLOCKS)
             sizes = (*[len(replay.trace)] * 3, len(replay.amounts))  # of the residuals, by kind
             counts += [drawn[np.arange(size) * BLOCKS // max(size, 1)] for size in sizes]
-        rows.append(solve(found, np.concatenate(counts).astype(np.float64)))
+        rows.append(found.solve(np.concatenate(counts).astype(np.float64)))
     middle = np.median(rows, axis=0)
     draws = np.maximum(np.array(rows) + found.theta - middle, 0.0)
     if middle[0] == 0:  # the overhead may as well be nothing

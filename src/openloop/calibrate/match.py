@@ -237,10 +237,9 @@ class Fitted:
     units: Floats
     moving: Bools
 
-
-def solve(found: Fitted, counts: Floats) -> Floats:
-    """The parameters if each residual had counted so many times, as far as one step tells."""
-    return _step(found.jacobian, found.off, found.weights * counts, found.theta, found.units, 1e-6, found.moving)
+    def solve(self, counts: Floats) -> Floats:
+        """The parameters if each residual had counted so many times, as far as one step tells."""
+        return _step(self.jacobian, self.off, self.weights * counts, self.theta, self.units, 1e-6, self.moving)
 
 
 def fit(

@@ -14,7 +14,7 @@ from openloop.calibrate.match import MANY, PARAMETERS, enough_memory
 from openloop.calibrate.trace import held
 from openloop.errors import OpenloopError, SpecError
 from openloop.records import Manifest
-from openloop.sim.fleet import Calibrated, FleetSpec, StepSpec
+from openloop.sim.spec import Calibrated, FleetSpec, StepSpec
 from openloop.units import parse_seconds
 from openloop.workload import read_source
 

@@ -128,7 +128,7 @@ def sim(
       openloop sim fleet.yaml --explain
     """
     from openloop.load.scenario import read_scenario
-    from openloop.sim.fleet import explain_fleet
+    from openloop.sim.spec import explain_fleet
 
     chosen = _changed(fleet, quality, **whatif)
     if explain:

@@ -182,7 +182,7 @@ class Own(Policy):
 
     @property
     def note(self) -> str | None:
-        if _is_compiled(find_function(self.function)):
+        if hasattr(find_function(self.function), "py_func"):
             return None
         return f"{self} is plain Python: the simulator asks it for every request, which takes longer; try numba.njit"
 
@@ -190,7 +190,7 @@ class Own(Policy):
         function = find_function(self.function)
         if numba.config.DISABLE_JIT:  # type: ignore[attr-defined]
             return self.choose
-        if _is_compiled(function):
+        if hasattr(function, "py_func"):  # of numba
 
             def choose(ask: Any, views: Any, memory: Any, knobs: Any, now: float) -> Any:
                 found = function(ask[0], views, now)
@@ -215,10 +215,6 @@ class Own(Policy):
         found = numba.cfunc(signature())(ask_python)
         found.kept = call  # type: ignore[attr-defined]  # as long as its caller
         return found
-
-
-def _is_compiled(function: Any) -> bool:
-    return hasattr(function, "py_func")
 
 
 @cache

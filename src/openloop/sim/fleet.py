@@ -32,30 +32,13 @@ from openloop.seeds import stream
 from openloop.sim.engine import ServedAttempts, SimEngine, engine_of
 from openloop.sim.events import LOGGED
 from openloop.sim.quality import LATE_TURN, SLICES, Repaired, with_repairs
-from openloop.sim.spec import (
-    Calibrated,
-    FleetSpec,
-    StepSpec,
-    explain_fleet,
-    read_fleet,
-    request_tables,
-)
+from openloop.sim.spec import FleetSpec, read_fleet, request_tables
 from openloop.sim.tables import LEFT, OK, ROTATE, SLOW, STATUSES
 from openloop.slo import Objectives
 from openloop.units import NS_PER_S, to_ns
 from openloop.workload import Demand, Workload, read_source
 
-__all__ = [
-    "Calibrated",
-    "FleetSpec",
-    "StepSpec",
-    "engine_of",
-    "explain_fleet",
-    "flags_of",
-    "prices_in",
-    "read_fleet",
-    "simulate_fleet",
-]
+__all__ = ["FleetSpec", "engine_of", "read_fleet", "simulate_fleet"]
 
 MOST_EVENTS = 100_000  # of a manifest
 KINDS = ("first", "retry", "hedge", "repair")
