@@ -7,17 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from openloop.arrays import Floats
-from openloop.calibrate.match import (
-    PARAMETERS,
-    BatchLimits,
-    Fitted,
-    Seen,
-    TraceReplay,
-    fit,
-    loss,
-    read_known,
-    residuals,
-)
+from openloop.calibrate.match import PARAMETERS, BatchLimits, Fitted, TraceReplay, fit, loss, read_known, residuals
 from openloop.calibrate.start import OPTIONAL, TERMS, first_guess
 from openloop.calibrate.trace import MeasuredTrace, crowd, held, read_traces
 from openloop.errors import RunError, SpecError
@@ -448,16 +438,7 @@ def _hold_out(
 
 def _held_out(replays: Sequence[TraceReplay], limits: BatchLimits, theta: Floats, rate: float) -> Held:
     """How far quantiles are off where nothing was fitted."""
-    made = _whole_times(replays, [replay.serve(limits, theta) for replay in replays])
-    seen = _whole_times(replays, [replay.seen for replay in replays])
+    made = np.concatenate([replay.whole_times(replay.serve(limits, theta)) for replay in replays], axis=1)
+    seen = np.concatenate([replay.whole_times(replay.seen) for replay in replays], axis=1)
     off = np.nanquantile(made, QUANTILES, axis=1) / np.nanquantile(seen, QUANTILES, axis=1) - 1
     return Held(rate, sum(int(replay.trace.used.sum()) for replay in replays), *map(tuple, off.T.tolist()))
-
-
-def _whole_times(replays: Sequence[TraceReplay], several: Sequence[Seen]) -> Floats:
-    """TTFT, TPOT and E2E of all requests that tell them."""
-    found = []
-    for replay, each in zip(replays, several, strict=True):
-        e2e = each.ttft + np.nan_to_num(each.tpot) * (replay.trace.came - 1)
-        found.append(np.stack([each.ttft, each.tpot, e2e])[:, replay.trace.used & (replay.trace.came > 1)])
-    return np.concatenate(found, axis=1)

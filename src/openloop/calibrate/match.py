@@ -115,6 +115,11 @@ class TraceReplay:
         ttft = first - self.demand.due_s + float(theta[0])
         return Seen(ttft, np.where(came > 1, (last - first) / np.maximum(came - 1, 1), np.nan), gap)
 
+    def whole_times(self, found: Seen) -> Floats:
+        """TTFT, TPOT and E2E of the requests that tell them."""
+        e2e = found.ttft + np.nan_to_num(found.tpot) * (self.trace.came - 1)
+        return np.stack([found.ttft, found.tpot, e2e])[:, self.trace.used & (self.trace.came > 1)]
+
     def steps(self, limits: BatchLimits, theta: Floats) -> Floats:
         """log(modelled / measured) of the steps that the gaps between tokens show; NaN where that is not known."""
         took, several, memory = self.amounts.T[:3]
