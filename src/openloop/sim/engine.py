@@ -111,10 +111,8 @@ class SimEngine:
                 f"a prefix cache of {told} is too large to be kept: give memory_tokens, or prefix_cache: false"
             )
         self.spots = np.zeros(names, np.int32)
-        self.blocks, self.line = (
-            records(tables.BLOCK, fleet, known),
-            records(tables.LINE, fleet, 4 << known.bit_length()),
-        )
+        self.blocks = records(tables.BLOCK, fleet, known)
+        self.line = records(tables.LINE, fleet, 4 << known.bit_length())
         self.blocks.spare, self.blocks.name = np.arange(known), -1
         self.head = np.full((fleet, 1 << known.bit_length()), -1, np.int32)
         self.replicas.spares = known
