@@ -47,6 +47,7 @@ class Mapped:
         return memoryview(self._memory)[self._spans[name]].cast(FORMS[kind] if isinstance(kind, str) else "q")
 
     def rows(self, name: str, kind: type[T]) -> "ctypes.Array[T]":
+        """A table of rows."""
         return (kind * self._shapes[name][1]).from_buffer(self._memory, self._spans[name].start)
 
 
