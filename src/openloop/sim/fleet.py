@@ -38,7 +38,7 @@ from openloop.slo import Objectives
 from openloop.units import NS_PER_S, to_ns
 from openloop.workload import Demand, Workload, read_source
 
-__all__ = ["FleetSpec", "engine_of", "read_fleet", "simulate_fleet"]
+__all__ = ["FleetSpec", "engine_of", "flags_of", "prices_in", "read_fleet", "simulate_fleet"]
 
 MOST_EVENTS = 100_000  # of a manifest
 KINDS = ("first", "retry", "hedge", "repair")
