@@ -17,6 +17,7 @@ import openloop as ol
 from openloop.arrivals import Poisson
 from openloop.report.chart import Chart
 from openloop.sim.fleet import FleetSpec, engine_of, read_fleet, simulate_fleet
+from openloop.sim.tables import FREE
 from openloop.slo import read_slo
 from openloop.workload import Workload, read_source
 from openloop.workload.mix import Class
@@ -53,11 +54,13 @@ def serve(classes: tuple[str, ...], count: int, seed: int = 1) -> ol.Run:
 
 def watch(fleet: FleetSpec, workload: Workload, arrivals: Poisson, times: list[float]) -> list[tuple[float, int]]:
     """Share of the memory in use, and preemptions so far."""
-    found = []
+    found, before = [], 0
+    engine = engine_of(fleet, workload.demand(arrivals, SECONDS, 1), seconds=SECONDS, seed=1)
+    reps = engine.replicas
     for time in times:
-        engine = engine_of(fleet, workload.demand(arrivals, SECONDS, 1), seconds=SECONDS, seed=1)
-        preemptions = sum(int(served.rows.preemptions.sum()) for served in engine.run(time))
-        reps = engine.replicas
+        before += sum(int(served.rows.preemptions.sum()) for served in engine.run_to(time))
+        there = engine.ended[: engine.world[0].ended], engine.attempts[engine.attempts.where != FREE]
+        preemptions = before + sum(int(rows.preemptions.sum()) for rows in there)
         found.append((1 - float((reps.free + reps.unused).sum() / reps.blocks.sum()), preemptions))
     return found
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, Protocol
+from typing import Any
 
 from openloop import __version__
 from openloop.errors import SpecError
@@ -17,20 +17,6 @@ from openloop.errors import SpecError
 MARK = "openloop"  # a resource of Ray's: where some machines offer it, the others are left alone
 PATIENCE_S = 10.0
 AT_ONCE = 16  # calls that an object answers, the one that takes as long as the run included
-
-
-class Host(Protocol):
-    """An object on another machine."""
-
-    name: str
-
-    def ask(self, method: str, *args: Any) -> "Future[Any]":
-        """Call a method of it; the answer fails when the machine is lost."""
-        ...
-
-    def end(self) -> None:
-        """Let it go, whatever it does."""
-        ...
 
 
 @contextlib.contextmanager
@@ -43,7 +29,9 @@ def connected(address: str) -> Iterator[Any]:
     ours = not ray.is_initialized()
     if ours:
         try:
-            _probe(address)
+            host, colon, port = address.rpartition(":")
+            if colon and port.isdigit() and "/" not in host:  # Ray itself waits for minutes where nobody listens
+                socket.create_connection((host.strip("[]"), int(port)), PATIENCE_S).close()
             ray.init(address=address, logging_level="ERROR", log_to_driver=False)
         except Exception as error:  # of many kinds: unreachable, another version of Ray or Python, ...
             why = next(iter(str(error).strip().splitlines()), type(error).__name__)
@@ -58,24 +46,21 @@ def connected(address: str) -> Iterator[Any]:
             ray.shutdown()
 
 
-def _probe(address: str) -> None:
-    """Ray itself waits for minutes where nobody listens."""
-    host, colon, port = address.rpartition(":")
-    if colon and port.isdigit() and "/" not in host:
-        socket.create_connection((host.strip("[]"), int(port)), PATIENCE_S).close()
+@dataclass(eq=False)
+class Host:
+    """An object on another machine."""
 
-
-@dataclass
-class _RayHost:
     name: str
     ray: Any
     actor: Any
 
     def ask(self, method: str, *args: Any) -> "Future[Any]":
+        """Call a method of it; the answer fails when the machine is lost."""
         found: Future[Any] = getattr(self.actor, method).remote(*args).future()
         return found
 
     def end(self) -> None:
+        """Let it go, whatever it does."""
         with contextlib.suppress(Exception):
             self.ray.kill(self.actor)
 
@@ -92,7 +77,7 @@ def hosts_on(ray: Any, kind: type, each: int) -> list[Host]:
     names = [str(node["NodeName"]) for node in nodes]
     remote = ray.remote(kind)
     return [
-        _RayHost(
+        Host(
             name if names.count(name) == 1 else f"{name} {names[: place + 1].count(name)}",
             ray,
             remote.options(

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
@@ -14,10 +15,9 @@ from openloop.arrivals import read_arrivals
 from openloop.calibrate import Calibration, calibrate, compare_changes, drawn, fleet_of, read_known, write_model
 from openloop.calibrate.fit import _crowds, _may_be_full, _piled
 from openloop.calibrate.match import PARAMETERS, BatchLimits, TraceReplay
-from openloop.calibrate.model import suggestions, unknown
-from openloop.calibrate.read import read_change, resized, system_differences, wanted
-from openloop.calibrate.trace import read_trace
-from openloop.calibrate.whatif import FleetChange, changed, common_changes
+from openloop.calibrate.model import suggestions, system_differences, unknown
+from openloop.calibrate.trace import held, read_trace
+from openloop.calibrate.whatif import FleetChange, changed, common_changes, read_change, resized, wanted
 from openloop.cli import cli
 from openloop.errors import OpenloopError, RunError, SpecError
 from openloop.records import Manifest, Run, make_batch, make_lists
@@ -394,7 +394,21 @@ def test_a_rate_or_a_replica_that_tells_nothing_of_a_step_is_left_out(true: Flee
     assert [each.rate for each in found.held] == [4.0, 40.0]
     assert np.isfinite(found.draws).all()
     hung = read_fleet({**TRUE, "replicas": 2, "events": ["slow:at=0s,replica=1,factor=1000000"]})
-    traces = read_trace(simulate_fleet(hung, MIX, "poisson:rate=8", 20.0, 3, drain_s=0.5))
+    whole = simulate_fleet(hung, MIX, "poisson:rate=8", 20.0, 3)
+    rows = whole.head(1000)
+    times = [[at for at in row["event_ns"] if at < 20.5e9] for row in rows]
+    over = [row["ended_ns"] < 20.5e9 for row in rows]
+    cut_off = rows_of(
+        whole,
+        ended_ns=[row["ended_ns"] if done else None for row, done in zip(rows, over, strict=True)],
+        status=["ok" if done else "censored" for done in over],
+        event_ns=times,
+        output_tokens=[len(each) for each in times],
+        requested_tokens=[row["requested_tokens"] for row in rows],
+        replica=[row["replica"] for row in rows],
+    )
+    assert over.count(False) > 50
+    traces = read_trace(cut_off)
     assert [(trace.beside, bool(np.isfinite(trace.first_s).any())) for trace in traces] == [(2, True)]
 
 
@@ -458,7 +472,7 @@ def whatif(keys: dict[str, Any]) -> None:
         (lambda: read_known("max_tokens=many"), "is a number"),
         (lambda: read_known("max_tokens=\u00b2"), "is a number"),
         (lambda: read_known(f"max_tokens={10**25}"), "is a number"),
-        (lambda: read_known("policy=magic"), "chunked, prefill-first or static"),
+        (lambda: read_known("batching=magic"), "chunked, prefill-first or static"),
         (lambda: read_change("replicas"), "is no change"),
         (lambda: changed(read_fleet(TRUE), {"replica": 2}), "replica"),
         (lambda: changed(read_fleet(TRUE), {"model": "70b"}), "changes nothing.*speed"),
@@ -472,6 +486,16 @@ def test_sentences(read: Any, sentence: str) -> None:
         read()
 
 
-def test_batching_may_be_called_by_its_earlier_name() -> None:
-    assert read_known("policy=static") == read_known("batching=static")
-    assert read_change("policy: static").keys == {"batching": "static"}
+def test_what_a_server_says_of_itself_is_in_the_trace(runs: list[Run]) -> None:
+    (plain,) = read_trace(runs[0])
+    at = np.linspace(plain.sent_s[5], plain.sent_s[-5], 20)
+    figures = {"running": np.full(20, 7.0), "kv_use": held(plain, at) / 5000, "waiting": np.full(20, 99.0)}
+    table = pa.table({
+        "time_ns": np.tile(np.int64(1e9 * at), 3),
+        "name": np.repeat(list(figures), 20),
+        "value": np.concatenate(list(figures.values())),
+    })  # fmt: skip
+    (told,) = read_trace(Run.of(runs[0].manifest, list(runs[0].batches()), table))
+    assert np.isnan([plain.running_peak, plain.kv_peak, plain.memory_tokens]).all()
+    assert (told.running_peak, told.kv_peak) == (7.0, figures["kv_use"].max())
+    assert told.memory_tokens == pytest.approx(5000)

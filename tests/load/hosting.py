@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import IO, Any
 
 from openloop import __version__
+from openloop.cluster import Host
 from openloop.load.spread import MachinePart
 
 HOME = Path(__file__).parents[2]
 LENGTH = struct.Struct("<Q")
 
 
-class Machine:
+class Machine(Host):
     """Hosts a MachinePart. Its clock is ahead of ours by `skew_ns`; where it is `apart`, it does not see our disk."""
 
     def __init__(self, name: str, skew_ns: int = 0, *, apart: bool = False, version: str = __version__) -> None:

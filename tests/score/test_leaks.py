@@ -11,7 +11,6 @@ from openloop.arrivals import Poisson
 from openloop.records import SERVER, Run
 from openloop.score import score
 from openloop.sim.fleet import read_fleet, simulate_fleet
-from openloop.sim.quality import label, read_quality
 from openloop.workload import Workload, read_source
 from tests.runs import row, run_of
 
@@ -113,9 +112,9 @@ def test_what_rows_do_not_tell_the_server_may() -> None:
 @pytest.mark.parametrize("more", [{"memory_tokens": 2000}, {"drafts": {"tokens": 3, "acceptance": 0.5}}])
 def test_a_modelled_fleet_tells_all_of_it(more: dict[str, Any]) -> None:
     """Little memory, so that it preempts, or drafts of which some are rejected: the sums are those of its rows."""
-    fleet = read_fleet({"model": "8b", "gpu": "h100", **more})
+    fleet = read_fleet({"model": "8b", "gpu": "h100", "quality": "quality:fail=10%", **more})
     asked = Workload.of(read_source("synthetic:prompt=100,output=300"))
-    run = label(simulate_fleet(fleet, asked, Poisson(8.0), 60.0), read_quality("quality:fail=10%"))
+    run = simulate_fleet(fleet, asked, Poisson(8.0), 60.0)
     found = score(run, "ttft<=2s, quality")
     told = {leak.name: leak for leak in found.leaks}
     rows = run.head(100_000)

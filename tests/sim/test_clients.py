@@ -13,7 +13,8 @@ from openloop.errors import SpecError
 from openloop.records import Stay
 from openloop.sim import tables
 from openloop.sim.batching import BATCHING
-from openloop.sim.fleet import engine_of, explain_fleet, read_fleet, simulate_fleet
+from openloop.sim.fleet import engine_of, read_fleet, simulate_fleet
+from openloop.sim.spec import explain_fleet
 from openloop.slo import read_slo
 from openloop.workload import Demand, Workload, read_source
 from openloop.workload.demand import one_piece
@@ -395,22 +396,6 @@ def test_quantization_is_faster_and_fails_more_often_in_the_tail() -> None:
     assert second.tpot_s.p50 < first.tpot_s.p50 / 1.5
     assert 1 - first.attainment == pytest.approx(0.8 * 0.01 + 0.2 * 0.10, abs=0.01)
     assert 1 - second.attainment == pytest.approx(0.8 * 0.01 + 0.2 * 0.30, abs=0.015)
-
-
-def test_time_is_up_for_what_is_under_way() -> None:
-    """Tokens that were made by then are there, and the rest is censored."""
-    engine = served(fleet(), demand()).engine
-    assert engine.world[0].live == 0
-    chosen = read_fleet({"model": "8b", "gpu": "h100"})
-    asked = Workload.of(read_source("synthetic:prompt=100,output=2000"))
-    found = simulate_fleet(chosen, asked, Poisson(2.0), 20.0, 1, drain_s=1.0)
-    found.validate()
-    rows = found.head(1000)
-    open_ones = [row for row in rows if row["status"] == "censored"]
-    assert len(open_ones) > 10
-    assert any(len(row["event_ns"]) > 100 for row in open_ones)
-    assert all(row["event_ns"][-1] <= 21e9 for row in open_ones if row["event_ns"])
-    assert max(row["event_ns"][-1] for row in open_ones if row["event_ns"]) > 20.9e9
 
 
 def kinds_by_request(found: ol.Run) -> dict[int, list[str]]:

@@ -14,7 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from openloop.native import build
+from openloop.native import kept as stored
 from openloop.native.build import native
+from openloop.sim import loop, tables
 
 ROW = np.dtype([("count", np.int64), ("share", np.float64), ("small", np.int32)], align=True)
 WHOLE = st.integers(-(2**40), 2**40)
@@ -121,6 +123,17 @@ def test_what_it_does_not_know_is_said() -> None:
         native(wrong)(np.zeros(3))
 
 
+def left() -> int:
+    return tables.LEFT
+
+
+def test_a_constant_of_a_module_is_part_of_what_code_is_made_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = stored.name_of(left)
+    assert " at 0x" not in repr([*stored._made_of(loop.advance)])  # an address would make another name in each process
+    monkeypatch.setattr(tables, "LEFT", 99)
+    assert stored.name_of(left) != before
+
+
 MANY = """
 import sys
 from collections.abc import Callable
@@ -164,6 +177,6 @@ def test_code_that_another_translator_made_is_not_used(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(build, "kept", kept)
     for maker in ("one", "another"):
-        monkeypatch.setattr(build, "makers", lambda maker=maker: maker)
+        monkeypatch.setattr(stored, "_makers", lambda maker=maker: maker)
         assert native(abs_of)(-2.5) == 2.5
     assert len(set(names)) == 2

@@ -10,8 +10,7 @@ from openloop.arrivals import Poisson, read_arrivals
 from openloop.errors import SpecError
 from openloop.records import Run
 from openloop.score import score
-from openloop.sim.fleet import read_fleet
-from openloop.sim.quality import label, read_quality
+from openloop.sim.fleet import read_fleet, simulate_fleet
 from openloop.sim.warmth import simulate_warm
 from openloop.workload import Workload, read_source, read_warming
 
@@ -139,10 +138,9 @@ def test_a_hot_run_is_measured_from_when_it_is_steady() -> None:
 
 
 def test_modelled_answers_fail_as_often_as_they_should() -> None:
-    run = run_of("warm-cache", "synthetic:prompt=10,output=2", 1000.0)
-    found = score(
-        label(run, read_quality("quality:fail=1%,tail=10%,rare=5%,numeric=10%,factor=2"), 3), "quality"
-    ).quality
+    fleet = {"model": "8b", "gpu": "h100", "quality": "quality:fail=1%,tail=10%,rare=5%,numeric=10%,factor=2"}
+    run = simulate_fleet(fleet, "synthetic:prompt=10,output=2", "poisson:rate=10", 1000.0, 4)
+    found = score(run, "quality").quality
     assert found is not None
     assert found.judged == score(run, SLO).completed
     expected = {"rare": 0.2, "numeric": 0.2}
@@ -155,9 +153,9 @@ def test_modelled_answers_fail_as_often_as_they_should() -> None:
 
 
 def test_only_what_was_answered_is_labelled_and_the_same_seed_labels_alike() -> None:
-    run = run_of("warm-cache")
-    model = read_quality("quality:fail=50%")
-    once, again, other = (label(run, model, seed) for seed in (1, 1, 2))
+    fleet = {"model": "8b", "gpu": "h100", "quality": "quality:fail=50%"}
+    asked = "synthetic:prompt=64,output=8"
+    once, again, other = (simulate_fleet(fleet, asked, "constant:rate=10", 60.0, seed) for seed in (1, 1, 2))
     labels = [[row["quality"] for row in each.head(10_000)] for each in (once, again, other)]
     assert labels[0] == labels[1] != labels[2]
     assert once.manifest.quality_gate == "quality:fail=0.5"

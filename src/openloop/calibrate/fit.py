@@ -2,14 +2,16 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import numpy as np
 
 from openloop.arrays import Floats
-from openloop.calibrate.match import PARAMETERS, BatchLimits, Fitted, TraceReplay, fit, loss, residuals, solve
+from openloop.calibrate.match import PARAMETERS, BatchLimits, Fitted, TraceReplay, fit, loss, read_known, residuals
 from openloop.calibrate.start import OPTIONAL, TERMS, first_guess
-from openloop.calibrate.trace import MeasuredTrace, crowd, held
-from openloop.errors import RunError
+from openloop.calibrate.trace import MeasuredTrace, crowd, held, read_traces
+from openloop.errors import RunError, SpecError
+from openloop.records import Run
 
 LEAST_REQUESTS = 30  # that tell something, in all runs together
 LEAST_SPREAD = 1.5  # between busy and quiet moments: of how many decode at once
@@ -76,6 +78,31 @@ class Calibration:
 
 
 Tell = Callable[[str], None]
+
+
+def calibrate(runs: Sequence[str | Path | Run], known: str = "", tell: Tell = lambda _: None) -> Calibration:
+    """Fit a model to runs, or to folders of them. `known` are limits that need not be found, as `max_tokens=2048`."""
+    limits, given = read_known(known)
+    traces = read_traces(runs)
+    _check_known(limits, traces)
+    return calibrate_traces(traces, limits, given, tell)
+
+
+def _check_known(limits: BatchLimits, traces: Sequence[MeasuredTrace]) -> None:
+    """Whoever was put back for want of memory seems to hold some, and what is shared counts for each."""
+    for trace in traces:
+        peak = float(np.quantile(trace.crowd, 0.99)) / trace.replicas
+        if limits.max_sequences is not None and limits.max_sequences < 0.75 * peak:
+            raise SpecError(
+                f"max_sequences={limits.max_sequences} cannot be: in {trace.name} {peak:.0f} answers came at once;"
+                " give the limit of a replica, or leave it out to find it"
+            )
+        full = float(np.quantile(held(trace, trace.sent_s), 0.5)) / trace.replicas
+        if limits.memory_tokens is not None and limits.memory_tokens < 0.5 * full and not np.any(trace.cached > 0):
+            raise SpecError(
+                f"memory_tokens={limits.memory_tokens} cannot be: in {trace.name} answers held about {full:,.0f} tokens"
+                " at once, half of the time; give the limit of a replica, or leave it out to find it"
+            )
 
 
 def calibrate_traces(
@@ -355,7 +382,7 @@ def _draws(replays: Sequence[TraceReplay], found: Fitted, form: float, fewest: f
             drawn = np.bincount(rng.integers(0, BLOCKS, BLOCKS), minlength=BLOCKS)
             sizes = (*[len(replay.trace)] * 3, len(replay.amounts))  # of the residuals, by kind
             counts += [drawn[np.arange(size) * BLOCKS // max(size, 1)] for size in sizes]
-        rows.append(solve(found, np.concatenate(counts).astype(np.float64)))
+        rows.append(found.solve(np.concatenate(counts).astype(np.float64)))
     middle = np.median(rows, axis=0)
     draws = np.maximum(np.array(rows) + found.theta - middle, 0.0)
     if middle[0] == 0:  # the overhead may as well be nothing
@@ -418,19 +445,7 @@ def _hold_out(
 
 def _held_out(replays: Sequence[TraceReplay], limits: BatchLimits, theta: Floats, rate: float) -> Held:
     """How far quantiles are off where nothing was fitted."""
-    kinds: dict[str, tuple[list[Floats], list[Floats]]] = {name: ([], []) for name in ("ttft", "tpot", "e2e")}
-    for replay in replays:
-        made, seen, trace = replay.serve(limits, theta), replay.seen, replay.trace
-        for name, (one, other) in kinds.items():
-            for found, kept in ((made, one), (seen, other)):
-                whole = found.ttft + np.nan_to_num(found.tpot) * (trace.came - 1)
-                values = whole if name == "e2e" else getattr(found, name)
-                kept.append(values[trace.used & (trace.came > 1)])
-    off = {
-        name: tuple(
-            float(np.nanquantile(np.concatenate(one), share) / np.nanquantile(np.concatenate(other), share) - 1)
-            for share in QUANTILES
-        )
-        for name, (one, other) in kinds.items()
-    }
-    return Held(rate, sum(int(replay.trace.used.sum()) for replay in replays), **off)
+    made = np.concatenate([replay.whole_times(replay.serve(limits, theta)) for replay in replays], axis=1)
+    seen = np.concatenate([replay.whole_times(replay.seen) for replay in replays], axis=1)
+    off = np.nanquantile(made, QUANTILES, axis=1) / np.nanquantile(seen, QUANTILES, axis=1) - 1
+    return Held(rate, sum(int(replay.trace.used.sum()) for replay in replays), *map(tuple, off.T.tolist()))

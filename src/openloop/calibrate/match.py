@@ -2,15 +2,17 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from openloop.arrays import Bools, Floats
 from openloop.calibrate.trace import MeasuredTrace
-from openloop.sim.engine import SimEngine
+from openloop.errors import SpecError
 from openloop.sim.fleet import FleetSpec, engine_of
 from openloop.sim.spec import MOST_BLOCKS
 from openloop.sim.steps import StepTime
+from openloop.spec import suggest
 from openloop.workload import Demand
 from openloop.workload.demand import Pieces, one_piece
 
@@ -39,6 +41,22 @@ class BatchLimits:
         parts += [] if self.memory_tokens is None else [f"memory for {self.memory_tokens:,} tokens"]
         parts += [] if self.padding == 1 else [f"padded to {self.padding:,}"]
         return ", ".join(parts)
+
+
+def read_known(text: str) -> tuple[BatchLimits, frozenset[str]]:
+    """`batching=chunked,max_tokens=2048` as limits, and which of them are given."""
+    given: dict[str, Any] = {}
+    names = list(BatchLimits.__dataclass_fields__)
+    for each in filter(None, (part.strip() for part in text.split(","))):
+        name, value = (side.strip() for side in (each.partition("=")[::2]))
+        if name not in names:
+            raise SpecError(f"{name!r} is no limit that can be known{suggest(name, names)}")
+        if name != "batching" and not (value.isdecimal() and len(value) < 16 and 0 < int(value) <= UNLIMITED):
+            raise SpecError(f"{each!r}: {name} is a number of tokens or sequences, as {name}=2048")
+        if name == "batching" and value not in ("chunked", "prefill-first", "static"):
+            raise SpecError(f"{each!r}: batching is chunked, prefill-first or static")
+        given[name] = value if name == "batching" else int(value)
+    return BatchLimits(**given), frozenset(given)
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,7 +98,27 @@ class TraceReplay:
         reps = engine.replicas
         for name, value in zip(StepTime.__dataclass_fields__, theta[1:], strict=True):
             reps["reading" if name == "context" else name] = value
-        return _seen(engine, self.trace, float(theta[0]), self.demand.due_s)
+        first, last, gap = (np.full(len(self.trace), np.nan) for _ in range(3))
+        came = np.maximum(self.trace.came, 1)  # so many tokens of each
+        for served in engine.run():
+            some = served.counts > 0
+            if not some.any():
+                continue
+            who, counts = served.rows.request[some], served.counts[some]
+            begin, times = np.cumsum(counts) - counts, served.times / 1e9
+            first[who], last[who] = times[begin], times[begin + np.minimum(came[who], counts) - 1]
+            gaps = np.diff(times, prepend=times[:1])
+            gaps[begin] = 0.0
+            place = np.arange(len(times)) - np.repeat(begin, counts)
+            gaps[place >= np.repeat(came[who], counts)] = 0.0
+            gap[who] = np.maximum.reduceat(gaps, begin)
+        ttft = first - self.demand.due_s + float(theta[0])
+        return Seen(ttft, np.where(came > 1, (last - first) / np.maximum(came - 1, 1), np.nan), gap)
+
+    def whole_times(self, found: Seen) -> Floats:
+        """TTFT, TPOT and E2E of the requests that tell them."""
+        e2e = found.ttft + np.nan_to_num(found.tpot) * (self.trace.came - 1)
+        return np.stack([found.ttft, found.tpot, e2e])[:, self.trace.used & (self.trace.came > 1)]
 
     def steps(self, limits: BatchLimits, theta: Floats) -> Floats:
         """log(modelled / measured) of the steps that the gaps between tokens show; NaN where that is not known."""
@@ -128,27 +166,6 @@ def _pieces(trace: MeasuredTrace) -> Pieces:
         np.column_stack([trace.cached, own.tokens]).ravel(),
         np.zeros(2 * count, np.int8),
     )
-
-
-def _seen(engine: SimEngine, trace: MeasuredTrace, overhead: float, due_s: Floats) -> Seen:
-    """As many tokens of each request as came in the trace."""
-    first, last, gap = (np.full(len(trace), np.nan) for _ in range(3))
-    came = np.maximum(trace.came, 1)
-    for served in engine.run():
-        who, counts = served.rows.request, served.counts
-        some = counts > 0
-        if not some.any():
-            continue
-        begin, who = (np.cumsum(counts) - counts)[some], who[some]
-        times = served.times / 1e9
-        upto = begin + np.minimum(came[who], counts[some]) - 1
-        first[who], last[who] = times[begin], times[upto]
-        gaps = np.diff(times, prepend=times[:1])
-        gaps[begin] = 0.0
-        place = np.arange(len(times)) - np.repeat(begin, counts[some])
-        gaps[place >= np.repeat(came[who], counts[some])] = 0.0
-        gap[who] = np.maximum.reduceat(gaps, begin)
-    return Seen(first - due_s + overhead, np.where(came > 1, (last - first) / np.maximum(came - 1, 1), np.nan), gap)
 
 
 def residuals(
@@ -225,10 +242,9 @@ class Fitted:
     units: Floats
     moving: Bools
 
-
-def solve(found: Fitted, counts: Floats) -> Floats:
-    """The parameters if each residual had counted so many times, as far as one step tells."""
-    return _step(found.jacobian, found.off, found.weights * counts, found.theta, found.units, 1e-6, found.moving)
+    def solve(self, counts: Floats) -> Floats:
+        """The parameters if each residual had counted so many times, as far as one step tells."""
+        return _step(self.jacobian, self.off, self.weights * counts, self.theta, self.units, 1e-6, self.moving)
 
 
 def fit(

@@ -1,6 +1,6 @@
 """A calibration as a fleet: the YAML file that `openloop sim`, `sweep --sim` and `serve --engine` read."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,9 +12,11 @@ import yaml
 from openloop.calibrate.fit import Calibration
 from openloop.calibrate.match import MANY, PARAMETERS, enough_memory
 from openloop.calibrate.trace import held
-from openloop.errors import SpecError
-from openloop.sim.fleet import Calibrated, FleetSpec, StepSpec
+from openloop.errors import OpenloopError, SpecError
+from openloop.records import Manifest
+from openloop.sim.spec import Calibrated, FleetSpec, StepSpec
 from openloop.units import parse_seconds
+from openloop.workload import read_source
 
 HEAD = """\
 # Fitted to measured runs by openloop calibrate. Read by openloop sim, sweep --sim, serve --engine and whatif.
@@ -175,3 +177,32 @@ def suggestions(found: Calibration) -> Iterator[str]:
     for each in unknown(found):
         name = each.partition(":")[0]
         yield f"{name}: {ways[name]}"
+
+
+def system_differences(manifests: Sequence[Manifest]) -> str:
+    """In what the systems differ that were measured, as the runs name them; runs of two models are refused."""
+    several: dict[str, list[str]] = {}
+    for name in ("model", "engine", "engine_version", "engine_flags", "quantization", "hardware", "replicas", "target"):
+        values = sorted({str(getattr(each, name)) for each in manifests if getattr(each, name) is not None})
+        if len(values) > 1:
+            several[name] = values
+    if "model" in several:
+        names = ", ".join(several["model"])
+        raise SpecError(
+            f"the runs are of several models ({names}), and one fit is of one: calibrate to each on its own"
+        )
+    return ", ".join(name.replace("_", " ") for name in several)
+
+
+def measured_facts(manifests: Sequence[Manifest]) -> dict[str, Any]:
+    """Workload and SLO, where all runs agree."""
+    found: dict[str, Any] = {}
+    for name in ("workload", "slo"):
+        values = {str(getattr(each, name)): getattr(each, name) for each in manifests}
+        if len(values) == 1 and None not in values.values():
+            found[name] = values.popitem()[1]
+    try:
+        read_source(found.get("workload", ""))
+    except OpenloopError:
+        found.pop("workload", None)
+    return found

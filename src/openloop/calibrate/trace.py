@@ -57,13 +57,9 @@ class MeasuredTrace:
         return np.where(self.came > 1, (self.last_s - self.first_s) / np.maximum(self.came - 1, 1), np.nan)
 
     @property
-    def rate(self) -> float:
-        return len(self) / max(float(np.ptp(self.sent_s)), 1e-9)
-
-    @property
     def offered(self) -> float:
-        """As the run was asked for, where it says; runs of one rate belong together."""
-        return self.rate if self.asked is None else self.asked
+        """The rate, as the run was asked for where it says; runs of one rate belong together."""
+        return len(self) / max(float(np.ptp(self.sent_s)), 1e-9) if self.asked is None else self.asked
 
     @property
     def to_read(self) -> tuple[Floats, Floats]:
@@ -172,7 +168,6 @@ def read_trace(run: Run) -> list[MeasuredTrace]:
     names = np.unique(replica[order])
     if len(names) > 1:  # who was cut off before a replica was named cannot be placed
         names = names[names != "None"]
-    figures = _figures(run)
     asked_rps = run.manifest.offered_rps
     if asked_rps is None and len(names) > 1:
         asked_rps = len(order) / max(float(np.ptp(sent[order])) / NS_PER_S, 1e-9)
@@ -199,7 +194,7 @@ def read_trace(run: Run) -> list[MeasuredTrace]:
             asked=asked_rps,
             put_back=bool(np.any(ints(batch, "preemptions")[rows])),  # also where it is not told
         )
-        found.append(replace(trace, **_told(trace, figures)) if figures and len(names) == 1 else trace)
+        found.append(replace(trace, **_told(trace, run)) if len(names) == 1 else trace)
     return found
 
 
@@ -281,26 +276,21 @@ def _delivered(batch: pa.RecordBatch, counts: Ints) -> Ints:
     return np.array([counts[row] if each is None else sum(each) for row, each in enumerate(tokens.to_pylist())])
 
 
-def _figures(run: Run) -> dict[str, tuple[Floats, Floats]]:
-    """The server's own account by name: times and values."""
-    table = run.server()
+def _told(trace: MeasuredTrace, run: Run) -> dict[str, Any]:
+    """By the server's own account."""
+    table, found = run.server(), dict[str, Any]()
     if table is None:
-        return {}
+        return found
     names = np.array(table.column("name").to_pylist())
     at, value = table.column("time_ns").to_numpy() / NS_PER_S, table.column("value").to_numpy()
-    return {str(name): (at[names == name], value[names == name]) for name in np.unique(names)}
-
-
-def _told(trace: MeasuredTrace, figures: dict[str, tuple[Floats, Floats]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    if "running" in figures:
-        found["running_peak"] = float(figures["running"][1].max()) / trace.replicas
-    if "kv_use" in figures:
-        at, share = figures["kv_use"]
-        found["kv_peak"] = float(share.max(initial=0.0))
-        busy = share > 0.02
+    running, taken = names == "running", names == "kv_use"
+    if running.any():
+        found["running_peak"] = float(value[running].max()) / trace.replicas
+    if taken.any():
+        found["kv_peak"] = float(value[taken].max(initial=0.0))
+        busy = taken & (value > 0.02)
         if np.count_nonzero(busy) >= 5:
-            found["memory_tokens"] = float(np.median(held(trace, at[busy]) / share[busy])) / trace.replicas
+            found["memory_tokens"] = float(np.median(held(trace, at[busy]) / value[busy])) / trace.replicas
     return found
 
 

@@ -6,15 +6,16 @@ from typing import Any
 
 import msgspec
 import numpy as np
+import yaml
 
-from openloop.arrivals import Arrivals
+from openloop.arrivals import Arrivals, read_arrivals
 from openloop.calibrate.model import drawn
 from openloop.errors import SpecError
 from openloop.score import score
 from openloop.sim.fleet import FleetSpec, read_fleet, simulate_fleet
-from openloop.slo import Objectives
-from openloop.spec import saying_where
-from openloop.workload import Workload
+from openloop.slo import Objectives, read_slo
+from openloop.spec import parse_yaml, saying_where
+from openloop.workload import Scaled, Workload, read_source
 
 SHARES = (0.05, 0.5, 0.95)
 
@@ -97,11 +98,6 @@ def common_changes(fleet: FleetSpec, acceptance: float) -> list[FleetChange]:
     ]
 
 
-def _check_price(fleet: FleetSpec, tried: FleetSpec) -> None:
-    if fleet.price_per_hour is None and any(each.price_per_hour is not None for each in tried.kinds()):
-        raise SpecError("it has a price_per_hour and the fleet as it is has none; give that with --price as well")
-
-
 def compare_changes(
     fleet: FleetSpec,
     changes: Sequence[FleetChange],
@@ -119,7 +115,11 @@ def compare_changes(
     several = [FleetChange("as it is", {}), *changes]
     for change in changes:
         with saying_where(f"the change {change.name!r}"):
-            _check_price(fleet, changed(fleet, change.keys))
+            tried = changed(fleet, change.keys)
+            if fleet.price_per_hour is None and any(each.price_per_hour is not None for each in tried.kinds()):
+                raise SpecError(
+                    "it has a price_per_hour and the fleet as it is has none; give that with --price as well"
+                )
     figures = np.empty((len(several), draws, 6))
     sizes = [0] * len(several)
     for number in range(draws):
@@ -147,3 +147,49 @@ def compare_changes(
         each = middle[0], ends[0], middle[1], ends[1], middle[2], ends[2], *middle[3:]
         outcomes.append(ChangeOutcome(change.name, size, *each))
     return outcomes
+
+
+def read_change(text: str) -> FleetChange:
+    whole = text.strip()
+    try:
+        keys = parse_yaml(whole if whole.startswith("{") else "{" + whole + "}")
+    except (yaml.YAMLError, ValueError, TypeError):
+        keys = None
+    if not isinstance(keys, dict) or not keys or None in keys.values():
+        raise SpecError(f"{text!r} is no change; write keys of a fleet, as 'replicas: 6, batching: prefill-first'")
+    return FleetChange(whole, keys)
+
+
+def resized(
+    workload: Workload, arrivals: Arrivals | None, prompt: tuple[bool, float] | None, output: tuple[bool, float] | None
+) -> Workload:
+    """With longer prompts and answers: so many times as long, or so long on average."""
+    if prompt is None and output is None:
+        return workload
+    drawn = workload.demand(arrivals or read_arrivals("poisson:rate=1"), 1000.0, 0)
+    factors = [
+        1.0 if asked is None else asked[1] if asked[0] else asked[1] / max(float(tokens.mean()), 1e-9)
+        for asked, tokens in ((prompt, drawn.prompt_tokens), (output, drawn.output_tokens))
+    ]
+    return Scaled(workload.classes, *factors)
+
+
+def wanted(
+    fleet: FleetSpec, rate: float | None, workload: str | None, slo: Any
+) -> tuple[Workload, Arrivals, Objectives, str]:
+    """The load, the objectives, and a sentence that says which."""
+    told = fleet.calibration
+    workload = workload or (told.workload if told else None)
+    slo = slo or (told.slo if told else None)
+    rate = rate if rate is not None or told is None else max(told.rates, default=None)
+    examples = {
+        "--workload 'synthetic:prompt=300,output=100'": workload,
+        "--slo 'ttft<=1s, tpot<=40ms'": slo,
+        "--rate 8": rate,
+    }
+    for what, value in examples.items():
+        if value is None:
+            raise SpecError(f"the model does not tell what was measured: give {what}")
+    load = Workload.of(read_source(str(workload)))
+    sentence = f"{rate:g}/s of {load}; {slo}"
+    return load, read_arrivals(f"poisson:rate={rate!r}"), read_slo(slo), sentence

@@ -126,7 +126,7 @@ def sim(
       openloop sim fleet.yaml --explain
     """
     from openloop.load.scenario import read_scenario
-    from openloop.sim.fleet import explain_fleet
+    from openloop.sim.spec import explain_fleet
 
     chosen = _changed(fleet, **whatif)
     if explain:
@@ -177,8 +177,7 @@ def _changed(
     """The fleet as it would be."""
     import msgspec
 
-    from openloop.calibrate.read import read_change
-    from openloop.calibrate.whatif import changed
+    from openloop.calibrate.whatif import changed, read_change
     from openloop.sim.fleet import read_fleet
 
     keys = {"replicas": replicas, "batching": batching}
@@ -194,7 +193,7 @@ def _changed(
 
 
 def _simulate(fleet: Any, scenario: Any, means: Any, out: Path | None, as_json: bool) -> None:
-    from openloop.calibrate.read import resized
+    from openloop.calibrate.whatif import resized
     from openloop.sim.fleet import simulate_fleet
     from openloop.sim.warmth import simulate_warm
 
@@ -227,7 +226,7 @@ def _sweep(fleet: Any, scenario: Any, rates: list[float], out: Path | None, as_j
 
 def _tournament(fleet: Any, scenario: Any, means: Any, policies: str, seeds: int, as_json: bool) -> None:
     """Who gets the most accepted."""
-    from openloop.calibrate.read import resized
+    from openloop.calibrate.whatif import resized
     from openloop.compare.tournament import read_policies, tournament
     from openloop.report.compare import show_standings
 
@@ -277,7 +276,7 @@ def calibrate(runs: tuple[Path, ...], out: Path | None, known: str | None, sugge
     """
     from openloop.calibrate import calibrate as fit
     from openloop.calibrate import fleet_of, suggestions, write_model
-    from openloop.calibrate.read import measured_facts, system_differences
+    from openloop.calibrate.model import measured_facts, system_differences
     from openloop.calibrate.trace import open_runs
     from openloop.report.terminal import show_table
 
@@ -373,8 +372,7 @@ def whatif(
     import msgspec
 
     from openloop.calibrate import compare_changes
-    from openloop.calibrate.read import read_change, wanted
-    from openloop.calibrate.whatif import common_changes
+    from openloop.calibrate.whatif import common_changes, read_change, wanted
     from openloop.sim.fleet import read_fleet
     from openloop.units import parse_seconds
 

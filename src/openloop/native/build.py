@@ -6,16 +6,15 @@ call it. Where numba is switched off (NUMBA_DISABLE_JIT=1) these are plain Pytho
 
 import ctypes
 import functools
-import hashlib
 import struct
 from collections.abc import Callable, Iterator
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import llvmlite
 import llvmlite.binding as llvm
 import numpy as np
 
-from openloop.native.kept import PLAIN, kept, made_of, makers
+from openloop.native.kept import PLAIN, kept, name_of
 from openloop.native.translate import INT, REAL, Kind, Known, Pointer, Table, Tables, leaves, translate
 
 P = ParamSpec("P")
@@ -27,39 +26,36 @@ LETTERS = {"i64": "q", "ptr": "q", "double": "d", "i1": "?"}
 
 def native(function: Callable[P, R]) -> Callable[P, R]:
     """To be called with numbers, arrays, None, and one object with `tables`: the names of its attributes that are."""
-    return function if PLAIN else _Native(function)
+    if PLAIN:
+        return function
+    ready: dict[tuple[Kind, ...], Callable[[tuple[Any, ...]], R]] = {}
 
-
-class _Native(Generic[P, R]):
-    def __init__(self, function: Callable[P, R]) -> None:
-        functools.update_wrapper(self, function)
-        self._ready: dict[tuple[Kind, ...], _Entry] = {}
-
-    def __call__(self, *given: P.args, **_: P.kwargs) -> R:
+    @functools.wraps(function)
+    def call(*given: P.args, **_: P.kwargs) -> R:
         kinds = tuple(_kind(each) for each in given)
-        entry = self._ready.get(kinds)
-        if entry is None:
-            entry = self._ready[kinds] = _Entry(self.__wrapped__, kinds)  # type: ignore[attr-defined]
-        found: R = entry(given)
-        return found
+        if kinds not in ready:
+            ready[kinds] = _entry(function, kinds)
+        return ready[kinds](given)
+
+    return call
 
 
-class _Entry:
-    def __init__(self, function: Callable[..., Any], kinds: tuple[Kind, ...]) -> None:
-        source = (makers(), llvmlite.__version__, str(_target()[0].triple), _target()[1:], kinds, *made_of(function))
-        name = f"{function.__name__}-{hashlib.sha256(repr(source).encode()).hexdigest()[:24]}"
-        if name not in _LOADED:
-            _LOADED[name] = _load(name, kept(name, lambda: _compile(function, kinds, name)))
-        self.call, back = _LOADED[name]
-        self.given, self.back = struct.Struct("=" + "".join(map(_letters, kinds))), struct.Struct(f"={back}")
-        self.size = max(self.given.size, self.back.size, 8)
+def _entry(function: Callable[..., Any], kinds: tuple[Kind, ...]) -> Callable[[tuple[Any, ...]], Any]:
+    name = name_of(function, llvmlite.__version__, str(_target()[0].triple), _target()[1:], kinds)
+    if name not in _LOADED:
+        _LOADED[name] = _load(name, kept(name, lambda: _compile(function, kinds, name)))
+    code, letters = _LOADED[name]
+    there, back = struct.Struct("=" + "".join(map(_letters, kinds))), struct.Struct(f"={letters}")
+    size = max(there.size, back.size, 8)
 
-    def __call__(self, given: tuple[Any, ...]) -> Any:
-        box = ctypes.create_string_buffer(self.size)
-        self.given.pack_into(box, 0, *(part for each in given for part in _parts(each)))
-        self.call(ctypes.addressof(box))
-        found = self.back.unpack_from(box)
+    def run(given: tuple[Any, ...]) -> Any:
+        box = ctypes.create_string_buffer(size)
+        there.pack_into(box, 0, *(part for each in given for part in _parts(each)))
+        code(ctypes.addressof(box))
+        found = back.unpack_from(box)
         return found if len(found) > 1 else found[0] if found else None
+
+    return run
 
 
 def _kind(what: Any) -> Kind:

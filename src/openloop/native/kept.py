@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
-from types import FunctionType
+from types import FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -27,7 +27,7 @@ PLAIN = os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0")  # nothing is 
 KEPT = 64  # functions, at most
 
 
-def made_of(function: Any, seen: set[Any] | None = None) -> Iterator[Any]:
+def _made_of(function: Any, seen: set[Any] | None = None) -> Iterator[Any]:
     """All that its code depends on: its own, that of what it calls, and the numbers that it names."""
     seen = set() if seen is None else seen
     function = getattr(function, "__wrapped__", function)
@@ -36,44 +36,47 @@ def made_of(function: Any, seen: set[Any] | None = None) -> Iterator[Any]:
     seen.add(function)
     code = function.__code__
     yield code.co_code, code.co_consts, code.co_names, code.co_varnames
-    for name in code.co_names:
-        value = function.__globals__.get(name)
+    named = {name: function.__globals__.get(name) for name in code.co_names}
+    for module in [each for each in named.values() if isinstance(each, ModuleType)]:
+        if module.__name__.startswith("openloop."):
+            named |= {f"{module.__name__}.{name}": vars(module).get(name) for name in code.co_names}
+    for name, value in named.items():
         if isinstance(getattr(value, "__wrapped__", value), FunctionType):
-            yield from made_of(value, seen)
+            yield from _made_of(value, seen)
         elif isinstance(value, int | float | np.integer):
             yield name, value
 
 
 @functools.cache
-def makers() -> str:
+def _makers() -> str:
     """Who translates and compiles: code that they made as they were before is of no use."""
     files = [Path(__file__).with_name(name).read_bytes() for name in ("translate.py", "build.py")]
     return hashlib.sha256(b"".join(files)).hexdigest()
 
 
 def code_to_map(function: Callable[..., Any], shapes: Shapes) -> bytes:
-    """Machine code of a function that works on such tables; nothing where Python has to do it."""
+    """Machine code of a function that only works on such tables and calls C, to be mapped and called by whoever has
+    neither Python's source nor a compiler at hand; nothing where Python has to do it."""
     if PLAIN or sys.platform != "linux" or platform.machine() != "x86_64":
         return b""
-    kinds = [each for each, _ in shapes.values()]
-    dtypes = [np.dtype(each if isinstance(each, str) else [(name, "i8") for name in each]) for each in kinds]
-    try:
-        return machine_code(function, tuple(map(Table, dtypes)))
-    except Exception:  # another LLVM may need more than code: a run does not depend on it
-        return b""
-
-
-def machine_code(function: Callable[..., Any], kinds: tuple[Any, ...]) -> bytes:
-    """Of a function that only reads and writes tables and calls C: to be mapped and called, by whoever has neither
-    Python's source nor a compiler at hand."""
-    source = makers(), version("llvmlite"), platform.machine(), kinds, *made_of(function)
-    name = f"{function.__name__}-{hashlib.sha256(repr(source).encode()).hexdigest()[:24]}"
+    items = [each for each, _ in shapes.values()]
+    dtypes = [np.dtype(each if isinstance(each, str) else [(name, "i8") for name in each]) for each in items]
+    kinds = tuple(map(Table, dtypes))
 
     def make() -> bytes:
         made: bytes = import_module("openloop.native.build").compile_movable(function, kinds)
         return made
 
-    return kept(name, make)
+    try:
+        return kept(name_of(function, version("llvmlite"), platform.machine(), kinds), make)
+    except Exception:  # another LLVM may need more than code: a run does not depend on it
+        return b""
+
+
+def name_of(function: Callable[..., Any], *what: Any) -> str:
+    """Of a file with its code, by all that it was made of and for."""
+    source = _makers(), *what, *_made_of(function)
+    return f"{function.__name__}-{hashlib.sha256(repr(source).encode()).hexdigest()[:24]}"
 
 
 def kept(name: str, make: Callable[[], bytes]) -> bytes:

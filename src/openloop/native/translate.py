@@ -1,7 +1,7 @@
 """A small part of Python as LLVM's language: whole and real numbers, rows of tables, branches, loops, functions.
 
 A function is translated for the kinds of its arguments, and with it all that it calls. A table that is None is known to
-be, and what depends on it falls away. A variable has one kind throughout, real if any value of it is; `and`, `or` and
+be, and what depends on it falls away. A variable has one kind throughout, that of its first value; `and`, `or` and
 `not` give truth values; places in tables are not checked. Division is Python's: it rounds down.
 """
 
@@ -78,10 +78,6 @@ class Value:
     parts: tuple[str, ...] = ()
 
 
-class _AgainError(Exception):
-    """A variable must hold more than was thought."""
-
-
 def leaves(kind: Kind) -> list[str]:
     """What it is made of, in LLVM's types."""
     match kind:
@@ -143,15 +139,9 @@ class _Module:
         function = inspect.unwrap(function)
         key = function, kinds
         if key not in self.done:
-            wide: dict[str, Kind] = {}
-            while True:
-                try:
-                    body = _Body(self, function, kinds, wide)
-                    name = f"{function.__name__}.{len(self.done)}"
-                    self.bodies.append(body.text(name))
-                    break
-                except _AgainError:
-                    continue
+            body = _Body(self, function, kinds)
+            name = f"{function.__name__}.{len(self.done)}"
+            self.bodies.append(body.text(name))
             self.done[key] = name, body.result
         return self.done[key]
 
@@ -180,19 +170,16 @@ _WIDENED = {"i32": "sext", "i8": "zext"}
 class _Body(ast.NodeVisitor):
     """One function, statement by statement: what is visited leaves lines behind, and an expression its value."""
 
-    def __init__(
-        self, module: _Module, function: Callable[..., Any], kinds: tuple[Kind, ...], wide: dict[str, Kind]
-    ) -> None:
-        self.module, self.function, self.wide = module, function, wide
-        self.kinds = kinds
+    def __init__(self, module: _Module, function: Callable[..., Any], kinds: tuple[Kind, ...]) -> None:
+        self.module, self.function, self.kinds = module, function, kinds
         self.lines: list[str] = []
         self.slots: list[str] = []
         self.known: dict[str, Value] = {}  # variables: their kind, and where their parts are
         self.count = 0
         self.over = False  # nothing comes after this in the block
         self.loops: list[tuple[str, str]] = []  # where continue and break lead
-        self.result: Kind = wide.get("return", Known(None))
-        self.returns = "return" in wide
+        self.result: Kind = Known(None)  # as the first return has it
+        self.returns = False
 
     def text(self, name: str) -> str:
         node = _functions(self.function.__code__.co_filename)[self.function.__name__]
@@ -287,12 +274,8 @@ class _Body(ast.NodeVisitor):
 
     def assign(self, name: str, value: Value) -> None:
         if name not in self.known:
-            kind = self.wide.get(name, value.kind)
-            self.known[name] = Value(kind, tuple(self.slot(leaf) for leaf in leaves(kind)))
+            self.known[name] = Value(value.kind, tuple(self.slot(leaf) for leaf in leaves(value.kind)))
         held = self.known[name]
-        if isinstance(held.kind, Scalar) and isinstance(value.kind, Scalar) and value.kind.rank > held.kind.rank:
-            self.wide[name] = value.kind
-            raise _AgainError
         value = self.cast(value, held.kind)
         for leaf, part, slot in zip(leaves(held.kind), value.parts, held.parts, strict=True):
             self.lines.append(f"store {leaf} {part}, ptr {slot}")
@@ -495,9 +478,6 @@ class _Body(ast.NodeVisitor):
 
     def visit_IfExp(self, node: ast.IfExp) -> Value:
         test = self.truth(node.test)
-        if test in ("true", "false"):
-            found: Value = self.visit(node.body if test == "true" else node.orelse)
-            return found
         name = f"?{node.lineno}.{node.col_offset}"
         self.branch(test, lambda: self.assign(name, self.visit(node.body)),
                     lambda: self.assign(name, self.visit(node.orelse)))  # fmt: skip
@@ -705,9 +685,6 @@ class _Body(ast.NodeVisitor):
         value = Value(Known(None)) if node.value is None else self.visit(node.value)
         if not self.returns:
             self.returns, self.result = True, value.kind
-        if isinstance(self.result, Scalar) and isinstance(value.kind, Scalar) and value.kind.rank > self.result.rank:
-            self.wide["return"] = value.kind
-            raise _AgainError
         value = self.cast(value, self.result)
         back = leaves(self.result)
         if len(back) < 2:

@@ -14,7 +14,8 @@ from openloop.load.scenario import Scenario
 from openloop.plan.make import CapacityPlan, Confirmed, Needs, make_plan
 from openloop.plan.system import System, check_size, frontier_system
 from openloop.score import score as score_run
-from openloop.sim.fleet import FleetSpec, StepSpec, read_fleet, simulate_fleet
+from openloop.sim.fleet import FleetSpec, read_fleet, simulate_fleet
+from openloop.sim.spec import StepSpec
 from openloop.units import format_share
 
 MOST_REQUESTS, LEAST_S = 400_000, 20.0  # of the simulation that confirms

@@ -1,34 +1,10 @@
 """Where a request goes: pure policies over what is known of the replicas."""
 
 from openloop.routing.blocks import Blocks, read_events, token_names
-from openloop.routing.index import ENTRIES, find, find_home, forget, learn, learn_home, look, make_index, unlearn
-from openloop.routing.others import Dynamo, LlmD, Sglang
-from openloop.routing.own import Own
-from openloop.routing.policies import (
-    ROUTING,
-    KvAware,
-    LeastRequests,
-    LeastTokens,
-    Pools,
-    PowerOfTwo,
-    PrefixAware,
-    Random,
-    RoundRobin,
-    SloAware,
-    Sticky,
-    read_routing,
-)
+from openloop.routing.index import ENTRIES, find, find_home, forget, learn, learn_home, look, make_index
+from openloop.routing.policies import ROUTING, read_routing
 from openloop.routing.policy import ASK, NOBODY, VIEW, Policy
-from openloop.routing.router import (
-    CHUNK_TOKENS,
-    Replayed,
-    Routed,
-    Router,
-    prefix_names,
-    replay,
-    session_name,
-    start_memory,
-)
+from openloop.routing.router import CHUNK_TOKENS, Routed, Router, prefix_names, replay, session_name, start_memory
 
 __all__ = [
     "ASK",
@@ -38,24 +14,9 @@ __all__ = [
     "ROUTING",
     "VIEW",
     "Blocks",
-    "Dynamo",
-    "KvAware",
-    "LeastRequests",
-    "LeastTokens",
-    "LlmD",
-    "Own",
     "Policy",
-    "Pools",
-    "PowerOfTwo",
-    "PrefixAware",
-    "Random",
-    "Replayed",
-    "RoundRobin",
     "Routed",
     "Router",
-    "Sglang",
-    "SloAware",
-    "Sticky",
     "find",
     "find_home",
     "forget",
@@ -70,5 +31,4 @@ __all__ = [
     "session_name",
     "start_memory",
     "token_names",
-    "unlearn",
 ]

@@ -38,15 +38,6 @@ def _unlink(index: Any, entry: int) -> None:
 
 
 @register_jitable
-def _renew(index: Any, entry: int) -> None:
-    """It is the last to be forgotten."""
-    e = index[entry]
-    e.older, e.newer = index[0].older, 0
-    index[e.older].newer = entry
-    index[0].older = entry
-
-
-@register_jitable
 def _make_entry(index: Any, held: Any, name: int) -> int:
     """A new one, if need be in the place of the oldest."""
     entry: int = index[0].newer
@@ -80,7 +71,10 @@ def _touch(index: Any, held: Any, name: int) -> int:
         _unlink(index, entry)
     else:
         entry = _make_entry(index, held, name)
-    _renew(index, entry)
+    e = index[entry]
+    e.older, e.newer = index[0].older, 0
+    index[e.older].newer = entry
+    index[0].older = entry
     return entry
 
 

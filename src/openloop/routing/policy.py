@@ -6,6 +6,7 @@ policy's own, whole numbers that it may change, one of them the source of chance
 order of its fields.
 """
 
+import ctypes
 import dataclasses
 import hashlib
 import math
@@ -21,7 +22,8 @@ from numba.extending import register_jitable
 from openloop.arrays import Floats, row_kind
 from openloop.errors import SpecError
 from openloop.native import kept_by_numba
-from openloop.terms import Codec, Term, param
+from openloop.plugins import find_function
+from openloop.terms import TEXT, Codec, Term, param
 from openloop.units import parse_count
 
 MEMORY = 64  # whole numbers that a policy may keep,
@@ -161,3 +163,67 @@ def compiled(choose: Any, pointer: bool = False) -> Any:
     if not pointer:
         return kept_by_numba(numba.njit, choose, error_model="numpy")
     return kept_by_numba(numba.cfunc, choose, signature())
+
+
+@dataclass(frozen=True)
+class Own(Policy):
+    """A function of yours, as `own:policy.py:choose`, called with the row of the request, the rows of all replicas and
+    the time. Decorated with `numba.njit` it is as fast as any; plain Python is called as it is, and slower."""
+
+    name = "own"
+    function: str = param(TEXT)
+    sees = frozenset({"cache", "session", "memory"})
+
+    @property
+    def choose(self) -> Any:
+        return _python(self.function)
+
+    def caller(self) -> Any:
+        return self.choose
+
+    @property
+    def note(self) -> str | None:
+        if hasattr(find_function(self.function), "py_func"):
+            return None
+        return f"{self} is plain Python: the simulator asks it for every request, which takes longer; try numba.njit"
+
+    def pointer(self, ask: Any, views: Any, errors: list[Exception]) -> Any:
+        function = find_function(self.function)
+        if numba.config.DISABLE_JIT:  # type: ignore[attr-defined]
+            return self.choose
+        if hasattr(function, "py_func"):  # of numba
+
+            def choose(ask: Any, views: Any, memory: Any, knobs: Any, now: float) -> Any:
+                found = function(ask[0], views, now)
+                return NOBODY if found is None else found
+
+            return numba.cfunc(signature())(choose)
+
+        python = self.choose
+
+        def call_python(now: float) -> int:
+            try:
+                return NOBODY if errors else int(python(ask, views, None, None, now))
+            except Exception as error:  # it is raised when the loop is back
+                errors.append(error)
+                return NOBODY
+
+        call = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_double)(call_python)
+
+        def ask_python(ask: Any, views: Any, memory: Any, knobs: Any, now: float) -> Any:
+            return call(now)
+
+        found = numba.cfunc(signature())(ask_python)
+        found.kept = call  # type: ignore[attr-defined]  # as long as its caller
+        return found
+
+
+@cache
+def _python(name: str) -> Any:
+    function = find_function(name)
+
+    def choose(ask: Any, views: Any, memory: Any, knobs: Any, now: float) -> int:
+        found = function(ask.view(np.recarray)[0], views.view(np.recarray), now)
+        return NOBODY if found is None else int(found)
+
+    return choose

@@ -2,7 +2,7 @@
 
 import hashlib
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -109,7 +109,7 @@ class Router:
         self._exact: set[int] = set()  # who says what its cache holds
         self._note = note if log is None else lambda line: log.write(line())
         if self._note is not None:
-            self._note(partial(_encoded, _header(self.policy, replicas, seed)))
+            self._note(partial(_encoded, _Head(str(self.policy), replicas, seed)))
 
     def route(
         self,
@@ -173,7 +173,6 @@ class Router:
         self._said[place] = now
 
     def set_open(self, place: int, is_open: bool) -> None:
-        """Whether a replica may be chosen."""
         self._columns["open"][place] = is_open
 
     def cache_event(self, place: int, stored: Iterable[int] = (), removed: Iterable[int] = ()) -> None:
@@ -231,32 +230,33 @@ def _open_place(place: Any, views: Any) -> int:
     return int(place) if 0 <= place < len(views) and views["open"][int(place)] else NOBODY
 
 
-def _header(policy: Policy, replicas: int, seed: int) -> dict[str, Any]:
-    return {
-        "decisions_of": str(policy),
-        "replicas": replicas,
-        "seed": seed,
-        "ask": list(ASK.names or ()),
-        "view": list(VIEW.names or ()),
-    }
+class _Head(msgspec.Struct):
+    """The first line of a log."""
+
+    decisions_of: str
+    replicas: int
+    seed: int
+    ask: tuple[str, ...] = ASK.names or ()
+    view: tuple[str, ...] = VIEW.names or ()
 
 
-def _encoded(said: dict[str, Any]) -> bytes:
+class _Decision(msgspec.Struct):
+    now: float
+    ask: list[Any]
+    views: list[list[Any]]
+    memory: tuple[list[int], list[int]]  # places that are not zero, and what is there
+    place: int
+
+
+def _encoded(said: _Head | _Decision) -> bytes:
     return msgspec.json.encode(said) + b"\n"
 
 
 def _line(now: float, ask: bytes, views: bytes, memory: bytes, place: int) -> bytes:
     kept = np.frombuffer(memory, np.int64)
     some = np.flatnonzero(kept)
-    return _encoded(
-        {
-            "now": now,
-            "ask": np.frombuffer(ask, ASK).tolist()[0],
-            "views": np.frombuffer(views, VIEW).tolist(),
-            "memory": [some.tolist(), kept[some].tolist()],
-            "place": place,
-        }
-    )
+    seen, of = np.frombuffer(views, VIEW).tolist(), np.frombuffer(ask, ASK).tolist()[0]
+    return _encoded(_Decision(now, of, seen, (some.tolist(), kept[some].tolist()), place))
 
 
 class Replayed(NamedTuple):
@@ -270,44 +270,31 @@ class Replayed(NamedTuple):
 def replay(log: str | Path, policy: Policy | str | None = None, *, python: bool = False) -> Replayed:
     """All decisions of a log once more, each by what was seen then, compiled as the simulator has it, or in `python`.
     With another `policy`: whom that would have sent elsewhere, had it seen the same."""
-    lines = _lines(Path(log))
-    head = next(lines, None)
-    if head is None:
-        raise OpenloopError(f"{log} is no log of decisions: it is empty")
-    chosen = read_routing(head["decisions_of"]) if policy is None else policy
-    chosen = read_routing(chosen) if isinstance(chosen, str) else chosen
-    choose, knobs = chosen.choose if python else chosen.caller(), chosen.knobs()
-    ask, views, memory = records(ASK, 1), records(VIEW, head["replicas"]), start_memory(head["seed"])
-    count, elsewhere = 0, []
-    for line in lines:
+    with Path(log).open("rb") as file:
+        lines = (line for line in file if line.endswith(b"\n"))  # the last may not be written to its end
         try:
-            ask[0] = tuple(math.inf if each is None else each for each in line["ask"])
-            views[:] = [tuple(each) for each in line["views"]]
-            if policy is None:
-                memory[:] = 0
-                memory[line["memory"][0]] = line["memory"][1]
-            line["now"], line["place"]
-        except (KeyError, IndexError, TypeError, ValueError):
-            raise OpenloopError(f"line {count + 2} of {log} is no decision among {head['replicas']} replicas") from None
-        count += 1
-        if _open_place(choose(ask, views, memory, knobs, line["now"]), views) != line["place"]:
-            elsewhere.append(int(ask[0].number))
-    return Replayed(str(chosen), count, elsewhere)
-
-
-def _lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The head and the decisions; a last line that was not written to its end is left out."""
-    with path.open("rb") as file:
-        for number, line in enumerate(file):
-            if not line.endswith(b"\n"):
-                return
+            head = msgspec.json.decode(next(lines, b""), type=_Head)
+        except msgspec.DecodeError:
+            head = _Head("", 0, 0, ())
+        if head.ask != ASK.names or head.view != VIEW.names:
+            raise OpenloopError(f"{log} is no log of decisions that this version writes")
+        chosen = head.decisions_of if policy is None else policy
+        chosen = read_routing(chosen) if isinstance(chosen, str) else chosen
+        choose, knobs = chosen.choose if python else chosen.caller(), chosen.knobs()
+        ask, views, memory = records(ASK, 1), records(VIEW, head.replicas), start_memory(head.seed)
+        count, elsewhere = 0, []
+        for line in lines:
             try:
-                row = msgspec.json.decode(line, type=dict[str, Any])
-            except msgspec.DecodeError as error:
-                raise OpenloopError(f"line {number + 1} of {path} is no decision: {error}") from None
-            if number == 0:
-                known = _header(read_routing("round-robin"), 0, 0)
-                kinds = [type(row.get(name)) for name in ("decisions_of", "replicas", "seed")]
-                if kinds != [str, int, int] or any(row.get(name) != known[name] for name in ("ask", "view")):
-                    raise OpenloopError(f"{path} is no log of decisions that this version writes")
-            yield row
+                row = msgspec.json.decode(line, type=_Decision)
+                ask[0] = tuple(math.inf if each is None else each for each in row.ask)
+                views[:] = [tuple(each) for each in row.views]
+                if policy is None:
+                    memory[:] = 0
+                    memory[row.memory[0]] = row.memory[1]
+            except (msgspec.DecodeError, IndexError, TypeError, ValueError) as error:
+                told = f"line {count + 2} of {log} is no decision among {head.replicas} replicas"
+                raise OpenloopError(f"{told}: {error}") from None
+            count += 1
+            if _open_place(choose(ask, views, memory, knobs, row.now), views) != row.place:
+                elsewhere.append(int(ask[0].number))
+    return Replayed(str(chosen), count, elsewhere)

@@ -15,8 +15,8 @@ from openloop.arrays import records
 from openloop.errors import SpecError
 from openloop.serve.answers import WORDS
 from openloop.sim import loop
-from openloop.sim.engine import fitting
-from openloop.sim.fleet import FleetSpec, assemble, read_fleet
+from openloop.sim.engine import SimEngine, fitting
+from openloop.sim.fleet import FleetSpec, read_fleet
 from openloop.sim.replica import lasting, tokens_held
 from openloop.sim.tables import DECODING, FREE, GONE, OK, REQUEST, RUNNING, SHED
 from openloop.units import NS_PER_S
@@ -53,7 +53,7 @@ class FleetEngine:
         self._room = min(each.memory_blocks * each.block for each in fleet.kinds())
         requests = _unasked(ROWS)
         hashes = np.zeros(ROWS * NAMES, np.int64) if fleet.prefix_cache else None
-        self._sim = assemble(fleet, requests, hashes, np.inf, seed, live=True)
+        self._sim = SimEngine(fleet, requests, hashes, np.inf, seed, live=True)
         self._free = list(range(ROWS))
         self._over: list[int] = []
         self._key = np.full(ROWS, -1)  # whose request a row is

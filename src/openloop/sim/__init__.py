@@ -1,7 +1,6 @@
 """Modelled systems in virtual time, which write the same records as real ones."""
 
 from openloop.persistence import After
-from openloop.sim.produce import simulate
 from openloop.sim.queues import (
     QUEUES,
     Batch,
@@ -13,6 +12,7 @@ from openloop.sim.queues import (
     ReplicaQueue,
     Served,
     read_queue,
+    simulate,
 )
 
 __all__ = [

@@ -3,37 +3,23 @@
 What is finished leaves in blocks, so memory is bounded by what is in flight, however long a run is.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from openloop.admission import Bucket
 from openloop.arrays import Bools, Ints, records
 from openloop.errors import SpecError
 from openloop.native.build import native
-from openloop.routing import ASK, VIEW, Policy, make_index, start_memory
-from openloop.sim import loop
-from openloop.sim.tables import (
-    ATTEMPT,
-    BLOCK,
-    BOTH,
-    DECODING,
-    DONE,
-    FREE,
-    GONE,
-    LATER,
-    LEFT,
-    LINE,
-    LOG,
-    NOT_YET,
-    OK,
-    RUN,
-    RUNNING,
-    SEAT,
-    SEGMENT,
-    WORLD,
-)
+from openloop.routing import ASK, VIEW, make_index, read_routing, start_memory
+from openloop.sim import loop, tables
+from openloop.sim.clients import Client, client_row, scaler_row
+from openloop.sim.events import EventRow, plan_rows
+from openloop.sim.spec import MOST_BLOCKS, FleetSpec, replica_rows, request_tables
+from openloop.slo import Objectives
+from openloop.workload import Demand
 
 BLOCK_ROWS = 16_384  # attempts that leave together
 WAIT_BINS = 512
@@ -42,7 +28,7 @@ INDEX_TOKENS = 64  # behind one name in the index of a routing policy
 
 @dataclass(frozen=True, eq=False)
 class ServedAttempts:
-    """Attempts that are over (or that were under way when time was up), and their tokens end to end."""
+    """Attempts that are over, and their tokens end to end."""
 
     rows: Any
     counts: Ints  # times that tokens came,
@@ -50,14 +36,13 @@ class ServedAttempts:
     tokens: Ints | None  # and how many; None: one each time
 
     def some(self, wanted: Bools) -> "ServedAttempts":
-        """Some of the attempts."""
         each = np.repeat(wanted, self.counts)
         tokens = None if self.tokens is None else self.tokens[each]
         return ServedAttempts(self.rows[wanted], self.counts[wanted], self.times[each], tokens)
 
     def clipped(self) -> "ServedAttempts":
         """Who left got nothing afterwards."""
-        left = (self.rows.status != OK) & ~np.isnan(self.rows.ended)
+        left = self.rows.status != tables.OK
         if not np.any(left & (self.counts > 0)):
             return self
         owner = np.repeat(np.arange(len(self.rows)), self.counts)
@@ -82,67 +67,88 @@ class SimEngine:
     )  # fmt: skip
 
     def __init__(
-        self,
-        requests: Any,
-        replicas: Any,
-        hashes: Ints | None,
-        routing: Policy | None,
-        *,
-        client: Any,
-        scaler: Any,
-        events: Any,
-        seed: int,
-        view_every: float,
-        cache_events: bool,
-        follows: bool,
-        delay: float,
+        self, fleet: FleetSpec, requests: Any, hashes: Ints | None, seconds: float, seed: int, *, live: bool = False
     ) -> None:
-        """`view_every`: how often routing sees the replicas, 0: always. `cache_events`: they say what is in their
-        caches, to routing policies that listen. `follows`: requests that are fed later may follow others."""
-        fleet, size = len(replicas), int(replicas.page.max())
-        self.requests, self.replicas, self.hashes = requests, replicas, hashes
-        self.world = records(WORLD, 1)
-        self.attempts = records(ATTEMPT, 1024)
-        self.seats = records(SEAT, fleet, int(replicas.sequences.max()))
-        self.residue = np.zeros((fleet, size), np.int64)
-        followed = follows or bool(np.any(requests.follower >= 0)) or bool(np.any(replicas.role != BOTH))
-        self.later: Any = records(LATER, 4096) if followed or client is not None else None
-        self.runs = records(RUN, 1 << 15)
-        self.segments, self.ended = records(SEGMENT, 4096), records(ATTEMPT, 2 * BLOCK_ROWS)
-        self.blocks: Any = None
-        self.spots = self.head = self.line = self.blocks
-        if hashes is not None:
-            known = int(replicas.blocks.max())
-            self.spots = np.zeros(len(hashes), np.int32)
-            self.blocks, self.line = records(BLOCK, fleet, known), records(LINE, fleet, 4 << known.bit_length())
-            self.blocks.spare, self.blocks.name = np.arange(known), -1
-            self.head = np.full((fleet, 1 << known.bit_length()), -1, np.int32)
-            replicas.spares = known
-        self.client, self.scaler, self.events = client, scaler, events
-        self.log = None if client is None else records(LOG, 1024)
-        self.waits = None if client is None else np.zeros(WAIT_BINS, np.int64)
+        """What is asked of a fleet, and the names of its blocks; events come within so many seconds. `live`: requests
+        come while it runs, and may be withdrawn."""
+        self.requests, self.hashes = requests, hashes
+        self.replicas = reps = replica_rows(fleet)
+        self.world = records(tables.WORLD, 1)
+        self.attempts = records(tables.ATTEMPT, 1024)
+        self.seats = records(tables.SEAT, len(reps), int(reps.sequences.max()))
+        self.residue = np.zeros((len(reps), int(reps.page.max())), np.int64)
+        self.runs = records(tables.RUN, 1 << 15)
+        self.segments, self.ended = records(tables.SEGMENT, 4096), records(tables.ATTEMPT, 2 * BLOCK_ROWS)
         self.errors: list[Exception] = []  # of a user's own routing policy
-        self.choose: Any = None
-        self.views = self.ask = self.state = self.knobs = self.index = self.held = self.choose
-        w = self.world[0]
-        if routing is not None:
-            self.views, self.ask, self.state = records(VIEW, fleet), records(ASK, 1), start_memory(seed)
-            self.choose, self.knobs = routing.pointer(self.ask, self.views, self.errors), routing.knobs()
-            if routing.sees - {"memory"}:
-                self.index, self.held = make_index(fleet)
-            w.exact, w.stride = cache_events and "cache" in routing.sees, max(INDEX_TOKENS // size, 1)
-            w.weighs = "memory" in routing.sees
-            w.view_every, w.viewed = view_every, -view_every
+        nothing: Any = None
+        self.blocks = self.spots = self.head = self.line = nothing
+        self.client = self.scaler = self.events = self.log = self.waits = self.later = nothing
+        self.choose = self.views = self.ask = self.state = self.knobs = self.index = self.held = nothing
+        if hashes is not None:
+            self._remember(len(hashes))
         self.places = {0: _Place(len(requests), 0, 0 if hashes is None else len(hashes))}
         self.fed = 0  # where those begin that were fed last
-        w.seed, w.delay = seed & ((1 << 62) - 1), delay
+        w = self.world[0]
+        w.seed, w.delay, w.hedge_after = seed & ((1 << 62) - 1), fleet.delay_s(), np.inf
         w.scheduled = int(np.count_nonzero(~np.isnan(requests.due)))
-        w.hedge_after = np.inf if client is None else client[0].hedge_after
-        w.bucket = 0.0 if client is None else client[0].bucket_burst
-        for number in range(0 if events is None else len(events)):
-            if events[number].time < np.inf:
-                self.put_off(events[number].time, loop.HAPPEN, number)
+        followed = bool(np.any(requests.follower >= 0)) or bool(np.any(reps.role != tables.BOTH))
+        plan = plan_rows(fleet.plan(), fleet.size, seconds)
+        told = fleet.client or Client()
+        acts = live or not told.asks_only or plan or fleet.scale or isinstance(fleet.read_admission(), Bucket)
+        if acts or followed or told.repair is not None:
+            self.later = records(tables.LATER, 4096)
+        if acts:
+            self._act(fleet, plan)
+        if acts or len(reps) > 1:
+            self._route(fleet, seed)
+
+    def _remember(self, names: int) -> None:
+        """A prefix cache in each replica."""
+        fleet, known = len(self.replicas), int(self.replicas.blocks.max())
+        if fleet * known > MOST_BLOCKS:
+            told = f"{known:,} blocks in each of {fleet} replicas"
+            raise SpecError(
+                f"a prefix cache of {told} is too large to be kept: give memory_tokens, or prefix_cache: false"
+            )
+        self.spots = np.zeros(names, np.int32)
+        self.blocks = records(tables.BLOCK, fleet, known)
+        self.line = records(tables.LINE, fleet, 4 << known.bit_length())
+        self.blocks.spare, self.blocks.name = np.arange(known), -1
+        self.head = np.full((fleet, 1 << known.bit_length()), -1, np.int32)
+        self.replicas.spares = known
+
+    def _act(self, fleet: FleetSpec, plan: Sequence[EventRow]) -> None:
+        """Clients that do more than ask, events, a scaler."""
+        count = len(self.replicas)
+        self.client = client_row(fleet.client, fleet.read_admission(), fleet.scale)
+        self.scaler = records(tables.SCALER, 1) if fleet.scale is None else scaler_row(fleet.scale, fleet.size)
+        self.events = records(tables.EVENT, len(plan) + count)
+        self.events.every = np.inf
+        for row, (at, kind, replica, value, *again) in zip(self.events, plan, strict=False):
+            row.time, row.kind, row.replica, row.value = at, kind, replica, value
+            row.every, row.until = again or (np.inf, 0.0)
+        for_scaler = self.events[len(plan) :]
+        for_scaler.time, for_scaler.kind, for_scaler.value = np.inf, tables.START, 1.0
+        for_scaler.replica = np.arange(count)
+        self.log, self.waits = records(tables.LOG, 1024), np.zeros(WAIT_BINS, np.int64)
+        w, c = self.world[0], self.client[0]
+        w.hedge_after, w.bucket = c.hedge_after, c.bucket_burst
+        for number in range(len(plan)):
+            self.put_off(self.events[number].time, loop.HAPPEN, number)
         self.keep_looking()
+
+    def _route(self, fleet: FleetSpec, seed: int) -> None:
+        """A routing policy, and what it sees: of replicas every so often, or always; of caches what they say, if it
+        listens."""
+        policy, count, w = read_routing(fleet.routing), len(self.replicas), self.world[0]
+        self.views, self.ask, self.state = records(VIEW, count), records(ASK, 1), start_memory(seed)
+        self.choose, self.knobs = policy.pointer(self.ask, self.views, self.errors), policy.knobs()
+        if policy.sees - {"memory"}:
+            self.index, self.held = make_index(count)
+        w.exact, w.weighs = fleet.cache_events and "cache" in policy.sees, "memory" in policy.sees
+        w.stride = max(INDEX_TOKENS // int(self.replicas.page.max()), 1)
+        w.view_every = fleet.stale_s()
+        w.viewed = -w.view_every
 
     def put_off(self, time: float, kind: int, number: int, serial: int = 0) -> None:
         if self.world[0].waits + 1 >= len(self.later):
@@ -173,9 +179,12 @@ class SimEngine:
             raise SpecError(f"the routing policy failed: {told}") from self.errors[0]
         return found
 
-    def run(self, until: float = np.inf) -> Iterator[ServedAttempts]:
-        yield from self.run_to(until)
-        yield self.stop(until)
+    def run(self) -> Iterator[ServedAttempts]:
+        """To the end."""
+        yield from self.run_to(np.inf)
+        rows = self.ended[: self.world[0].ended]
+        rows.ran = np.minimum(rows.ran, self.replicas.step[rows.replica] - rows.step)  # where a replica crashed
+        yield self.flush()
 
     def run_to(self, until: float) -> Iterator[ServedAttempts]:
         while self.advance(until) == loop.FULL:
@@ -205,7 +214,7 @@ class SimEngine:
     def _used(self, first: int, rows: int) -> bool:
         """Whether anything is still about these requests."""
         w = self.world[0]
-        alive = self.attempts[self.attempts.where != FREE].request
+        alive = self.attempts[self.attempts.where != tables.FREE].request
         put_off = self.later[: w.waits] if self.later is not None else self.later
         asked = put_off.number[put_off.kind <= loop.COPY] if put_off is not None else alive[:0]
         patient = put_off.number[put_off.kind == loop.LOSE_PATIENCE] if put_off is not None else alive[:0]
@@ -215,7 +224,7 @@ class SimEngine:
     def stays(self, until: float) -> list[tuple[int, float, float]]:
         """When each replica was there, and paid for: which, from when, and until when."""
         rows = () if self.log is None else self.log[: self.world[0].events]
-        found = [(int(row.replica), float(row.value), float(row.time)) for row in rows if row.kind == LEFT]
+        found = [(int(row.replica), float(row.value), float(row.time)) for row in rows if row.kind == tables.LEFT]
         reserved = self.replicas[(self.replicas.up > 0) | (self.replicas.crashed > 0)]
         found += [(int(m.number), float(m.up_since), until) for m in reserved]
         return [(number, begin, min(end, until)) for number, begin, end in sorted(found) if begin < until]
@@ -243,7 +252,7 @@ class SimEngine:
         rows = self.ended[: w.ended]
         place = np.maximum(rows.replica, 0)
         ready = ~rows.open.astype(bool) | (
-            (rows.step + rows.ran <= reps.step[place]) & (reps.preponed[place] == NOT_YET)
+            (rows.step + rows.ran <= reps.step[place]) & (reps.preponed[place] == tables.NOT_YET)
         )
         gone, kept = rows[ready].copy(), rows[~ready].copy()
         served = self._served(gone)
@@ -251,27 +260,6 @@ class SimEngine:
         w.ended = len(kept)
         self._forget_runs()
         return served
-
-    def stop(self, until: float) -> ServedAttempts:
-        """The rest, with what is under way."""
-        w = self.world[0]
-        self.runs = fitting(self.runs, w.runs + 2 * len(self.replicas))
-        for m in self.replicas[self.replicas.phase == DECODING]:
-            done = int(m.steps)
-            while done > 0 and m.start + done * m.pace + m.slope * (done * (done - 1) / 2) > until:
-                done -= 1
-            if done > 0:
-                loop.write_run(self, m, m.step, m.start, m.pace, m.slope)
-                self.replicas.step[m.number] += done
-        alive = self.attempts[(self.attempts.where != FREE) & (self.attempts.where != GONE)].copy()
-        running = alive.where == RUNNING
-        alive.ran[running] = self.replicas.step[alive.replica[running]] - alive.begin[running]
-        for m in self.replicas[self.replicas.preponed == DONE]:
-            loop.write_run(self, m, m.kept_step, m.kept_start, m.kept_pace, 0.0)
-        rows = np.concatenate([self.ended[: w.ended], alive]).view(np.recarray)
-        rows.ran = np.where(rows.open == 1, np.minimum(rows.ran, self.replicas.step[rows.replica] - rows.step), 0)
-        w.ended = 0
-        return self._served(rows)
 
     def _runs_by_replica(self) -> tuple[Any, Ints]:
         """Runs of steps by replica, and where those of each begin."""
@@ -282,7 +270,7 @@ class SimEngine:
     def _forget_runs(self) -> None:
         w, (runs, edges) = self.world[0], self._runs_by_replica()
         oldest = self.replicas.step.copy()
-        alive = self.attempts[(self.attempts.where != FREE) & (self.attempts.open == 1)]
+        alive = self.attempts[(self.attempts.where != tables.FREE) & (self.attempts.open == 1)]
         for rows in (alive, self.ended[: w.ended], self.segments[: w.segments]):
             rows = rows[rows.replica >= 0]
             np.minimum.at(oldest, rows.replica, rows.step)
@@ -297,10 +285,10 @@ class SimEngine:
         parts = self.segments[: w.segments]
         mine = np.isin(parts.serial, rows.serial) if len(parts) else np.empty(0, bool)
         last = rows[rows.open == 1]
-        pieces = records(SEGMENT, int(mine.sum()) + len(last))
+        pieces = records(tables.SEGMENT, int(mine.sum()) + len(last))
         pieces[: int(mine.sum())] = parts[mine]
         tail = pieces[int(mine.sum()) :]
-        for name in SEGMENT.names or ():
+        for name in tables.SEGMENT.names or ():
             tail[name] = last["ran" if name == "steps" else name]
         if mine.any():
             pieces = pieces[np.argsort(pieces.serial, kind="stable")]
@@ -352,6 +340,13 @@ class SimEngine:
         most = rows.output[whose]
         found: Ints = np.minimum(so_far, most) - np.minimum(so_far - made, most)
         return found
+
+
+def engine_of(
+    fleet: FleetSpec, demand: Demand, objectives: Objectives | None = None, seconds: float = np.inf, seed: int = 0
+) -> SimEngine:
+    """The tables of a fleet and of what is asked of it."""
+    return SimEngine(fleet, *request_tables(fleet, demand, objectives), seconds, seed)
 
 
 def _gap(taken: list[tuple[int, int]], size: int) -> int:

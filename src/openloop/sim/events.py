@@ -7,7 +7,7 @@ import numpy as np
 
 from openloop.errors import SpecError
 from openloop.sim.tables import CRASH, DRAIN, ROTATE, SLOW, START
-from openloop.terms import COUNT, NUMBER, SECONDS, Codec, Term, param
+from openloop.terms import COUNT, NUMBER, SECONDS, Codec, Term, by_name, param
 from openloop.units import parse_number
 
 EventRow = tuple[float, ...]  # time, kind, replica, value; and of what comes again: every, until
@@ -102,7 +102,6 @@ class Add(Event):
             yield self.at, START, replica, 1.0
 
 
-@dataclass(frozen=True)
 class Remove(_OfReplica):
     """A replica takes no more requests; those that it has are served, and then it is gone."""
 
@@ -112,7 +111,6 @@ class Remove(_OfReplica):
         yield self.at, DRAIN, self.replica, 1.0
 
 
-@dataclass(frozen=True)
 class Rotate(Event):
     """The salt of all prefix caches changes: nothing is found any more."""
 
@@ -122,8 +120,7 @@ class Rotate(Event):
         yield self.at, ROTATE, 0, 0.0
 
 
-_KINDS: tuple[type[Event], ...] = (Slow, Crash, Deploy, Add, Remove, Rotate)
-EVENTS = {kind.name: kind for kind in _KINDS}
+EVENTS = by_name(Slow, Crash, Deploy, Add, Remove, Rotate)
 
 
 def count_added(events: Sequence[Event]) -> int:

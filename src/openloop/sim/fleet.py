@@ -29,39 +29,16 @@ from openloop.records import (
 )
 from openloop.routing import read_routing
 from openloop.seeds import stream
-from openloop.sim.engine import ServedAttempts, SimEngine
+from openloop.sim.engine import ServedAttempts, SimEngine, engine_of
 from openloop.sim.events import LOGGED
-from openloop.sim.quality import SLICES, labelled
-from openloop.sim.repairs import Repaired, with_repairs
-from openloop.sim.spec import (
-    Calibrated,
-    FleetSpec,
-    StepSpec,
-    assemble,
-    engine_of,
-    explain_fleet,
-    present_keys,
-    read_fleet,
-    request_tables,
-)
-from openloop.sim.tables import CENSORED, LEFT, OK, ROTATE, SLOW, STATUSES
+from openloop.sim.quality import LATE_TURN, SLICES, Repaired, with_repairs
+from openloop.sim.spec import FleetSpec, read_fleet, request_tables
+from openloop.sim.tables import LEFT, OK, ROTATE, SLOW, STATUSES
 from openloop.slo import Objectives
 from openloop.units import NS_PER_S, to_ns
 from openloop.workload import Demand, Workload, read_source
 
-__all__ = [
-    "Calibrated",
-    "FleetSpec",
-    "StepSpec",
-    "assemble",
-    "engine_of",
-    "explain_fleet",
-    "flags_of",
-    "present_keys",
-    "prices_in",
-    "read_fleet",
-    "simulate_fleet",
-]
+__all__ = ["FleetSpec", "engine_of", "flags_of", "prices_in", "read_fleet", "simulate_fleet"]
 
 MOST_EVENTS = 100_000  # of a manifest
 KINDS = ("first", "retry", "hedge", "repair")
@@ -74,7 +51,6 @@ def simulate_fleet(
     seconds: float,
     seed: int = 0,
     objectives: Objectives | None = None,
-    drain_s: float = np.inf,
     out: str | Path | None = None,
     primes: Demand | None = None,
     **facts: Any,
@@ -90,10 +66,8 @@ def simulate_fleet(
     seconds = min(seconds, workload.lasts_s(arrivals) or seconds)
     window = (0, to_ns(seconds))
     parts = _asked(fleet, workload.parts(arrivals, seconds, seed), seed)
-    first = _Part(*next(parts), 0, 0, 0)
-    demand = first.demand
-    engine = engine_of(fleet, demand, objectives, seconds, seed)
-    engine.requests.late = 0.0 if first.late_ns is None else first.late_ns / NS_PER_S
+    first = next(parts)
+    engine = SimEngine(fleet, *_tables(fleet, first, objectives), seconds, seed)
     if primes is not None and len(primes):
         engine.prime(*request_tables(fleet, primes, None))
     manifest = Manifest(
@@ -106,32 +80,29 @@ def simulate_fleet(
             "hardware": f"{fleet.tp} x {fleet.gpu}" if fleet.gpu else "none: virtual time",
             "replicas": fleet.size,
             "workload": str(workload),
-            "lengths": _asked_first(first).lengths,
+            "lengths": first.lengths,
             "arrivals": "as recorded" if arrivals is None else str(arrivals),
-            "arrivals_cv": None if arrivals is None or demand.with_answers else arrivals.cv,
+            "arrivals_cv": None if arrivals is None or first.demand.with_answers else arrivals.cv,
             "window_ns": window,
             "seed": seed,
             "quantization": None if fleet.quantization is None else fleet.quantization.name,
             "quality_gate": None if fleet.quality is None else str(fleet.read_quality()),
-            "notes": (*_notes(fleet, primes), *demand.notes),
+            "notes": (*_notes(fleet, primes), *first.demand.notes),
             "retry_policy": None if fleet.client is None else fleet.client.persistence(),
             **facts,
         }
     )
     latest = seconds
-    quality = fleet.read_quality()
     batches: list[pa.RecordBatch] = []
     writer = None if out is None else RunWriter(out, manifest)
-    for part, served in _served(fleet, engine, first, parts, objectives, seconds + drain_s):
+    for row, part, served in _served(fleet, engine, first, parts, objectives):
         latest = max(latest, float(np.nanmax(served.rows.ended, initial=seconds)))
-        batch = _make_rows(fleet, part, served, to_ns(seconds), engine.requests.tries[part.row :])
+        batch = _make_rows(fleet, part, served, row, to_ns(seconds), engine.requests.tries[row:], seed)
         latest = max(latest, ints(batch, "ended_ns").max(initial=0) / NS_PER_S)
-        if quality and part.repaired is None:
-            batch = labelled(batch, quality, seed)
         (batches if writer is None else writer).append(batch)
     stays = tuple(Stay(str(number), to_ns(begin), to_ns(end)) for number, begin, end in engine.stays(seconds))
     last: dict[str, Any] = {
-        "stopped_ns": to_ns(min(latest + 1.0, seconds + drain_s)),
+        "stopped_ns": to_ns(latest + 1.0),
         "events": (*manifest.events, *_events(engine)),
         "prices": manifest.prices or prices_in(fleet, stays, window),
         "stays": stays if any(each.inside_ns(window) < window[1] for each in stays) else (),
@@ -157,79 +128,73 @@ def _notes(fleet: FleetSpec, primes: Demand | None) -> Iterator[str]:
         yield f"prefixes that every cache was primed with: {len(primes):,}"
 
 
-_Asked = tuple[Demand, Repaired | None, Ints | None]
-
-
-def _asked(fleet: FleetSpec, parts: Iterator[Demand], seed: int) -> Iterator[_Asked]:
-    """Parts of a workload, with their repairs where there are any, and what users wait besides."""
-    quality, repair = fleet.read_quality(), None if fleet.client is None else fleet.client.repairs()
-    overhead = fleet.read_overhead()
-    chances, waits = stream(seed, "repairs"), stream(seed, "overhead")
-    for number, part in enumerate(parts):
-        found = None
-        if quality is not None and repair is not None:
-            found = with_repairs(part, quality, repair, chances, number)
-        demand = part if found is None else found.demand
-        yield demand, found, None if overhead is None else _ns(overhead.draw(len(demand), waits))
-
-
-def _served(
-    fleet: FleetSpec,
-    engine: SimEngine,
-    last: "_Part",
-    parts: Iterator[_Asked],
-    objectives: Objectives | None,
-    until: float,
-) -> Iterator[tuple["_Part", ServedAttempts]]:
-    """All that is served, part by part of the demand; the next part is fed when its first request is due."""
-    fed = {0: last}
-    for demand, repaired, late_ns in parts:
-        for served in engine.run_to(float(demand.due_s[0])):
-            yield from _by_part(fed, served)
-        requests, hashes = request_tables(fleet, demand, objectives)
-        requests.late = 0.0 if late_ns is None else late_ns / NS_PER_S
-        requests.session += np.where(requests.session >= 0, last.session + last.sessions, 0)
-        for served in engine.feed(requests, hashes):
-            yield from _by_part(fed, served)
-        last = _Part(demand, repaired, late_ns, engine.fed, last.request + last.requests, last.session + last.sessions)
-        fed = {row: part for row, part in fed.items() if row in engine.places} | {engine.fed: last}
-    for served in engine.run(until):
-        yield from _by_part(fed, served)
-
-
 @dataclass(frozen=True, eq=False)
 class _Part:
-    """Of a workload: where its requests are in the table, and how many requests and sessions were before it."""
+    """Of a workload: what is asked, with its repairs where there are any; what users wait besides; and how many
+    requests and sessions were before it."""
 
     demand: Demand
     repaired: Repaired | None
     late_ns: Ints | None
-    row: int
+    lengths: str
     request: int
     session: int
-
-    @property
-    def requests(self) -> int:
-        return len(self.demand) if self.repaired is None else self.repaired.requests
 
     @cached_property
     def due_s(self) -> Floats:
         """When each request was due, as far as it is known; later turns become due as it goes."""
         return self.demand.due_s.copy()
 
-    @property
-    def sessions(self) -> int:
-        return 0 if self.demand.session is None else 1 + int(self.demand.session.max())
+
+def _asked(fleet: FleetSpec, parts: Iterator[Demand], seed: int) -> Iterator[_Part]:
+    quality, repair = fleet.read_quality(), None if fleet.client is None else fleet.client.repairs()
+    overhead = fleet.read_overhead()
+    chances, waits = stream(seed, "repairs"), stream(seed, "overhead")
+    requests = sessions = 0
+    for number, asked in enumerate(parts):
+        repaired, demand = None, asked
+        if quality is not None and repair is not None:
+            repaired = with_repairs(asked, quality, repair, chances, number)
+            demand = repaired.demand
+        late_ns = None if overhead is None else _ns(overhead.draw(len(demand), waits))
+        yield _Part(demand, repaired, late_ns, asked.lengths, requests, sessions)
+        requests += len(asked)
+        sessions += 0 if asked.session is None else 1 + int(asked.session.max())
 
 
-def _by_part(fed: dict[int, _Part], served: ServedAttempts) -> Iterator[tuple[_Part, ServedAttempts]]:
+def _tables(fleet: FleetSpec, part: _Part, objectives: Objectives | None) -> tuple[Any, Ints | None]:
+    requests, hashes = request_tables(fleet, part.demand, objectives)
+    requests.late = 0.0 if part.late_ns is None else part.late_ns / NS_PER_S
+    requests.session += np.where(requests.session >= 0, part.session, 0)
+    return requests, hashes
+
+
+_Served = Iterator[tuple[int, _Part, ServedAttempts]]  # from which row on a part is, and what is served of it
+
+
+def _served(
+    fleet: FleetSpec, engine: SimEngine, first: _Part, parts: Iterator[_Part], objectives: Objectives | None
+) -> _Served:
+    """All of it; the next part is fed when its first request is due."""
+    fed = {0: first}
+    for part in parts:
+        for served in engine.run_to(float(part.demand.due_s[0])):
+            yield from _by_part(fed, served)
+        for served in engine.feed(*_tables(fleet, part, objectives)):
+            yield from _by_part(fed, served)
+        fed = {row: part for row, part in fed.items() if row in engine.places} | {engine.fed: part}
+    for served in engine.run():
+        yield from _by_part(fed, served)
+
+
+def _by_part(fed: dict[int, _Part], served: ServedAttempts) -> _Served:
     if len(fed) == 1:
-        yield next(iter(fed.values())), served
+        yield *next(iter(fed.items())), served
         return
     for row, part in fed.items():
         mine = (served.rows.request >= row) & (served.rows.request < row + len(part.demand))
         if mine.any():
-            yield part, served.some(mine)
+            yield row, part, served.some(mine)
 
 
 def _events(engine: SimEngine) -> tuple[TimedEvent, ...]:
@@ -247,11 +212,6 @@ def _events(engine: SimEngine) -> tuple[TimedEvent, ...]:
     )
 
 
-def _asked_first(part: _Part) -> Demand:
-    """Without repairs."""
-    return part.demand if part.repaired is None else part.demand.take(np.flatnonzero(part.repaired.wave == 0))
-
-
 def prices_in(fleet: FleetSpec, stays: tuple[Stay, ...], window_ns: tuple[int, int]) -> Prices | None:
     """Of what was there in a window, on average."""
     prices = [each.price_per_hour for each in fleet.kinds_of(1 + max(int(each.replica) for each in stays))]
@@ -261,66 +221,70 @@ def prices_in(fleet: FleetSpec, stays: tuple[Stay, ...], window_ns: tuple[int, i
     return Prices(per_hour=paid / (window_ns[1] - window_ns[0]))
 
 
-def _make_rows(fleet: FleetSpec, part: _Part, served: ServedAttempts, end_ns: int, tries: Ints) -> pa.RecordBatch:
+def _make_rows(
+    fleet: FleetSpec, part: _Part, served: ServedAttempts, row: int, end_ns: int, tries: Ints, seed: int
+) -> pa.RecordBatch:
     """Records of what was due in the window; a repair is an attempt at what it repairs, and was due when that was.
-    So many `tries` there were at each."""
+    So many `tries` there were at each of the requests, which are in the table from `row` on."""
     demand, repaired = part.demand, part.repaired
     if repaired is not None:
-        place = served.rows.request - part.row
+        place = served.rows.request - row
         firsts = repaired.wave[place] == 0
         part.due_s[place[firsts]] = served.rows.due[firsts]
         served.rows.due = part.due_s[repaired.origin[place]]
     inside = served.rows.due * NS_PER_S < end_ns
     served = served if inside.all() else served.some(inside)
-    steps, drafted = np.maximum(served.counts - 1, 0), served.tokens is not None
+    steps = np.maximum(served.counts - 1, 0)
     made = served.counts if served.tokens is None else _sums(served.tokens, served.counts)  # handed out or not
     if fleet.delay is not None:
         served = _delayed(served, to_ns(fleet.delay_s())).clipped()
     if part.late_ns is not None:
-        late = np.where(served.rows.status == CENSORED, 0, part.late_ns[served.rows.request - part.row])
+        late = part.late_ns[served.rows.request - row]
         served = replace(served, times=served.times + np.repeat(late, served.counts)).clipped()
     rows, counts, times, tokens = served.rows, served.counts, served.times, served.tokens
     last = times[np.maximum(np.cumsum(counts) - 1, 0)] if len(times) else np.zeros(len(rows), np.int64)
-    ok, over = rows.status == OK, rows.status != CENSORED
+    ok = rows.status == OK
     ended = np.maximum(_ns(rows.ended), np.where(ok & (counts > 0), last, 0))
-    request = rows.request - part.row
+    request = rows.request - row
     attempt, kind = rows.attempt, rows.kind
     if repaired is not None:
         wave = repaired.wave[request]
         kind = np.where((wave > 0) & (kind == 0), KINDS.index("repair"), kind)
         attempt = attempt + repaired.earlier(tries)[request]
+    count = 1 + int(rows.replica.max(initial=0))
+    drafts = np.array([each.drafts.tokens if each.drafts else 0 for each in fleet.kinds_of(count)])
     columns: dict[str, Any] = {
         "request_id": (request if repaired is None else repaired.origin[request]) + part.request,
         "scheduled_ns": np.minimum(_ns(rows.due), end_ns - 1),
         "sent_ns": np.where(attempt == 0, np.minimum(_ns(rows.sent), end_ns - 1), _ns(rows.sent)),
-        "ended_ns": pa.array(ended, mask=~over),
+        "ended_ns": ended,
         "event_ns": make_lists("event_ns", times, counts),
         "prompt_tokens": rows.prompt,
         "cached_tokens": rows.cached,
         "output_tokens": counts if tokens is None else _sums(tokens, counts),
         "requested_tokens": rows.output,
         "recomputed_tokens": rows.recomputed,
-        "drafted_tokens": np.zeros(len(rows), np.int64),
-        "accepted_draft_tokens": np.zeros(len(rows), np.int64),
+        "drafted_tokens": drafts[rows.replica] * steps,
+        "accepted_draft_tokens": np.maximum(made - 1 - steps, 0),
         "preemptions": rows.preemptions,
         "status": make_words(rows.status, STATUSES),
         "finish_reason": pa.array(np.where(ok, "length", ""), mask=~ok),
-        "replica": make_words(rows.replica, [str(each) for each in range(1 + int(rows.replica.max(initial=0)))]),
+        "replica": make_words(rows.replica, [str(each) for each in range(count)]),
     }
     if np.any(attempt > 0):
         columns["attempt"], columns["kind"] = attempt.astype(np.int32), make_words(kind, KINDS)
-    if repaired is not None:
-        good, slices = repaired.good[request], repaired.slices[repaired.origin[request]]
+    quality = fleet.read_quality()
+    if quality is not None:
+        if repaired is not None:
+            good, slices = repaired.good[request], repaired.slices[repaired.origin[request]]
+        else:
+            late_turn = np.zeros(len(rows), bool) if demand.turn is None else demand.turn[request] >= LATE_TURN
+            good, slices = quality.label(seed, request + part.request, late_turn)
         columns["quality"] = pa.array(good, mask=~ok)
         columns["quality_score"] = pa.array(good.astype(np.float64), mask=~ok)
         columns["slices"] = make_words(slices - 1, SLICES)
     if tokens is not None:
         columns["event_tokens"] = make_lists("event_tokens", tokens, counts)
-    if drafted:
-        kinds = fleet.kinds_of(1 + int(rows.replica.max(initial=0)))
-        drafts = np.array([each.drafts.tokens if each.drafts else 0 for each in kinds])[rows.replica]
-        columns["drafted_tokens"] = drafts * steps
-        columns["accepted_draft_tokens"] = np.maximum(made - 1 - steps, 0)
     if demand.session is not None and demand.turn is not None:
         alone = demand.session[request] < 0
         columns["session_id"] = pa.array(demand.session[request] + part.session, mask=alone)

@@ -19,64 +19,8 @@ import numpy as np
 from openloop.native.build import native
 from openloop.persistence import SPARE
 from openloop.routing import find_home, forget, learn, learn_home, look
+from openloop.sim import replica, tables
 from openloop.sim.memory import forget_all, get_blocks, hits_of, leave, name_blocks, use
-from openloop.sim.replica import (
-    NEVER,
-    cut,
-    grow,
-    join,
-    key_of,
-    lasting,
-    part,
-    plan_step,
-    predicted_s,
-    purge,
-    reserved,
-    steps_by,
-    take,
-    tokens_held,
-    wait,
-)
-from openloop.sim.tables import (
-    BUCKET,
-    CANCELLED,
-    CENSORED,
-    CRASH,
-    DECODE,
-    DECODING,
-    DONE,
-    DRAIN,
-    ERROR,
-    FIRST,
-    FIRST_TRY,
-    FREE,
-    GONE,
-    HEDGE,
-    IDLE,
-    IN_FLIGHT,
-    LEFT,
-    LIKELY_LATE,
-    MOVED,
-    MOVING,
-    NOT_YET,
-    OK,
-    PREFILL,
-    PREFILLING,
-    QUEUE,
-    RETRY,
-    ROTATE,
-    RUNNING,
-    SCALE_IN,
-    SCALE_OUT,
-    SHED,
-    SLOW,
-    START,
-    STATIC,
-    SWAPPED,
-    TIMEOUT,
-    UNDER_WAY,
-    WAITING,
-)
 
 FULL, REACHED, ENDED = range(3)  # why the loop returned
 SPARE_ROWS = 8
@@ -136,7 +80,7 @@ def _chance(seed: int, number: int, tries: int) -> float:
 
 def _new_attempt(t: Any, request: int, kind: int, now: float) -> int:
     w = t.world[0]
-    while t.attempts[w.spare].where != FREE:
+    while t.attempts[w.spare].where != tables.FREE:
         w.spare = (w.spare + 1) % len(t.attempts)
     i = w.spare
     s, q = t.attempts[i], t.requests[request]
@@ -144,16 +88,16 @@ def _new_attempt(t: Any, request: int, kind: int, now: float) -> int:
     w.live += 1
     w.taken += 1
     s.serial, s.request, s.kind, s.attempt = w.serial, request, kind, q.tries
-    s.replica, s.status, s.where = -1, CENSORED, MOVING
+    s.replica, s.where = -1, tables.MOVING
     s.prompt, s.output, s.names, s.named, s.named_prompt = q.prompt, q.output, q.names, q.named, q.named_prompt
     s.made = s.need = s.done = s.held = s.away = s.cached = s.recomputed = s.preemptions = s.open = s.ran = 0
     s.step = s.known = 0
     s.due, s.within, s.sent = q.due, q.within, now
     s.started = s.ended = s.answered = s.first = np.nan
-    s.handed = -NEVER
+    s.handed = -replica.NEVER
     q.tries += 1
     q.live += 1
-    if kind == HEDGE:
+    if kind == tables.HEDGE:
         q.second = i
         q.copies += 1
     else:
@@ -170,20 +114,22 @@ def _end(t: Any, s: Any, status: int, now: float) -> None:
     w.live -= 1
     q = t.requests[s.request]
     q.live -= 1
-    if status == OK:
+    if status == tables.OK:
         q.done = 1
         if t.later is not None and q.follower >= 0:
             push(t, now + t.requests[q.follower].think, FOLLOW, q.follower, 0)
     if t.client is not None:
-        if q.live == 1 and s.kind != HEDGE:
+        if q.live == 1 and s.kind != tables.HEDGE:
             q.first = q.second
         if q.live == 0:  # otherwise the other copy will tell
             w.ends += 1
-            w.good += status == OK and s.answered - s.due <= s.within
+            w.good += status == tables.OK and s.answered - s.due <= s.within
         c = t.client[0]
         waves = q.tries - q.copies
         wanted = (
-            (status == ERROR and c.on_error) or (status == TIMEOUT and c.on_timeout) or (status == SHED and c.on_shed)
+            (status == tables.ERROR and c.on_error)
+            or (status == tables.TIMEOUT and c.on_timeout)
+            or (status == tables.SHED and c.on_shed)
         )
         if wanted and q.done == 0 and q.live == 0 and waves <= c.tries:
             if w.retries < c.budget * w.requests + SPARE:
@@ -195,9 +141,9 @@ def _end(t: Any, s: Any, status: int, now: float) -> None:
 
 def _finish(t: Any, s: Any, status: int, now: float) -> None:
     """No replica has it any more. Its client hears of that, unless it has left."""
-    if s.where != GONE:
+    if s.where != tables.GONE:
         _end(t, s, status, now)
-    s.where = FREE
+    s.where = tables.FREE
     t.world[0].taken -= 1
 
 
@@ -205,32 +151,32 @@ def _deliver(t: Any, i: int, now: float) -> None:
     """Its last token is made, and its client has it a little later."""
     s = t.attempts[i]
     late = t.requests[s.request].late + max(s.handed + t.world[0].delay * (s.output - 1) - now, 0.0)
-    if t.later is not None and late > 0 and s.where != GONE:
-        s.where = MOVING
+    if t.later is not None and late > 0 and s.where != tables.GONE:
+        s.where = tables.MOVING
         push(t, now + late, RECEIVE, i, s.serial)
     else:
-        _finish(t, s, OK, now)
+        _finish(t, s, tables.OK, now)
 
 
 def _withdraw(t: Any, s: Any, status: int, now: float) -> None:
     """The client leaves; the replica notices at the end of its step."""
     where = s.where
-    if where == MOVING:
+    if where == tables.MOVING:
         _finish(t, s, status, now)
         return
     m = t.replicas[s.replica]
-    if where == WAITING:
+    if where == tables.WAITING:
         m.waiting -= 1
         m.backlog -= s.prompt + s.made - s.known
-        if m.batching != STATIC and m.running < m.sequences and t.attempts[m.root].serial == s.serial:
-            cut(m, now)  # there may be room for who was behind it
+        if m.batching != tables.STATIC and m.running < m.sequences and t.attempts[m.root].serial == s.serial:
+            replica.cut(m, now)  # there may be room for who was behind it
     else:
-        cut(m, now)
+        replica.cut(m, now)
         m.leaving += 1
-        if where == RUNNING:
-            s.ran = m.step - s.begin + (m.steps if m.phase == DECODING else 0)
+        if where == tables.RUNNING:
+            s.ran = m.step - s.begin + (m.steps if m.phase == tables.DECODING else 0)
     _end(t, s, status, now)
-    s.where = GONE
+    s.where = tables.GONE
 
 
 def _answer(t: Any, s: Any, now: float) -> None:
@@ -243,9 +189,9 @@ def _answer(t: Any, s: Any, now: float) -> None:
     q = t.requests[s.request]
     sent = s.sent
     if q.live > 1:
-        other = t.attempts[q.first if s.kind == HEDGE else q.second]
+        other = t.attempts[q.first if s.kind == tables.HEDGE else q.second]
         sent = min(sent, other.sent)  # how late the first one is, or copies would make more of themselves
-        _withdraw(t, other, CANCELLED, now)
+        _withdraw(t, other, tables.CANCELLED, now)
     if c.hedge_percentile > 0:
         spot = int(BINS_PER_OCTAVE * math.log2(max((now - sent) / SHORTEST_S, 1.0)))
         t.waits[min(spot, len(t.waits) - 1)] += 1
@@ -264,7 +210,7 @@ def _count(t: Any, m: Any, now: float) -> tuple[int, int, int]:
     for n in range(m.filling):
         s = t.attempts[t.seats[m.number, n].filling]
         prefill += s.need - s.done
-    held = tokens_held(t, m, now) if t.world[0].weighs else (m.blocks - m.free - m.unused) * m.page
+    held = replica.tokens_held(t, m, now) if t.world[0].weighs else (m.blocks - m.free - m.unused) * m.page
     return m.waiting + m.running + m.filling, prefill, held + m.backlog
 
 
@@ -273,14 +219,6 @@ def _see(t: Any, m: Any, v: Any, now: float) -> None:
     v.requests, v.prefill, v.tokens = v.sent, v.sent_prefill, v.sent_tokens = _count(t, m, now)
     v.waiting, v.used = m.waiting, v.tokens - m.backlog
     v.capacity, v.memory, v.pace, v.gap = m.sequences, m.blocks * m.page, m.slow * m.token, m.gap
-
-
-def _see_all(t: Any, now: float) -> None:
-    """All replicas, at the last of the moments at which they are looked at."""
-    w = t.world[0]
-    for r in range(len(t.replicas)):
-        _see(t, t.replicas[r], t.views[r], now)
-    w.viewed = now - now % w.view_every
 
 
 def _look_up(t: Any, s: Any, session: int) -> None:
@@ -308,7 +246,7 @@ def _route(t: Any, s: Any, session: int, now: float, avoid: int) -> int:
     some = 0
     for r in range(len(t.replicas)):
         m, v = t.replicas[r], t.views[r]
-        v.open = m.up == 1 and m.draining == 0 and m.role != DECODE
+        v.open = m.up == 1 and m.draining == 0 and m.role != tables.DECODE
         some += v.open
         if w.view_every == 0:
             _see(t, m, v, now)
@@ -340,13 +278,13 @@ def _route(t: Any, s: Any, session: int, now: float, avoid: int) -> int:
 def _refuses(t: Any, m: Any, s: Any, now: float) -> bool:
     """Admission, before anything is queued."""
     w = t.world[0]
-    if m.limited == IN_FLIGHT:
+    if m.limited == tables.IN_FLIGHT:
         return m.waiting + m.running + m.filling >= m.limit
-    if m.limited == QUEUE:
+    if m.limited == tables.QUEUE:
         return m.waiting >= m.limit
-    if m.limited == LIKELY_LATE:
-        return now + predicted_s(m, s.prompt, now) > s.due + s.within
-    if t.client is not None and m.limited == BUCKET:
+    if m.limited == tables.LIKELY_LATE:
+        return now + replica.predicted_s(m, s.prompt, now) > s.due + s.within
+    if t.client is not None and m.limited == tables.BUCKET:
         c = t.client[0]
         w.bucket = min(c.bucket_burst, w.bucket + (now - w.bucket_time) * c.bucket_rate)
         w.bucket_time = now
@@ -359,20 +297,20 @@ def _refuses(t: Any, m: Any, s: Any, now: float) -> bool:
 def _enqueue(t: Any, m: Any, i: int, now: float) -> None:
     s = t.attempts[i]
     s.replica = m.number
-    s.key = key_of(m, s)
+    s.key = replica.key_of(m, s)
     alone = m.root < 0
-    wait(t, m, i)
-    if m.phase == IDLE:  # as if a step ended now: what is next is planned in one place
+    replica.wait(t, m, i)
+    if m.phase == tables.IDLE:  # as if a step ended now: what is next is planned in one place
         m.start = m.next = now
         m.steps = 0
-    elif m.batching != STATIC and m.running < m.sequences and (alone or m.order != FIRST):
-        cut(m, now)
+    elif m.batching != tables.STATIC and m.running < m.sequences and (alone or m.order != tables.FIRST):
+        replica.cut(m, now)
 
 
 def _send(t: Any, request: int, kind: int, now: float) -> None:
     """A new attempt, to whom the routing policy says."""
     w = t.world[0]
-    avoid = t.attempts[t.requests[request].first].replica if kind == HEDGE else -1
+    avoid = t.attempts[t.requests[request].first].replica if kind == tables.HEDGE else -1
     i = _new_attempt(t, request, kind, now)
     s = t.attempts[i]
     r = 0
@@ -380,17 +318,17 @@ def _send(t: Any, request: int, kind: int, now: float) -> None:
         r = _route(t, s, t.requests[request].session, now, avoid)
     if t.client is not None:
         c = t.client[0]
-        if c.timeout < NEVER:
+        if c.timeout < replica.NEVER:
             push(t, now + c.timeout, GIVE_UP, i, s.serial)
-        if kind == FIRST_TRY:
+        if kind == tables.FIRST_TRY:
             w.requests += 1
-            if c.patience < NEVER:
+            if c.patience < replica.NEVER:
                 push(t, now + c.patience, LOSE_PATIENCE, request, 0)
-            if w.hedge_after < NEVER:
+            if w.hedge_after < replica.NEVER:
                 push(t, now + w.hedge_after, COPY, request, 0)
     if r < 0 or _refuses(t, t.replicas[r], s, now):
         s.replica = r if r >= 0 else -1
-        _finish(t, s, ERROR if r == -2 else SHED, now)
+        _finish(t, s, tables.ERROR if r == -2 else tables.SHED, now)
     else:
         _enqueue(t, t.replicas[r], i, now)
 
@@ -426,14 +364,14 @@ def _hand_out(t: Any, m: Any, now: float) -> None:
 
 def _end_steps(t: Any, m: Any, now: float) -> None:
     """Decode steps are over: everybody has so many more tokens, and some are done."""
-    if m.preponed == UNDER_WAY:
-        m.preponed = DONE
+    if m.preponed == tables.UNDER_WAY:
+        m.preponed = tables.DONE
         m.kept_step, m.kept_start, m.kept_pace = m.step, m.start, m.pace
     else:
         write_run(t, m, m.step, m.start, m.pace, m.slope)
     if t.later is not None and t.world[0].delay > 0:
         _hand_out(t, m, now)
-    grow(t, m, m.steps)
+    replica.grow(t, m, m.steps)
     n = 0
     while n < m.running and m.soonest <= m.step:
         seat = t.seats[m.number, n]
@@ -442,31 +380,31 @@ def _end_steps(t: Any, m: Any, now: float) -> None:
             continue
         i = seat.attempt
         s = t.attempts[i]
-        part(t, m, s, n)
-        m.leaving -= s.where == GONE
+        replica.part(t, m, s, n)
+        m.leaving -= s.where == tables.GONE
         _deliver(t, i, now)
 
 
 def _end_prefill(t: Any, m: Any, now: float) -> None:
     """Whose prompt is read has its first token, and decodes from now on, here or elsewhere."""
-    if m.preponed == DONE:  # the tokens made ahead are spread over the time that the prefill took
+    if m.preponed == tables.DONE:  # the tokens made ahead are spread over the time that the prefill took
         first = m.kept_start + m.kept_pace
         delay = (now - first) / (m.step - m.kept_step)
         write_run(t, m, m.kept_step, first - delay, delay, 0.0)
-    m.preponed = NOT_YET
+    m.preponed = tables.NOT_YET
     kept = 0
     for n in range(m.filling):
         i = t.seats[m.number, n].filling
         s = t.attempts[i]
         s.done += s.chunk
-        if s.done < s.need or s.where == GONE:
+        if s.done < s.need or s.where == tables.GONE:
             t.seats[m.number, kept].filling = i
             kept += 1
             continue
         if t.blocks is not None:
             name_blocks(t, m, s, min(s.named_prompt, s.need // m.page))
         _close(t, s)
-        back = s.away == SWAPPED
+        back = s.away == tables.SWAPPED
         s.away = 0
         s.open, s.replica, s.step, s.ran, s.first = 1, m.number, m.step, 0, np.nan if back else now
         if not back:
@@ -478,43 +416,43 @@ def _end_prefill(t: Any, m: Any, now: float) -> None:
                 push(t, now + late, SEE, i, s.serial)
             else:
                 _answer(t, s, now)
-        if s.made < s.output and m.role != PREFILL:
-            join(t, m, s, i)
+        if s.made < s.output and m.role != tables.PREFILL:
+            replica.join(t, m, s, i)
             continue
-        leave(t, m, s, s.need // m.page, reserved(m, s, s.need))
+        leave(t, m, s, s.need // m.page, replica.reserved(m, s, s.need))
         if s.made >= s.output:
             _deliver(t, i, now)
         elif t.later is not None:
             _close(t, s)
-            s.where, s.away = MOVING, MOVED
+            s.where, s.away = tables.MOVING, tables.MOVED
             push(t, now + m.transfer + m.transfer_token * s.need, ARRIVE, i, s.serial)
     m.filling = kept
 
 
 def _crash(t: Any, m: Any, now: float) -> None:
     """All that is under way is lost, and so is what was known."""
-    if m.phase != IDLE:
+    if m.phase != tables.IDLE:
         m.busy += now - m.start
-    if m.preponed == DONE:
+    if m.preponed == tables.DONE:
         write_run(t, m, m.kept_step, m.kept_start, m.kept_pace, 0.0)
-    if m.phase == DECODING:
-        done = steps_by(m.pace, m.slope, now - m.start, m.steps)
-        done -= lasting(m.pace, m.slope, done) > now - m.start
+    if m.phase == tables.DECODING:
+        done = replica.steps_by(m.pace, m.slope, now - m.start, m.steps)
+        done -= replica.lasting(m.pace, m.slope, done) > now - m.start
         if done > 0:
             write_run(t, m, m.step, m.start, m.pace, m.slope)
             m.step += done
     for n in range(m.running):
         s = t.attempts[t.seats[m.number, n].attempt]
         s.ran = m.step - s.begin
-        _finish(t, s, ERROR, now)
+        _finish(t, s, tables.ERROR, now)
     for n in range(m.filling):
-        _finish(t, t.attempts[t.seats[m.number, n].filling], ERROR, now)
+        _finish(t, t.attempts[t.seats[m.number, n].filling], tables.ERROR, now)
     while m.root >= 0:
-        _finish(t, t.attempts[take(t, m)], ERROR, now)
+        _finish(t, t.attempts[replica.take(t, m)], tables.ERROR, now)
     for n in range(t.residue.shape[1]):
         t.residue[m.number, n] = 0
     m.running = m.filling = m.slots = m.leaving = m.waiting = m.backlog = 0
-    m.context, m.phase, m.next, m.preponed = 0.0, IDLE, NEVER, NOT_YET
+    m.context, m.phase, m.next, m.preponed = 0.0, tables.IDLE, replica.NEVER, tables.NOT_YET
     forget_all(t, m)
     if t.held is not None:
         forget(t.held, m.number)
@@ -524,7 +462,7 @@ def _crash(t: Any, m: Any, now: float) -> None:
 def _stop(t: Any, m: Any, now: float) -> None:
     """It serves nobody any more. What crashed comes back, so it stays reserved, and is paid for."""
     if t.log is not None and m.up and not m.crashed:
-        _note(t, LEFT, m.number, now, m.up_since)
+        _note(t, tables.LEFT, m.number, now, m.up_since)
     m.up = m.draining = 0
 
 
@@ -542,30 +480,30 @@ def _happen(t: Any, number: int, now: float) -> None:
         push(t, now + e.every, HAPPEN, number, 0)
     m = t.replicas[e.replica]
     gone = m.up != 1 and (m.crashed == 0 or e.value == 0)
-    if (e.kind == CRASH or e.kind == DRAIN) and gone:
+    if (e.kind == tables.CRASH or e.kind == tables.DRAIN) and gone:
         return  # it had been taken away, or is being replaced
-    if e.kind == START and (m.up == 1 or (m.crashed == 0 and e.value == 0)):
+    if e.kind == tables.START and (m.up == 1 or (m.crashed == 0 and e.value == 0)):
         return  # it is back already, or had been taken away before it was to be replaced
     _note(t, e.kind, e.replica, now, e.value)
-    if e.kind == ROTATE:
+    if e.kind == tables.ROTATE:
         for r in range(len(t.replicas)):
             t.replicas[r].salt = int(_chance(w.seed, number, w.order) * (1 << 52))
-    elif e.kind == SLOW:
+    elif e.kind == tables.SLOW:
         m.slow = e.value
-        cut(m, now)
-    elif e.kind == CRASH:
+        replica.cut(m, now)
+    elif e.kind == tables.CRASH:
         m.crashed = m.draining != 2
         _crash(t, m, now)
-    elif e.kind == START:
+    elif e.kind == tables.START:
         m.up_since = now if m.up == 0 and not m.crashed else m.up_since
         m.up, m.draining, m.crashed = 1, 0, 0
         forget_all(t, m)
         if t.held is not None:
             forget(t.held, m.number)
-    elif e.kind == DRAIN:
+    elif e.kind == tables.DRAIN:
         m.up, m.crashed = 1, 0  # one that is down will not come back
         m.draining = max(m.draining, 2 if e.value > 0 else 1)
-        if m.draining == 2 and m.phase == IDLE:
+        if m.draining == 2 and m.phase == tables.IDLE:
             _stop(t, m, now)
 
 
@@ -598,12 +536,12 @@ def _look(t: Any, now: float) -> None:
         m.up_since = m.up_since if m.crashed else now
         m.up, m.slow = 2, 1.0
         push(t, now + c.delay, HAPPEN, len(t.events) - len(t.replicas) + down, 0)
-        _note(t, SCALE_OUT, down, now, 0.0)
+        _note(t, tables.SCALE_OUT, down, now, 0.0)
     elif not more and ready > c.least and requests < c.idle * ready and coming == 0:
         m = t.replicas[last]
         m.draining = 2
-        _note(t, SCALE_IN, last, now, 0.0)
-        if m.phase == IDLE:
+        _note(t, tables.SCALE_IN, last, now, 0.0)
+        if m.phase == tables.IDLE:
             _stop(t, m, now)
     if w.live > 0 or w.waits > 0 or w.arrived < w.scheduled:
         push(t, now + c.every, LOOK, 0, 0)
@@ -619,30 +557,30 @@ def _put_off(t: Any, now: float) -> None:
             t.requests[number].due = now
         elif t.requests[number].done == 1:
             return  # who would have asked again has left
-        _send(t, number, FIRST_TRY if kind == FOLLOW else RETRY, now)
+        _send(t, number, tables.FIRST_TRY if kind == FOLLOW else tables.RETRY, now)
     elif kind == ARRIVE:
         s = t.attempts[number]
-        if s.serial == serial and s.where == MOVING:
+        if s.serial == serial and s.where == tables.MOVING:
             best = -1
             for r in range(len(t.replicas)):
                 m = t.replicas[r]
-                if m.role == DECODE and m.up == 1 and m.draining == 0:
+                if m.role == tables.DECODE and m.up == 1 and m.draining == 0:
                     if best < 0 or m.waiting + m.running < t.replicas[best].waiting + t.replicas[best].running:
                         best = r
             if best < 0:
-                _finish(t, s, ERROR, now)
+                _finish(t, s, tables.ERROR, now)
             else:
                 _enqueue(t, t.replicas[best], number, now)
     elif kind == RECEIVE:
         s = t.attempts[number]
-        if s.serial == serial and s.where == MOVING:
-            _finish(t, s, OK, now)
+        if s.serial == serial and s.where == tables.MOVING:
+            _finish(t, s, tables.OK, now)
     elif t.client is not None:
         if kind == GIVE_UP or kind == SEE:
             s = t.attempts[number]
-            if s.serial == serial and s.where != FREE and s.where != GONE:
+            if s.serial == serial and s.where != tables.FREE and s.where != tables.GONE:
                 if kind == GIVE_UP:
-                    _withdraw(t, s, TIMEOUT, now)
+                    _withdraw(t, s, tables.TIMEOUT, now)
                 elif s.answered != s.answered:
                     _answer(t, s, now)
         elif kind == LOSE_PATIENCE or kind == COPY:
@@ -650,14 +588,14 @@ def _put_off(t: Any, now: float) -> None:
             s = t.attempts[q.first]
             waiting = q.live > 0 and q.done == 0 and s.answered != s.answered
             if kind == COPY:  # of a first attempt only
-                if waiting and s.kind == FIRST_TRY and w.hedges < t.client[0].hedge_budget * w.requests + SPARE:
+                if waiting and s.kind == tables.FIRST_TRY and w.hedges < t.client[0].hedge_budget * w.requests + SPARE:
                     w.hedges += 1
-                    _send(t, number, HEDGE, now)
+                    _send(t, number, tables.HEDGE, now)
             elif waiting:
                 q.done = 1
                 if q.live > 1:
-                    _withdraw(t, t.attempts[q.second], CANCELLED, now)
-                _withdraw(t, s, CANCELLED, now)
+                    _withdraw(t, t.attempts[q.second], tables.CANCELLED, now)
+                _withdraw(t, s, tables.CANCELLED, now)
             elif q.live == 0:
                 q.done = 1
         elif kind == HAPPEN:
@@ -672,7 +610,7 @@ def prime(t: Any) -> None:
     s = t.attempts[0]
     for r in range(len(t.replicas)):
         m = t.replicas[r]
-        if m.up == 0 or m.role == DECODE:
+        if m.up == 0 or m.role == tables.DECODE:
             continue
         for n in range(len(t.requests)):
             q = t.requests[n]
@@ -698,7 +636,7 @@ def advance(t: Any, until: float) -> int:
             return FULL
         if t.log is not None and w.events + SPARE_ROWS > len(t.log):
             return FULL
-        put_off = NEVER
+        put_off = replica.NEVER
         if t.later is not None:
             if w.waits + 3 * room > len(t.later):
                 return FULL
@@ -709,36 +647,38 @@ def advance(t: Any, until: float) -> int:
             if t.replicas[other].next < t.replicas[r].next:
                 r = other
         m = t.replicas[r]
-        due = t.requests[w.arrived].due if w.arrived < w.scheduled else NEVER
+        due = t.requests[w.arrived].due if w.arrived < w.scheduled else replica.NEVER
         now = min(m.next, due, put_off)
-        if now > until or now == NEVER:
+        if now > until or now == replica.NEVER:
             return REACHED if now > until else ENDED
         w.now = now
         if t.choose is not None and w.view_every > 0 and now >= w.viewed + w.view_every:
-            _see_all(t, now)
+            for each in range(len(t.replicas)):
+                _see(t, t.replicas[each], t.views[each], now)
+            w.viewed = now - now % w.view_every
         if m.next == now:
             m.busy += now - m.start
             if m.steps > 0:
                 _end_steps(t, m, now)
-            if m.phase == PREFILLING:
+            if m.phase == tables.PREFILLING:
                 _end_prefill(t, m, now)
             if t.client is not None:
                 if m.leaving > 0:
-                    purge(t, m)
-                if m.preponed == DONE and m.filling == 0:  # who was to be prefilled has left
+                    replica.purge(t, m)
+                if m.preponed == tables.DONE and m.filling == 0:  # who was to be prefilled has left
                     write_run(t, m, m.kept_step, m.kept_start, m.kept_pace, 0.0)
-                    m.preponed = NOT_YET
-            plan_step(t, m, now)
+                    m.preponed = tables.NOT_YET
+            replica.plan_step(t, m, now)
             w.taken -= m.freed
             m.freed = 0
             while m.refused >= 0:
                 s = t.attempts[m.refused]
                 m.refused = s.left
-                _finish(t, s, SHED, now)
-            if m.draining == 2 and m.phase == IDLE:
+                _finish(t, s, tables.SHED, now)
+            if m.draining == 2 and m.phase == tables.IDLE:
                 _stop(t, m, now)
         elif due == now:
             w.arrived += 1
-            _send(t, w.arrived - 1, FIRST_TRY, now)
+            _send(t, w.arrived - 1, tables.FIRST_TRY, now)
         elif t.later is not None:
             _put_off(t, now)

@@ -37,12 +37,8 @@ def multi_server(arrival: Floats, service: Floats, servers: int, connections: in
 @native
 def _serve_many(arrival: Any, service: Any, free: Any, idle: Any, sent: Any, end: Any, server: Any) -> None:
     for i in range(len(arrival)):
-        sent[i] = begin = max(arrival[i], idle[0].time) if len(idle) > 0 else arrival[i]
-        if len(free) > 0:
-            begin = max(begin, free[0].time)
-            server[i] = free[0].who
-        end[i] = begin + service[i]
-        _put_first(free, len(free), end[i])
+        sent[i] = max(arrival[i], idle[0].time) if len(idle) > 0 else arrival[i]
+        end[i], server[i] = _serve(free, sent[i], service[i])
         _put_first(idle, len(idle), end[i])
 
 

@@ -13,28 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from openloop.sim import tables
 from openloop.sim.memory import blocks_of, get_blocks, hits_of, leave, use
-from openloop.sim.tables import (
-    CHUNKED,
-    DECODING,
-    FILLING,
-    FIRST,
-    FREE,
-    GONE,
-    GOODPUT,
-    IDLE,
-    MOVED,
-    NOT_YET,
-    PREFILLING,
-    PREPONE,
-    REFUSED,
-    RUNNING,
-    SHORTEST,
-    STATIC,
-    SWAPPED,
-    UNDER_WAY,
-    WAITING,
-)
 
 NEVER = np.inf
 LATER = 1e12  # added to the key of what is put off
@@ -58,7 +38,7 @@ def steps_by(pace: float, slope: float, elapsed: float, most: int) -> int:
 
 def cut(m: Any, now: float) -> None:
     """Something changes: the run ends with the step that is under way."""
-    if m.phase == DECODING and m.preponed == NOT_YET:
+    if m.phase == tables.DECODING and m.preponed == tables.NOT_YET:
         m.steps = steps_by(m.pace, m.slope, now - m.start, m.steps)
         m.next = m.start + lasting(m.pace, m.slope, m.steps)
 
@@ -94,7 +74,7 @@ def _meld(t: Any, one: int, other: int) -> int:
 def wait(t: Any, m: Any, i: int) -> None:
     s = t.attempts[i]
     s.left = s.right = -1
-    s.where = WAITING
+    s.where = tables.WAITING
     m.root = _meld(t, m.root, i)
     if m.waiting == 0:  # the time without a queue says nothing about how fast it moves
         m.admitted = np.nan
@@ -106,17 +86,10 @@ def take(t: Any, m: Any) -> int:
     i = m.root
     s = t.attempts[i]
     m.root = _meld(t, s.left, s.right)
-    if s.where == WAITING:
+    if s.where == tables.WAITING:
         m.waiting -= 1
         m.backlog -= s.prompt + s.made - s.known
     return i
-
-
-def drop_gone(t: Any, m: Any) -> None:
-    """Those who left while they waited."""
-    while m.root >= 0 and t.attempts[m.root].where == GONE:
-        t.attempts[take(t, m)].where = FREE
-        m.freed += 1
 
 
 def _needed(t: Any, m: Any, steps: int) -> int:
@@ -127,15 +100,10 @@ def _needed(t: Any, m: Any, steps: int) -> int:
     return found
 
 
-def _context(m: Any, s: Any) -> int:
-    """Tokens of a running sequence that are in memory."""
-    return s.before + int((m.step - s.begin) * m.gain)
-
-
 def reserved(m: Any, s: Any, context: int) -> int:
     """Blocks that a sequence has. Where a step makes several tokens, and in a static batch, the whole of it from the
     start; otherwise what its context takes."""
-    if m.drafts > 0 or m.batching == STATIC:
+    if m.drafts > 0 or m.batching == tables.STATIC:
         return blocks_of(s.prompt + s.output, m.page)
     return blocks_of(context, m.page)
 
@@ -149,16 +117,16 @@ def _prefill_s(m: Any, chunk: int, context: int) -> float:
 def predicted_s(m: Any, prompt: int, now: float) -> float:
     """Until the first token of one that would come now: a guess, as a router makes it, by the prompts that wait and by
     how long it took lately to take one from the queue."""
-    left = max(m.next - now, 0.0) if m.phase == PREFILLING else 0.0
+    left = max(m.next - now, 0.0) if m.phase == tables.PREFILLING else 0.0
     return left + max(m.slow * m.token * m.backlog, m.gap * m.waiting) + _prefill_s(m, prompt, 0)
 
 
 def _admit(t: Any, m: Any, now: float) -> None:
     """Take from those who wait as many as may join the next step."""
-    if m.batching == STATIC and (m.running > 0 or m.filling > 0):
+    if m.batching == tables.STATIC and (m.running > 0 or m.filling > 0):
         return
-    budget = m.tokens if m.batching != STATIC else 1 << 40  # a static batch is filled, and read in several steps
-    if m.batching == CHUNKED:
+    budget = m.tokens if m.batching != tables.STATIC else 1 << 40  # a static batch is filled, and read in several steps
+    if m.batching == tables.CHUNKED:
         budget -= m.running * (1 + m.drafts)
     for n in range(m.filling):
         s = t.attempts[t.seats[m.number, n].filling]
@@ -166,8 +134,10 @@ def _admit(t: Any, m: Any, now: float) -> None:
     while m.root >= 0 and m.running + m.filling < m.sequences and budget > 0:
         i = m.root
         s = t.attempts[i]
-        if s.where == GONE:
-            drop_gone(t, m)
+        if s.where == tables.GONE:  # it left while it waited
+            take(t, m)
+            s.where = tables.FREE
+            m.freed += 1
             continue
         context = s.prompt + s.made - (s.away > 0)
         hits, unused = 0, 0
@@ -175,16 +145,16 @@ def _admit(t: Any, m: Any, now: float) -> None:
             s.salt = m.salt
             hits, unused = hits_of(t, m, s, min(s.named_prompt, (context - 1) // m.page))
         todo = 0 if s.away > 0 else context - hits * m.page
-        if m.batching != CHUNKED and m.batching != STATIC and m.filling > 0 and todo > budget:
+        if m.batching != tables.CHUNKED and m.batching != tables.STATIC and m.filling > 0 and todo > budget:
             return
         wanted = reserved(m, s, context) - hits
         if m.free + m.unused - unused - wanted < m.watermark and m.running + m.filling > 0:
             return
-        if m.order == GOODPUT and s.key < LATER and s.made == 0:
+        if m.order == tables.GOODPUT and s.key < LATER and s.made == 0:
             if now + _prefill_s(m, todo, hits * m.page) > s.due + s.within:
                 take(t, m)
                 if m.sheds:
-                    s.where, s.left, m.refused = REFUSED, m.refused, i
+                    s.where, s.left, m.refused = tables.REFUSED, m.refused, i
                 else:
                     s.key += LATER
                     wait(t, m, i)
@@ -203,12 +173,12 @@ def _admit(t: Any, m: Any, now: float) -> None:
             s.cached = hits * m.page
         elif s.away == 0:
             s.recomputed += todo
-        if s.away == MOVED:
+        if s.away == tables.MOVED:
             s.away = 0
             s.open, s.replica, s.step, s.ran, s.first = 1, m.number, m.step, 0, np.nan
             join(t, m, s, i)
             continue
-        s.where = FILLING
+        s.where = tables.FILLING
         t.seats[m.number, m.filling].filling = i
         m.filling += 1
         budget -= todo
@@ -221,13 +191,13 @@ def _padded(m: Any, held: float) -> float:
 
 def _begin_prefill(t: Any, m: Any, now: float) -> None:
     """One step: chunks of those that are prefilled, first come first, and a token of everybody else if mixed."""
-    decoding = m.running if m.batching == CHUNKED else 0
+    decoding = m.running if m.batching == tables.CHUNKED else 0
     tokens, attention, count, swap = decoding * (1 + m.drafts), 0.0, 0, 0.0
     held = m.context if decoding else 0.0
     budget = m.tokens - tokens
     for n in range(m.filling):
         s = t.attempts[t.seats[m.number, n].filling]
-        if s.away == SWAPPED:
+        if s.away == tables.SWAPPED:
             swap += m.swap * s.need
             s.chunk = 0
             continue
@@ -244,7 +214,7 @@ def _begin_prefill(t: Any, m: Any, now: float) -> None:
     step += m.packed * tokens * held + m.reading * (held if m.padding > 1 else m.context if decoding else 0.0)
     if decoding:
         step += _drafting(m, decoding)
-    m.phase = PREFILLING
+    m.phase = tables.PREFILLING
     m.start, m.pace, m.slope = now, m.slow * step, 0.0
     m.steps = 1 if decoding else 0
     m.next = now + m.pace
@@ -263,7 +233,7 @@ def _begin_decode(m: Any, now: float, steps: int) -> None:
         held = _padded(m, m.context)
         steps, growth = min(steps, int((held - m.context) / growth) + 1), 0.0
     pace += each * held + _drafting(m, m.slots)
-    m.phase = DECODING
+    m.phase = tables.DECODING
     m.start, m.pace, m.slope, m.steps = now, m.slow * pace, m.slow * (each * growth), steps
     m.next = now + lasting(m.pace, m.slope, steps)
 
@@ -271,7 +241,7 @@ def _begin_decode(m: Any, now: float, steps: int) -> None:
 def _affordable(t: Any, m: Any) -> int:
     """Decode steps until the first is done, or until memory is short."""
     steps = m.soonest - m.step
-    if m.drafts > 0 or m.batching == STATIC:
+    if m.drafts > 0 or m.batching == tables.STATIC:
         return steps
     room = m.free + m.unused
     if (steps // m.page + 1) * m.running <= room or _needed(t, m, steps) <= room:
@@ -289,7 +259,7 @@ def _affordable(t: Any, m: Any) -> int:
 def tokens_held(t: Any, m: Any, now: float) -> int:
     """Room in memory that is taken, with what the steps took that are over of those under way."""
     blocks = m.blocks - m.free - m.unused
-    if m.phase == DECODING and m.drafts == 0 and m.batching != STATIC:
+    if m.phase == tables.DECODING and m.drafts == 0 and m.batching != tables.STATIC:
         elapsed, first = now - m.start, m.pace - m.slope / 2
         done = int(2 * elapsed / (first + math.sqrt(first * first + 2 * m.slope * elapsed)) + 1e-9)
         blocks += _needed(t, m, min(done, m.steps))
@@ -298,7 +268,7 @@ def tokens_held(t: Any, m: Any, now: float) -> int:
 
 def grow(t: Any, m: Any, steps: int) -> None:
     """Memory and contexts after so many decode steps."""
-    if m.drafts == 0 and m.batching != STATIC:
+    if m.drafts == 0 and m.batching != tables.STATIC:
         get_blocks(t, m, _needed(t, m, steps))
     m.context += m.slots * steps * m.gain
     m.step += steps
@@ -306,7 +276,7 @@ def grow(t: Any, m: Any, steps: int) -> None:
 
 def join(t: Any, m: Any, s: Any, i: int) -> None:
     """From now on it decodes."""
-    s.where = RUNNING
+    s.where = tables.RUNNING
     s.before = s.need
     s.begin = m.step
     s.end = m.step + math.ceil((s.output - s.made) / m.gain - 1e-9)
@@ -321,8 +291,8 @@ def join(t: Any, m: Any, s: Any, i: int) -> None:
 
 def part(t: Any, m: Any, s: Any, n: int) -> None:
     """The n-th of those that decode stops: it is done, has to make room, or has left."""
-    context = _context(m, s)
     steps = m.step - s.begin
+    context = s.before + int(steps * m.gain)  # tokens in memory
     s.ran = steps
     s.made = min(s.made + int(steps * m.gain + 1e-9), s.output)
     t.residue[m.number, (s.before - s.begin) % m.page] -= 1
@@ -334,7 +304,7 @@ def part(t: Any, m: Any, s: Any, n: int) -> None:
         for other in range(1, m.running):
             soonest = min(soonest, t.seats[m.number, other].end)
         m.soonest = soonest
-    if m.batching != STATIC:
+    if m.batching != tables.STATIC:
         m.slots -= 1
         m.context -= s.before + steps * m.gain
     if m.running == 0:  # in a static batch, until then those that are done are computed on
@@ -352,7 +322,7 @@ def _make_room(t: Any, m: Any) -> None:
     s = t.attempts[i]
     part(t, m, s, last)
     s.preemptions += 1
-    s.away = SWAPPED if m.swap >= 0 else 0
+    s.away = tables.SWAPPED if m.swap >= 0 else 0
     wait(t, m, i)
 
 
@@ -361,9 +331,9 @@ def purge(t: Any, m: Any) -> None:
     n = 0
     while n < m.running:
         s = t.attempts[t.seats[m.number, n].attempt]
-        if s.where == GONE:
+        if s.where == tables.GONE:
             part(t, m, s, n)
-            s.where = FREE
+            s.where = tables.FREE
             m.freed += 1
         else:
             n += 1
@@ -371,9 +341,9 @@ def purge(t: Any, m: Any) -> None:
     for n in range(m.filling):
         i = t.seats[m.number, n].filling
         s = t.attempts[i]
-        if s.where == GONE:
+        if s.where == tables.GONE:
             leave(t, m, s, s.done // m.page, reserved(m, s, s.need))
-            s.where = FREE
+            s.where = tables.FREE
             m.freed += 1
         else:
             t.seats[m.number, kept].filling = i
@@ -386,26 +356,26 @@ def plan_step(t: Any, m: Any, now: float) -> None:
     """What the replica does next."""
     _admit(t, m, now)
     if m.running == 0 and m.filling == 0:
-        m.phase = IDLE
+        m.phase = tables.IDLE
         m.next = NEVER
         return
-    mixed = m.batching == CHUNKED or m.filling == 0  # whether those that decode go on
+    mixed = m.batching == tables.CHUNKED or m.filling == 0  # whether those that decode go on
     steps = _affordable(t, m) if m.running > 0 else 0
     while steps == 0 and m.running > 0 and mixed:
         _make_room(t, m)
         steps = _affordable(t, m) if m.running > 0 else 0
     if m.filling == 0:
         _begin_decode(m, now, min(steps, m.longest))
-    elif m.batching == PREPONE and steps > 0 and m.preponed == NOT_YET:
-        m.preponed = UNDER_WAY
+    elif m.batching == tables.PREPONE and steps > 0 and m.preponed == tables.NOT_YET:
+        m.preponed = tables.UNDER_WAY
         _begin_decode(m, now, min(m.ahead, steps))
     else:
         _begin_prefill(t, m, now)
 
 
 def key_of(m: Any, s: Any) -> float:
-    if m.order == SHORTEST:
+    if m.order == tables.SHORTEST:
         return float(s.prompt + s.output)
-    if m.order == FIRST:
+    if m.order == tables.FIRST:
         return s.due
     return s.due + s.within

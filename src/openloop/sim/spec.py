@@ -15,12 +15,11 @@ from openloop.errors import SpecError
 from openloop.routing import read_routing
 from openloop.sim.batching import BATCHING, ORDERS, Goodput, Prepone
 from openloop.sim.clients import LIMITS, MOST_REPLICAS, Autoscaling, Client, client_row, scaler_row
-from openloop.sim.engine import SimEngine
-from openloop.sim.events import EVENTS, Event, count_added, plan_rows
-from openloop.sim.prefixes import block_names
+from openloop.sim.events import EVENTS, Event, count_added
+from openloop.sim.memory import block_names
 from openloop.sim.quality import QualityModel, read_quality
 from openloop.sim.steps import Preset, StepTime, explain, preset
-from openloop.sim.tables import BOTH, DECODE, EVENT, PREFILL, REPLICA, REQUEST, SCALER, START
+from openloop.sim.tables import BOTH, DECODE, PREFILL, REPLICA, REQUEST
 from openloop.slo import TTFT, Objectives
 from openloop.spec import Strict, convert, read_yaml
 from openloop.terms import SECONDS, read_term
@@ -161,25 +160,18 @@ class FleetSpec(Replicas, frozen=True):
 
     def kinds(self) -> list[Replicas]:
         """The groups, each as a whole, quantized if they are."""
+        found: list[Replicas] = [self]
+        if self.groups:
+            known = Replicas.__struct_fields__
+            shared = {key: value for key, value in self.written().items() if key in known and key != "replicas"}
+            found = [convert({**shared, **group}, Replicas, f"group {n}") for n, group in enumerate(self.groups, 1)]
         if self.quantization is None:
-            return self._groups()
+            return found
         more, faster = self.quantization.memory, self.quantization.speed
         return [
             msgspec.structs.replace(each, speed=each.speed * faster, memory_tokens=int(more * each.kv_tokens()))
-            for each in self._groups()
+            for each in found
         ]
-
-    def _groups(self) -> list[Replicas]:
-        if not self.groups:
-            return [self]
-        shared = {
-            name: getattr(self, name)
-            for name in Replicas.__struct_fields__
-            if getattr(self, name) != getattr(_DEFAULT, name) and name != "replicas"
-        }
-        whole = msgspec.to_builtins(shared)
-        several = enumerate(map(present_keys, self.groups), 1)
-        return [convert({**whole, **group}, Replicas, f"group {n}") for n, group in several]
 
     @property
     def size(self) -> int:
@@ -218,19 +210,9 @@ class FleetSpec(Replicas, frozen=True):
         return None if self.admission is None else read_admission(self.admission)
 
 
-_DEFAULT = Replicas()
-
-
-def present_keys(raw: Any) -> Any:
-    """Files of earlier versions call `batching` `policy`."""
-    if not isinstance(raw, dict) or "batching" in raw:
-        return raw
-    return {"batching" if key == "policy" else key: value for key, value in raw.items()}
-
-
 def read_fleet(what: str | Path | dict[str, Any]) -> FleetSpec:
     found = convert(
-        present_keys(what if isinstance(what, dict) else read_yaml(Path(what))),
+        what if isinstance(what, dict) else read_yaml(Path(what)),
         FleetSpec,
         "the fleet" if isinstance(what, dict) else str(what),
     )
@@ -303,13 +285,6 @@ def explain_fleet(fleet: FleetSpec) -> Iterator[str]:
             yield f"  handing over a prompt of 2,048 tokens takes {1e3 * (once + 2048 * token):.1f} ms"
 
 
-def engine_of(
-    fleet: FleetSpec, demand: Demand, objectives: Objectives | None = None, seconds: float = np.inf, seed: int = 0
-) -> SimEngine:
-    """The tables of a fleet and of what is asked of it."""
-    return assemble(fleet, *request_tables(fleet, demand, objectives), seconds, seed)
-
-
 def request_tables(fleet: FleetSpec, demand: Demand, objectives: Objectives | None) -> tuple[Any, Ints | None]:
     """Requests, and the names of their blocks."""
     longest = int((demand.prompt_tokens + demand.output_tokens).max())
@@ -319,48 +294,6 @@ def request_tables(fleet: FleetSpec, demand: Demand, objectives: Objectives | No
                 f"a request of {longest:,} tokens is longer than the memory of a replica, "
                 f"{each.memory_blocks * each.block:,}: use shorter requests, or more memory_tokens"
             )
-    d = _requests(demand, objectives)
-    hashes = None
-    if fleet.prefix_cache and bool(np.any(demand.pieces.identity >= 0)):
-        if max(each.memory_blocks for each in fleet.kinds()) > MOST_BLOCKS:
-            raise SpecError("a prefix cache needs memory that ends: give memory_tokens, or prefix_cache: false")
-        salt = demand.tenant if fleet.tenant_salt else None
-        hashes, d.names, d.named, d.named_prompt = block_names(demand, fleet.kinds()[0].block, salt)
-    return d, hashes
-
-
-def assemble(
-    fleet: FleetSpec, requests: Any, hashes: Ints | None, seconds: float, seed: int, *, live: bool = False
-) -> SimEngine:
-    """`live`: requests come while it runs, and may be withdrawn."""
-    admission = fleet.read_admission()
-    plan = plan_rows(fleet.plan(), fleet.size, seconds)
-    reps = _replicas(fleet, admission)
-    if hashes is not None and len(reps) * int(reps.blocks.max()) > MOST_BLOCKS:
-        told = f"{int(reps.blocks.max()):,} blocks in each of {len(reps)} replicas"
-        raise SpecError(f"a prefix cache of {told} is too large to be kept: give memory_tokens, or prefix_cache: false")
-    client = events = scaler = None
-    acts = fleet.client is not None and not fleet.client.asks_only
-    if live or acts or plan or fleet.scale or (admission and admission.name == "bucket"):
-        client = client_row(fleet.client, admission, fleet.scale)
-        scaler = records(SCALER, 1) if fleet.scale is None else scaler_row(fleet.scale, fleet.size)
-        events = records(EVENT, len(plan) + len(reps))
-        events.every = np.inf
-        for row, (at, kind, replica, value, *again) in zip(events, plan, strict=False):
-            row.time, row.kind, row.replica, row.value = at, kind, replica, value
-            row.every, row.until = again or (np.inf, 0.0)
-        events.time[len(plan) :], events.kind[len(plan) :] = np.inf, START  # for a scaler
-        events.replica[len(plan) :], events.value[len(plan) :] = np.arange(len(reps)), 1.0
-    routing = read_routing(fleet.routing) if len(reps) > 1 or client is not None else None
-    follows = fleet.client is not None and fleet.client.repair is not None
-    return SimEngine(
-        requests, reps, hashes, routing, client=client, scaler=scaler, events=events, seed=seed, follows=follows,
-        view_every=fleet.stale_s(), cache_events=fleet.cache_events, delay=fleet.delay_s(),
-    )  # fmt: skip
-
-
-def _requests(demand: Demand, objectives: Objectives | None) -> Any:
-    """A demand as the loop takes it."""
     d = records(REQUEST, len(demand))
     d.prompt, d.output = demand.prompt_tokens, np.maximum(demand.output_tokens, 1)
     d.follower = d.session = -1
@@ -372,7 +305,13 @@ def _requests(demand: Demand, objectives: Objectives | None) -> Any:
         d.think = np.nan_to_num(demand.think_s)
     if demand.session is not None:
         d.session = demand.session
-    return d
+    hashes = None
+    if fleet.prefix_cache and bool(np.any(demand.pieces.identity >= 0)):
+        if max(each.memory_blocks for each in fleet.kinds()) > MOST_BLOCKS:
+            raise SpecError("a prefix cache needs memory that ends: give memory_tokens, or prefix_cache: false")
+        salt = demand.tenant if fleet.tenant_salt else None
+        hashes, d.names, d.named, d.named_prompt = block_names(demand, fleet.kinds()[0].block, salt)
+    return d, hashes
 
 
 def _deadlines(demand: Demand, objectives: Objectives | None) -> Floats:
@@ -387,9 +326,9 @@ def _deadlines(demand: Demand, objectives: Objectives | None) -> Floats:
     return np.array(bounds)[places]
 
 
-def _replicas(fleet: FleetSpec, admission: Admission | None) -> Any:
+def replica_rows(fleet: FleetSpec) -> Any:
     """All there will ever be."""
-    size = fleet.size
+    size, admission = fleet.size, fleet.read_admission()
     most = max(size + count_added(fleet.plan()), fleet.scale.most if fleet.scale else 0)
     reps = records(REPLICA, most)
     for number, kind in enumerate(fleet.kinds_of(most)):
@@ -397,7 +336,7 @@ def _replicas(fleet: FleetSpec, admission: Admission | None) -> Any:
         step = kind.step_time()
         batching, order = read_term(kind.batching, BATCHING, "batching policy"), read_term(kind.order, ORDERS, "order")
         m.number, m.up, m.role = number, number < size, ROLES[kind.role]
-        m.batching, m.order = batching.code, order.code
+        m.batching, m.order = list(BATCHING).index(batching.name), list(ORDERS).index(order.name)
         m.sheds = isinstance(order, Goodput) and order.late
         m.sequences, m.tokens, m.page = kind.max_sequences, kind.max_tokens, kind.block
         m.padding = kind.padding

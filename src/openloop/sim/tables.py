@@ -17,8 +17,8 @@ FREE, WAITING, FILLING, RUNNING, MOVING, GONE, REFUSED = range(7)
 NOT_YET, UNDER_WAY, DONE = range(3)  # of steps before a prefill
 HERE, SWAPPED, MOVED = range(3)  # memory that is there, not any more, not yet
 # How an attempt ends, and what kind it is.
-STATUSES = ("ok", "shed", "censored", "error", "timeout", "cancelled")
-OK, SHED, CENSORED, ERROR, TIMEOUT, CANCELLED = range(6)
+STATUSES = ("ok", "shed", "error", "timeout", "cancelled")
+OK, SHED, ERROR, TIMEOUT, CANCELLED = range(5)
 FIRST_TRY, RETRY, HEDGE = range(3)
 # What happens to a fleet at a given time, by plan or by a rule.
 SLOW, CRASH, START, DRAIN, ROTATE, SCALE_OUT, SCALE_IN, LEFT = range(8)

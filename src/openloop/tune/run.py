@@ -17,7 +17,7 @@ import yaml
 from openloop.errors import OpenloopError, RunError, SpecError, StorageError
 from openloop.frontier.point import Point, make_point, read_trial
 from openloop.load.scenario import Scenario
-from openloop.sim.fleet import present_keys, read_fleet, simulate_fleet
+from openloop.sim.fleet import read_fleet, simulate_fleet
 from openloop.slo import E2E, TPOT, TTFT, Objectives, read_slo
 from openloop.spec import plain, read_json, suggest
 from openloop.tune.search import first_places, next_places
@@ -29,6 +29,7 @@ FIRST_SHARE, LAST_SHARE = 0.35, 0.4  # of the trials: spread out before any is c
 WARM_UP = 0.2  # of the time
 CONFIRM, FRESH = 3, 2  # best ones, each simulated with so many fresh seeds
 TARGET = 0.99
+LEFT_ALONE = signal.SIGINT, signal.SIG_IGN  # Ctrl-C is for the one who waits
 
 
 @dataclass(frozen=True)
@@ -85,17 +86,6 @@ MAXIMIZED: dict[str, Callable[[Trial], float]] = {
 }
 
 
-class _Asked(msgspec.Struct, frozen=True):
-    """tune.json: the same question goes on, another needs a folder of its own."""
-
-    base: dict[str, Any]
-    values: dict[str, list[Any]]
-    scenario: dict[str, Any]
-    maximize: str
-    attain: float
-    seed: int
-
-
 Watch = Callable[[int, int, Trial], None]
 
 
@@ -116,7 +106,7 @@ def tune(
         raise SpecError("there is no goodput without an SLO: give one, for example --slo 'ttft<=1s, tpot<=40ms'")
     if maximize not in MAXIMIZED:
         raise SpecError(f"cannot maximize {maximize!r}{suggest(maximize, MAXIMIZED)}")
-    priced = _priced(space.base) or _all_priced(space.values.get("groups", ()))
+    priced = _priced(space)
     if maximize.endswith("per_dollar") and not priced:
         raise SpecError(f"{maximize} needs a price: write price_per_hour: 3 into the fleet, or maximize goodput")
     dearer = [name for name, values in space.values.items() if _changes_hardware(name, values)]
@@ -124,23 +114,12 @@ def tune(
         fix = "search groups, each with its price_per_hour, or leave the price out and maximize goodput"
         raise SpecError(f"{dearer[0]} changes what a replica costs, and price_per_hour would stay the same: {fix}")
     scenario.read_workload().demand(scenario.read_arrivals(), scenario.horizon_s, scenario.seed)  # no fleet's fault
-    budget = min(trials or _default_trials(space.size), space.size)
-    asked = _Asked(
-        msgspec.to_builtins(space.base),
-        {name: list(values) for name, values in space.values.items()},
-        msgspec.to_builtins(scenario),
-        maximize,
-        attain,
-        scenario.seed,
-    )
-    store = _Store(None if out is None else Path(out), asked)
+    tenth = space.size // 10 - CONFIRM * FRESH  # of the space, less what confirms
+    budget = min(trials or int(np.clip(tenth, 20, 200)), space.size)
+    asked = {"base": space.base, "values": space.values, "scenario": scenario, "maximize": maximize, "attain": attain}
+    store = _Store(None if out is None else Path(out), {**asked, "seed": scenario.seed})
     with _pool(processes or len(os.sched_getaffinity(0))) as simulate:
         return _Search(space, scenario, objectives, maximize, attain, budget, store, watch, simulate).run()
-
-
-def _default_trials(size: int) -> int:
-    """A tenth of the space less what confirms; at least 20 and at most 200."""
-    return int(np.clip(size // 10 - CONFIRM * FRESH, 20, 200))
 
 
 def _changes_hardware(name: str, values: Sequence[Any]) -> bool:
@@ -151,12 +130,11 @@ def _changes_hardware(name: str, values: Sequence[Any]) -> bool:
     return any({"gpu", "tp"} & group.keys() and group.get("price_per_hour") is None for group in groups)
 
 
-def _priced(base: dict[str, Any]) -> bool:
-    return bool(base.get("price_per_hour")) or any(each.get("price_per_hour") for each in base.get("groups") or ())
-
-
-def _all_priced(groups: Sequence[Any]) -> bool:
-    """Whether all groups that are searched have prices of their own."""
+def _priced(space: Space) -> bool:
+    """Whether there is a price in the fleet, or in all groups that are searched."""
+    base, groups = space.base, space.values.get("groups", ())
+    if any(each.get("price_per_hour") for each in (base, *(base.get("groups") or ()))):
+        return True
     return bool(groups) and all(several and all(each.get("price_per_hour") for each in several) for several in groups)
 
 
@@ -327,7 +305,7 @@ def _pool(processes: int) -> Iterator[Simulate]:
     if processes == 1:
         yield lambda calls: ((number, simulate_one(call)) for number, call in enumerate(calls))
         return
-    pool = ProcessPoolExecutor(processes, get_context("spawn"), initializer=_leave_interrupts)
+    pool = ProcessPoolExecutor(processes, get_context("spawn"), initializer=signal.signal, initargs=LEFT_ALONE)
 
     def simulate(calls: list[Call]) -> Iterator[tuple[int, Any]]:
         waiting = {pool.submit(simulate_one, call): number for number, call in enumerate(calls)}
@@ -340,15 +318,11 @@ def _pool(processes: int) -> Iterator[Simulate]:
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _leave_interrupts() -> None:
-    """Ctrl-C is for the one who waits."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-
 class _Store:
     """Every trial, a line each, as it ends."""
 
-    def __init__(self, folder: Path | None, asked: _Asked) -> None:
+    def __init__(self, folder: Path | None, asked: dict[str, Any]) -> None:
+        """The same question goes on, another needs a folder of its own."""
         self.folder = folder
         self.found: dict[tuple[Place, bool], Trial] = {}
         if folder is None:
@@ -364,12 +338,11 @@ class _Store:
         except OSError as error:
             raise StorageError(f"{folder} cannot be written: {error.strerror}") from None
 
-    def _read(self, folder: Path, asked: _Asked) -> None:
+    def _read(self, folder: Path, asked: dict[str, Any]) -> None:
         raw = read_json(folder / ASKED)
         before = raw if isinstance(raw, dict) else {}
-        now = msgspec.to_builtins(asked)
-        for name in now:
-            if present_keys(before.get(name)) != msgspec.json.decode(msgspec.json.encode(now[name])):
+        for name, value in msgspec.json.decode(msgspec.json.encode(asked)).items():
+            if before.get(name) != value:
                 raise RunError(f"{folder} holds a tuning with another {name}: choose another folder")
         kept = (folder / TRIALS).read_bytes() if (folder / TRIALS).exists() else b""
         for line in kept.splitlines():

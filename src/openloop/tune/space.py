@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from openloop.errors import OpenloopError, SpecError
-from openloop.sim.fleet import FleetSpec, present_keys, read_fleet
+from openloop.sim.fleet import FleetSpec, read_fleet
 from openloop.spec import read_yaml, suggest
 
 MOST_VALUES = 1000
@@ -56,10 +56,10 @@ class Space:
 
 
 def read_space(fleet: str | Path | dict[str, Any], space: str | Path | dict[str, Any]) -> Space:
-    base = present_keys(fleet if isinstance(fleet, dict) else read_yaml(Path(fleet)))
+    base = fleet if isinstance(fleet, dict) else read_yaml(Path(fleet))
     read_fleet(base)
     where = "the space" if isinstance(space, dict) else str(space)
-    raw = present_keys(space if isinstance(space, dict) else read_yaml(Path(space)))
+    raw = space if isinstance(space, dict) else read_yaml(Path(space))
     if not isinstance(raw, dict) or not raw:
         raise SpecError(
             f"{where} names no keys; write keys of a fleet and values to try, such as max_tokens: [512, 2048]"
