@@ -15,6 +15,8 @@ longer; real ones lengthen gradually, so in reality crowding begins with fewer s
 import sys
 from pathlib import Path
 
+import numpy as np
+
 from openloop.arrivals import Poisson
 from openloop.report.chart import Chart
 from openloop.sim.fleet import read_fleet, simulate_fleet
@@ -36,8 +38,13 @@ def tokens_per_s(sequences: int, acceptance: float | None = None, cost: float = 
         None if acceptance is None else {"tokens": drafts, "acceptance": acceptance, "cost": f"{100 * cost:.2f}%"}
     )
     fleet = read_fleet({**TARGET, "max_sequences": sequences, "drafts": drafting})
-    run = simulate_fleet(fleet, CHAT, Poisson(1.0 + sequences), SECONDS, seed=1, drain_s=0.0)
-    return sum(float(batch["output_tokens"].to_numpy().sum()) for batch in run.batches(["output_tokens"])) / SECONDS
+    run = simulate_fleet(fleet, CHAT, Poisson(1.0 + sequences), SECONDS, seed=1)
+    came = 0
+    for batch in run.batches(["event_ns", "event_tokens"]):
+        in_time = batch["event_ns"].flatten().to_numpy() < 1e9 * SECONDS
+        tokens = batch["event_tokens"].flatten().to_numpy() if drafting else 1
+        came += int(np.sum(in_time * tokens))
+    return came / SECONDS
 
 
 def draft_cost(sequences: int) -> float:

@@ -165,6 +165,8 @@ def _column(name: str, columns: Mapping[str, Any], rows: int) -> pa.Array:
         return array
     if name in _DEFAULTS:
         return pa.repeat(pa.scalar(_DEFAULTS[name], column.type), rows)
+    if name == "event_ns":
+        return make_lists(name, np.empty(0, np.int64), np.zeros(rows, np.int32))
     return pa.nulls(rows, column.type)
 
 
@@ -182,7 +184,7 @@ def _item(kind: pa.DataType) -> pa.DataType:
     return kind.value_type if pa.types.is_list(kind) else kind
 
 
-_DEFAULTS = {"attempt": 0, "kind": "first", "status": "ok", "event_ns": []}
+_DEFAULTS = {"attempt": 0, "kind": "first", "status": "ok"}
 
 
 def split(batch: pa.RecordBatch, tokens: int, rows: int) -> Iterator[pa.RecordBatch]:
