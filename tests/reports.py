@@ -33,7 +33,7 @@ def fleet_run(requests: int = 1200, seed: int = 1, names: tuple[str, ...] = ("r0
     columns = {
         "request_id": np.arange(requests),
         "scheduled_ns": _ns(due),
-        "sent_ns": _ns(due) + 40_000,
+        "sent_ns": _ns(due + 40e-6),
         "ended_ns": _ns(ended),
         "event_ns": make_lists("event_ns", _ns(tokens), lengths),
         "status": np.where(ok, "ok", "error").tolist(),

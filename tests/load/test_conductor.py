@@ -196,6 +196,7 @@ def test_a_host_that_does_not_answer(tmp_path: Path) -> None:
 def answering(answers: list[bytes], seen: list[int], *, wait_s: float = 0.0, once: bool = False) -> socket.socket:
     """A server that gives these answers in turn; after an empty one, or after any if `once`, it closes."""
     listener = socket.create_server(("127.0.0.1", 0), backlog=1000)
+    counting = threading.Lock()
 
     def serve() -> None:
         while True:
@@ -208,9 +209,10 @@ def answering(answers: list[bytes], seen: list[int], *, wait_s: float = 0.0, onc
     def talk(sock: socket.socket) -> None:
         with sock, contextlib.suppress(OSError):
             while sock.recv(1 << 20):
-                seen[0] += 1
+                with counting:
+                    number = seen[0] = seen[0] + 1
                 time.sleep(wait_s)
-                answer = answers[seen[0] % len(answers)]
+                answer = answers[number % len(answers)]
                 if not answer:
                     return
                 sock.sendall(answer)
