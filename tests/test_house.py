@@ -220,3 +220,20 @@ def test_words_are_defined_where_the_glossary_says() -> None:
         assert (ROOT / place).exists(), f"{place} is named in docs/words.md and is not there"
     for name in re.findall(r"`([A-Z]+[a-z]\w+)`", text):
         assert name in classes, f"{name} is named in docs/words.md and is no class"
+
+
+def test_recipes_name_files_and_registries_that_are_there() -> None:
+    text = (HOME / "ADDING.md").read_text()
+    names = {path.name for path in FILES} | {path.name for path in (HOME / "tests").rglob("*.py")}
+    for place in re.findall(r"`([\w/]+\.py)`", text):
+        known = (ROOT / place).exists() or (HOME / place).exists() if "/" in place else place in names
+        assert known, f"{place} is named in ADDING.md and is not there"
+    given = {
+        target.id
+        for path in [*FILES, *(HOME / "tests").rglob("*.py")]
+        for node in ast.parse(path.read_text()).body
+        for target in (node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)])
+        if isinstance(target, ast.Name)
+    }
+    for name in re.findall(r"`(_?[A-Z_]{3,})`", text):
+        assert name in given, f"{name} is named in ADDING.md and is not there"

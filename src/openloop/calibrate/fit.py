@@ -373,7 +373,7 @@ def _hidden(replays: Sequence[TraceReplay], found: Fitted) -> tuple[float, float
 def _draws(replays: Sequence[TraceReplay], found: Fitted, form: float, fewest: float, most: float) -> Floats:
     """Parameters from blocks of the runs drawn anew: one step of the fit each, around what was found. All steps
     together are drawn faster or slower as well, by what rates were off that were predicted from others. A token takes
-    anything from `fewest` to `most`, and as much more of a step hides it."""
+    anything from `fewest` over what was found to `most`; as much more as it then takes, a step hides."""
     rng = np.random.default_rng(0)
     rows = []
     for _ in range(DRAWS):
@@ -389,11 +389,13 @@ def _draws(replays: Sequence[TraceReplay], found: Fitted, form: float, fewest: f
         draws[:, 0] = rng.uniform(0.0, found.theta[0], DRAWS)
     draws[:, 1:] *= np.exp(rng.normal(0.0, min(max(form, LEAST_FORM), MOST_FORM), (DRAWS, 1)))
     floor, token, fixed = (PARAMETERS.index(name) for name in ("floor", "token", "fixed"))
-    if most > fewest:
-        whole = draws[:, floor] + draws[:, fixed]
-        draws[:, token] = rng.uniform(np.minimum(fewest, draws[:, token]), most)
-        draws[:, floor] = np.clip(whole * draws[:, token] / most, draws[:, floor], whole)
-        draws[:, fixed] = whole - draws[:, floor]
+    way = rng.uniform(-1.0, 1.0, DRAWS)  # from what was found, to the fewest or to the most
+    up, down = np.maximum(way, 0.0), np.maximum(-way, 0.0)
+    moved = up * (most - found.theta[token]) - down * (found.theta[token] - fewest)
+    draws[:, token] = np.maximum(draws[:, token] + moved, 0.0)
+    if most > found.theta[token]:
+        draws[:, floor] += up * draws[:, fixed]
+        draws[:, fixed] *= 1 - up
     return draws
 
 
