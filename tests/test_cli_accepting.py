@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from openloop.audit import Audit, Fact
+from openloop.audit import Audit, Claim, Fact
 from openloop.cli import cli
 from openloop.records import TEXTS, TimedEvent
 from tests.runs import row, write_run
@@ -53,6 +53,27 @@ def test_the_cost_of_another_tools_file_is_told(tmp_path: Path) -> None:
     slo = ("--slo", "ttft<=250ms")
     assert f"{file}: 40 accepted requests for" in call("cost", file, *slo, "--prices", prices, code=1).stdout
     assert f"{file}: nothing is known of what it cost" in call("cost", file, *slo, code=1).stdout
+
+
+def test_what_an_audit_shows_fits_a_terminal_and_says_why_a_claim_is_not_supported(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flags, why = "x" * 5000, ("the run was not closed",)
+    claims = [Claim("it is fast", supported=False, lacks=())]
+    monkeypatch.setattr(
+        "openloop.audit.audit", lambda *_: Audit("run", "run", 1, why, [Fact("engine_flags", flags, "")], claims)
+    )
+    lines = CliRunner().invoke(cli, ["audit", str(run)]).stdout.splitlines()
+    assert max(map(len, lines)) < 200
+    assert any(line.split()[-4:] == ["no", "a", "valid", "run"] for line in lines)
+
+
+def test_shares_of_a_cost_are_of_the_cost(run: Path, tmp_path: Path) -> None:
+    call("grade", run, "--gate", "json", "--jobs", "2")
+    prices = tmp_path / "prices.yaml"
+    prices.write_text("per_gpu_hour: 3\ngpus: 4\nper_human_review: 0.5\n")  # of the 20 in 200 that failed
+    (line,) = [each for each in call("cost", run, "--prices", prices).stdout.splitlines() if "quality failures" in each]
+    assert float(line.split()[-1].strip("%")) > 90
 
 
 def test_a_strict_audit_does_not_pass_what_is_not_valid(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:

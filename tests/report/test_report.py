@@ -22,7 +22,7 @@ from openloop.errors import RunError, SpecError
 from openloop.frontier.folder import read_asked
 from openloop.records import Manifest, Run, TimedEvent
 from openloop.report.chart import draw_figure
-from openloop.report.curve import STEPS, frontier_report, read_frontier_subject
+from openloop.report.curve import STEPS, frontier_headline, frontier_report, read_frontier_subject
 from openloop.report.figures import DRAWN, LARGEST, tail_places, token_times
 from openloop.report.html import page
 from openloop.report.markdown import markdown
@@ -193,6 +193,15 @@ def test_a_rate_beyond_the_knee_is_too_much_and_no_negative_room(sweep: Path) ->
     subject = read_frontier_subject(sweep)
     busy = replace(subject, frontier=replace(subject.frontier, current=60.0, headroom=-0.53))
     assert "Of today's 60.0/s, 53.0% are too much." in frontier_report(busy).sentences
+
+
+def test_where_nothing_was_measured_at_todays_rate_there_is_no_negative_room(sweep: Path) -> None:
+    found = read_frontier_subject(sweep).frontier
+    beyond = replace(found.knee, rate=None, interval=None, above=5.0)
+    for today, told in ((4.0, "there is room for 25.0% more, or beyond that"), (50.0, "is not known")):
+        asked = replace(found, knee=beyond, current=today, headroom=None, headroom_interval=None)
+        (sentence,) = [each for each in frontier_headline(asked)[1] if "today" in each]
+        assert told in sentence
 
 
 def test_a_point_of_a_frontier_can_be_chosen(sweep: Path) -> None:

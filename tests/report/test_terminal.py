@@ -56,6 +56,17 @@ def test_more_failures_than_a_percentile_allows_is_shown_as_never(capsys: pytest
     assert "never" in shown(capsys, run_of(rows), SLO)
 
 
+@pytest.mark.parametrize(("requests", "few"), [(50, True), (300, False)])
+def test_percentiles_seen_otherwise_rest_on_as_many_values(
+    requests: int, few: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = shown(
+        capsys, run_of([row(i, due=i / 20, tokens=[0.1]) for i in range(requests)]), "ttft<=500ms"
+    ).splitlines()
+    place = next(i for i, line in enumerate(lines) if line.startswith("latency seen otherwise"))
+    assert ("*" in lines[place + 1]) == few
+
+
 def test_text_from_a_run_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     rows = [row(i, due=i / 20, tokens=[0.1], replica="\x1b[2Jevil") for i in range(200)]
     text = shown(capsys, run_of(rows, notes=("\x1b]0;title\x07",)), SLO, by=["replica"])

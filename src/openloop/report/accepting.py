@@ -29,6 +29,7 @@ def show_grading(run: Path, found: Grading) -> None:
     show_quality(page, score(run, SLO(())).quality)
 
 
+LETTERS = 100  # of a cell of an audit on the terminal
 CLASS: Columns = {
     **columns("requests accepted"),
     "total": ("cost", "money"),
@@ -97,8 +98,10 @@ def _show_run_cost(page: Page, found: dict[str, Any]) -> None:
         page.line(f"note: {told}")
     page.show(tables.money(cost, found["units"]))
     page.show(tables.field_table("class", [(name, each, "") for name, each in found["classes"].items()], CLASS))
+    spent = [(leak.name.replace("_", " "), leak.cost) for leak in found["leaks"] if leak.cost is not None]
     if cost.total:
-        page.show(tables.leaks(found["leaks"]))
+        rows = [(name, format_money(each), format_share(each / cost.total)) for name, each in spent]
+        page.table("spent on", ("cost", "share"), rows)
 
 
 def show_audit(found: Audit) -> None:
@@ -107,4 +110,5 @@ def show_audit(found: Audit) -> None:
     page.line(f"{found.subject}{count}: {len(found.missing)} of {len(found.facts)} facts are missing")
     page.verdict(False, found.reasons)
     for table in tables.audited(found):
-        page.table(table.header[0], table.header[1:], table.rows, words=True)
+        rows = [[str(cell)[:LETTERS] for cell in row] for row in table.rows]  # flags of an engine go on for pages
+        page.table(table.header[0], table.header[1:], rows, words=True)

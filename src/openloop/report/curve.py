@@ -139,16 +139,18 @@ def frontier_headline(frontier: Frontier) -> tuple[str, list[str]]:
 
 def _headroom(frontier: Frontier) -> Iterator[str]:
     today, room, interval = frontier.current, frontier.headroom, frontier.headroom_interval
+    above = frontier.knee.above
     if today is None:
         return
+    now = f"today's {format_rate(today)}"
     if room is not None and interval is not None and room >= 0:
-        about = " to ".join(map(format_share, interval))
-        yield f"At today's {format_rate(today)} there is room for {format_share(room)} more ({about})."
+        yield f"At {now} there is room for {format_share(room)} more ({' to '.join(map(format_share, interval))})."
     elif room is not None:
-        yield f"Of today's {format_rate(today)}, {format_share(-room)} are too much."
-    elif frontier.knee.above is not None:
-        least = format_share(frontier.knee.above / today - 1)
-        yield f"At today's {format_rate(today)} there is room for {least} more, or beyond that."
+        yield f"Of {now}, {format_share(-room)} are too much."
+    elif above is not None and above >= today:
+        yield f"At {now} there is room for {format_share(above / today - 1)} more, or beyond that."
+    elif above is not None:
+        yield f"Whether there is room at {now} is not known: the sweep shows no more than {format_rate(above)}."
 
 
 def _numbers(frontier: Frontier) -> Iterator[tuple[str, Number, str]]:

@@ -131,8 +131,10 @@ def numbers(thing: Any, columns: Columns, key: str = "") -> list[Cell]:
         elif isinstance(value, tuple):
             cells.append(span(value, unit))
         else:
-            few = step in LEAST and (field_of(thing, f"{path[: -len(step)]}n") or 0) < LEAST[step]
-            cells.append(number(thing, path, unit, key, "*" if few else ""))
+            n = (
+                field_of(thing, f"{path[: -len(step)]}n") or field_of(thing, "n") or 0
+            )  # a ladder inside has its whole's
+            cells.append(number(thing, path, unit, key, "*" if n < LEAST.get(step, 0) else ""))
     return cells
 
 

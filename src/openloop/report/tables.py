@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from openloop.audit import Audit
-from openloop.report.page import Cell, Columns, Number, Table, columns, numbers, unit_costs
+from openloop.report.page import Columns, Number, Table, columns, numbers, unit_costs
 from openloop.score import CostScore, Leak, Score, Summary, UnitScore
 from openloop.units import format_seconds
 
@@ -193,8 +193,9 @@ def further(score: Score) -> list[Table]:
 
 def audited(found: Audit) -> list[Table]:
     facts = [(fact.name, fact.found or "missing", "" if fact.found else fact.why) for fact in found.facts]
-    claims: list[list[Cell]] = [
-        [claim.claim, "could be" if claim.supported else "no", ", ".join(claim.lacks)] for claim in found.claims
+    claims = [
+        (each.claim, *(("could be", "") if each.supported else ("no", ", ".join(each.lacks) or "a valid run")))
+        for each in found.claims
     ]
     return [
         Table(("fact", "found", "why it matters"), facts),
