@@ -3,6 +3,7 @@
 import inspect
 import itertools
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -532,6 +533,7 @@ def test_a_function_is_told_what_is_asked_and_its_pieces_are_deliveries() -> Non
 
 
 def test_a_function_is_found_in_a_module_or_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])  # where it looks is added, and must not hide json from later tests
     (tmp_path / "mine.py").write_text("def ask(it):\n    return 'hi'\nclass A:\n    ask = len\nNUMBER = 3\n")
     assert find_function(f"{tmp_path}/mine.py:ask")(ASK) == "hi"
     inner: Any = find_function(f"{tmp_path}/mine.py:A.ask")
