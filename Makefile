@@ -31,7 +31,7 @@ demo: .venv/ready
 
 # Tests open pages in a real browser: Debian's Chromium where it can be installed, otherwise Playwright's own.
 .venv/browser: .venv/ready
-	@$(BIN)/python -c 'import sys; from openloop.report.paper import find_browser; sys.exit(find_browser() is None)' \
+	@$(BIN)/python -c 'import sys; from openloop.report.files import find_browser; sys.exit(find_browser() is None)' \
 		|| { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -qq \
 			&& DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium >/dev/null; } \
 		|| $(BIN)/python -m playwright install chromium

@@ -237,3 +237,10 @@ def test_recipes_name_files_and_registries_that_are_there() -> None:
     }
     for name in re.findall(r"`(_?[A-Z_]{3,})`", text):
         assert name in given, f"{name} is named in ADDING.md and is not there"
+
+
+def test_what_the_makefile_imports_is_there() -> None:
+    found = re.findall(r"from (openloop[\w.]*) import (\w+)", (HOME / "Makefile").read_text())
+    assert found
+    for module, name in found:
+        assert hasattr(importlib.import_module(module), name), f"make asks for {module}.{name}"
