@@ -1,8 +1,10 @@
 """What servers say: the events and answers of those that speak as OpenAI's does, and what becomes of a reply."""
 
 import re
+from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import accumulate, takewhile
 from typing import Annotated, Any
 
@@ -115,7 +117,7 @@ class Outcome:
     http_status: int | None = None
     error: str | None = None
     finish_reason: str | None = None
-    event_ns: list[int] = field(default_factory=list)
+    event_ns: "array[int]" = field(default_factory=partial(array, "q"))
     event_tokens: list[int] | None = None
     first_any_ns: int | None = None
     prompt_tokens: int | None = None

@@ -1,5 +1,7 @@
 """Finished requests as rows: their times, and whose they are."""
 
+from array import array
+
 from openloop.load.rows import Row, batch_of
 from openloop.load.targets import Outcome
 from openloop.load.worker import DONE
@@ -7,13 +9,14 @@ from openloop.workload import Ask
 
 
 def test_no_time_is_before_the_one_that_it_follows() -> None:
-    row = Row(0, 100, Outcome(event_ns=[1_150, 1_240, 1_230], first_any_ns=1_110))
+    row = Row(0, 100, Outcome(event_ns=array("q", [1_150, 1_230, 1_240]), first_any_ns=1_110))
     row.set_times((0, DONE, "", 1_200, 5, 1_225, b"", bytes(48), 3, False), 1_000)
-    assert (row.sent_ns, row.connect_ns, row.event_ns, row.ended_ns) == (200, 5, [200, 240, 240], 240)
+    assert (row.sent_ns, row.connect_ns, row.first_ns, row.last_ns, row.ended_ns) == (200, 5, 200, 240, 240)
+    assert batch_of([row], 1_000)["event_ns"].to_pylist() == [[200, 230, 240]]
     assert (row.outcome.first_any_ns, row.kernel_stamps, row.stamps) == (200, 3, 3)
     row = Row(0, 100, Outcome())
     row.set_times((0, DONE, "", 1_050, 5, 1_080, b"", b"", 0, False), 1_000)
-    assert (row.sent_ns, row.event_ns, row.ended_ns) == (100, [], 100)
+    assert (row.sent_ns, row.first_ns, row.last_ns, row.ended_ns) == (100, None, None, 100)
 
 
 def test_a_row_says_whose_it_is_if_it_is_somebodys() -> None:

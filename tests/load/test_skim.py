@@ -34,13 +34,20 @@ def chat(word: Any, **more: Any) -> bytes:
 
 
 def outcome(
-    raw: bytes, edges: list[int], name: str = "chat", *, code: bool = True, keep: bool = False
+    raw: bytes,
+    edges: list[int],
+    name: str = "chat",
+    *,
+    code: bool = True,
+    keep: bool = False,
+    stamps: list[int] | None = None,
 ) -> dict[str, Any]:
     kind = TARGETS[name]
     assert issubclass(kind, JsonTarget)
     blocks = [raw[a:b] for a, b in itertools.pairwise([0, *edges, len(raw)])]
+    stamps = stamps or list(range(1, len(blocks) + 1))
     with mock.patch("openloop.load.reply.skimmer", skimmer if code else lambda: None):
-        return asdict(kind(host="h", keep_text=keep).read(*joined(blocks, range(1, len(blocks) + 1))))
+        return asdict(kind(host="h", keep_text=keep).read(*joined(blocks, stamps)))
 
 
 def runs(data: list[bytes]) -> list[int]:
@@ -54,7 +61,7 @@ def test_what_differs_by_a_word_is_decoded_once() -> None:
     found = Reply(*joined([chunked(data)], [7])).events()
     assert found.sizes == [8, 1, 1, 1, 1]
     assert found.data == [data[place] for place in (0, 8, 9, 10, 11)]
-    assert found.stamps == [7] * 12
+    assert list(found.stamps) == [7] * 12
 
 
 @needs_code
@@ -85,6 +92,17 @@ def test_a_word_is_what_can_be_decoded(first: int) -> None:
             except (msgspec.DecodeError, UnicodeDecodeError):
                 fine = False
             assert (runs([b'{"content":"a"}', data]) == [2]) is fine or b"\\u" in word, word
+
+
+@pytest.mark.parametrize("code", [True, False])
+def test_words_that_one_read_brought_are_merged_and_no_time_is_before_the_one_ahead(code: bool) -> None:
+    said = [chat(word) for word in ("", "a", "b", "c", "d")] + [chat("e", finish_reason="stop")]
+    raw = chunked(said)
+    ends = [raw.index(each) + len(each) + 4 for each in said]
+    found = outcome(raw, [ends[1], ends[3], ends[4]], code=code, stamps=[50, 90, 70, 100])
+    assert list(found["event_ns"]) == [50, 90, 90, 90, 100]  # and not 70
+    assert found["merged_events"] == 1  # b and c; a came with a role, which is no word
+    assert outcome(raw, [ends[3]], code=code)["merged_events"] == 3
 
 
 @pytest.mark.parametrize("code", [True, False])

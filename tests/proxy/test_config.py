@@ -83,7 +83,7 @@ def test_however_a_stream_is_written_and_cut_the_same_is_heard(stream: bytes, cu
     found = hearing.close()
     assert (found.status, found.finish_reason, len(found.event_ns)) == ("ok", "stop", 2)
     assert (found.prompt_tokens, found.cached_tokens, found.output_tokens) == (7, 4, 2)
-    assert found.event_ns == sorted(found.event_ns)
+    assert list(found.event_ns) == sorted(found.event_ns)
 
 
 @given(st.lists(st.binary(max_size=60) | st.sampled_from([token("a"), last(1), DONE, b"data: ", b"\n", b"[" * 2000])))

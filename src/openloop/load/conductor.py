@@ -292,7 +292,7 @@ class Conductor:
         if self.opened_ns is None and outcome.cached_tokens is not None:
             self.hits.append((outcome.cached_tokens, outcome.prompt_tokens or 0))
         if outcome.status == "ok" and row.ended_ns is not None and request.tries == 1:
-            self.begun.append((row.event_ns[0] if row.event_ns else row.ended_ns) - row.due_ns)
+            self.begun.append((row.ended_ns if row.first_ns is None else row.first_ns) - row.due_ns)
         if finished[-1] or outcome.status == "cancelled":
             return
         if load.repair and self.texts and self.texts.waits_for(row):
@@ -571,7 +571,7 @@ class Conductor:
 
     def _flush(self) -> None:
         if self.rows:
-            self.writer.append(batch_of(self.rows))
+            self.writer.append(batch_of(self.rows, self.start_ns))
             self.rows = []
         if self.texts:
             self.texts.flush()

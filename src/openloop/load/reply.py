@@ -1,5 +1,6 @@
 """What a response says, once it is read at leisure; and when each part of it had arrived."""
 
+from array import array
 from bisect import bisect_left
 from functools import cached_property
 from itertools import accumulate
@@ -64,7 +65,9 @@ class Reply:
         if b"" in data:  # as of a comment that keeps the connection alive
             blocks = [block for block, each in zip(blocks, data, strict=True) if each]
             data = [each for each in data if each]
-        return Events(blocks, [self._marks[2 * block + 1] for block in blocks], [1] * len(data), data)
+        stamps = array("q", accumulate([self._marks[2 * block + 1] for block in blocks], max))
+        each = [1] * len(data)
+        return Events(stamps, each, each, blocks, blocks, data)
 
     def _blocks(self, ends: list[int]) -> list[int]:
         """The reads that so many bytes were complete with."""

@@ -1,8 +1,8 @@
 """Finished requests to rows of the table."""
 
+from array import array
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, fields
-from itertools import accumulate
+from dataclasses import dataclass, fields
 from operator import attrgetter
 from typing import Any
 
@@ -24,7 +24,7 @@ NOBODY = Ask(())
 
 @dataclass(slots=True)
 class Row:
-    """One attempt, its times in nanoseconds since the run's start."""
+    """One attempt, its times in nanoseconds since the run's start; those of its outcome's events are of the clock."""
 
     number: int
     due_ns: int
@@ -35,9 +35,10 @@ class Row:
     sent_ns: int | None = None
     ended_ns: int | None = None
     connect_ns: int | None = None
+    first_ns: int | None = None  # when the first of its events came, and the last
+    last_ns: int | None = None
     kernel_stamps: int = 0
     stamps: int = 0
-    event_ns: list[int] = field(default_factory=list)
 
     def set_times(self, finished: Finished, start_ns: int) -> None:
         """When what happened to it did."""
@@ -49,12 +50,12 @@ class Row:
         latest = self.sent_ns or due_ns
         if outcome.first_any_ns is not None:
             outcome.first_any_ns = max(outcome.first_any_ns - start_ns, latest)
-        events = [stamp - start_ns for stamp in outcome.event_ns]
+        events = outcome.event_ns
         if events:
-            if events[0] < latest or events != sorted(events):  # clocks are compared: time must not turn round
-                events = list(accumulate([max(latest, event) for event in events], max))
-            latest = events[-1]
-        self.event_ns = events
+            if events[0] < start_ns + latest:  # clocks are compared: time must not turn round
+                outcome.event_ns = events = array("q", [max(start_ns + latest, event) for event in events])
+            self.first_ns, self.last_ns = events[0] - start_ns, events[-1] - start_ns
+            latest = self.last_ns
         if fate != CENSORED:
             self.ended_ns = max(latest, ended - start_ns)
 
@@ -87,10 +88,11 @@ def _read(raw: bytes, marks: Marks, target: Target) -> Outcome:
         return Outcome("error", error=without_secrets(why, target.secrets))
 
 
-def batch_of(rows: list[Row]) -> pa.RecordBatch:
-    events = [row.event_ns for row in rows]
+def batch_of(rows: list[Row], start_ns: int = 0) -> pa.RecordBatch:
+    """Of a run that started then."""
+    events = [row.outcome.event_ns for row in rows]
     lengths = np.array([len(each) for each in events])
-    flat = np.array([stamp for each in events for stamp in each], np.int64)
+    flat = np.frombuffer(b"".join(events), np.int64) - start_ns
     asks = [row.ask or NOBODY for row in rows]
     return make_batch(
         {

@@ -11,6 +11,7 @@ ordinary, all events are found and decoded by Python, with the same result.
 import contextlib
 import functools
 import threading
+from array import array
 from typing import Any, NamedTuple
 
 from openloop.load.intake import hex_digit
@@ -22,7 +23,8 @@ C = ("memchr", "memcmp", "memmem")
 # How many bytes there are, in how many reads; where the body begins; how many events were found in all of it, or -1,
 # in how many runs; when its first byte had come. Where events are to be apart, each is a run.
 STATE = ("size", "reads", "start", "apart", "found", "runs", "first_ns", "raw", *C)
-RUN = ("begin", "end", "size")  # the data of its first event, and how many there are
+# The data of its first event, and how many there are; how many reads completed them, the first and the last of these.
+RUN = ("begin", "end", "size", "reads", "first", "last")
 WORD_KEYS = b'content":text":'
 CONTENT, TEXT = 9, 6  # letters of these keys
 SIZE = 1 << 18
@@ -33,24 +35,28 @@ DIGITS = 7
 
 
 class Events(NamedTuple):
-    """Server-sent events: which read completed each, and when that was; in runs of so many, and the data of each run.
+    """Server-sent events: when each was complete, never before the one ahead of it; and of each run of them how many
+    there are, how many reads completed them, the first and the last of these, and its data.
 
     That is the data of its first event; the others say the same but for a word.
     """
 
-    blocks: list[int]
-    stamps: list[int]
+    stamps: "array[int]"
     sizes: list[int]
+    reads: list[int]
+    firsts: list[int]
+    lasts: list[int]
     data: list[bytes]
 
 
-def skim(state: Any, raw: Any, marks: Any, keys: Any, blocks: Any, stamps: Any, runs: Any) -> None:
+def skim(state: Any, raw: Any, marks: Any, keys: Any, stamps: Any, runs: Any) -> None:
     """All events, if each is a line of data in a chunk of its own, and nothing is missing."""
     w = state[0]
     w.found = -1
     w.runs = 0
     at = w.start
     block = 0
+    latest = 0
     count = 0
     before = 0  # bytes of the latest run's data that come before a word, if there is one, and after it
     after = 0
@@ -74,18 +80,23 @@ def skim(state: Any, raw: Any, marks: Any, keys: Any, blocks: Any, stamps: Any, 
             block = read_with(w, marks, block, at + 1)
             w.first_ns = marks[2 * block + 1]
         block = read_with(w, marks, block, stop)
-        blocks[count] = block
-        stamps[count] = marks[2 * block + 1]
+        latest = max(latest, marks[2 * block + 1])
+        stamps[count] = latest
         begin = at + DATA
         end = stop - 2
         if before and is_like(w, raw, runs, begin, end, before, after):
             run = runs[w.runs - 1]
             run.size += 1
+            run.reads += 1 if block > run.last else 0
+            run.last = block
         else:
             run = runs[w.runs]
             run.begin = begin
             run.end = end
             run.size = 1
+            run.reads = 1
+            run.first = block
+            run.last = block
             w.runs += 1
             word = word_of(w, raw, keys, begin, end) if w.apart == 0 else 0
             over = word_end(raw, word, end) if word else 0
@@ -182,7 +193,6 @@ TABLES: Shapes = {
     "raw": ("u1", SIZE),
     "marks": ("i8", 2 * READS),
     "keys": ("u1", len(WORD_KEYS)),
-    "blocks": ("i8", EVENTS),
     "stamps": ("i8", EVENTS),
     "runs": (RUN, EVENTS),
 }
@@ -195,8 +205,7 @@ class Skimmer:
         """Raises something where code or memory cannot be mapped."""
         self._skim = mapped = Mapped(code, TABLES)
         self._state = mapped.rows("state")[0]
-        self._raw, self._marks, self._runs = map(mapped.view, ("raw", "marks", "runs"))
-        self._blocks, self._stamps = map(mapped.view, ("blocks", "stamps"))
+        self._raw, self._marks, self._stamps, self._runs = map(mapped.view, ("raw", "marks", "stamps", "runs"))
         mapped.view("keys")[: len(WORD_KEYS)] = WORD_KEYS
         self._state.raw = mapped.address("raw")
         find_in_libc(self._state, C)
@@ -216,9 +225,10 @@ class Skimmer:
             if state.found <= 0:
                 return None
             first_ns, runs = state.first_ns, self._runs[: len(RUN) * state.runs].tolist()
-            blocks, stamps = self._blocks[: state.found].tolist(), self._stamps[: state.found].tolist()
-        data = [raw[begin:end] for begin, end in zip(runs[::3], runs[1::3], strict=True)]
-        return first_ns, Events(blocks, stamps, runs[2::3], data)
+            stamps = array("q", bytes(self._stamps[: state.found]))
+        begins, ends, sizes, reads, firsts, lasts = (runs[place :: len(RUN)] for place in range(len(RUN)))
+        data = [raw[begin:end] for begin, end in zip(begins, ends, strict=True)]
+        return first_ns, Events(stamps, sizes, reads, firsts, lasts, data)
 
 
 @functools.cache

@@ -9,6 +9,7 @@ import math
 import shutil
 import threading
 import time
+from array import array
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
@@ -452,15 +453,9 @@ class MachinePart:
 
 def _slim(row: Row) -> Row:
     """As much of it as whoever watches looks at."""
-    ends = row.event_ns[:1] + row.event_ns[1:][-1:]
-    outcome = replace(
-        row.outcome,
-        text=None,
-        event_ns=[],
-        event_tokens=None,
-        output_tokens=row.outcome.output_tokens or len(row.event_ns),
-    )
-    return replace(row, event_ns=ends, outcome=outcome, ask=row.ask and row.ask._replace(messages=(), context=None))
+    tokens = row.outcome.output_tokens or len(row.outcome.event_ns)
+    outcome = replace(row.outcome, text=None, event_ns=array("q"), event_tokens=None, output_tokens=tokens)
+    return replace(row, outcome=outcome, ask=row.ask and row.ask._replace(messages=(), context=None))
 
 
 def _same(path: Path, told: bytes) -> bool:

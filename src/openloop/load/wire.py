@@ -115,7 +115,7 @@ class Framing:
         status, headers = read_head(head)
         if status < 200:
             return False  # the real one follows
-        self.keep = "close" not in listed(headers, "connection") and not head.startswith(b"HTTP/1.0")
+        self.keep = "close" not in listed(headers.get("connection", "")) and not head.startswith(b"HTTP/1.0")
         if status in (204, 304):
             return True
         if comes_in_chunks(headers):
@@ -168,16 +168,20 @@ def read_head(head: bytes) -> tuple[int, dict[str, str]]:
     return int(match[1]), headers
 
 
-def listed(headers: Mapping[str, str], name: str) -> list[str]:
-    return [word for each in headers.get(name, "").lower().split(",") if (word := each.strip())]
+def listed(header: str) -> list[str]:
+    return [word for each in header.lower().split(",") if (word := each.strip())]
 
 
 def comes_in_chunks(headers: Mapping[str, str]) -> bool:
     """Whether a body does; what else was done to it on the way nobody asked for. `identity` is nothing."""
-    codings = set(listed(headers, "transfer-encoding")) - {"identity"}
+    return _is_chunked(headers.get("transfer-encoding", ""))
+
+
+@lru_cache(64)
+def _is_chunked(told: str) -> bool:
+    codings = set(listed(told)) - {"identity"}
     if codings - {"chunked"}:
-        told = headers["transfer-encoding"][:40]
-        raise WireError(f"the response is sent as {told!r}, which nobody asked for: only chunked is read")
+        raise WireError(f"the response is sent as {told[:40]!r}, which nobody asked for: only chunked is read")
     return bool(codings)
 
 

@@ -101,9 +101,11 @@ class LiveView(InPlace):
             self._errors[row.outcome.error] += 1
         if row.sent_ns is None:
             return
-        events, tokens = row.event_ns, row.outcome.output_tokens or len(row.event_ns)
-        ttft = (events[0] - row.due_ns) / 1e9 if events else np.nan
-        tpot = (events[-1] - events[0]) / 1e9 / (tokens - 1) if events and tokens > 1 else np.nan
+        tokens = row.outcome.output_tokens or len(row.outcome.event_ns)
+        ttft = tpot = np.nan
+        if row.first_ns is not None and row.last_ns is not None:
+            ttft = (row.first_ns - row.due_ns) / 1e9
+            tpot = (row.last_ns - row.first_ns) / 1e9 / (tokens - 1) if tokens > 1 else np.nan
         lag = (row.sent_ns - row.due_ns) / 1e9 if row.kind == "first" else np.nan
         self._latest.append((ttft, tpot, lag))
         self._accepted += row.outcome.status == "ok" and self._in_time(row, ttft, tpot)
@@ -112,11 +114,11 @@ class LiveView(InPlace):
         """By the gates that can be judged at once; the score at the end judges all of them."""
         if self._objectives is None:
             return False
-        e2e = ((row.event_ns[-1] if row.event_ns else row.ended_ns or 0) - row.due_ns) / 1e9
+        e2e = ((row.ended_ns or 0 if row.last_ns is None else row.last_ns) - row.due_ns) / 1e9
         bounds = {TTFT: ttft, TPOT: tpot, E2E: e2e}
         gates = self._objectives.of(row.ask.workload_class if row.ask else None).gates
         single = row.outcome.output_tokens is not None and row.outcome.output_tokens <= 1
-        if not row.event_ns and any(isinstance(gate, TTFT if single else TTFT | TPOT) for gate in gates):
+        if row.last_ns is None and any(isinstance(gate, TTFT if single else TTFT | TPOT) for gate in gates):
             return False  # what is not known does not pass
         return not any(bounds[type(gate)] > gate.within_s for gate in gates if isinstance(gate, TTFT | TPOT | E2E))
 

@@ -89,7 +89,7 @@ class HttpTarget(Target):
         else:
             fail(found, f"status {status}: {message(reply.body)}", "shed" if status in SHED else "error")
         found.error = found.error and without_secrets(found.error, self.secrets)
-        for name in ("finish_reason", "replica", "text"):
+        for name in ("finish_reason", "replica", "text") if self.secrets else ():
             if said := getattr(found, name):
                 setattr(found, name, without_keys(said, self.secrets))
         return found
@@ -140,18 +140,17 @@ class JsonTarget(HttpTarget):
             fail(found, f"a streaming request was answered with {kind or 'nothing that says what it is'}")
 
     def _read_stream(self, reply: Reply, found: Outcome) -> None:
-        blocks, stamps, sizes, data = reply.events()
+        stamps, sizes, reads, firsts, lasts, data = reply.events()
         if b"[DONE]" in data:
             data = data[: data.index(b"[DONE]")]
         said, bad = _decode_all(self.event, data)
         spoken = self.hear(said, data, found)
         found.event_tokens = self.tokens(said, sizes, spoken)
-        ends, reads = list(accumulate(sizes)), set[int]()
+        ends, latest = list(accumulate(sizes)), -1
         for run in spoken:
-            span = slice(ends[run] - sizes[run], ends[run])
-            found.event_ns += stamps[span]
-            reads.update(blocks[span])
-        found.merged_events = len(found.event_ns) - len(reads)
+            found.event_ns += stamps[ends[run] - sizes[run] : ends[run]]
+            found.merged_events += sizes[run] - reads[run] + (firsts[run] == latest)
+            latest = lasts[run]
         if found.status == "ok" and bad is not None and bad.strip() != b"[DONE]":
             fail(found, f"an event is not JSON that makes sense: {short(bad)}")
         elif found.status == "ok" and found.finish_reason is None:
