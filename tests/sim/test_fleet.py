@@ -120,9 +120,20 @@ def check_whole(outcome: Outcome, asked: Demand) -> None:
 
 
 @pytest.mark.parametrize("batching", BATCHING)
-@pytest.mark.parametrize("more", [{}, {"memory_tokens": 3_000}, {"drafts": {"tokens": 3, "acceptance": 0.6}}])
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"memory_tokens": 3_000},
+        {"drafts": {"tokens": 3, "acceptance": 0.6}},
+        {"memory_tokens": 2_000, "order": "shortest"},
+        {"memory_tokens": 2_000, "swap": "2us", "watermark": "0%"},
+        {"memory_tokens": 2_000, "client": {"timeout": "1s", "retry": "retry:most=3,on=timeout"}},
+    ],
+)
 def test_runs_of_steps_equal_single_steps(batching: str, more: dict[str, Any]) -> None:
-    found, asked = fleet(batching=batching, **more), demand()
+    """Also where whoever waits may be served once somebody made room, or comes again before others."""
+    found, asked = fleet(batching=batching, **more), demand(rate=20.0 if more.get("memory_tokens") == 2_000 else 8.0)
     whole, single = served(found, asked), served(found, asked, 1)
     assert np.array_equal(whole.rows.status, single.rows.status)
     assert np.allclose(whole.rows.ended, single.rows.ended, rtol=1e-9)

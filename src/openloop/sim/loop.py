@@ -298,12 +298,11 @@ def _enqueue(t: Any, m: Any, i: int, now: float) -> None:
     s = t.attempts[i]
     s.replica = m.number
     s.key = replica.key_of(m, s)
-    alone = m.root < 0
     replica.wait(t, m, i)
     if m.phase == tables.IDLE:  # as if a step ended now: what is next is planned in one place
         m.start = m.next = now
         m.steps = 0
-    elif m.batching != tables.STATIC and m.running < m.sequences and (alone or m.order != tables.FIRST):
+    elif m.batching != tables.STATIC and m.running < m.sequences and m.root == i:  # others wait for who is before them
         replica.cut(m, now)
 
 

@@ -363,7 +363,7 @@ def plan_step(t: Any, m: Any, now: float) -> None:
     steps = _affordable(t, m) if m.running > 0 else 0
     while steps == 0 and m.running > 0 and mixed:
         _make_room(t, m)
-        steps = _affordable(t, m) if m.running > 0 else 0
+        steps = min(_affordable(t, m), 1) if m.running > 0 else 0  # whoever waits may have room after it
     if m.filling == 0:
         _begin_decode(m, now, min(steps, m.longest))
     elif m.batching == tables.PREPONE and steps > 0 and m.preponed == tables.NOT_YET:
