@@ -420,6 +420,12 @@ def test_prefixes_are_cached_where_it_is_known_how_many(true: FleetSpec) -> None
         assert routed.keys.get("prefix_cache") is cached
 
 
+def test_a_fleet_that_scales_is_asked_for_no_other_number_of_replicas(true: FleetSpec) -> None:
+    scaled = read_fleet({**TRUE, "replicas": 2, "scale": {"on": "queue", "target": 4, "most": 2}})
+    for change in common_changes(scaled, 0.7):
+        assert changed(scaled, change.keys).size == 2
+
+
 def _refused(runs: list[Run], what: str) -> Run:
     run = runs[0]
     rows = run.head(1 << 30)
