@@ -420,6 +420,15 @@ def test_prefixes_are_cached_where_it_is_known_how_many(true: FleetSpec) -> None
         assert routed.keys.get("prefix_cache") is cached
 
 
+def test_an_overhead_that_is_not_there_is_not_found() -> None:
+    true = read_fleet({"model": "8b", "gpu": "h100"})
+    mix = "synthetic:prompt=lognormal(median=900,sigma=0.7),output=lognormal(median=150,sigma=0.5)"
+    run = simulate_fleet(true, Workload.of(read_source(mix)), read_arrivals("poisson:rate=14"), 60.0)
+    found = calibrate([run], "batching=chunked,max_tokens=2048")
+    assert found.value("overhead") == 0
+    assert found.interval("overhead")[0] == 0
+
+
 def test_a_run_that_is_given_twice_counts_once(true: FleetSpec, tmp_path: Path) -> None:
     how = Workload.of(read_source(MIX)), read_arrivals("poisson:rate=4"), 10.0
     simulate_fleet(true, *how, out=tmp_path / "sweep" / "one")
