@@ -478,9 +478,10 @@ def _happen(t: Any, number: int, now: float) -> None:
     if now + e.every < e.until:
         push(t, now + e.every, HAPPEN, number, 0)
     m = t.replicas[e.replica]
-    gone = m.up != 1 and (m.crashed == 0 or e.value == 0)
-    if (e.kind == tables.CRASH or e.kind == tables.DRAIN) and gone:
-        return  # it had been taken away, or is being replaced
+    if e.kind == tables.CRASH and (m.up != 1 or (e.value > 0 and m.draining == 0)):
+        return  # it had been taken away, is being replaced, or is new
+    if e.kind == tables.DRAIN and m.up != 1 and (m.crashed == 0 or e.value == 0):
+        return
     if e.kind == tables.START and (m.up == 1 or (m.crashed == 0 and e.value == 0)):
         return  # it is back already, or had been taken away before it was to be replaced
     _note(t, e.kind, e.replica, now, e.value)
