@@ -565,3 +565,14 @@ def test_whoever_leaves_a_static_batch_is_computed_on() -> None:
     outcome = served(found, asked)
     assert outcome.rows.status.tolist() == [tables.OK, tables.TIMEOUT, tables.OK]
     assert np.diff(outcome.times[-3:]).tolist() == [12_000_000, 12_000_000]
+
+
+def test_a_turn_comes_when_the_last_token_of_the_one_before_was_handed_out() -> None:
+    """Also where steps do not all make as many tokens, so that any of them may have put the rest off."""
+    drafting = {"step": STEP, "memory_tokens": 20_000, "drafts": {"tokens": 4, "acceptance": 0.5}, "delay": "4ms"}
+    chat = "sessions:turns=3,think=0s,prompt=uniform(1,300),output=uniform(20,90)"
+    rows = simulate_fleet({**drafting, "batching": "prefill-first"}, chat, "poisson:rate=6", 30.0).head(1 << 20)
+    ended = {(row["session_id"], row["turn"]): row["ended_ns"] for row in rows}
+    due = {(row["session_id"], row["turn"]): row["scheduled_ns"] for row in rows if row["turn"]}
+    assert len(due) > 200
+    assert all(abs(at - ended[session, turn - 1]) <= 1 for (session, turn), at in due.items())

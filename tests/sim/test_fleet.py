@@ -90,6 +90,9 @@ def test_nothing_is_lost_or_made(
     assert order == "goodput:late=shed" or not np.any(outcome.rows.status == tables.SHED)
     if asked.after is None:
         assert len(outcome.rows) == len(asked)
+    single = served(found, asked, 1)  # step by step
+    assert np.array_equal(outcome.rows.status, single.rows.status)
+    assert np.allclose(outcome.rows.ended, single.rows.ended, rtol=1e-9)
 
 
 def check_whole(outcome: Outcome, asked: Demand) -> None:

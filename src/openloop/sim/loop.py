@@ -349,16 +349,16 @@ def _close(t: Any, s: Any) -> None:
         s.open = 0
 
 
-def _hand_out(t: Any, m: Any, now: float) -> None:
+def _hand_out(t: Any, m: Any) -> None:
     """Between two tokens that are handed out is a delay: steps that took longer than it can have put all of them off,
-    most at the first or the last of a run."""
-    delay = t.world[0].delay
+    most at the first or the last of a run; with drafts, whose steps do not all make as many, at any."""
+    delay, gap = t.world[0].delay, 1 if m.drafts > 0 else max(m.steps - 1, 1)
     for n in range(m.running):
         s = t.attempts[t.seats[m.number, n].attempt]
         steps = m.step - s.begin
-        first = m.start + m.pace - delay * (s.made + int(steps * m.gain + 1e-9))
-        last = now - delay * (s.made + int((steps + m.steps - 1) * m.gain + 1e-9))
-        s.handed = max(s.handed, first, last)
+        for j in range(0, m.steps, gap):
+            at = m.start + replica.lasting(m.pace, m.slope, j + 1)
+            s.handed = max(s.handed, at - delay * (s.made + int((steps + j) * m.gain + 1e-9)))
 
 
 def _end_steps(t: Any, m: Any, now: float) -> None:
@@ -369,7 +369,7 @@ def _end_steps(t: Any, m: Any, now: float) -> None:
     else:
         write_run(t, m, m.step, m.start, m.pace, m.slope)
     if t.later is not None and t.world[0].delay > 0:
-        _hand_out(t, m, now)
+        _hand_out(t, m)
     replica.grow(t, m, m.steps)
     n = 0
     while n < m.running and m.soonest <= m.step:
