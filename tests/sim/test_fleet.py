@@ -414,3 +414,9 @@ def test_texts_stand_for_what_they_name() -> None:
     same = simulate_fleet(fleet(), Workload.of(read_source("synthetic:prompt=50,output=9")), Poisson(8.0), 5.0)
     assert texts.head(99) == same.head(99)
     assert texts.manifest == same.manifest
+
+
+@pytest.mark.parametrize("more", [{"step": {"floor": "200000h", "token": "0s"}}, {"delay": "200000h"}], ids=str)
+def test_what_would_take_over_thirty_years_is_refused_in_a_sentence(more: dict[str, Any]) -> None:
+    with pytest.raises(SpecError, match="over thirty years"):
+        simulate_fleet({"step": STEP, "memory_tokens": 20_000, **more}, "synthetic", "poisson:rate=5", 5.0)
