@@ -134,7 +134,7 @@ class Twin:
         if mixed:
             self.make_room()
         decoding = list(self.running) if mixed else []
-        budget, attention, chunks = self.spec.max_tokens - len(decoding), 0.0, []
+        budget, attention, chunks = self.spec.max_tokens - len(decoding), 0.0, list[int]()
         for s in self.filling:
             chunks.append(min(s.need - s.done, max(budget, 0 if chunks else 1)))
             budget -= chunks[-1]
