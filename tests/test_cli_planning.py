@@ -63,7 +63,7 @@ def test_a_decision_and_a_tuning_are_folders(tmp_path: Path) -> None:
     assert (tmp_path / "d" / "decision.html").exists()
     (tmp_path / "fleet.yaml").write_text("step: {floor: 10ms, token: 100us}\nprice_per_hour: 2\n")
     (tmp_path / "space.yaml").write_text("replicas: [1, 2, 3]\nmax_sequences: [2, 4]\n")
-    words = ("--space", tmp_path / "space.yaml", "--slo", "ttft<=200ms", "--rate", "40", "--for", "10s")
+    words = ("--space", tmp_path / "space.yaml", "--slo", "ttft<=200ms", "--rate", "10", "--for", "10s")
     told = call("tune", tmp_path / "fleet.yaml", *words, "--processes", "1", "-o", tmp_path / "t").stdout
     assert "Use replicas" in told
     assert {each.name for each in (tmp_path / "t").iterdir()} >= {"best.yaml", "tuning.html", "trials.jsonl"}

@@ -16,7 +16,7 @@ from openloop.calibrate import Calibration, calibrate, compare_changes, drawn, f
 from openloop.calibrate.fit import _crowds, _may_be_full, _piled
 from openloop.calibrate.match import PARAMETERS, BatchLimits, TraceReplay
 from openloop.calibrate.model import suggestions, system_differences, unknown
-from openloop.calibrate.trace import held, read_trace
+from openloop.calibrate.trace import held, open_runs, read_trace
 from openloop.calibrate.whatif import FleetChange, changed, common_changes, read_change, resized, wanted
 from openloop.cli import cli
 from openloop.errors import OpenloopError, RunError, SpecError
@@ -418,6 +418,42 @@ def test_prefixes_are_cached_where_it_is_known_how_many(true: FleetSpec) -> None
     for more, cached in (({}, None), ({"memory_tokens": 8000}, True)):
         *_, routed = common_changes(read_fleet({**TRUE, **more}), 0.7)
         assert routed.keys.get("prefix_cache") is cached
+
+
+def test_an_overhead_that_is_not_there_is_not_found() -> None:
+    true = read_fleet({"model": "8b", "gpu": "h100"})
+    mix = "synthetic:prompt=lognormal(median=900,sigma=0.7),output=lognormal(median=150,sigma=0.5)"
+    run = simulate_fleet(true, Workload.of(read_source(mix)), read_arrivals("poisson:rate=14"), 60.0)
+    found = calibrate([run], "batching=chunked,max_tokens=2048")
+    assert found.value("overhead") == 0
+    assert found.interval("overhead")[0] == 0
+
+
+def test_a_run_that_is_given_twice_counts_once(true: FleetSpec, tmp_path: Path) -> None:
+    how = Workload.of(read_source(MIX)), read_arrivals("poisson:rate=4"), 10.0
+    simulate_fleet(true, *how, out=tmp_path / "sweep" / "one")
+    given: list[str | Path | Run] = [tmp_path / "sweep", str(tmp_path / "sweep" / ".." / "sweep" / "one")]
+    assert len(open_runs(given)) == 1
+
+
+def test_deliveries_of_several_tokens_are_no_steps(true: FleetSpec, runs: list[Run]) -> None:
+    """A server that hands out four tokens at a time, or makes several in a step, is not four times as slow."""
+    chunked = []
+    for run in runs:
+        rows = run.head(1 << 30)
+        each = [[row["event_ns"][0], *row["event_ns"][4::4], row["event_ns"][-1]] for row in rows]
+        sizes = np.array([len(times) for times in each])
+        chunked.append(rows_of(run, event_ns=make_lists("event_ns", np.concatenate(each), sizes)))
+    assert not len(read_trace(chunked[0])[0].gaps)
+    made = fleet_of(calibrate(chunked, "batching=chunked,max_tokens=512")).step_time()
+    for probe in ((1, 250), (6, 250), (12, 250)):
+        assert made.decode(*probe) == pytest.approx(true.step_time().decode(*probe), rel=0.1)
+
+
+def test_a_fleet_that_scales_is_asked_for_no_other_number_of_replicas(true: FleetSpec) -> None:
+    scaled = read_fleet({**TRUE, "replicas": 2, "scale": {"on": "queue", "target": 4, "most": 2}})
+    for change in common_changes(scaled, 0.7):
+        assert changed(scaled, change.keys).size == 2
 
 
 def _refused(runs: list[Run], what: str) -> Run:

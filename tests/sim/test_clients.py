@@ -529,3 +529,50 @@ def test_a_prefix_cache_without_end_is_refused() -> None:
     asked = Workload.of(read_source("synthetic:prefixes=1,prefix=200"))
     with pytest.raises(SpecError, match="give memory_tokens"):
         simulate_fleet(read_fleet({"step": STEP}), asked, Poisson(1.0), 10.0, 1)
+
+
+def test_a_deploy_spares_who_came_since_and_replaces_who_was_ordered() -> None:
+    """A replica that is ordered after its turn is new; one that was there is drained first, also beyond those that the
+    fleet began with."""
+    scale = {"on": "queue", "target": 1, "idle": 1, "least": 1, "most": 3, "every": "2s", "delay": "1s"}
+    common = {"step": {"floor": "20ms", "token": "50us"}, "max_sequences": 4, "replicas": 2, "scale": scale}
+    late, early = (
+        simulate_fleet(
+            {**common, "routing": "least-requests", "events": [f"deploy:at={at}s,every=9s,grace=8s,restart=5s"]},
+            "synthetic:prompt=200,output=50", "piecewise:0.5@0s,12@21s,0.1@60s", 90.0,
+        )
+        for at in (11, 30)
+    )  # fmt: skip
+    for run in (late, early):
+        seen = [(each.kind, each.detail) for each in run.manifest.events]
+        crashed = [detail for kind, detail in seen if kind == "crash"]
+        assert crashed == [detail for kind, detail in seen if kind == "drain"]
+    assert crashed == ["replica 0", "replica 1", "replica 2"]
+
+
+def test_replicas_are_added_to_those_that_were_ordered() -> None:
+    scale = {"on": "queue", "target": 1, "most": 3, "every": "1s", "delay": "1s"}
+    found = fleet(max_sequences=2, scale=scale, events=["add:at=15s,count=2"])
+    outcome = served(found, demand(rate=30.0))
+    assert set(outcome.rows.replica.tolist()) == {0, 1, 2, 3, 4}
+
+
+def test_whoever_leaves_a_static_batch_is_computed_on() -> None:
+    """Also if it left while others were still being read, and nobody else decoded."""
+    step = {"floor": "10ms", "token": "1us", "sequence": "1ms"}
+    found = read_fleet({"step": step, "batching": "static", "max_tokens": 100, "client": {"timeout": "130ms"}})
+    asked = Demand(np.array([0.0, 0.001, 0.109]), one_piece(np.array([100, 100, 300])), np.array([10, 50, 3]))
+    outcome = served(found, asked)
+    assert outcome.rows.status.tolist() == [tables.OK, tables.TIMEOUT, tables.OK]
+    assert np.diff(outcome.times[-3:]).tolist() == [12_000_000, 12_000_000]
+
+
+def test_a_turn_comes_when_the_last_token_of_the_one_before_was_handed_out() -> None:
+    """Also where steps do not all make as many tokens, so that any of them may have put the rest off."""
+    drafting = {"step": STEP, "memory_tokens": 20_000, "drafts": {"tokens": 4, "acceptance": 0.5}, "delay": "4ms"}
+    chat = "sessions:turns=3,think=0s,prompt=uniform(1,300),output=uniform(20,90)"
+    rows = simulate_fleet({**drafting, "batching": "prefill-first"}, chat, "poisson:rate=6", 30.0).head(1 << 20)
+    ended = {(row["session_id"], row["turn"]): row["ended_ns"] for row in rows}
+    due = {(row["session_id"], row["turn"]): row["scheduled_ns"] for row in rows if row["turn"]}
+    assert len(due) > 200
+    assert all(abs(at - ended[session, turn - 1]) <= 1 for (session, turn), at in due.items())

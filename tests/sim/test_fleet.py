@@ -90,6 +90,9 @@ def test_nothing_is_lost_or_made(
     assert order == "goodput:late=shed" or not np.any(outcome.rows.status == tables.SHED)
     if asked.after is None:
         assert len(outcome.rows) == len(asked)
+    single = served(found, asked, 1)  # step by step
+    assert np.array_equal(outcome.rows.status, single.rows.status)
+    assert np.allclose(outcome.rows.ended, single.rows.ended, rtol=1e-9)
 
 
 def check_whole(outcome: Outcome, asked: Demand) -> None:
@@ -120,9 +123,20 @@ def check_whole(outcome: Outcome, asked: Demand) -> None:
 
 
 @pytest.mark.parametrize("batching", BATCHING)
-@pytest.mark.parametrize("more", [{}, {"memory_tokens": 3_000}, {"drafts": {"tokens": 3, "acceptance": 0.6}}])
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"memory_tokens": 3_000},
+        {"drafts": {"tokens": 3, "acceptance": 0.6}},
+        {"memory_tokens": 2_000, "order": "shortest"},
+        {"memory_tokens": 2_000, "swap": "2us", "watermark": "0%"},
+        {"memory_tokens": 2_000, "client": {"timeout": "1s", "retry": "retry:most=3,on=timeout"}},
+    ],
+)
 def test_runs_of_steps_equal_single_steps(batching: str, more: dict[str, Any]) -> None:
-    found, asked = fleet(batching=batching, **more), demand()
+    """Also where whoever waits may be served once somebody made room, or comes again before others."""
+    found, asked = fleet(batching=batching, **more), demand(rate=20.0 if more.get("memory_tokens") == 2_000 else 8.0)
     whole, single = served(found, asked), served(found, asked, 1)
     assert np.array_equal(whole.rows.status, single.rows.status)
     assert np.allclose(whole.rows.ended, single.rows.ended, rtol=1e-9)
@@ -400,3 +414,9 @@ def test_texts_stand_for_what_they_name() -> None:
     same = simulate_fleet(fleet(), Workload.of(read_source("synthetic:prompt=50,output=9")), Poisson(8.0), 5.0)
     assert texts.head(99) == same.head(99)
     assert texts.manifest == same.manifest
+
+
+@pytest.mark.parametrize("more", [{"step": {"floor": "200000h", "token": "0s"}}, {"delay": "200000h"}], ids=str)
+def test_what_would_take_over_thirty_years_is_refused_in_a_sentence(more: dict[str, Any]) -> None:
+    with pytest.raises(SpecError, match="over thirty years"):
+        simulate_fleet({"step": STEP, "memory_tokens": 20_000, **more}, "synthetic", "poisson:rate=5", 5.0)

@@ -162,6 +162,9 @@ def test_what_is_required_is_kept() -> None:
         read_space(FLEET, SPACE), scenario(rate=2000.0, **{"for": "2s"}), trials=4, attain=0.99, processes=1
     )
     assert hopeless.best is None
+    nothing = tune(read_space(FLEET, SPACE), scenario(slo="ttft<=1us"), "goodput", trials=4, processes=1)
+    assert nothing.best is None
+    assert tuning_report(nothing).badge == "Not confirmed"
     assert "accepts as many as required" in tuning_report(hopeless).headline
 
 

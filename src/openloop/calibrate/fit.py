@@ -334,7 +334,9 @@ def _fit(
         measured, made = replay.amounts[:, 0], replay.amounts[:, 0] * np.exp(off)
         shares.append(np.nansum(np.minimum(measured, STALL * made)) / max(np.nansum(made), 1e-9))
     longer = float(np.average(shares, weights=known)) if any(known) else 1.0
-    return replace(found, theta=np.append(found.theta[:1], longer * found.theta[1:]))
+    # An overhead may have stood for what is longer now.
+    tried = [np.append(overhead, longer * found.theta[1:]) for overhead in (0.0, found.theta[0])]
+    return replace(found, theta=min(tried, key=lambda theta: loss(residuals(replays, limits, theta))))
 
 
 def _hidden(replays: Sequence[TraceReplay], found: Fitted) -> tuple[float, float]:
@@ -385,8 +387,6 @@ def _draws(replays: Sequence[TraceReplay], found: Fitted, form: float, fewest: f
         rows.append(found.solve(np.concatenate(counts).astype(np.float64)))
     middle = np.median(rows, axis=0)
     draws = np.maximum(np.array(rows) + found.theta - middle, 0.0)
-    if middle[0] == 0:  # the overhead may as well be nothing
-        draws[:, 0] = rng.uniform(0.0, found.theta[0], DRAWS)
     draws[:, 1:] *= np.exp(rng.normal(0.0, min(max(form, LEAST_FORM), MOST_FORM), (DRAWS, 1)))
     floor, token, fixed = (PARAMETERS.index(name) for name in ("floor", "token", "fixed"))
     way = rng.uniform(-1.0, 1.0, DRAWS)  # from what was found, to the fewest or to the most
@@ -396,6 +396,8 @@ def _draws(replays: Sequence[TraceReplay], found: Fitted, form: float, fewest: f
     if most > found.theta[token]:
         draws[:, floor] += up * draws[:, fixed]
         draws[:, fixed] *= 1 - up
+    if middle[0] == 0:  # the overhead may as well be nothing
+        draws[:, 0] = rng.uniform(0.0, found.theta[0], DRAWS)
     return draws
 
 

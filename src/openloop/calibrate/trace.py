@@ -17,6 +17,7 @@ from openloop.units import NS_PER_S
 from openloop.workload import Workload, read_source
 
 MOST_GAPS = 4000  # of a run: more tell no more
+SEVERAL = 1.2  # tokens in a delivery: then the time between two is not a step
 SLACK = 0.4  # of a short step: first tokens further apart are of different steps
 
 
@@ -124,19 +125,19 @@ def crowd(trace: MeasuredTrace, at_s: Floats) -> Floats:
 
 
 def open_runs(paths: Sequence[str | Path | Run]) -> list[Run]:
-    """Runs, and those in folders of runs (sweeps)."""
-    found: list[Run] = []
+    """Runs, and those in folders of runs (sweeps), each once."""
+    found: dict[object, Run] = {}
     for path in paths:
         if isinstance(path, Run):
-            found.append(path)
+            found[id(path)] = path
             continue
         folder = Path(path)
         alone = (folder / "run.json").exists() or not folder.is_dir()
         inside = [path] if alone else sorted(each.parent for each in folder.rglob("run.json"))
         if not inside:
             raise RunError(f"{path} holds no run: give runs, or a frontier")
-        found += map(open_any, inside)
-    return found
+        found |= {Path(each).resolve(): open_any(each) for each in inside}
+    return list(found.values())
 
 
 def read_traces(paths: Sequence[str | Path | Run]) -> list[MeasuredTrace]:
@@ -160,7 +161,8 @@ def read_trace(run: Run) -> list[MeasuredTrace]:
     whole = status == "ok"
     came = np.where(whole & (told > 0), told, came)
     output = np.where(status == "censored", np.maximum(asked, came), came)  # whom its client left is not served further
-    first, last, gap = _times(batch, counts)
+    only = batch.column("ends_only").fill_null(False).to_numpy(zero_copy_only=False) | (came > SEVERAL * counts)
+    first, last, gap = _times(batch, counts, only)
     stopped = (run.manifest.stopped_ns or int(np.nanmax(last) * NS_PER_S)) / NS_PER_S
     served = (sent != MISSING) & (prompt > 0) & (output > 0) & (some | (status == "censored"))
     order = np.flatnonzero(served)[np.argsort(sent[served], kind="stable")]
@@ -187,7 +189,7 @@ def read_trace(run: Run) -> list[MeasuredTrace]:
             last_s=last[rows],
             gap_s=gap[rows],
             used=whole[rows] | (status[rows] == "censored"),
-            gaps=_some_gaps(batch, counts, replica == each),
+            gaps=_some_gaps(batch, counts, (replica == each) & ~only),
             waited_s=np.where(some[rows], np.nan, stopped - sent[rows] / NS_PER_S),
             replicas=1 if len(names) > 1 else max(run.manifest.replicas or 1, 1),
             beside=len(names),
@@ -209,8 +211,8 @@ def _rows(run: Run, name: str) -> pa.RecordBatch:
     return table.combine_chunks().to_batches()[0]
 
 
-def _times(batch: pa.RecordBatch, counts: Ints) -> tuple[Floats, Floats, Floats]:
-    """First and last delivery of each row, and the longest gap between two."""
+def _times(batch: pa.RecordBatch, counts: Ints, only: Bools) -> tuple[Floats, Floats, Floats]:
+    """First and last delivery of each row, and the longest gap between two, unless it tells these ends `only`."""
     times = batch.column("event_ns").flatten().to_numpy()
     some, ends = counts > 0, np.cumsum(counts)
     first, last, gap = (np.full(len(counts), np.nan) for _ in range(3))
@@ -220,15 +222,12 @@ def _times(batch: pa.RecordBatch, counts: Ints) -> tuple[Floats, Floats, Floats]
         gaps = np.diff(times, prepend=times[:1]) / NS_PER_S
         gaps[begin] = 0.0
         gap[some] = np.maximum.reduceat(gaps, begin)
-    only = batch.column("ends_only").fill_null(False).to_numpy(zero_copy_only=False)
     gap[only | (counts < 3)] = np.nan
     return first, last, gap
 
 
 def _some_gaps(batch: pa.RecordBatch, counts: Ints, mine: Bools) -> Floats:
     """Of neighbouring deliveries of one request of `mine`, at most MOST_GAPS, in the order of time."""
-    if batch.column("ends_only").fill_null(False).to_numpy(zero_copy_only=False).any():
-        return np.empty((0, 2))
     times = batch.column("event_ns").flatten().to_numpy()
     within = np.ones(max(len(times) - 1, 0), bool)
     ends = np.cumsum(counts[counts > 0])[:-1]

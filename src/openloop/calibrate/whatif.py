@@ -80,6 +80,13 @@ def common_changes(fleet: FleetSpec, acceptance: float) -> list[FleetChange]:
     """What people ask about."""
     count = fleet.replicas
     other = "prefill-first" if fleet.batching == "chunked" else "chunked"
+    alike = [
+        FleetChange(other, {"batching": other}),
+        FleetChange("fp8: 1.6 times as fast", {"quantization": {"name": "fp8", "speed": 1.6}}),
+        FleetChange(f"4 drafts, {acceptance:.0%} accepted", {"drafts": {"tokens": 4, "acceptance": acceptance}}),
+    ]
+    if fleet.scale is not None:  # how many there are is not for us to say
+        return alike
     more = max(count + 1, 2)
     half = max(more // 2, 1)
     routed: dict[str, Any] = {"replicas": more, "routing": "prefix-aware"}
@@ -90,9 +97,7 @@ def common_changes(fleet: FleetSpec, acceptance: float) -> list[FleetChange]:
     return [
         FleetChange("one replica more", {"replicas": count + 1}),
         *twice,
-        FleetChange(other, {"batching": other}),
-        FleetChange("fp8: 1.6 times as fast", {"quantization": {"name": "fp8", "speed": 1.6}}),
-        FleetChange(f"4 drafts, {acceptance:.0%} accepted", {"drafts": {"tokens": 4, "acceptance": acceptance}}),
+        *alike,
         FleetChange(f"{more - half} prefill, {half} decode", {"groups": roles}),
         FleetChange(f"{more} replicas, prefix-aware", routed),
     ]

@@ -92,7 +92,7 @@ class SimEngine:
         w.seed, w.delay, w.hedge_after = seed & ((1 << 62) - 1), fleet.delay_s(), np.inf
         w.scheduled = int(np.count_nonzero(~np.isnan(requests.due)))
         followed = bool(np.any(requests.follower >= 0)) or bool(np.any(reps.role != tables.BOTH))
-        plan = plan_rows(fleet.plan(), fleet.size, seconds)
+        plan = plan_rows(fleet.plan(), fleet.most, seconds)
         told = fleet.client or Client()
         acts = live or not told.asks_only or plan or fleet.scale or isinstance(fleet.read_admission(), Bucket)
         if acts or followed or told.repair is not None:

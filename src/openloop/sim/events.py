@@ -29,7 +29,7 @@ class Event(Term):
     at: float = param(SECONDS)
 
     def rows(self, fleet: int, horizon_s: float) -> Iterator[EventRow]:
-        """For a fleet of so many when this event begins."""
+        """For a fleet of at most so many when this event begins."""
         raise NotImplementedError
 
 
@@ -86,7 +86,7 @@ class Deploy(Event):
         for replica in range(fleet):
             at = self.at + replica * self.every
             yield at, DRAIN, replica, 0.0
-            yield at + self.grace, CRASH, replica, 0.0
+            yield at + self.grace, CRASH, replica, 1.0  # if it was drained: one that came since is new already
             yield at + self.grace + self.restart, START, replica, 0.0
 
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 from openloop import __version__
 from openloop.arrays import Floats, Ints
 from openloop.arrivals import Arrivals, read_arrivals
+from openloop.errors import SpecError
 from openloop.records import (
     Manifest,
     Prices,
@@ -35,7 +36,7 @@ from openloop.sim.quality import LATE_TURN, SLICES, Repaired, with_repairs
 from openloop.sim.spec import FleetSpec, read_fleet, request_tables
 from openloop.sim.tables import LEFT, OK, ROTATE, SLOW, STATUSES
 from openloop.slo import Objectives
-from openloop.units import NS_PER_S, to_ns
+from openloop.units import LONGEST_S, NS_PER_S, to_ns
 from openloop.workload import Demand, Workload, read_source
 
 __all__ = ["FleetSpec", "engine_of", "flags_of", "prices_in", "read_fleet", "simulate_fleet"]
@@ -97,6 +98,7 @@ def simulate_fleet(
     writer = None if out is None else RunWriter(out, manifest)
     for row, part, served in _served(fleet, engine, first, parts, objectives):
         latest = max(latest, float(np.nanmax(served.rows.ended, initial=seconds)))
+        _check_ends(served.rows.ended + fleet.delay_s() * served.rows.output)
         batch = _make_rows(fleet, part, served, row, to_ns(seconds), engine.requests.tries[row:], seed)
         latest = max(latest, ints(batch, "ended_ns").max(initial=0) / NS_PER_S)
         (batches if writer is None else writer).append(batch)
@@ -111,6 +113,13 @@ def simulate_fleet(
         return Run.of(checked(msgspec.structs.replace(manifest, finished=True, **last)), batches)
     writer.finish(**last)
     return open_run(writer.folder)
+
+
+def _check_ends(ends_s: Floats) -> None:
+    if np.nanmax(ends_s, initial=0.0) > LONGEST_S:
+        raise SpecError(
+            f"a request ends after {np.nanmax(ends_s):.3g} s, over thirty years; make steps, delays or load smaller"
+        )
 
 
 def flags_of(fleet: FleetSpec) -> str:

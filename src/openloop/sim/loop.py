@@ -298,12 +298,11 @@ def _enqueue(t: Any, m: Any, i: int, now: float) -> None:
     s = t.attempts[i]
     s.replica = m.number
     s.key = replica.key_of(m, s)
-    alone = m.root < 0
     replica.wait(t, m, i)
     if m.phase == tables.IDLE:  # as if a step ended now: what is next is planned in one place
         m.start = m.next = now
         m.steps = 0
-    elif m.batching != tables.STATIC and m.running < m.sequences and (alone or m.order != tables.FIRST):
+    elif m.batching != tables.STATIC and m.running < m.sequences and m.root == i:  # others wait for who is before them
         replica.cut(m, now)
 
 
@@ -350,16 +349,16 @@ def _close(t: Any, s: Any) -> None:
         s.open = 0
 
 
-def _hand_out(t: Any, m: Any, now: float) -> None:
+def _hand_out(t: Any, m: Any) -> None:
     """Between two tokens that are handed out is a delay: steps that took longer than it can have put all of them off,
-    most at the first or the last of a run."""
-    delay = t.world[0].delay
+    most at the first or the last of a run; with drafts, whose steps do not all make as many, at any."""
+    delay, gap = t.world[0].delay, 1 if m.drafts > 0 else max(m.steps - 1, 1)
     for n in range(m.running):
         s = t.attempts[t.seats[m.number, n].attempt]
         steps = m.step - s.begin
-        first = m.start + m.pace - delay * (s.made + int(steps * m.gain + 1e-9))
-        last = now - delay * (s.made + int((steps + m.steps - 1) * m.gain + 1e-9))
-        s.handed = max(s.handed, first, last)
+        for j in range(0, m.steps, gap):
+            at = m.start + replica.lasting(m.pace, m.slope, j + 1)
+            s.handed = max(s.handed, at - delay * (s.made + int((steps + j) * m.gain + 1e-9)))
 
 
 def _end_steps(t: Any, m: Any, now: float) -> None:
@@ -370,7 +369,7 @@ def _end_steps(t: Any, m: Any, now: float) -> None:
     else:
         write_run(t, m, m.step, m.start, m.pace, m.slope)
     if t.later is not None and t.world[0].delay > 0:
-        _hand_out(t, m, now)
+        _hand_out(t, m)
     replica.grow(t, m, m.steps)
     n = 0
     while n < m.running and m.soonest <= m.step:
@@ -479,9 +478,10 @@ def _happen(t: Any, number: int, now: float) -> None:
     if now + e.every < e.until:
         push(t, now + e.every, HAPPEN, number, 0)
     m = t.replicas[e.replica]
-    gone = m.up != 1 and (m.crashed == 0 or e.value == 0)
-    if (e.kind == tables.CRASH or e.kind == tables.DRAIN) and gone:
-        return  # it had been taken away, or is being replaced
+    if e.kind == tables.CRASH and (m.up != 1 or (e.value > 0 and m.draining == 0)):
+        return  # it had been taken away, is being replaced, or is new
+    if e.kind == tables.DRAIN and m.up != 1 and (m.crashed == 0 or e.value == 0):
+        return
     if e.kind == tables.START and (m.up == 1 or (m.crashed == 0 and e.value == 0)):
         return  # it is back already, or had been taken away before it was to be replaced
     _note(t, e.kind, e.replica, now, e.value)

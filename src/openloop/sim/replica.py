@@ -123,8 +123,10 @@ def predicted_s(m: Any, prompt: int, now: float) -> float:
 
 def _admit(t: Any, m: Any, now: float) -> None:
     """Take from those who wait as many as may join the next step."""
-    if m.batching == tables.STATIC and (m.running > 0 or m.filling > 0):
-        return
+    if m.batching == tables.STATIC:
+        if m.running > 0 or m.filling > 0:
+            return
+        m.slots, m.context = 0, 0.0  # until now those that were done were computed on
     budget = m.tokens if m.batching != tables.STATIC else 1 << 40  # a static batch is filled, and read in several steps
     if m.batching == tables.CHUNKED:
         budget -= m.running * (1 + m.drafts)
@@ -306,9 +308,7 @@ def part(t: Any, m: Any, s: Any, n: int) -> None:
         m.soonest = soonest
     if m.batching != tables.STATIC:
         m.slots -= 1
-        m.context -= s.before + steps * m.gain
-    if m.running == 0:  # in a static batch, until then those that are done are computed on
-        m.slots, m.context = 0, 0.0
+        m.context = m.context - s.before - steps * m.gain if m.running > 0 else 0.0
     leave(t, m, s, context // m.page, reserved(m, s, context))
 
 
@@ -363,7 +363,7 @@ def plan_step(t: Any, m: Any, now: float) -> None:
     steps = _affordable(t, m) if m.running > 0 else 0
     while steps == 0 and m.running > 0 and mixed:
         _make_room(t, m)
-        steps = _affordable(t, m) if m.running > 0 else 0
+        steps = min(_affordable(t, m), 1) if m.running > 0 else 0  # whoever waits may have room after it
     if m.filling == 0:
         _begin_decode(m, now, min(steps, m.longest))
     elif m.batching == tables.PREPONE and steps > 0 and m.preponed == tables.NOT_YET:

@@ -178,6 +178,11 @@ class FleetSpec(Replicas, frozen=True):
         """To begin with."""
         return sum(each.replicas for each in self.kinds())
 
+    @property
+    def most(self) -> int:
+        """Without those that an event adds, which come after them."""
+        return max(self.size, self.scale.most if self.scale else 0)
+
     def kinds_of(self, count: int) -> list[Replicas]:
         """Of so many replicas: those that come later are like the first ones."""
         some = [each for each in self.kinds() for _ in range(each.replicas)]
@@ -329,9 +334,8 @@ def _deadlines(demand: Demand, objectives: Objectives | None) -> Floats:
 def replica_rows(fleet: FleetSpec) -> Any:
     """All there will ever be."""
     size, admission = fleet.size, fleet.read_admission()
-    most = max(size + count_added(fleet.plan()), fleet.scale.most if fleet.scale else 0)
-    reps = records(REPLICA, most)
-    for number, kind in enumerate(fleet.kinds_of(most)):
+    reps = records(REPLICA, fleet.most + count_added(fleet.plan()))
+    for number, kind in enumerate(fleet.kinds_of(len(reps))):
         m = reps[number]
         step = kind.step_time()
         batching, order = read_term(kind.batching, BATCHING, "batching policy"), read_term(kind.order, ORDERS, "order")

@@ -85,4 +85,4 @@ CLIENT = row_kind(
     "timeout patience pause factor cap jitter budget hedge_after hedge_percentile hedge_budget "
     "bucket_rate bucket_burst tail",
 )
-SCALER = row_kind("signal least most", "target every delay share idle")
+SCALER = row_kind("signal least most", "target every delay idle")

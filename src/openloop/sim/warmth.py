@@ -57,7 +57,7 @@ def simulate_warm(
     facts = {"cache_warmth": warming.state, "events": warming.events(seconds), **facts}
     if not settling_s:
         return simulate_fleet(fleet, *how, primes=primes, **facts)
-    plan_rows(fleet.plan(), fleet.size, seconds)
+    plan_rows(fleet.plan(), fleet.most, seconds)
     calm = msgspec.structs.replace(fleet, events=())  # until it is steady, and its events count from then on
     run = simulate_fleet(calm, *how, primes=primes, **facts)
     opened = _opened(run, settling_s, seconds)

@@ -51,7 +51,8 @@ class Trial:
 
 @dataclass(frozen=True)
 class Tuning:
-    """What was found. `best` was confirmed on fresh seeds; None: nothing meets what is required, or it was cut off."""
+    """What was found. `best` was confirmed on fresh seeds; None: none accepts anything, or what is required, or it was
+    cut off."""
 
     maximize: str
     slo: str
@@ -213,7 +214,7 @@ class _Search:
         return [self.store.found[place, fresh] for place in places]
 
     def _told(self, searched: list[Trial], fresh: list[Trial], stopped: str) -> Tuning:
-        good = [each for each in fresh if self._meets(each)]
+        good = [each for each in fresh if self._meets(each) and each.goodput_rps > 0]
         best = max(good, key=self._better, default=None)
         value = None if best is None else self.value(best)
         interval = None

@@ -11,6 +11,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from operator import ne
+from statistics import NormalDist
 
 import numpy as np
 
@@ -25,6 +26,7 @@ SHARPNESS = (0.05, 20.0)  # of each key: how quickly places that differ in it st
 DRAWS, POLISH = 40, 3
 NOISE = 1e-3
 BEST = 5
+NORMAL = NormalDist()
 
 
 def first_places(shape: Sequence[int], count: int, seed: int) -> list[Place]:
@@ -89,16 +91,7 @@ def _candidates(shape: Sequence[int], seen: Mapping[Place, Worth], rng: np.rando
 def _ranked(values: Sequence[Worth]) -> Floats:
     """As if they were normal: their order is kept, cliffs are not."""
     ordered = sorted(values)
-    return np.array([_normal_quantile((bisect_left(ordered, each) + 0.5) / len(values)) for each in values])
-
-
-def _normal_quantile(share: float) -> float:
-    """By bisection of erf: nothing more is needed for so few."""
-    low, high = -6.0, 6.0
-    for _ in range(40):
-        middle = (low + high) / 2
-        low, high = (middle, high) if 0.5 * (1 + math.erf(middle / math.sqrt(2))) < share else (low, middle)
-    return (low + high) / 2
+    return np.array([NORMAL.inv_cdf((bisect_left(ordered, each) + 0.5) / len(values)) for each in values])
 
 
 def _apart(a: Sequence[Place], b: Sequence[Place], shape: Sequence[int], ordered: Sequence[bool]) -> Floats:
@@ -135,5 +128,5 @@ def _likelihood(apart: Floats, values: Floats, sharp: Floats) -> float:
 
 def _improvement(middle: Floats, spread: Floats, best: float) -> Floats:
     z = (middle - best) / spread
-    below = np.array([0.5 * (1 + math.erf(each / math.sqrt(2))) for each in z])
-    return np.asarray((middle - best) * below + spread * np.exp(-(z**2) / 2) / math.sqrt(2 * math.pi), np.float64)
+    below, height = (np.array(list(map(of, z.tolist()))) for of in (NORMAL.cdf, NORMAL.pdf))
+    return np.asarray((middle - best) * below + spread * height, np.float64)
