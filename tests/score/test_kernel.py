@@ -16,7 +16,7 @@ from openloop.score import kernel
 Ints = NDArray[np.int64]
 
 MS = 1_000_000
-PLACES = np.empty(1000, np.uint32)
+PLACES = np.empty(50_000, np.uint32)
 
 gaps = st.lists(st.integers(0, 400 * MS), min_size=1, max_size=25)
 
@@ -58,7 +58,8 @@ def test_the_area_of_a_long_slow_answer_is_not_too_large_for_a_number() -> None:
     """At a pace of a minute, an hour late and then as it is read."""
     n, pace = 50_000, 60_000 * MS
     times = 3600 * 1000 * MS + pace * np.arange(n)
-    assert kernel._qoe(times, pace, 0) == pytest.approx(qoe_by_area(times, pace, pace))
+    facts, _, _ = scan([times], pace, pace)
+    assert facts.qoe[0] == pytest.approx(qoe_by_area(times, pace, pace))
 
 
 def fluidity_by_slack(times: Ints, first: int, pace: int) -> float:

@@ -22,6 +22,8 @@ from openloop.arrays import Counts, Floats, Ints
 from openloop.native import kept_by_numba
 
 compiled = partial(kept_by_numba, njit, nogil=True)
+# Inside the loop over rows a call would touch the reference counts of its arrays, which costs more than a short answer.
+inlined = njit(inline="always")
 
 # Token gaps are counted in 2**11 bins to each power of two, up to 2**40 ns (18 minutes): the value that stands for a
 # bin is within 0.025% of everything in it.
@@ -120,7 +122,8 @@ def scan(
             if written + times.size - 1 <= gaps.size:
                 _write_gaps(times, gaps[written:])
                 written += times.size - 1
-        qoe[row], fluidity[row] = _smoothness(times, pace, arrival[row] + first_ns[objective[row]], reach[row])
+        due = arrival[row] + first_ns[objective[row]]
+        qoe[row], fluidity[row] = _smoothness(times, pace, due, reach[row])
     return written, -1
 
 
@@ -136,12 +139,30 @@ def scan_again(ns: Ints, offsets: Ints, plan: ScanPlan, out: RowFacts) -> None:
             qoe[row], fluidity[row] = _smoothness(times, pace_ns[objective[row]], due, reach[row])
 
 
-@compiled
+@inlined
 def _smoothness(times: Ints, pace: int, due: int, reach: int) -> tuple[float, float]:
-    """QoE and fluidity of an answer whose first token is expected at `due`: both 1 where nothing was late."""
-    if max(times[0], reach + pace) <= due:
-        return 1.0, 1.0
-    return _qoe(times, pace, due - pace), _fluidity(times, pace, due)
+    """QoE and fluidity of an answer whose first token is expected at `due`: both 1 where nothing was late.
+
+    QoE is 1 - (area lost to delays) / (area under the expected curve until the last token is read). Fluidity is the
+    share of token deadlines met: slack carries over; a late token misses one deadline per pace, and starts anew. Both
+    follow M_i, beginning with what is expected: a token is late where it raises that, and once it is at its highest
+    nothing more is.
+    """
+    n, expected = times.size, due - pace
+    highest = max(times[0] - pace, reach)
+    latest, seen = expected, 0
+    delays = late = missed = 0
+    while latest < highest:
+        over = times[seen] - pace * (seen + 1) - latest
+        if over > 0:
+            latest += over
+            late += 1
+            missed += over // pace
+        delays += latest - expected
+        seen += 1
+    delays += (n - seen) * (latest - expected)
+    whole = n * (latest - expected + pace * (n + 1) / 2)  # a product of three whole numbers may be too large
+    return 1.0 - delays / whole, (n - late) / (n + missed)
 
 
 @compiled
@@ -178,7 +199,7 @@ def bin_edges_and_values() -> tuple[Floats, Floats]:
     return edges[:-1], values
 
 
-@compiled
+@inlined
 def _extremes(times: Ints, pace: int, places: NDArray[np.uint32]) -> tuple[int, int, int]:
     """Longest and shortest gap, and max of t_i - pace * i over the tokens after the first (LONG_AGO if there are none).
 
@@ -200,7 +221,7 @@ def _extremes(times: Ints, pace: int, places: NDArray[np.uint32]) -> tuple[int, 
     return longest, shortest, reach
 
 
-@compiled
+@inlined
 def _count(places: NDArray[np.uint32], n: int, block: int, many: Ints, few: NDArray[np.uint8]) -> None:
     """When all bins of a row are found: vector instructions do that, and cannot do both."""
     for i in range(n):
@@ -210,38 +231,10 @@ def _count(places: NDArray[np.uint32], n: int, block: int, many: Ints, few: NDAr
             many[block, place] += 256
 
 
-@compiled
+@inlined
 def _write_gaps(times: Ints, gaps: Ints) -> None:
     for i in range(times.size - 1):
         gaps[i] = times[i + 1] - times[i]
-
-
-@compiled
-def _qoe(times: Ints, pace: int, before_first: int) -> float:
-    """1 - (area lost to delays) / (area under the expected curve until the last token is read)."""
-    n = times.size
-    reach = before_first
-    delays = 0
-    for i in range(n):
-        reach = max(reach, times[i] - pace * (i + 1))
-        delays += reach - before_first
-    whole = n * (reach - before_first + pace * (n + 1) / 2)  # a product of three whole numbers may be too large
-    return 1.0 - delays / whole
-
-
-@compiled
-def _fluidity(times: Ints, pace: int, due: int) -> float:
-    """Share of token deadlines met. Slack carries over; a late token misses one deadline per pace, and starts anew."""
-    late_tokens = missed_between = 0
-    for i in range(times.size):
-        over = times[i] - due
-        late = over > 0
-        late_tokens += late
-        if over >= pace:
-            missed_between += over // pace
-        due = pace + (times[i] if late else due)
-    met = times.size - late_tokens
-    return met / (times.size + missed_between)
 
 
 @compiled
