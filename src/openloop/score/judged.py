@@ -135,10 +135,22 @@ class JudgedRun:
         return self.deliveries.spending.spent + judging + self.human_review
 
     @cached_property
+    def left_ns(self) -> Ints:
+        """When each request left the system: with its answer, or when the last attempt at it was given up.
+
+        One that was still in flight leaves when watching ended; one that was never sent was never in it.
+        """
+        requests, ok = self.deliveries.requests, self.deliveries.ok
+        over = np.where(requests.over_ns != MISSING, requests.over_ns, self.stopped_ns)
+        left = np.maximum(np.where(ok, self.deliveries.done_ns, over), requests.due_ns)
+        return np.where(requests.sent_ns != MISSING, left, requests.due_ns)
+
+    # A run that kept these would be in a circle with them, and its memory free only when Python looks for such.
+    @property
     def everyone(self) -> "Scope":
         return Scope(self, slice(0, len(self.deliveries.requests)), self.window_ns)
 
-    @cached_property
+    @property
     def whole(self) -> "Scope":
         """The requests that were due in the measured window."""
         return self.between(*self.window_ns)
@@ -236,16 +248,9 @@ class Scope:
         chosen[self.where] = True
         return chosen[self.run.request_of]
 
-    @cached_property
+    @property
     def left_ns(self) -> Ints:
-        """When each request left the system: with its answer, or when the last attempt at it was given up.
-
-        One that was still in flight leaves when watching ended; one that was never sent was never in it.
-        """
-        requests, ok = self.deliveries.requests, self.deliveries.ok
-        over = np.where(requests.over_ns != MISSING, requests.over_ns, self.run.stopped_ns)
-        left = np.maximum(np.where(ok, self.deliveries.done_ns, over), self.due_ns)
-        return np.where(requests.sent_ns != MISSING, left, self.due_ns)
+        return self.run.left_ns[self.where]
 
 
 def judge_run(
@@ -319,13 +324,16 @@ def judge_batch(batch: pa.RecordBatch, objectives: Objectives) -> tuple[Ints, Bo
 
 def _assign(attempts: Attempts, requests: Requests, objectives: Objectives) -> tuple[Counts, tuple[SLO, ...]]:
     """Which SLO each request is held against, and the SLOs."""
+    if "workload_class" not in attempts.present:
+        return np.zeros(len(requests), np.int32), (objectives.of(None),)
     codes = attempts.workload_class[requests.rows]
     present = np.flatnonzero(np.bincount(codes + 1)) - 1
     names = attempts.words["workload_class"]
     by_class = [objectives.of(names[code] if code >= 0 else None) for code in present]
     slos = list(dict.fromkeys(by_class))
-    place = np.array([slos.index(slo) for slo in by_class], np.int32)
-    return place[np.searchsorted(present, codes)], tuple(slos)
+    place = np.zeros(len(names) + 1, np.int32)  # the last of them without a class: its code is -1
+    place[present] = [slos.index(slo) for slo in by_class]
+    return place[codes], tuple(slos)
 
 
 def _attempt_costs(attempts: Attempts, tokens: Ints, prices: Prices | None) -> tuple[Floats, Bools] | None:
