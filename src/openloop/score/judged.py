@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from openloop.arrays import Bools, Counts, Floats, Ints
+from openloop.arrays import Bools, Counts, Floats, Ints, count
 from openloop.errors import RunError
 from openloop.records import MISSING, Manifest, Prices, Run
 from openloop.score import kernel
@@ -23,6 +24,7 @@ from openloop.score.requests import (
     group_attempts,
     pace_ns,
     read_attempts,
+    seconds_between,
 )
 from openloop.score.streams import Progress, StreamPlan, Streams, read_again, read_streams
 from openloop.slo import SLO, TTFT, CustomDeadlines, Deadlines, LinearDeadlines, Objectives
@@ -61,18 +63,18 @@ class Judgement:
 
     def gate_scores(self, seconds: float) -> dict[str, GateScore]:
         due = len(self.ok)
-        count = sum(self.missed.values(), np.zeros(due, np.int8))
-        failed = int(np.sum(~self.ok))
+        how_many = sum(self.missed.values(), np.zeros(due, np.int8))
+        failed = due - count(self.ok)
         scores = {"success": GateScore(failed, failed, 1 - failed / due if due else np.nan, (due - failed) / seconds)}
         for name, missed in self.missed.items():
-            passed, alone = int(np.sum(self.ok & ~missed)), int(np.sum(missed & (count == 1)))
-            scores[name] = GateScore(int(missed.sum()), alone, passed / due if due else np.nan, passed / seconds)
+            passed, alone = count(self.ok & ~missed), count(missed & (how_many == 1))
+            scores[name] = GateScore(count(missed), alone, passed / due if due else np.nan, passed / seconds)
         return scores
 
     def joint_failures(self) -> list[JointFailure]:
         """Every combination of gates that completed requests missed together, most frequent first."""
         stopped = self.ok & ~self.accepted
-        code = np.zeros(int(stopped.sum()), np.int64)
+        code = np.zeros(count(stopped), np.int64)
         for bit, missed in enumerate(self.missed.values()):
             code |= missed[stopped].astype(np.int64) << bit
         codes, counts = np.unique(code, return_counts=True)
@@ -239,7 +241,7 @@ class Scope:
     def lag_s(self) -> Sample:
         """How much later than due each request was first sent."""
         sent_ns = self.deliveries.requests.sent_ns
-        return Sample((sent_ns - self.due_ns) / 1e9, sent_ns != MISSING, self.bounds)
+        return Sample(seconds_between(self.due_ns, sent_ns), sent_ns != MISSING, self.bounds)
 
     @cached_property
     def of_attempts(self) -> Bools:
@@ -353,18 +355,19 @@ def _attempt_costs(attempts: Attempts, tokens: Ints, prices: Prices | None) -> t
 def _spending(
     tokens: Ints, cost: tuple[Floats, Bools] | None, untold: Bools, requests: Requests, request_of: slice | Ints
 ) -> Spending:
-    def by_request(values: Floats | Ints | Bools) -> Floats:
+    def by_request(values: Any) -> Any:
         if isinstance(request_of, slice):
-            return np.asarray(values, np.float64)
-        return np.asarray(np.bincount(request_of, weights=values, minlength=len(requests)), np.float64)
+            return values
+        return np.bincount(request_of, weights=values, minlength=len(requests))
 
+    mine: Ints = by_request(tokens).astype(np.int64, copy=False)
     if cost is None:
         nothing, unknown = (np.broadcast_to(np.float64(value), len(requests)) for value in (0.0, np.nan))
-        return Spending(tokens, by_request(tokens).astype(np.int64), nothing, np.isnan(unknown), unknown)
+        return Spending(tokens, mine, nothing, np.isnan(unknown), unknown)
     spent, known = by_request(cost[0]), by_request(~cost[1]) == 0
     # By the hour nobody can say what a single request cost, unless its rows do.
     in_full = np.where(known & (by_request(untold) == 0), spent, np.nan)
-    return Spending(tokens, by_request(tokens).astype(np.int64), spent, known, in_full)
+    return Spending(tokens, mine, spent, known, in_full)
 
 
 def _window(run: Run, attempts: Attempts, requests: Requests) -> tuple[int, int]:

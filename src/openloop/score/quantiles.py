@@ -18,7 +18,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from openloop.arrays import Bools, Floats, Ints
+from openloop.arrays import Bools, Floats, Ints, only
 from openloop.score import kernel
 
 LADDER = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p99_9": 0.999}
@@ -78,7 +78,7 @@ class Sample:
     def __init__(self, values: Floats, use: Bools, bounds: Ints) -> None:
         use = use & ~np.isnan(values)
         self._counts = _count_by_block(use, bounds)
-        self._values = values if use.all() else values[use]
+        self._values = only(values, use)
         self._bounds = np.concatenate([[0], np.cumsum(self._counts)])
         self._sorted = _sorted(self._values)
         self.n = len(self._sorted)

@@ -7,7 +7,7 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
-from openloop.arrays import Floats, Ints
+from openloop.arrays import Floats, Ints, only
 from openloop.errors import SpecError
 from openloop.records import LARGEST_EVENT, Run, split
 from openloop.score import kernel
@@ -114,7 +114,7 @@ def read_streams(run: Run, plan: StreamPlan, progress: Progress | None = None) -
         if progress:
             progress(start, rows)
     counted = plan.rows.block_of >= 0
-    streams.gaps.close(int(np.sum(streams.facts.last[counted] - streams.facts.first[counted])))
+    streams.gaps.close(int(np.sum(only(facts.last - facts.first, counted))))
     return streams
 
 
