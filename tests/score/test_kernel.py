@@ -159,24 +159,6 @@ def test_a_bin_counts_on_when_its_byte_is_full(tokens: int) -> None:
     assert histogram[0, place] == len(written) == tokens - 1
 
 
-def sorted_floats(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    room, starts = np.empty((2, len(values)), np.int64), np.empty(1 << kernel.DIGIT, np.int64)
-    found: NDArray[np.float64] = kernel.sort_floats(values, room, starts)
-    return found
-
-
-@given(st.lists(st.floats(allow_nan=False)))
-def test_floats_are_sorted_as_numpy_does(values: list[float]) -> None:
-    np.testing.assert_array_equal(sorted_floats(np.array(values)), np.sort(values))
-
-
-@pytest.mark.parametrize("far", [1.0, 0.0, -1.0, np.inf])
-def test_floats_are_sorted_whether_or_not_their_highest_digits_tell_them_apart(far: float) -> None:
-    values = 1 + np.random.default_rng(0).permutation(1000) / 1e9
-    values[500] = far
-    np.testing.assert_array_equal(sorted_floats(values), np.sort(values))
-
-
 def test_a_user_without_a_place_for_compiled_code_scores_all_the_same() -> None:
     code = """
         from numba.core import caching

@@ -34,9 +34,7 @@ _SHIFT = 52 - MANTISSA_BITS
 _BIAS = (1023 << MANTISSA_BITS) - 1
 
 LONG_AGO = -(1 << 62)
-LOWEST, HIGHEST = -(1 << 63), (1 << 63) - 1
-DIGIT = 10  # bits that floats are sorted by at a time
-_MASK = (1 << DIGIT) - 1
+HIGHEST = (1 << 63) - 1
 
 
 # Numba keeps code on disk by a function's name and line, and cannot read it once one of these has another name: who
@@ -238,59 +236,30 @@ def _write_gaps(times: Ints, gaps: Ints) -> None:
 
 
 @compiled
-def sort_floats(values: Floats, room: Ints, starts: Ints) -> Floats:
-    """A sorted copy of values none of which is NaN, in one of the two rows of `room`; `starts` has 2**DIGIT places.
+def put_in_parts(values: Floats, lowest: float, highest: float, ends: Ints, ordered: Floats) -> None:
+    """A copy of values none of which is NaN, in order part by part: all of one are no larger than any of the next.
 
-    For many values: numpy's sort by vector instructions takes ten times as long on some processors that have them. The
-    highest digits put nearly all in order, and the rest move to their places; where these are far, all digits are used.
+    Parts are as wide as `lowest` and `highest` are apart over their number, in what is in order as whole numbers; the
+    first and the last also hold what lies beyond. Fills `ordered`, and in `ends` where each part ends there.
     """
-    keys, other = room[0], room[1]
-    lowest, highest = HIGHEST, LOWEST
-    for i, bits in enumerate(values.view(np.int64)):  # to what is in order as integers
-        key = bits ^ ((bits >> 63) & HIGHEST)
-        keys[i], lowest, highest = key, min(lowest, key), max(highest, key)
-    width = 0
-    while width < 64 and (highest - lowest) >> width:
-        width += 1
-    for low in (max(width - 3 * DIGIT, 0), 0):
-        for shift in range(low, width, DIGIT):
-            _order(keys, other, lowest, shift, starts)
-            keys, other = other, keys
-        if _put_in_place(keys):
-            break
-    for i, key in enumerate(keys):
-        keys[i] = key ^ ((key >> 63) & HIGHEST)
-    found: Floats = keys.view(np.float64)
-    return found
-
-
-@compiled
-def _order(keys: Ints, ordered: Ints, lowest: int, shift: int, starts: Ints) -> None:
-    """By one digit, and else as they are."""
-    starts[:] = 0
-    for key in keys:
-        starts[((key - lowest) >> shift) & _MASK] += 1
+    low, high, shift = _key(lowest), _key(highest), 0
+    while (high - low) >> shift >= ends.size:
+        shift += 1
+    ends[:] = 0
+    for value in values:
+        ends[(min(max(_key(value), low), high) - low) >> shift] += 1
     place = 0
-    for digit, count in enumerate(starts):
-        starts[digit] = place
-        place += count
-    for key in keys:
-        digit = ((key - lowest) >> shift) & _MASK
-        ordered[starts[digit]] = key
-        starts[digit] += 1
+    for part, size in enumerate(ends):
+        ends[part] = place
+        place += size
+    for value in values:
+        part = (min(max(_key(value), low), high) - low) >> shift
+        ordered[ends[part]] = value
+        ends[part] += 1
 
 
-@compiled
-def _put_in_place(keys: Ints) -> bool:
-    """Each behind all that are smaller; False where too many moves are needed, and not all are made."""
-    moves = 0
-    for i, key in enumerate(keys):
-        place = i
-        while place and keys[place - 1] > key:
-            keys[place] = keys[place - 1]
-            place -= 1
-        keys[place] = key
-        moves += i - place
-        if moves > keys.size:
-            return False
-    return True
+@inlined
+def _key(value: float) -> int:
+    """A whole number that is no smaller for a larger value; halved, so that the difference of two is one too."""
+    bits = np.float64(value).view(np.int64)
+    return (bits ^ ((bits >> 63) & HIGHEST)) >> 1

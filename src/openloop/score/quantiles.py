@@ -24,7 +24,7 @@ from openloop.score import kernel
 LADDER = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p99_9": 0.999}
 BLOCKS = 20
 Z = 1.96
-MANY = 100_000  # values that are worth a compiled sort
+MANY = 100_000  # values that are not worth sorting
 
 # 97.5% quantiles of Student's t with 1, 2, ... degrees of freedom.
 T = (
@@ -72,6 +72,31 @@ class Ranked(Protocol):
     def below(self, value: float) -> tuple[Ints, Ints]: ...  # by block: how many are no larger, and how many there are
 
 
+class Ordered:
+    """Many values as if sorted: a ladder looks at few, so they are put in parts, and a part is sorted when looked at."""
+
+    PARTS, LOOKED_AT = 2048, 1000
+
+    def __init__(self, values: Floats) -> None:
+        few = np.sort(values[:: max(len(values) // self.LOOKED_AT, 1)])
+        self._values, self._ends = np.empty(len(values)), np.empty(self.PARTS, np.int64)
+        kernel.put_in_parts(values, few[0], few[-1], self._ends, self._values)
+        self._sorted: set[int] = set()
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __getitem__(self, place: int) -> float:
+        part = int(np.searchsorted(self._ends, place, side="right"))
+        if part not in self._sorted:
+            self._values[self._ends[part - 1] if part else 0 : self._ends[part]].sort()
+            self._sorted.add(part)
+        return float(self._values[place])
+
+    def mean(self) -> float:
+        return float(self._values.mean())
+
+
 class Sample:
     """Values of those requests that are in `use` and have one, in order of their due times."""
 
@@ -80,7 +105,7 @@ class Sample:
         self._counts = _count_by_block(use, bounds)
         self._values = only(values, use)
         self._bounds = np.concatenate([[0], np.cumsum(self._counts)])
-        self._sorted = _sorted(self._values)
+        self._sorted = np.sort(self._values) if len(self._values) < MANY else Ordered(self._values)
         self.n = len(self._sorted)
         self.mean = float(self._sorted.mean()) if self.n else np.nan
 
@@ -204,19 +229,11 @@ def _rate_margin(sums: NDArray[np.float64 | np.int64], seconds: float) -> float:
     return float(student_t(len(rates)) * rates.std(ddof=1) / np.sqrt(len(rates)))
 
 
-def _sorted(values: Floats) -> Floats:
-    if len(values) < MANY:
-        return np.sort(values)
-    room, starts = np.empty((2, len(values)), np.int64), np.empty(1 << kernel.DIGIT, np.int64)
-    found: Floats = kernel.sort_floats(values, room, starts)
-    return found
-
-
 def _count_by_block(hits: Bools, bounds: Ints) -> Ints:
     return np.array([np.count_nonzero(hits[a:b]) for a, b in itertools.pairwise(bounds)])
 
 
-def interpolated(values: Floats | Ints, share: float, n: int) -> float:
+def interpolated(values: "Floats | Ints | Ordered", share: float, n: int) -> float:
     """The quantile of `n` values of which `values`, sorted, are the finite ones; linear between neighbours."""
     place = share * (n - 1)
     below = int(place)
