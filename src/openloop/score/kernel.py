@@ -105,23 +105,30 @@ def scan(
     arrival, objective, block_of, first_ns, pace_ns = plan
     many, few = counts
     first, last, longest, shortest, reach, qoe, fluidity = out
-    written = 0
+    written, block, found = 0, -1, 0
     for row in range(offsets.size - 1):
         times = ns[offsets[row] : offsets[row + 1]]
         if times.size == 0:
             continue
         pace = pace_ns[objective[row]]
         first[row], last[row] = times[0], times[times.size - 1]
+        if block >= 0:  # gaps of the row before are counted while the events of this one come
+            _count(places, found, block, many, few)
+        block, found = block_of[row], times.size - 1
         longest[row], shortest[row], reach[row] = _extremes(times, pace, places)
         if shortest[row] < 0:
             return written, row
-        if block_of[row] >= 0:
-            _count(places, times.size - 1, block_of[row], many, few)
-            if written + times.size - 1 <= gaps.size:
-                _write_gaps(times, gaps[written:])
-                written += times.size - 1
-        due = arrival[row] + first_ns[objective[row]]
-        qoe[row], fluidity[row] = _smoothness(times, pace, due, reach[row])
+        if block >= 0 and written + found <= gaps.size:
+            _write_gaps(times, gaps[written:])
+            written += found
+        expected = arrival[row] + first_ns[objective[row]] - pace
+        highest = max(times[0] - pace, reach[row])
+        if highest <= expected:
+            qoe[row] = fluidity[row] = 1.0
+        else:
+            qoe[row], fluidity[row] = _smoothness(times, pace, expected, highest)
+    if block >= 0:
+        _count(places, found, block, many, few)
     return written, -1
 
 
@@ -133,22 +140,21 @@ def scan_again(ns: Ints, offsets: Ints, plan: ScanPlan, out: RowFacts) -> None:
     for row in range(offsets.size - 1):
         times = ns[offsets[row] : offsets[row + 1]]
         if times.size:
-            due = arrival[row] + first_ns[objective[row]]
-            qoe[row], fluidity[row] = _smoothness(times, pace_ns[objective[row]], due, reach[row])
+            pace = pace_ns[objective[row]]
+            expected = arrival[row] + first_ns[objective[row]] - pace
+            qoe[row], fluidity[row] = _smoothness(times, pace, expected, max(times[0] - pace, reach[row]))
 
 
 @inlined
-def _smoothness(times: Ints, pace: int, due: int, reach: int) -> tuple[float, float]:
-    """QoE and fluidity of an answer whose first token is expected at `due`: both 1 where nothing was late.
+def _smoothness(times: Ints, pace: int, expected: int, highest: int) -> tuple[float, float]:
+    """QoE and fluidity of an answer of which token i is expected at `expected` + pace * i, and M_n is `highest`.
 
     QoE is 1 - (area lost to delays) / (area under the expected curve until the last token is read). Fluidity is the
     share of token deadlines met: slack carries over; a late token misses one deadline per pace, and starts anew. Both
     follow M_i, beginning with what is expected: a token is late where it raises that, and once it is at its highest
     nothing more is.
     """
-    n, expected = times.size, due - pace
-    highest = max(times[0] - pace, reach)
-    latest, seen = expected, 0
+    n, latest, seen = times.size, expected, 0
     delays = late = missed = 0
     while latest < highest:
         over = times[seen] - pace * (seen + 1) - latest

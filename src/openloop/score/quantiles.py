@@ -73,7 +73,7 @@ class Ranked(Protocol):
 
 
 class Ordered:
-    """Many values as if sorted: a ladder looks at few, so they are put in parts, and a part is sorted when looked at."""
+    """Many values as if sorted: a ladder looks at few, so they are put in parts, and a part sorted when looked at."""
 
     PARTS, LOOKED_AT = 2048, 1000
 
