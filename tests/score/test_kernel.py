@@ -62,6 +62,13 @@ def test_the_area_of_a_long_slow_answer_is_not_too_large_for_a_number() -> None:
     assert facts.qoe[0] == pytest.approx(qoe_by_area(times, pace, pace))
 
 
+def test_the_delays_of_a_long_answer_that_comes_days_late_add_up() -> None:
+    n, pace, late = 50_000, 50 * MS, 60 * 86_400_000 * MS
+    times = late + pace * np.arange(1, n + 1)
+    facts, _, _ = scan([times], pace, pace)
+    assert facts.qoe[0] == pytest.approx(qoe_by_area(times, pace, pace))
+
+
 def fluidity_by_slack(times: Ints, first: int, pace: int) -> float:
     """Gap by gap with the slack that is left, as the fluidity index is published."""
     slack, met, missed, before = 0, 0, 0, 0

@@ -94,6 +94,16 @@ def test_littles_law_over_the_window(hand: Score) -> None:
     assert hand.little.residual == pytest.approx(0, abs=1e-12)
 
 
+def test_waits_of_a_large_batch_are_not_too_long_for_a_number() -> None:
+    """All due at once and worked off in days; ten rows of a lifetime wait as long as a million of six hours."""
+    year = 365.25 * 86400
+    rows = [row(i, 0.0, (year, 35 * year, 69 * year)) for i in range(10)]
+    found = score(run_of(rows, window_ns=(0, 10**9)), "window<=24h")
+    assert found.little.L_law == pytest.approx(10 * 69 * year)
+    assert found.itl_s is not None
+    assert found.itl_s.mean == pytest.approx(34 * year)
+
+
 def test_little_notices_that_work_is_left_over() -> None:
     """Half of every stay lies beyond the end of the window."""
     run = run_of([row(i, due=0.9, tokens=[0.2]) for i in range(10)], window_ns=(0, 10**9))

@@ -155,17 +155,17 @@ def _smoothness(times: Ints, pace: int, expected: int, highest: int) -> tuple[fl
     nothing more is.
     """
     n, latest, seen = times.size, expected, 0
-    delays = late = missed = 0
+    late, missed, delays = 0, 0, 0.0  # a hundred thousand tokens that are a day late are too much for a whole number
     while latest < highest:
         over = times[seen] - pace * (seen + 1) - latest
         if over > 0:
             latest += over
             late += 1
             missed += over // pace
-        delays += latest - expected
+        delays += float(latest - expected)
         seen += 1
-    delays += (n - seen) * (latest - expected)
-    whole = n * (latest - expected + pace * (n + 1) / 2)  # a product of three whole numbers may be too large
+    delays += (n - seen) * float(latest - expected)
+    whole = n * (latest - expected + pace * (n + 1) / 2)
     return 1.0 - delays / whole, (n - late) / (n + missed)
 
 
@@ -268,4 +268,4 @@ def put_in_parts(values: Floats, lowest: float, highest: float, ends: Ints, orde
 def _key(value: float) -> int:
     """A whole number that is no smaller for a larger value; halved, so that the difference of two is one too."""
     bits = np.float64(value).view(np.int64)
-    return (bits ^ ((bits >> 63) & HIGHEST)) >> 1
+    return int(bits ^ ((bits >> 63) & HIGHEST)) >> 1

@@ -63,7 +63,7 @@ class GapPool:
         self.written = 0
         self.mean = np.nan
 
-    def close(self, total_ns: int) -> None:
+    def close(self, total_ns: float) -> None:
         """Rank what was collected; `total_ns` is the sum of all gaps. Nothing is added after this."""
         self._lows, self._values = (edges / 1e9 for edges in kernel.bin_edges_and_values())
         self.histogram = self.counts.total()
@@ -114,7 +114,7 @@ def read_streams(run: Run, plan: StreamPlan, progress: Progress | None = None) -
         if progress:
             progress(start, rows)
     counted = plan.rows.block_of >= 0
-    streams.gaps.close(int(np.sum(only(facts.last - facts.first, counted))))
+    streams.gaps.close(float(np.sum(only(facts.last - facts.first, counted), dtype=np.float64)))
     return streams
 
 
