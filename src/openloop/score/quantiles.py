@@ -12,7 +12,6 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -115,9 +114,10 @@ class Sample:
     def below(self, value: float) -> tuple[Ints, Ints]:
         return _count_by_block(self._values <= value, self._bounds), self._counts
 
-    @cached_property
+    @property
     def independence(self) -> float:
-        return independence(self)
+        """The share of values that count as independent, by how the share below the median varies between blocks."""
+        return float(_independent(*self.below(self.quantile(0.5)))) / self.n if self.n else 1.0
 
 
 def ratio(amount: float, count: float) -> float:
@@ -143,10 +143,10 @@ def percentiles(sample: Ranked) -> Percentiles | None:
     """The ladder of `sample` with its intervals; None where there is nothing to rank."""
     if not sample.n:
         return None
-    limit = sample.independence if isinstance(sample, Sample) else independence(sample)
     steps = {name: sample.quantile(share) for name, share in LADDER.items()}
     counts, (totals, *_) = zip(*map(sample.below, steps.values()), strict=True)
-    effective = np.maximum(np.minimum(_independent(np.array(counts), totals), limit * sample.n), 1.0)
+    independent = _independent(np.array(counts), totals)
+    effective = np.clip(independent, 1.0, max(independent[0], 1.0))  # no more than the median shows, which is the first
     intervals = {name: _around(sample, *each) for name, *each in zip(LADDER, LADDER.values(), effective, strict=True)}
     return Percentiles(mean=sample.mean, n=sample.n, intervals=intervals, failures_as_inf=None, from_sent=None, **steps)
 
@@ -154,14 +154,6 @@ def percentiles(sample: Ranked) -> Percentiles | None:
 def ladder(sample: Sample, failures: int = 0) -> Ladder:
     steps = {name: sample.quantile(share, failures) for name, share in LADDER.items()}
     return Ladder(**steps, mean=sample.mean if not failures else np.inf)
-
-
-def independence(sample: Ranked) -> float:
-    """The share of values that count as independent, by how the share below the median varies between blocks."""
-    if not sample.n:
-        return 1.0
-    counts, totals = sample.below(sample.quantile(0.5))
-    return float(_independent(counts, totals)) / sample.n
 
 
 def _around(sample: Ranked, share: float, effective: float) -> tuple[float, float]:
