@@ -1,6 +1,6 @@
 """What arrays hold, in a word; and tables of rows, which compiled code works on."""
 
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +10,16 @@ Counts = NDArray[np.int32]
 Codes = NDArray[np.int8]
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
+Scalar = TypeVar("Scalar", bound=np.generic)
+
+
+def count(those: Bools) -> int:
+    return int(np.count_nonzero(those))  # `sum` would make numbers of them first
+
+
+def only(values: NDArray[Scalar], those: Bools) -> NDArray[Scalar]:
+    """Those of the values, and no copy where that is all of them."""
+    return values if those.all() else values[those]
 
 
 def row_kind(whole: str, real: str = "") -> np.dtype[Any]:

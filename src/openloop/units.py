@@ -10,6 +10,7 @@ from openloop.errors import SpecError
 
 NS_PER_S = 1_000_000_000
 LONGEST_S = 1e9  # thirty years
+SLOWEST_READER = 1 / 3600  # tokens per second; slower, and the deadlines of a long answer are beyond all numbers
 MOST_RATES = 1000  # in one list
 
 # Numerator and denominator: a division rounds correctly where a product with 1e-3 does not, and a request at exactly
@@ -71,7 +72,7 @@ def parse_token_rate(text: str) -> float:
         what = f"has the unknown unit {unit!r}" if unit else "needs a unit"
         raise SpecError(f"{text.strip()!r} {what}; write it as {number:g}tok/s")
     times, by = _UNITS[time]
-    if not 1 / LONGEST_S <= number * by / times <= 1e9:
+    if not SLOWEST_READER <= number * by / times <= 1e9:
         raise SpecError(f"{text.strip()!r} is no reading speed; people read about 5 to 20 tokens per second")
     return number * by / times
 

@@ -16,7 +16,7 @@ from openloop.score import kernel
 Ints = NDArray[np.int64]
 
 MS = 1_000_000
-PLACES = np.empty(1000, np.uint32)
+PLACES = np.empty(50_000, np.uint32)
 
 gaps = st.lists(st.integers(0, 400 * MS), min_size=1, max_size=25)
 
@@ -58,7 +58,15 @@ def test_the_area_of_a_long_slow_answer_is_not_too_large_for_a_number() -> None:
     """At a pace of a minute, an hour late and then as it is read."""
     n, pace = 50_000, 60_000 * MS
     times = 3600 * 1000 * MS + pace * np.arange(n)
-    assert kernel._qoe(times, pace, 0) == pytest.approx(qoe_by_area(times, pace, pace))
+    facts, _, _ = scan([times], pace, pace)
+    assert facts.qoe[0] == pytest.approx(qoe_by_area(times, pace, pace))
+
+
+def test_the_delays_of_a_long_answer_that_comes_days_late_add_up() -> None:
+    n, pace, late = 50_000, 50 * MS, 60 * 86_400_000 * MS
+    times = late + pace * np.arange(1, n + 1)
+    facts, _, _ = scan([times], pace, pace)
+    assert facts.qoe[0] == pytest.approx(qoe_by_area(times, pace, pace))
 
 
 def fluidity_by_slack(times: Ints, first: int, pace: int) -> float:
@@ -156,24 +164,6 @@ def test_a_bin_counts_on_when_its_byte_is_full(tokens: int) -> None:
     _, histogram, written = scan([np.arange(tokens) * MS], 0, 1)
     (place,) = np.flatnonzero(histogram[0])
     assert histogram[0, place] == len(written) == tokens - 1
-
-
-def sorted_floats(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    room, starts = np.empty((2, len(values)), np.int64), np.empty(1 << kernel.DIGIT, np.int64)
-    found: NDArray[np.float64] = kernel.sort_floats(values, room, starts)
-    return found
-
-
-@given(st.lists(st.floats(allow_nan=False)))
-def test_floats_are_sorted_as_numpy_does(values: list[float]) -> None:
-    np.testing.assert_array_equal(sorted_floats(np.array(values)), np.sort(values))
-
-
-@pytest.mark.parametrize("far", [1.0, 0.0, -1.0, np.inf])
-def test_floats_are_sorted_whether_or_not_their_highest_digits_tell_them_apart(far: float) -> None:
-    values = 1 + np.random.default_rng(0).permutation(1000) / 1e9
-    values[500] = far
-    np.testing.assert_array_equal(sorted_floats(values), np.sort(values))
 
 
 def test_a_user_without_a_place_for_compiled_code_scores_all_the_same() -> None:

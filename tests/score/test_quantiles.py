@@ -10,6 +10,7 @@ from openloop.score.quantiles import (
     BLOCKS,
     LADDER,
     MANY,
+    Ordered,
     Sample,
     block_bounds,
     ladder,
@@ -40,7 +41,26 @@ def test_many_values_are_ranked_as_few_are() -> None:
     found = percentiles(sample(of))
     assert found is not None
     assert found.p99_9 == pytest.approx(np.quantile(of, 0.999))
-    assert found.mean == np.sort(of).mean()
+    assert found.mean == pytest.approx(of.mean(), rel=1e-13)
+
+
+def in_order(of: np.ndarray) -> list[float]:
+    ordered = Ordered(of)
+    places = np.random.default_rng(0).permutation(len(of))
+    found = {int(place): ordered[int(place)] for place in places}
+    return [found[place] for place in range(len(of))]
+
+
+@given(st.lists(st.floats(allow_nan=False), min_size=1))
+def test_values_are_in_order_wherever_one_looks(of: list[float]) -> None:
+    assert in_order(np.array(of)) == sorted(of)
+
+
+@pytest.mark.parametrize("far", [1.0, 0.0, -1.0, np.inf, -np.inf])
+def test_values_are_in_order_also_where_one_is_far_from_all_others(far: float) -> None:
+    of = 1 + np.random.default_rng(0).permutation(5000) / 1e9
+    of[500] = far
+    assert in_order(of) == sorted(of)
 
 
 @given(values, st.integers(0, 30))

@@ -1,8 +1,10 @@
 """The whole score: against a case worked out by hand, against the slow oracle, and as properties."""
 
+import gc
 import json
 import math
 import random
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +94,29 @@ def test_littles_law_over_the_window(hand: Score) -> None:
     assert hand.little.L_measured == pytest.approx(2.1 / 4)
     assert hand.little.L_law == pytest.approx(2.1 / 4)
     assert hand.little.residual == pytest.approx(0, abs=1e-12)
+
+
+def test_the_memory_of_a_judged_run_is_free_when_nobody_holds_it() -> None:
+    run, objectives = run_of([row(i, 0.1 * i, [0.2, 0.3]) for i in range(9)]), read_slo("ttft<=1s")
+    gc.disable()
+    try:
+        judged = judge_run(run, objectives)
+        score_judged(run, objectives, judged)
+        gone = weakref.ref(judged.deliveries)
+        del judged
+        assert gone() is None
+    finally:
+        gc.enable()
+
+
+def test_waits_of_a_large_batch_are_not_too_long_for_a_number() -> None:
+    """All due at once and worked off in days; ten rows of a lifetime wait as long as a million of six hours."""
+    year = 365.25 * 86400
+    rows = [row(i, 0.0, (year, 35 * year, 69 * year)) for i in range(10)]
+    found = score(run_of(rows, window_ns=(0, 10**9)), "window<=24h")
+    assert found.little.L_law == pytest.approx(10 * 69 * year)
+    assert found.itl_s is not None
+    assert found.itl_s.mean == pytest.approx(34 * year)
 
 
 def test_little_notices_that_work_is_left_over() -> None:

@@ -89,6 +89,7 @@ def test_spelling_does_not_matter(text: str) -> None:
         ("ttft<=1e11s", r"'1e11s' is longer than 1e.09 s"),
         ("e2e<=1e308h", r"is longer than"),
         ("read>=1e-11tok/s", r"is no reading speed"),
+        ("read>=1tok/d", r"is no reading speed"),
         ("itl_p99.99999999<=1s", r"unknown gate 'itl_p99.99999999'"),
     ],
 )

@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from openloop.arrays import Bools, Counts, Floats, Ints
+from openloop.arrays import Bools, Counts, Floats, Ints, count
 from openloop.errors import RunError
 from openloop.records import MISSING, Manifest, Prices, Run
 from openloop.score import kernel
@@ -23,6 +24,7 @@ from openloop.score.requests import (
     group_attempts,
     pace_ns,
     read_attempts,
+    seconds_between,
 )
 from openloop.score.streams import Progress, StreamPlan, Streams, read_again, read_streams
 from openloop.slo import SLO, TTFT, CustomDeadlines, Deadlines, LinearDeadlines, Objectives
@@ -61,18 +63,18 @@ class Judgement:
 
     def gate_scores(self, seconds: float) -> dict[str, GateScore]:
         due = len(self.ok)
-        count = sum(self.missed.values(), np.zeros(due, np.int8))
-        failed = int(np.sum(~self.ok))
+        how_many = sum(self.missed.values(), np.zeros(due, np.int8))
+        failed = due - count(self.ok)
         scores = {"success": GateScore(failed, failed, 1 - failed / due if due else np.nan, (due - failed) / seconds)}
         for name, missed in self.missed.items():
-            passed, alone = int(np.sum(self.ok & ~missed)), int(np.sum(missed & (count == 1)))
-            scores[name] = GateScore(int(missed.sum()), alone, passed / due if due else np.nan, passed / seconds)
+            passed, alone = count(self.ok & ~missed), count(missed & (how_many == 1))
+            scores[name] = GateScore(count(missed), alone, passed / due if due else np.nan, passed / seconds)
         return scores
 
     def joint_failures(self) -> list[JointFailure]:
         """Every combination of gates that completed requests missed together, most frequent first."""
         stopped = self.ok & ~self.accepted
-        code = np.zeros(int(stopped.sum()), np.int64)
+        code = np.zeros(count(stopped), np.int64)
         for bit, missed in enumerate(self.missed.values()):
             code |= missed[stopped].astype(np.int64) << bit
         codes, counts = np.unique(code, return_counts=True)
@@ -135,10 +137,22 @@ class JudgedRun:
         return self.deliveries.spending.spent + judging + self.human_review
 
     @cached_property
+    def left_ns(self) -> Ints:
+        """When each request left the system: with its answer, or when the last attempt at it was given up.
+
+        One that was still in flight leaves when watching ended; one that was never sent was never in it.
+        """
+        requests, ok = self.deliveries.requests, self.deliveries.ok
+        over = np.where(requests.over_ns != MISSING, requests.over_ns, self.stopped_ns)
+        left = np.maximum(np.where(ok, self.deliveries.done_ns, over), requests.due_ns)
+        return np.where(requests.sent_ns != MISSING, left, requests.due_ns)
+
+    # A run that kept these would be in a circle with them, and its memory free only when Python looks for such.
+    @property
     def everyone(self) -> "Scope":
         return Scope(self, slice(0, len(self.deliveries.requests)), self.window_ns)
 
-    @cached_property
+    @property
     def whole(self) -> "Scope":
         """The requests that were due in the measured window."""
         return self.between(*self.window_ns)
@@ -227,7 +241,7 @@ class Scope:
     def lag_s(self) -> Sample:
         """How much later than due each request was first sent."""
         sent_ns = self.deliveries.requests.sent_ns
-        return Sample((sent_ns - self.due_ns) / 1e9, sent_ns != MISSING, self.bounds)
+        return Sample(seconds_between(self.due_ns, sent_ns), sent_ns != MISSING, self.bounds)
 
     @cached_property
     def of_attempts(self) -> Bools:
@@ -236,16 +250,9 @@ class Scope:
         chosen[self.where] = True
         return chosen[self.run.request_of]
 
-    @cached_property
+    @property
     def left_ns(self) -> Ints:
-        """When each request left the system: with its answer, or when the last attempt at it was given up.
-
-        One that was still in flight leaves when watching ended; one that was never sent was never in it.
-        """
-        requests, ok = self.deliveries.requests, self.deliveries.ok
-        over = np.where(requests.over_ns != MISSING, requests.over_ns, self.run.stopped_ns)
-        left = np.maximum(np.where(ok, self.deliveries.done_ns, over), self.due_ns)
-        return np.where(requests.sent_ns != MISSING, left, self.due_ns)
+        return self.run.left_ns[self.where]
 
 
 def judge_run(
@@ -319,13 +326,16 @@ def judge_batch(batch: pa.RecordBatch, objectives: Objectives) -> tuple[Ints, Bo
 
 def _assign(attempts: Attempts, requests: Requests, objectives: Objectives) -> tuple[Counts, tuple[SLO, ...]]:
     """Which SLO each request is held against, and the SLOs."""
+    if "workload_class" not in attempts.present:
+        return np.zeros(len(requests), np.int32), (objectives.of(None),)
     codes = attempts.workload_class[requests.rows]
     present = np.flatnonzero(np.bincount(codes + 1)) - 1
     names = attempts.words["workload_class"]
     by_class = [objectives.of(names[code] if code >= 0 else None) for code in present]
     slos = list(dict.fromkeys(by_class))
-    place = np.array([slos.index(slo) for slo in by_class], np.int32)
-    return place[np.searchsorted(present, codes)], tuple(slos)
+    place = np.zeros(len(names) + 1, np.int32)  # the last of them without a class: its code is -1
+    place[present] = [slos.index(slo) for slo in by_class]
+    return place[codes], tuple(slos)
 
 
 def _attempt_costs(attempts: Attempts, tokens: Ints, prices: Prices | None) -> tuple[Floats, Bools] | None:
@@ -345,18 +355,19 @@ def _attempt_costs(attempts: Attempts, tokens: Ints, prices: Prices | None) -> t
 def _spending(
     tokens: Ints, cost: tuple[Floats, Bools] | None, untold: Bools, requests: Requests, request_of: slice | Ints
 ) -> Spending:
-    def by_request(values: Floats | Ints | Bools) -> Floats:
+    def by_request(values: Any) -> Any:
         if isinstance(request_of, slice):
-            return np.asarray(values, np.float64)
-        return np.asarray(np.bincount(request_of, weights=values, minlength=len(requests)), np.float64)
+            return values
+        return np.bincount(request_of, weights=values, minlength=len(requests))
 
+    mine: Ints = by_request(tokens).astype(np.int64, copy=False)
     if cost is None:
         nothing, unknown = (np.broadcast_to(np.float64(value), len(requests)) for value in (0.0, np.nan))
-        return Spending(tokens, by_request(tokens).astype(np.int64), nothing, np.isnan(unknown), unknown)
+        return Spending(tokens, mine, nothing, np.isnan(unknown), unknown)
     spent, known = by_request(cost[0]), by_request(~cost[1]) == 0
     # By the hour nobody can say what a single request cost, unless its rows do.
     in_full = np.where(known & (by_request(untold) == 0), spent, np.nan)
-    return Spending(tokens, by_request(tokens).astype(np.int64), spent, known, in_full)
+    return Spending(tokens, mine, spent, known, in_full)
 
 
 def _window(run: Run, attempts: Attempts, requests: Requests) -> tuple[int, int]:

@@ -22,6 +22,8 @@ from openloop.arrays import Counts, Floats, Ints
 from openloop.native import kept_by_numba
 
 compiled = partial(kept_by_numba, njit, nogil=True)
+# Inside the loop over rows a call would touch the reference counts of its arrays, which costs more than a short answer.
+inlined = njit(inline="always")
 
 # Token gaps are counted in 2**11 bins to each power of two, up to 2**40 ns (18 minutes): the value that stands for a
 # bin is within 0.025% of everything in it.
@@ -32,9 +34,7 @@ _SHIFT = 52 - MANTISSA_BITS
 _BIAS = (1023 << MANTISSA_BITS) - 1
 
 LONG_AGO = -(1 << 62)
-LOWEST, HIGHEST = -(1 << 63), (1 << 63) - 1
-DIGIT = 10  # bits that floats are sorted by at a time
-_MASK = (1 << DIGIT) - 1
+HIGHEST = (1 << 63) - 1
 
 
 # Numba keeps code on disk by a function's name and line, and cannot read it once one of these has another name: who
@@ -105,22 +105,30 @@ def scan(
     arrival, objective, block_of, first_ns, pace_ns = plan
     many, few = counts
     first, last, longest, shortest, reach, qoe, fluidity = out
-    written = 0
+    written, block, found = 0, -1, 0
     for row in range(offsets.size - 1):
         times = ns[offsets[row] : offsets[row + 1]]
         if times.size == 0:
             continue
         pace = pace_ns[objective[row]]
         first[row], last[row] = times[0], times[times.size - 1]
+        if block >= 0:  # gaps of the row before are counted while the events of this one come
+            _count(places, found, block, many, few)
+        block, found = block_of[row], times.size - 1
         longest[row], shortest[row], reach[row] = _extremes(times, pace, places)
         if shortest[row] < 0:
             return written, row
-        if block_of[row] >= 0:
-            _count(places, times.size - 1, block_of[row], many, few)
-            if written + times.size - 1 <= gaps.size:
-                _write_gaps(times, gaps[written:])
-                written += times.size - 1
-        qoe[row], fluidity[row] = _smoothness(times, pace, arrival[row] + first_ns[objective[row]], reach[row])
+        if block >= 0 and written + found <= gaps.size:
+            _write_gaps(times, gaps[written:])
+            written += found
+        expected = arrival[row] + first_ns[objective[row]] - pace
+        highest = max(times[0] - pace, reach[row])
+        if highest <= expected:
+            qoe[row] = fluidity[row] = 1.0
+        else:
+            qoe[row], fluidity[row] = _smoothness(times, pace, expected, highest)
+    if block >= 0:
+        _count(places, found, block, many, few)
     return written, -1
 
 
@@ -132,16 +140,33 @@ def scan_again(ns: Ints, offsets: Ints, plan: ScanPlan, out: RowFacts) -> None:
     for row in range(offsets.size - 1):
         times = ns[offsets[row] : offsets[row + 1]]
         if times.size:
-            due = arrival[row] + first_ns[objective[row]]
-            qoe[row], fluidity[row] = _smoothness(times, pace_ns[objective[row]], due, reach[row])
+            pace = pace_ns[objective[row]]
+            expected = arrival[row] + first_ns[objective[row]] - pace
+            qoe[row], fluidity[row] = _smoothness(times, pace, expected, max(times[0] - pace, reach[row]))
 
 
-@compiled
-def _smoothness(times: Ints, pace: int, due: int, reach: int) -> tuple[float, float]:
-    """QoE and fluidity of an answer whose first token is expected at `due`: both 1 where nothing was late."""
-    if max(times[0], reach + pace) <= due:
-        return 1.0, 1.0
-    return _qoe(times, pace, due - pace), _fluidity(times, pace, due)
+@inlined
+def _smoothness(times: Ints, pace: int, expected: int, highest: int) -> tuple[float, float]:
+    """QoE and fluidity of an answer of which token i is expected at `expected` + pace * i, and M_n is `highest`.
+
+    QoE is 1 - (area lost to delays) / (area under the expected curve until the last token is read). Fluidity is the
+    share of token deadlines met: slack carries over; a late token misses one deadline per pace, and starts anew. Both
+    follow M_i, beginning with what is expected: a token is late where it raises that, and once it is at its highest
+    nothing more is.
+    """
+    n, latest, seen = times.size, expected, 0
+    late, missed, delays = 0, 0, 0.0  # a hundred thousand tokens that are a day late are too much for a whole number
+    while latest < highest:
+        over = times[seen] - pace * (seen + 1) - latest
+        if over > 0:
+            latest += over
+            late += 1
+            missed += over // pace
+        delays += float(latest - expected)
+        seen += 1
+    delays += (n - seen) * float(latest - expected)
+    whole = n * (latest - expected + pace * (n + 1) / 2)
+    return 1.0 - delays / whole, (n - late) / (n + missed)
 
 
 @compiled
@@ -178,7 +203,7 @@ def bin_edges_and_values() -> tuple[Floats, Floats]:
     return edges[:-1], values
 
 
-@compiled
+@inlined
 def _extremes(times: Ints, pace: int, places: NDArray[np.uint32]) -> tuple[int, int, int]:
     """Longest and shortest gap, and max of t_i - pace * i over the tokens after the first (LONG_AGO if there are none).
 
@@ -200,7 +225,7 @@ def _extremes(times: Ints, pace: int, places: NDArray[np.uint32]) -> tuple[int, 
     return longest, shortest, reach
 
 
-@compiled
+@inlined
 def _count(places: NDArray[np.uint32], n: int, block: int, many: Ints, few: NDArray[np.uint8]) -> None:
     """When all bins of a row are found: vector instructions do that, and cannot do both."""
     for i in range(n):
@@ -210,94 +235,37 @@ def _count(places: NDArray[np.uint32], n: int, block: int, many: Ints, few: NDAr
             many[block, place] += 256
 
 
-@compiled
+@inlined
 def _write_gaps(times: Ints, gaps: Ints) -> None:
     for i in range(times.size - 1):
         gaps[i] = times[i + 1] - times[i]
 
 
 @compiled
-def _qoe(times: Ints, pace: int, before_first: int) -> float:
-    """1 - (area lost to delays) / (area under the expected curve until the last token is read)."""
-    n = times.size
-    reach = before_first
-    delays = 0
-    for i in range(n):
-        reach = max(reach, times[i] - pace * (i + 1))
-        delays += reach - before_first
-    whole = n * (reach - before_first + pace * (n + 1) / 2)  # a product of three whole numbers may be too large
-    return 1.0 - delays / whole
+def put_in_parts(values: Floats, lowest: float, highest: float, ends: Ints, ordered: Floats) -> None:
+    """A copy of values none of which is NaN, in order part by part: all of one are no larger than any of the next.
 
-
-@compiled
-def _fluidity(times: Ints, pace: int, due: int) -> float:
-    """Share of token deadlines met. Slack carries over; a late token misses one deadline per pace, and starts anew."""
-    late_tokens = missed_between = 0
-    for i in range(times.size):
-        over = times[i] - due
-        late = over > 0
-        late_tokens += late
-        if over >= pace:
-            missed_between += over // pace
-        due = pace + (times[i] if late else due)
-    met = times.size - late_tokens
-    return met / (times.size + missed_between)
-
-
-@compiled
-def sort_floats(values: Floats, room: Ints, starts: Ints) -> Floats:
-    """A sorted copy of values none of which is NaN, in one of the two rows of `room`; `starts` has 2**DIGIT places.
-
-    For many values: numpy's sort by vector instructions takes ten times as long on some processors that have them. The
-    highest digits put nearly all in order, and the rest move to their places; where these are far, all digits are used.
+    Parts are as wide as `lowest` and `highest` are apart over their number, in what is in order as whole numbers; the
+    first and the last also hold what lies beyond. Fills `ordered`, and in `ends` where each part ends there.
     """
-    keys, other = room[0], room[1]
-    lowest, highest = HIGHEST, LOWEST
-    for i, bits in enumerate(values.view(np.int64)):  # to what is in order as integers
-        key = bits ^ ((bits >> 63) & HIGHEST)
-        keys[i], lowest, highest = key, min(lowest, key), max(highest, key)
-    width = 0
-    while width < 64 and (highest - lowest) >> width:
-        width += 1
-    for low in (max(width - 3 * DIGIT, 0), 0):
-        for shift in range(low, width, DIGIT):
-            _order(keys, other, lowest, shift, starts)
-            keys, other = other, keys
-        if _put_in_place(keys):
-            break
-    for i, key in enumerate(keys):
-        keys[i] = key ^ ((key >> 63) & HIGHEST)
-    found: Floats = keys.view(np.float64)
-    return found
-
-
-@compiled
-def _order(keys: Ints, ordered: Ints, lowest: int, shift: int, starts: Ints) -> None:
-    """By one digit, and else as they are."""
-    starts[:] = 0
-    for key in keys:
-        starts[((key - lowest) >> shift) & _MASK] += 1
+    low, high, shift = _key(lowest), _key(highest), 0
+    while (high - low) >> shift >= ends.size:
+        shift += 1
+    ends[:] = 0
+    for value in values:
+        ends[(min(max(_key(value), low), high) - low) >> shift] += 1
     place = 0
-    for digit, count in enumerate(starts):
-        starts[digit] = place
-        place += count
-    for key in keys:
-        digit = ((key - lowest) >> shift) & _MASK
-        ordered[starts[digit]] = key
-        starts[digit] += 1
+    for part, size in enumerate(ends):
+        ends[part] = place
+        place += size
+    for value in values:
+        part = (min(max(_key(value), low), high) - low) >> shift
+        ordered[ends[part]] = value
+        ends[part] += 1
 
 
-@compiled
-def _put_in_place(keys: Ints) -> bool:
-    """Each behind all that are smaller; False where too many moves are needed, and not all are made."""
-    moves = 0
-    for i, key in enumerate(keys):
-        place = i
-        while place and keys[place - 1] > key:
-            keys[place] = keys[place - 1]
-            place -= 1
-        keys[place] = key
-        moves += i - place
-        if moves > keys.size:
-            return False
-    return True
+@inlined
+def _key(value: float) -> int:
+    """A whole number that is no smaller for a larger value; halved, so that the difference of two is one too."""
+    bits = np.float64(value).view(np.int64)
+    return int(bits ^ ((bits >> 63) & HIGHEST)) >> 1

@@ -8,9 +8,8 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-from openloop.arrays import Bools, Counts, Floats, Ints
+from openloop.arrays import Bools, Counts, Floats, Ints, count, only
 from openloop.records import MISSING, Stay
-from openloop.records.schema import KINDS
 from openloop.score.judged import Scope
 from openloop.score.money import cost_score, work
 from openloop.score.quantiles import ratio, share_interval
@@ -40,16 +39,18 @@ def little_score(scope: Scope) -> LittleScore:
     """
     start, end = scope.window_ns
     everyone = scope.run.everyone
-    inside = np.minimum(everyone.left_ns, end) - np.maximum(everyone.due_ns, start)
-    measured = float(np.sum(np.maximum(inside, 0))) / (end - start)
-    law = float(np.sum(scope.left_ns - scope.due_ns)) / (end - start)
+    inside = np.minimum(everyone.left_ns, end)
+    inside -= np.maximum(everyone.due_ns, start)
+    # In a batch of a million that takes a day, all nanoseconds together are too many for a whole number.
+    measured = float(np.sum(np.maximum(inside, 0, out=inside), dtype=np.float64)) / (end - start)
+    law = float(np.sum(scope.left_ns - scope.due_ns, dtype=np.float64)) / (end - start)
     return LittleScore(measured, law, ratio(measured - law, measured))
 
 
 def benefits(scope: Scope) -> tuple[Floats, Floats]:
     """The benefit n - alpha * f(l) of each request (smooth goodput, eq. 7) and its user idle latency l (eq. 6)."""
     benefit, idle_s = np.empty(scope.n), np.empty(scope.n)
-    tokens = np.where(scope.deliveries.ok, scope.deliveries.tokens, 0).astype(np.float64)
+    tokens = np.where(scope.deliveries.ok, scope.deliveries.tokens, 0.0)
     for index, slo in enumerate(scope.run.slos):
         mine = scope.objective == index
         if mine.all():
@@ -67,13 +68,13 @@ def _idle(scope: Scope, slo: SLO) -> Floats:
     token's deadline to the end.
     """
     deadlines = slo.smooth.deadlines
-    idle_s = np.array(scope.answers.lateness_s(deadlines))
+    idle_s = scope.answers.lateness_s(deadlines)
     waiting = ~scope.deliveries.ok | ~scope.answers.timed | np.isnan(idle_s)
     if waiting.any():
         those = scope.part(waiting)
         stay_s = (those.left_ns - those.due_ns) / 1e9
         idle_s[waiting] = np.fmax(idle_s[waiting], stay_s - those.answers.next_due_s(deadlines))
-    return np.maximum(idle_s, 0.0)
+    return np.maximum(idle_s, 0.0, out=idle_s)
 
 
 def mean_over_due(scope: Scope, column: NDArray[np.float32]) -> float:
@@ -83,7 +84,7 @@ def mean_over_due(scope: Scope, column: NDArray[np.float32]) -> float:
     known = ok & scope.deliveries.all_told & ~np.isnan(values)
     if ok.any() and not known.any():
         return np.nan
-    return ratio(float(values[known].sum(dtype=np.float64)), int(known.sum() + np.sum(~ok)))
+    return ratio(float(only(values, known).sum(dtype=np.float64)), count(known) + count(~ok))
 
 
 @dataclass(frozen=True)
@@ -128,11 +129,12 @@ def sessions(scope: Scope) -> SessionScore:
     mine = np.zeros(everyone.n, np.bool_)
     mine[scope.where] = True
     counted = mine[~alone][first]
-    total = int(counted.sum() + mine[alone].sum())
-    passed = int((good & whole)[counted].sum() + accepted[alone & mine].sum())
-    turns = int(scope.judgement.accepted.sum())
-    calls = np.bincount(np.arange(everyone.n)[scope.run.request_of], minlength=everyone.n)
-    made = int(calls[~alone][counted[index]].sum() + calls[alone & mine].sum())
+    own = alone & mine
+    total = count(counted) + count(own)
+    passed = count((good & whole)[counted]) + count(accepted & own)
+    turns = count(scope.judgement.accepted)
+    own[~alone] = counted[index]
+    made = count(own[scope.run.request_of])
     return SessionScore(
         total,
         passed,
@@ -141,7 +143,7 @@ def sessions(scope: Scope) -> SessionScore:
         scope.n,
         ratio(turns, scope.n),
         turns / scope.seconds,
-        int(np.sum(~whole[counted])),
+        count(~whole[counted]),
         ratio(made, total),
         _by_turn(scope) if counted.any() else [],
     )
@@ -200,7 +202,7 @@ def units(scope: Scope) -> dict[str, UnitScore]:
             counted = sessions(mine)
             due, good = counted.sessions, counted.accepted
         else:
-            due, good = mine.n, int(mine.judgement.accepted.sum())
+            due, good = mine.n, count(mine.judgement.accepted)
         score = UnitScore(
             slo.unit,
             slo.unit_name,
@@ -234,10 +236,9 @@ class RetryScore:
 
 
 def retry_score(scope: Scope) -> RetryScore:
-    attempts = int(scope.of_attempts.sum())
-    kinds = np.bincount(scope.run.attempts.kind[scope.of_attempts], minlength=len(KINDS))
+    attempts, kinds = count(scope.of_attempts), scope.run.attempts.kind
     wasted = int(scope.deliveries.spending.tokens.sum() - scope.deliveries.tokens.sum())
-    retries, hedges, repairs = (int(kinds[kind]) for kind in (RETRY, HEDGE, REPAIR))
+    retries, hedges, repairs = (count(scope.of_attempts & (kinds == kind)) for kind in (RETRY, HEDGE, REPAIR))
     return RetryScore(attempts, ratio(attempts, scope.n), retries, hedges, repairs, wasted)
 
 
@@ -248,7 +249,7 @@ def utilisation(scope: Scope, replicas: int | None, stays: Sequence[Stay] = ()) 
     sent = (attempts.sent_ns != MISSING) & ((attempts.replica >= 0) | (not told))
     left = np.where(attempts.ended_ns != MISSING, attempts.ended_ns, scope.run.stopped_ns)
     shares = []
-    for replica in np.flatnonzero(np.bincount(attempts.replica[sent] + 1)) - 1:
+    for replica in np.flatnonzero(np.bincount(attempts.replica[sent])) if told else [-1] if sent.any() else []:
         mine = sent & (attempts.replica == replica)
         whole = mine.all()
         begin, finish = (np.clip(each if whole else each[mine], start, end) for each in (attempts.sent_ns, left))

@@ -6,7 +6,7 @@ from typing import Literal
 
 import numpy as np
 
-from openloop.arrays import Codes, Ints
+from openloop.arrays import Codes, Ints, count, only
 from openloop.errors import SpecError
 from openloop.score.judged import Scope
 from openloop.score.quantiles import ratio
@@ -122,11 +122,10 @@ def leaks(scope: Scope, server: ServerScore | None = None) -> list[Leak]:
     """
     fate = np.full(len(scope.run.attempts), FATES.index("retries_and_repairs"), np.int8)  # what was not the answer
     fate[scope.deliveries.requests.rows] = _answer_fates(scope)
-    fates = fate[scope.of_attempts]
-    output = scope.deliveries.spending.tokens_by_attempt[scope.of_attempts]
+    fates = only(fate, scope.of_attempts)
+    output = only(scope.deliveries.spending.tokens_by_attempt, scope.of_attempts)
     extra = extra_work(scope)
     known = {name: each for name, each in extra.items() if each is not None}
-    mine = output + sum(known.values(), np.zeros(len(output), np.int64))
     tokens: dict[str, float | None] = {
         name: None if each is None else float(each.sum()) for name, each in extra.items()
     }
@@ -134,9 +133,11 @@ def leaks(scope: Scope, server: ServerScore | None = None) -> list[Leak]:
     for name, found, teller in _by_the_server(scope, server):
         if tokens[name] is None and found is not None:
             tokens[name], told_by[name] = found, teller
-    tokens |= zip(FATES, np.bincount(fates, weights=output, minlength=len(FATES)).tolist(), strict=True)
-    attempts = dict(zip(FATES, np.bincount(fates, minlength=len(FATES)).tolist(), strict=True))
-    money = _money(scope, fates, output, mine, known) if scope.run.priced else {}
+    attempts = {}
+    for code, name in enumerate(FATES):
+        those = fates == code
+        attempts[name], tokens[name] = count(those), float(only(output, those).sum())
+    money = _money(scope, fates, output, known) if scope.run.priced else {}
     hourly = scope.run.per_hour * scope.seconds / 3600
     total = sum(each for each in tokens.values() if each is not None)
 
@@ -152,9 +153,10 @@ def leaks(scope: Scope, server: ServerScore | None = None) -> list[Leak]:
     return [step(name, n) for name, n in tokens.items()]
 
 
-def _money(scope: Scope, fates: Codes, output: Ints, mine: Ints, known: dict[str, Ints]) -> dict[str, float]:
+def _money(scope: Scope, fates: Codes, output: Ints, known: dict[str, Ints]) -> dict[str, float]:
     """What was spent on each step, apart from what is paid by the hour."""
     found: dict[str, float] = {}
+    mine = sum(known.values(), output)
     on_output = scope.run.judging[scope.of_attempts]
     if scope.run.attempt_cost is not None:
         spent = scope.run.attempt_cost[scope.of_attempts]
@@ -184,8 +186,11 @@ def _by_the_server(scope: Scope, server: ServerScore | None) -> list[tuple[str, 
 def _answer_fates(scope: Scope) -> Codes:
     """By request: what became of its answer, an index into FATES."""
     judged = scope.judgement
-    bad = judged.missed.get("quality", np.zeros(scope.n, np.bool_))
-    return np.select([~judged.ok, bad, ~judged.accepted], [1, 2, 3], 4).astype(np.int8)
+    fates = np.where(judged.accepted, np.int8(FATES.index("accepted")), np.int8(FATES.index("slo_misses")))
+    if "quality" in judged.missed:
+        fates[judged.missed["quality"]] = FATES.index("quality_failures")
+    fates[~judged.ok] = FATES.index("unsuccessful")
+    return fates
 
 
 @dataclass(frozen=True)

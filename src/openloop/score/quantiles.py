@@ -12,19 +12,18 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from openloop.arrays import Bools, Floats, Ints
+from openloop.arrays import Bools, Floats, Ints, only
 from openloop.score import kernel
 
 LADDER = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p99_9": 0.999}
 BLOCKS = 20
 Z = 1.96
-MANY = 100_000  # values that are worth a compiled sort
+MANY = 100_000  # values that are not worth sorting
 
 # 97.5% quantiles of Student's t with 1, 2, ... degrees of freedom.
 T = (
@@ -72,15 +71,40 @@ class Ranked(Protocol):
     def below(self, value: float) -> tuple[Ints, Ints]: ...  # by block: how many are no larger, and how many there are
 
 
+class Ordered:
+    """Many values as if sorted: a ladder looks at few, so they are put in parts, and a part sorted when looked at."""
+
+    PARTS, LOOKED_AT = 2048, 1000
+
+    def __init__(self, values: Floats) -> None:
+        few = np.sort(values[:: max(len(values) // self.LOOKED_AT, 1)])
+        self._values, self._ends = np.empty(len(values)), np.empty(self.PARTS, np.int64)
+        kernel.put_in_parts(values, few[0], few[-1], self._ends, self._values)
+        self._sorted: set[int] = set()
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __getitem__(self, place: int) -> float:
+        part = int(np.searchsorted(self._ends, place, side="right"))
+        if part not in self._sorted:
+            self._values[self._ends[part - 1] if part else 0 : self._ends[part]].sort()
+            self._sorted.add(part)
+        return float(self._values[place])
+
+    def mean(self) -> float:
+        return float(self._values.mean())
+
+
 class Sample:
     """Values of those requests that are in `use` and have one, in order of their due times."""
 
     def __init__(self, values: Floats, use: Bools, bounds: Ints) -> None:
         use = use & ~np.isnan(values)
         self._counts = _count_by_block(use, bounds)
-        self._values = values if use.all() else values[use]
+        self._values = only(values, use)
         self._bounds = np.concatenate([[0], np.cumsum(self._counts)])
-        self._sorted = _sorted(self._values)
+        self._sorted = np.sort(self._values) if len(self._values) < MANY else Ordered(self._values)
         self.n = len(self._sorted)
         self.mean = float(self._sorted.mean()) if self.n else np.nan
 
@@ -90,9 +114,10 @@ class Sample:
     def below(self, value: float) -> tuple[Ints, Ints]:
         return _count_by_block(self._values <= value, self._bounds), self._counts
 
-    @cached_property
+    @property
     def independence(self) -> float:
-        return independence(self)
+        """The share of values that count as independent, by how the share below the median varies between blocks."""
+        return float(_independent(*self.below(self.quantile(0.5)))) / self.n if self.n else 1.0
 
 
 def ratio(amount: float, count: float) -> float:
@@ -118,10 +143,10 @@ def percentiles(sample: Ranked) -> Percentiles | None:
     """The ladder of `sample` with its intervals; None where there is nothing to rank."""
     if not sample.n:
         return None
-    limit = sample.independence if isinstance(sample, Sample) else independence(sample)
     steps = {name: sample.quantile(share) for name, share in LADDER.items()}
     counts, (totals, *_) = zip(*map(sample.below, steps.values()), strict=True)
-    effective = np.maximum(np.minimum(_independent(np.array(counts), totals), limit * sample.n), 1.0)
+    independent = _independent(np.array(counts), totals)
+    effective = np.clip(independent, 1.0, max(independent[0], 1.0))  # no more than the median shows, which is the first
     intervals = {name: _around(sample, *each) for name, *each in zip(LADDER, LADDER.values(), effective, strict=True)}
     return Percentiles(mean=sample.mean, n=sample.n, intervals=intervals, failures_as_inf=None, from_sent=None, **steps)
 
@@ -129,14 +154,6 @@ def percentiles(sample: Ranked) -> Percentiles | None:
 def ladder(sample: Sample, failures: int = 0) -> Ladder:
     steps = {name: sample.quantile(share, failures) for name, share in LADDER.items()}
     return Ladder(**steps, mean=sample.mean if not failures else np.inf)
-
-
-def independence(sample: Ranked) -> float:
-    """The share of values that count as independent, by how the share below the median varies between blocks."""
-    if not sample.n:
-        return 1.0
-    counts, totals = sample.below(sample.quantile(0.5))
-    return float(_independent(counts, totals)) / sample.n
 
 
 def _around(sample: Ranked, share: float, effective: float) -> tuple[float, float]:
@@ -204,19 +221,11 @@ def _rate_margin(sums: NDArray[np.float64 | np.int64], seconds: float) -> float:
     return float(student_t(len(rates)) * rates.std(ddof=1) / np.sqrt(len(rates)))
 
 
-def _sorted(values: Floats) -> Floats:
-    if len(values) < MANY:
-        return np.sort(values)
-    room, starts = np.empty((2, len(values)), np.int64), np.empty(1 << kernel.DIGIT, np.int64)
-    found: Floats = kernel.sort_floats(values, room, starts)
-    return found
-
-
 def _count_by_block(hits: Bools, bounds: Ints) -> Ints:
     return np.array([np.count_nonzero(hits[a:b]) for a, b in itertools.pairwise(bounds)])
 
 
-def interpolated(values: Floats | Ints, share: float, n: int) -> float:
+def interpolated(values: "Floats | Ints | Ordered", share: float, n: int) -> float:
     """The quantile of `n` values of which `values`, sorted, are the finite ones; linear between neighbours."""
     place = share * (n - 1)
     below = int(place)

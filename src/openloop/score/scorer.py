@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from openloop.arrays import Floats
+from openloop.arrays import Floats, count, only
 from openloop.errors import SpecError
 from openloop.importers import open_any
 from openloop.records import Prices, Run, TimedEvent
@@ -240,7 +240,7 @@ def score_judged(
     idle = [f"the SLO names workload classes that no request belongs to: {', '.join(unused)}"] if unused else []
     found = verdict(run, scope)
     server = server_score(run.server(), scope.window_ns)
-    statuses = np.bincount(scope.deliveries.of_attempt(judged.attempts.status), minlength=len(STATUSES))
+    ended = scope.deliveries.of_attempt(judged.attempts.status)
     disruptions, steady = _disruptions(scope, run.manifest.events, disruption_s)
     return Score(
         **vars(_summary(scope)),
@@ -250,9 +250,9 @@ def score_judged(
         reasons=found.reasons,
         faults=found.faults,
         notes=(*found.notes, *idle),
-        statuses=dict(zip(STATUSES, statuses.tolist(), strict=True)),
-        completed_in_window_rps=float(inside.sum()) / scope.seconds,
-        completed_in_window_tokens_per_s=float(everyone.tokens[inside].sum()) / scope.seconds,
+        statuses={status: count(ended == code) for code, status in enumerate(STATUSES)},
+        completed_in_window_rps=count(inside) / scope.seconds,
+        completed_in_window_tokens_per_s=float(only(everyone.tokens, inside).sum()) / scope.seconds,
         itl_s=judged.streams.gaps.percentiles,
         client_lag_s=percentiles(scope.lag_s),
         qoe=metrics.mean_over_due(scope, judged.streams.facts.qoe),
@@ -281,21 +281,22 @@ def _summary(scope: Scope, hourly_share: float | None = 1.0) -> Summary:
     benefit, idle_s = metrics.benefits(scope)
     cost = cost_score(scope, hourly_share)
     attainment_interval = share_interval(accepted, scope.bounds, scope.e2e_s.independence)
+    completed, good, good_from_sent = (count(each) for each in (ok, accepted, from_sent))
     return Summary(
         window_s=seconds,
         requests=scope.n,
-        completed=int(ok.sum()),
-        accepted=int(accepted.sum()),
+        completed=completed,
+        accepted=good,
         offered_rps=scope.n / seconds,
-        throughput_rps=float(ok.sum()) / seconds,
-        goodput_rps=float(accepted.sum()) / seconds,
+        throughput_rps=completed / seconds,
+        goodput_rps=good / seconds,
         goodput_rps_interval=_goodput_interval(scope, attainment_interval),
-        goodput_rps_from_sent=float(from_sent.sum()) / seconds,
-        attainment=float(accepted.mean()) if scope.n else math.nan,
+        goodput_rps_from_sent=good_from_sent / seconds,
+        attainment=ratio(good, scope.n),
         attainment_interval=attainment_interval,
-        attainment_from_sent=float(from_sent.mean()) if scope.n else math.nan,
-        output_tokens_per_s=float(tokens[ok].sum()) / seconds,
-        output_token_goodput=float(tokens[accepted].sum()) / seconds,
+        attainment_from_sent=ratio(good_from_sent, scope.n),
+        output_tokens_per_s=float(only(tokens, ok).sum()) / seconds,
+        output_token_goodput=float(only(tokens, accepted).sum()) / seconds,
         smooth_goodput=float(benefit.sum()) / seconds,
         smooth_goodput_interval=rate_interval(benefit, scope.bounds, seconds),
         idle_s=percentiles(scope.sample(idle_s)),
@@ -329,7 +330,7 @@ def _percentiles(scope: Scope, sample: Sample, from_sent: Floats | None = None) 
     found = percentiles(sample)
     if found is None:
         return None
-    failures = int(np.sum(~scope.judgement.ok))
+    failures = count(~scope.judgement.ok)
     sent = sample if from_sent is None else scope.sample(from_sent)
     return replace(found, failures_as_inf=ladder(sample, failures), from_sent=ladder(sent))
 

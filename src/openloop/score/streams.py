@@ -7,7 +7,7 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
-from openloop.arrays import Floats, Ints
+from openloop.arrays import Floats, Ints, only
 from openloop.errors import SpecError
 from openloop.records import LARGEST_EVENT, Run, split
 from openloop.score import kernel
@@ -63,12 +63,14 @@ class GapPool:
         self.written = 0
         self.mean = np.nan
 
-    def close(self, total_ns: int) -> None:
+    def close(self, total_ns: float) -> None:
         """Rank what was collected; `total_ns` is the sum of all gaps. Nothing is added after this."""
-        self._lows, self._values = (edges / 1e9 for edges in kernel.bin_edges_and_values())
-        self.histogram = self.counts.total()
-        self._cumulative = np.cumsum(self.histogram.sum(axis=0))
-        self.n = int(self._cumulative[-1])
+        total = self.counts.total()
+        pooled = total.sum(axis=0)
+        some = np.flatnonzero(pooled)  # most bins are empty
+        self._histogram, self._cumulative = total[:, some], np.cumsum(pooled[some])
+        self._lows, self._values = (edges[some] / 1e9 for edges in kernel.bin_edges_and_values())
+        self.n = int(pooled.sum())
         self.mean = total_ns / 1e9 / self.n if self.n else np.nan
         self.room = np.sort(self.room[: self.written]) if self.written == self.n else self.room[:0]
 
@@ -86,7 +88,7 @@ class GapPool:
 
     def below(self, value: float) -> tuple[Ints, Ints]:
         bins = np.searchsorted(self._lows, value, side="right")
-        return self.histogram[:, :bins].sum(axis=1), self.histogram.sum(axis=1)
+        return self._histogram[:, :bins].sum(axis=1), self._histogram.sum(axis=1)
 
 
 def read_streams(run: Run, plan: StreamPlan, progress: Progress | None = None) -> Streams:
@@ -114,7 +116,7 @@ def read_streams(run: Run, plan: StreamPlan, progress: Progress | None = None) -
         if progress:
             progress(start, rows)
     counted = plan.rows.block_of >= 0
-    streams.gaps.close(int(np.sum(streams.facts.last[counted] - streams.facts.first[counted])))
+    streams.gaps.close(float(np.sum(only(facts.last - facts.first, counted), dtype=np.float64)))
     return streams
 
 

@@ -13,6 +13,7 @@ from openloop.arrays import Bools, Codes, Floats, Ints
 from openloop.slo.deadlines import Deadlines, reading, reading_from_first
 from openloop.units import (
     LONGEST_S,
+    SLOWEST_READER,
     check_number,
     parse_count,
     parse_number,
@@ -173,7 +174,7 @@ class Read:
     name: ClassVar[str] = "read"
 
     def __post_init__(self) -> None:
-        check_number(self.name, self.tokens_per_s, 1 / LONGEST_S, 1e9)
+        check_number(self.name, self.tokens_per_s, SLOWEST_READER, 1e9)
 
     @property
     def deadlines(self) -> Deadlines:
