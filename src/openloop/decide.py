@@ -22,7 +22,7 @@ from openloop.audit import FACTS, audit
 from openloop.compare.decide import other_work
 from openloop.errors import SpecError
 from openloop.frontier import Point, open_frontier
-from openloop.frontier.folder import FRONTIER_FILE, trials_in
+from openloop.frontier.folder import FRONTIER_FILE, lasting, trials_in
 from openloop.plan import CapacityPlan, LoadPoint, Needs, System, frontier_system, make_plan, typed_system
 from openloop.plan.make import HOURS
 from openloop.plan.system import Estimate, cost_caveat, mean_replicas
@@ -201,7 +201,7 @@ def _case(name: str, option: _Option, asked: _Question, needs: Needs | None, fol
         _planned(system, price, quality, needs),
         name=name,
         source=option.source,
-        tokens_per_s=max(map(_tokens_in_time, found.points)) / system.measured_replicas,
+        tokens_per_s=max(map(_tokens_in_time, lasting(found.points))) / system.measured_replicas,
         cost_caveat=cost_caveat(score for point in found.points for score in point.scores),
     )
 

@@ -203,6 +203,30 @@ def test_a_probe_that_is_too_short_to_show_overload_is_not_the_best(tmp_path: Pa
     assert alone.goodput_rps == probe.goodput_rps
 
 
+def test_the_burst_of_a_probe_is_not_what_a_system_can_do(tmp_path: Path) -> None:
+    fleet = {"model": "8b", "gpu": "h100"}
+    flags = {"slo": "ttft<=1s, tpot<=40ms", "prompt": "800", "output": "200"}
+    folder = tmp_path / "f"
+    ol.sweep(folder, {**flags, "for": "2m"}, fleet, rates=[16.0, 32.0, 36.0, 45.0], processes=1)
+    ol.sweep(tmp_path / "probe", {**flags, "for": "12s"}, fleet, rates=[64.0], processes=1)
+    shutil.move(tmp_path / "probe" / "points" / "64-1", folder / "points")
+    found = ol.open_frontier(folder)
+    *long, probe = found.points
+    most = max(point.completed_in_window_rps for point in long)
+    assert probe.completed_in_window_rps > 1.1 * most
+    assert frontier_system(found).capacity == most
+
+
+def test_half_is_wasted_from_where_no_higher_rate_does_better(tmp_path: Path) -> None:
+    model, slo = "fcfs:service=exponential(20ms)", "e2e<=500ms"
+    folder = write_frontier(tmp_path / "f", (20.0, 60.0, 80.0), 60.0, model, slo)
+    assert ol.open_frontier(folder).half_rate == 60.0
+    ol.simulate(model, "poisson:rate=70", 1.0, 0, slo=slo).save(folder / "points" / "70-1")
+    found = ol.open_frontier(folder)
+    assert found.points[2].goodput_rps > found.points[2].completed_in_window_rps / 2
+    assert found.half_rate == 80.0
+
+
 def test_any_run_can_be_scored_without_its_warm_up(tmp_path: Path) -> None:
     """As the point of a sweep is, or without so many seconds; a note says so."""
     slow = [row(i, due=i / 10, tokens=[5.0 if i < 150 else 0.1]) for i in range(1000)]

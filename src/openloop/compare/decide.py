@@ -12,7 +12,7 @@ import numpy as np
 from openloop.compare.change import METRICS, Change, change_of, changes, mean_change, same_schedule
 from openloop.errors import RunError, SpecError
 from openloop.frontier import Frontier, open_frontier
-from openloop.frontier.folder import FRONTIER_FILE, read_asked, trials_in
+from openloop.frontier.folder import FRONTIER_FILE, lasting, read_asked, trials_in
 from openloop.frontier.steady import flow_of, settled_from
 from openloop.importers import open_any
 from openloop.records import Manifest, Run, locate, open_run
@@ -343,7 +343,7 @@ def _cannot_be_concluded(found: Frontier) -> Iterator[str]:
 
 def _most_throughput(a: Frontier, b: Frontier) -> str | None:
     """Who completes more at their best, goodput or not; None where they are within 2%."""
-    most = [max(point.completed_in_window_rps for point in each.points) for each in (a, b)]
+    most = [max(point.completed_in_window_rps for point in lasting(each.points)) for each in (a, b)]
     return None if abs(most[1] - most[0]) <= 0.02 * max(most) else "B" if most[1] > most[0] else "A"
 
 

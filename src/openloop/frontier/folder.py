@@ -21,6 +21,7 @@ FRONTIER_FILE: Final = "frontier.json"
 POINTS: Final = "points"
 CLOSE_BY: Final = 0.03  # of a rate: what is measured there is taken for the same, to say which is the best
 LONG_SHARE: Final = 0.49  # of the time of a point: warm-up is at most half of it, and a probe a tenth
+LASTING: Final = 0.12  # of the longest run: probes are shorter, and runs that end early are longer
 
 TargetShare = Annotated[float, msgspec.Meta(gt=0, lt=1)]
 
@@ -55,7 +56,7 @@ class Frontier:
     knee: Knee
     peak: Point | None  # where goodput is highest, with what was measured close to it
     cheapest: Point | None  # where an accepted result costs least, in the same way
-    half_rate: float | None  # the first rate at which goodput is below half of throughput, of those measured
+    half_rate: float | None  # the first rate measured from which on goodput is below half of throughput
     current: float | None
     headroom: float | None  # at the current rate, as a share of it
     headroom_interval: tuple[float, float] | None
@@ -144,7 +145,7 @@ def make_frontier(
         knee=knee,
         peak=_best(steady or named, trials, lambda points: _accepted(points) / sum(each.seconds for each in points)),
         cheapest=_best(priced, trials, lambda points: -sum(each.cost or 0.0 for each in points) / _accepted(points)),
-        half_rate=next((point.rate for point in named if 2 * point.goodput_rps < point.completed_in_window_rps), None),
+        half_rate=_half_rate(named),
         current=asked.current,
         headroom=room and room[0],
         headroom_interval=room and room[1],
@@ -165,6 +166,19 @@ def requests_per_user(points: Sequence[Point]) -> float:
 def is_probe(point: Point, asked: SweepAsked) -> bool:
     """Whether it is too short to show that its backlog grows."""
     return point.seconds < LONG_SHARE * asked.seconds
+
+
+def lasting(points: Sequence[Point]) -> list[Point]:
+    """Those that show what a system completes at most: in a short run that is the first burst of one that fills."""
+    longest = max(point.seconds / point.repeats for point in points)
+    return [point for point in points if point.seconds / point.repeats >= LASTING * longest]
+
+
+def _half_rate(points: Sequence[Point]) -> float | None:
+    """No higher rate did better; what ended early may have, before its backlog was felt."""
+    wasted = {point.rate: 2 * point.goodput_rps < point.completed_in_window_rps for point in points}
+    worth = max((point.rate for point in points if point.goodput_rps and not wasted[point.rate]), default=0.0)
+    return next((rate for rate in wasted if wasted[rate] and rate > worth), None)
 
 
 def _best(

@@ -9,7 +9,7 @@ import numpy as np
 
 from openloop.errors import SpecError
 from openloop.frontier import Frontier, Point
-from openloop.frontier.folder import is_probe, read_asked, requests_per_user
+from openloop.frontier.folder import is_probe, lasting, read_asked, requests_per_user
 from openloop.plan.formulas import little
 from openloop.records import Manifest, open_run
 from openloop.score import Score
@@ -182,7 +182,7 @@ def frontier_system(found: Frontier) -> System:
     near = min(points, key=lambda point: (point.overloaded, abs(point.rate - rate)))
     several = requests_per_user(points)
     each = several / count  # requests of a replica, per user
-    best = max(points, key=lambda point: point.completed_in_window_rps)
+    best = max(lasting(points), key=lambda point: point.completed_in_window_rps)
     most = best.completed_in_window_rps
     margin = Z / np.sqrt(max(most * best.seconds, 1.0))
     first = found.points[0].scores[0]
