@@ -156,6 +156,8 @@ def test_an_overloaded_point_ends_early_and_says_so(tmp_path: Path) -> None:
         ({"flags": {"hedge": "100ms"}}, "as client: {hedge: '100ms'}"),
         ({"flags": {"timeout": "1s"}}, "as client: {timeout: '1s'}"),
         ({"flags": {"gates": ["json"]}}, "have no words to grade"),
+        ({"flags": {"limits.requests": 5}}, "max-requests is of a live run, and limits no simulated one"),
+        ({"flags": {"connections": 5}}, "connections is of a live run"),
         ({"flags": {"events": ["5s=deploy"]}}, "events is of a live run: say in the fleet's file what happens"),
     ],
 )
@@ -260,7 +262,7 @@ def test_a_folder_without_runs_says_so(tmp_path: Path) -> None:
     simulated(tmp_path / "f", budget_s=1.0, rates=[1.0])
     found = simulated(tmp_path / "f", budget_s=1.0)  # another sweep: nothing is lost by it
     assert found.points == ()
-    assert found.knee.sentence == "no knee: there are no points"
+    assert found.knee.sentence == "there are no points"
     assert ol.open_frontier(tmp_path / "f").peak is None
 
 

@@ -213,7 +213,7 @@ def _notes(points: Sequence[Point]) -> Iterator[str]:
     bad = [point for point in points if not point.usable]
     if bad:
         rates = ", ".join(f"{point.rate:g}/s" for point in bad)
-        yield f"not used for the knee: {rates}; {bad[0].reasons[0] if bad[0].reasons else 'nothing was due'}"
+        yield f"not used for the knee: {rates}; {bad[0].why_unusable}"
     several = requests_per_user(points)
     if several > 1:
         yield (

@@ -80,8 +80,8 @@ class Knee:
 def find_knee(points: Sequence[Point], target: float) -> Knee:
     used = sorted((point for point in points if point.usable), key=lambda point: point.rate)
     if not used:
-        why = "there are no points" if not points else "the client was at fault at every point"
-        return Knee(target, None, None, None, None, f"no knee: {why}")
+        why = "there are no points" if not points else f"no point can be used, for {points[0].why_unusable}"
+        return Knee(target, None, None, None, None, why)
     aim = format_share(target)
     if (good := _quality_below(used, target)) is not None:
         what = f"quality alone accepts {format_share(good)}, less than {aim} at any rate; ask for less with --attain"
