@@ -413,5 +413,7 @@ def _shows_its_best(found: Frontier) -> bool:
     """Whether more rates could not show more goodput; else what was measured is a lower bound."""
     peak = found.peak
     return found.knee.rate is not None or (
-        peak is not None and found.points[0].rate < peak.rate < found.points[-1].rate and found.knee.above is None
+        peak is not None
+        and found.points[0].rate < peak.rate < found.points[-1].rate
+        and (found.knee.below is not None or found.knee.quality is not None)
     )

@@ -231,7 +231,8 @@ def _knee(found: Frontier, source: str) -> tuple[float, Interval, tuple[str, ...
     if knee.quality is not None:
         raise SpecError(f"{source} has no knee: {knee.sentence}")
     if points[0].attainment >= knee.target:
-        raise SpecError(f"{source} has no knee: {knee.sentence}, or for longer")
+        more = "" if knee.below is None else ", or for longer"
+        raise SpecError(f"{source} has no knee: {knee.sentence}{more}")
     raise SpecError(_never_met(found, source, points[0]))
 
 
