@@ -219,6 +219,20 @@ def test_the_burst_of_a_probe_is_not_what_a_system_can_do(tmp_path: Path) -> Non
     assert frontier_system(found).capacity == most
 
 
+def test_points_that_are_short_against_an_answer_are_noted(tmp_path: Path) -> None:
+    slo = "e2e<=20s"
+    long, short = (
+        ol.open_frontier(write_frontier(tmp_path / name, (0.3, 0.6, 0.9, 1.5), seconds, "fcfs:service=1s", slo))
+        for name, seconds in (("long", 600.0), ("short", 60.0))
+    )
+    assert long.knee.rate is not None
+    assert not any("a point lasts" in note for note in long.notes)
+    assert short.knee.rate is not None
+    (note,) = (note for note in short.notes if "a point lasts" in note)
+    assert re.search(r"lasts \d+ times as long as an answer .* --for \d+m is enough", note)
+    assert note in frontier_system(short).notes
+
+
 def test_half_is_wasted_from_where_no_higher_rate_does_better(tmp_path: Path) -> None:
     model, slo = "fcfs:service=exponential(20ms)", "e2e<=500ms"
     folder = write_frontier(tmp_path / "f", (20.0, 60.0, 80.0), 60.0, model, slo)

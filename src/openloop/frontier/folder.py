@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
+import numpy as np
 
 from openloop.errors import RunError, SpecError
 from openloop.frontier.knee import Knee, find_knee
@@ -21,6 +22,7 @@ FRONTIER_FILE: Final = "frontier.json"
 POINTS: Final = "points"
 CLOSE_BY: Final = 0.03  # of a rate: what is measured there is taken for the same, to say which is the best
 LONG_SHARE: Final = 0.49  # of the time of a point: warm-up is at most half of it, and a probe a tenth
+LONG_ENOUGH: Final = 100.0  # times as long as an answer takes: from then on intervals of knees hold what they promise
 LASTING: Final = 0.12  # of the longest run: probes are shorter, and runs that end early are longer
 
 TargetShare = Annotated[float, msgspec.Meta(gt=0, lt=1)]
@@ -152,7 +154,7 @@ def make_frontier(
         took_s=sum(trial.took_s for trial in trials.values()),
         spent=sum(trial.spent for trial in trials.values()),
         stopped=asked.stopped,
-        notes=(*asked.notes, *_notes(named)),
+        notes=(*asked.notes, *_notes(named), *short_points(named, knee, asked.seconds)),
     )
 
 
@@ -179,6 +181,20 @@ def _half_rate(points: Sequence[Point]) -> float | None:
     wasted = {point.rate: 2 * point.goodput_rps < point.completed_in_window_rps for point in points}
     worth = max((point.rate for point in points if point.goodput_rps and not wasted[point.rate]), default=0.0)
     return next((rate for rate in wasted if wasted[rate] and rate > worth), None)
+
+
+def short_points(points: Sequence[Point], knee: Knee, seconds: float) -> Iterator[str]:
+    """Said where points are too short to show what a long time at their rates would."""
+    told = [point for point in points if point.usable and not point.overloaded and point.e2e_s]
+    if knee.rate is None or not told:
+        return
+    near = min(told, key=lambda point: abs(point.rate - (knee.rate or 0.0)))
+    answer_s = near.e2e_s.p50 if near.e2e_s else 0.0
+    if seconds < LONG_ENOUGH * answer_s:
+        yield (
+            f"a point lasts {seconds / answer_s:.0f} times as long as an answer near the knee: knees of short points "
+            f"come out too high, and intervals too narrow; --for {np.ceil(LONG_ENOUGH * answer_s / 60):.0f}m is enough"
+        )
 
 
 def _best(

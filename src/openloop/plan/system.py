@@ -9,7 +9,7 @@ import numpy as np
 
 from openloop.errors import SpecError
 from openloop.frontier import Frontier, Point
-from openloop.frontier.folder import is_probe, lasting, read_asked, requests_per_user
+from openloop.frontier.folder import is_probe, lasting, read_asked, requests_per_user, short_points
 from openloop.plan.formulas import little
 from openloop.records import Manifest, open_run
 from openloop.score import Score
@@ -193,6 +193,7 @@ def frontier_system(found: Frontier, source: str | None = None) -> System:
         notes += (f"a unit is the whole fleet that was measured, {fleet.size} replicas that belong together",)
     if caveat := cost_caveat(score for point in told for score in point.scores):
         notes += (caveat,)
+    notes += tuple(short_points(points, found.knee, asked.seconds))
     if manifest.replicas is None:
         notes += ("how many replicas were measured is not told; taken for one",)
     return System(
