@@ -109,6 +109,10 @@ def test_the_articles_deployments_need_no_run() -> None:
         (["cost", "RUN", "--steady", "1"], "a RUN has costs of its own"),
         (["cost", "--steady", "-1", "--disrupted", "1"], "-1.0 is not in the range x>=0"),
         (["cost", "--steady", "1", "--disrupted", "1", "--every", "1m"], "shorter than the time between"),
+        (
+            ["cost", "--steady", "1", "--disrupted", "1", "--every", "12h,,7d"],
+            "value for '--every': '' is not a number",
+        ),
         (["cost", "RUN", "--prices", "nowhere.yaml"], "nowhere.yaml cannot be read"),
         (["audit", "NOWHERE"], "does not exist"),
         (["run", "--target", "http://localhost:9", "--rate", "1", "--gate", "jsn"], "unknown quality gate 'jsn'"),

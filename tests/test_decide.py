@@ -10,6 +10,7 @@ from openloop.compare import compare
 from openloop.decide import decide
 from openloop.errors import SpecError
 from openloop.frontier import open_frontier
+from openloop.importers import open_any
 from openloop.records import Prices
 from openloop.records.manifest import Stay
 from openloop.report.decision import decision_report
@@ -23,6 +24,7 @@ def choice(a: dict[str, Any], b: dict[str, Any], **more: Any) -> dict[str, Any]:
     return {"decision": "migration", "options": {"A": a, "B": b}, **more}
 
 
+FOREIGN = Path(__file__).parent / "importers" / "files" / "vllm.json"
 ROUTE_A = {"attainment": "58% of 10000", "cost_per_request": 0.011, "throughput": "1200tok/s"}
 ROUTE_B = {"attainment": "85% of 10000", "cost_per_request": 0.0145, "throughput": "800tok/s"}
 
@@ -298,12 +300,22 @@ def test_a_run_that_is_not_valid_makes_a_decision_that_is_not(tmp_path: Path) ->
         (choice(ROUTE_A, ROUTE_B, peak="2x"), "peak is of a demand, and there is none"),
         (choice(ROUTE_A, ROUTE_B, headroom="20%"), "headroom is of a demand"),
         (choice(ROUTE_A, ROUTE_B, failures=1), "failures is of a demand"),
+        (choice(ROUTE_A, {"knee": "9/s"}, demand="9/s", peak="2x"), "A: peak is of replicas, .* needs a knee"),
+        (choice(ROUTE_A, ROUTE_B, demand="9/s", failures=1), "A: failures is of replicas, .* or leave it out"),
+        (choice(ROUTE_A, {"from": str(FOREIGN)}), "vllm.json says nothing of what is accepted"),
         (choice(ROUTE_A, ROUTE_B, one_time=-500), ">= 0.0 at `one_time`, found -500"),
     ],
 )
 def test_a_question_that_cannot_be_answered_says_why(question: dict[str, Any], sentence: str) -> None:
     with pytest.raises(SpecError, match=sentence):
         decide(question)
+
+
+def test_a_file_of_another_tool_is_an_option_like_a_run() -> None:
+    found = decide(choice({"from": str(FOREIGN)}, {"knee": "9/s"}, slo="ttft<=1s"))
+    (case, _), run = found.cases, score(open_any(FOREIGN), "ttft<=1s")
+    assert case.goodput_each is not None
+    assert case.goodput_each.value == run.goodput_rps > 0
 
 
 def test_answers_that_are_hardly_ever_good_take_as_many_more_requests(measured: Path) -> None:

@@ -22,11 +22,12 @@ from openloop.audit import FACTS, audit
 from openloop.compare.decide import other_work
 from openloop.errors import SpecError
 from openloop.frontier import Point, open_frontier
-from openloop.frontier.folder import FRONTIER_FILE, trials_in
+from openloop.frontier.folder import FRONTIER_FILE, lasting, trials_in
+from openloop.importers import open_any
 from openloop.plan import CapacityPlan, LoadPoint, Needs, System, frontier_system, make_plan, typed_system
 from openloop.plan.make import HOURS
 from openloop.plan.system import Estimate, cost_caveat, mean_replicas
-from openloop.records import Prices, open_run
+from openloop.records import Prices
 from openloop.score import Score
 from openloop.score import score as score_run
 from openloop.score.quantiles import Z, wilson
@@ -53,7 +54,7 @@ NEEDS: dict[str, Callable[[Any], Any]] = {  # how what is asked of a demand is r
 class _Option(Strict, frozen=True, rename={"source": "from"}):
     """Something to choose: measured (`from`), or typed."""
 
-    source: str | None = None  # a run or a frontier
+    source: str | None = None  # a run, a frontier, or another tool's file
     price: str | None = None  # of a replica, as 3/h
     prices: Prices | None = None  # by use, for a run that has none
     quality: str | None = None  # where rows have no labels: 72%, or 72% of 500
@@ -154,6 +155,12 @@ def decide(what: str | Path | dict[str, Any]) -> Decision:
         raise SpecError(f"{next(iter(said))} is of a demand, and there is none: leave it out, or give demand: 40/s")
     needs = None if asked.demand is None else Needs(parse_rate(asked.demand), **said)
     cases = [_case(name, option, asked, needs, folder) for name, option in asked.options.items()]
+    for case in cases:
+        if said and case.plan is None:
+            raise SpecError(
+                f"{case.name}: {next(iter(said))} is of replicas, and how many it takes needs a knee: give from a "
+                "frontier, or knee; or leave it out"
+            )
     gaps = tuple(gap for name, option in asked.options.items() for gap in _gaps(name, option, asked, folder))
     if asked.decision == "capacity":
         found = _capacity(asked, cases[0], gaps)
@@ -201,7 +208,7 @@ def _case(name: str, option: _Option, asked: _Question, needs: Needs | None, fol
         _planned(system, price, quality, needs),
         name=name,
         source=option.source,
-        tokens_per_s=max(map(_tokens_in_time, found.points)) / system.measured_replicas,
+        tokens_per_s=max(map(_tokens_in_time, lasting(found.points))) / system.measured_replicas,
         cost_caveat=cost_caveat(score for point in found.points for score in point.scores),
     )
 
@@ -292,7 +299,9 @@ def _scored(
     path: Path, prices: Prices | None, price: float | None, quality: Estimate, slo: Any, needs: Needs | None
 ) -> KnownOption:
     """By one operating point: as many per replica as it was asked for."""
-    run = open_run(path)
+    run = open_any(path)
+    if slo is None and run.manifest.slo is None:
+        raise SpecError(f"{path} says nothing of what is accepted: give an SLO for all, such as slo: ttft<=500ms")
     count = mean_replicas(run.manifest)
     if price is not None:
         by_use = prices or run.manifest.prices or Prices()
@@ -359,7 +368,7 @@ def _other_work(asked: _Question, folder: Path) -> Iterator[str]:
     sweeps = [path for path in paths if (path / FRONTIER_FILE).exists()]
     leave = [*(("arrivals", "offered_rps") if sweeps else ()), *(() if asked.slo is None else ("slo",))]
     if len(paths) == 2:
-        first, second = (open_run(next(trials_in(path))[1] if path in sweeps else path).manifest for path in paths)
+        first, second = (open_any(next(trials_in(path))[1] if path in sweeps else path).manifest for path in paths)
         yield from (f"N{told[1:]}." for told in other_work(first, second, leave))
 
 

@@ -58,7 +58,7 @@ def test_more_time_makes_a_narrower_interval() -> None:
         ((60.0, 70.0, 80.0), "below"),
         ((20.0,), "beyond"),
         ((70.0,), "below"),
-        ((), "no knee: there are no points"),
+        ((), "there are no points"),
     ],
 )
 def test_a_knee_that_the_points_do_not_show_is_not_named(rates: tuple[float, ...], sentence: str) -> None:
@@ -74,10 +74,18 @@ def test_a_knee_that_the_points_do_not_show_is_not_named(rates: tuple[float, ...
         assert found.below <= min(rates)
 
 
+def test_points_that_show_nothing_claim_nothing(points: list[Point]) -> None:
+    """Such a knee was said to be beyond the lowest rate that is looked at, half of the first measured."""
+    vague = dataclasses.replace(points[0], rate=0.5, slack=((0.8, 0.7),), attainment=0.85, independent=4.0)
+    found = find_knee([vague], TARGET)
+    assert (found.rate, found.above, found.below) == (None, None, None)
+    assert found.sentence.startswith("attainment is shown neither to reach")
+
+
 def test_points_at_which_the_client_was_at_fault_do_not_count(points: list[Point]) -> None:
-    wrong = dataclasses.replace(points[0], rate=41.0, usable=False, slack=((0.1, 0.01),))
+    wrong = dataclasses.replace(points[0], rate=41.0, usable=False, slack=((0.1, 0.01),), reasons=("it was late",))
     assert find_knee([*points, wrong], TARGET) == find_knee(points, TARGET)
-    assert find_knee([wrong], TARGET).sentence == "no knee: the client was at fault at every point"
+    assert find_knee([wrong], TARGET).sentence == "no point can be used, for it was late"
 
 
 def test_far_apart_points_leave_the_gap_open() -> None:

@@ -156,6 +156,8 @@ def test_an_overloaded_point_ends_early_and_says_so(tmp_path: Path) -> None:
         ({"flags": {"hedge": "100ms"}}, "as client: {hedge: '100ms'}"),
         ({"flags": {"timeout": "1s"}}, "as client: {timeout: '1s'}"),
         ({"flags": {"gates": ["json"]}}, "have no words to grade"),
+        ({"flags": {"limits.requests": 5}}, "max-requests is of a live run, and limits no simulated one"),
+        ({"flags": {"connections": 5}}, "connections is of a live run"),
         ({"flags": {"events": ["5s=deploy"]}}, "events is of a live run: say in the fleet's file what happens"),
     ],
 )
@@ -203,6 +205,44 @@ def test_a_probe_that_is_too_short_to_show_overload_is_not_the_best(tmp_path: Pa
     assert alone.goodput_rps == probe.goodput_rps
 
 
+def test_the_burst_of_a_probe_is_not_what_a_system_can_do(tmp_path: Path) -> None:
+    fleet = {"model": "8b", "gpu": "h100"}
+    flags = {"slo": "ttft<=1s, tpot<=40ms", "prompt": "800", "output": "200"}
+    folder = tmp_path / "f"
+    ol.sweep(folder, {**flags, "for": "2m"}, fleet, rates=[16.0, 32.0, 36.0, 45.0], processes=1)
+    ol.sweep(tmp_path / "probe", {**flags, "for": "12s"}, fleet, rates=[64.0], processes=1)
+    shutil.move(tmp_path / "probe" / "points" / "64-1", folder / "points")
+    found = ol.open_frontier(folder)
+    *long, probe = found.points
+    most = max(point.completed_in_window_rps for point in long)
+    assert probe.completed_in_window_rps > 1.1 * most
+    assert frontier_system(found).capacity == most
+
+
+def test_points_that_are_short_against_an_answer_are_noted(tmp_path: Path) -> None:
+    slo = "e2e<=20s"
+    long, short = (
+        ol.open_frontier(write_frontier(tmp_path / name, (0.3, 0.6, 0.9, 1.5), seconds, "fcfs:service=1s", slo))
+        for name, seconds in (("long", 600.0), ("short", 60.0))
+    )
+    assert long.knee.rate is not None
+    assert not any("a point lasts" in note for note in long.notes)
+    assert short.knee.rate is not None
+    (note,) = (note for note in short.notes if "a point lasts" in note)
+    assert re.search(r"lasts \d+ times as long as an answer .* --for \d+m is enough", note)
+    assert note in frontier_system(short).notes
+
+
+def test_half_is_wasted_from_where_no_higher_rate_does_better(tmp_path: Path) -> None:
+    model, slo = "fcfs:service=exponential(20ms)", "e2e<=500ms"
+    folder = write_frontier(tmp_path / "f", (20.0, 60.0, 80.0), 60.0, model, slo)
+    assert ol.open_frontier(folder).half_rate == 60.0
+    ol.simulate(model, "poisson:rate=70", 1.0, 0, slo=slo).save(folder / "points" / "70-1")
+    found = ol.open_frontier(folder)
+    assert found.points[2].goodput_rps > found.points[2].completed_in_window_rps / 2
+    assert found.half_rate == 80.0
+
+
 def test_any_run_can_be_scored_without_its_warm_up(tmp_path: Path) -> None:
     """As the point of a sweep is, or without so many seconds; a note says so."""
     slow = [row(i, due=i / 10, tokens=[5.0 if i < 150 else 0.1]) for i in range(1000)]
@@ -236,7 +276,7 @@ def test_a_folder_without_runs_says_so(tmp_path: Path) -> None:
     simulated(tmp_path / "f", budget_s=1.0, rates=[1.0])
     found = simulated(tmp_path / "f", budget_s=1.0)  # another sweep: nothing is lost by it
     assert found.points == ()
-    assert found.knee.sentence == "no knee: there are no points"
+    assert found.knee.sentence == "there are no points"
     assert ol.open_frontier(tmp_path / "f").peak is None
 
 

@@ -447,6 +447,16 @@ def test_guidellm_tells_when_requests_were_due() -> None:
     assert lag[0] / 1e9 == pytest.approx(first["request_start"] - first["targeted_start"], abs=1e-6)
 
 
+def test_times_that_another_writer_made_whole_numbers_are_times(tmp_path: Path) -> None:
+    found = told("guidellm.json")
+    times = found["benchmarks"][0]["requests"]["successful"][0]["info"]["timings"]
+    times["targeted_start"] = int(times["targeted_start"])  # as jq and JavaScript write 1794745227.0
+    (tmp_path / "whole.json").write_text(json.dumps(found))
+    (batch,) = open_any(tmp_path / "whole.json").batches()
+    lag = ints(batch, "sent_ns") - ints(batch, "scheduled_ns")
+    assert lag[0] / 1e9 == pytest.approx(times["request_start"] - times["targeted_start"], abs=1e-6)
+
+
 def test_kneepoint_retries_are_attempts_at_one_request() -> None:
     found = score(FILES / "kneepoint.jsonl", "e2e<=10s")
     assert found.retries.retries == 6

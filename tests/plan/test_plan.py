@@ -253,6 +253,15 @@ def test_a_modelled_fleet_is_planned_and_its_size_confirmed(tmp_path: Path) -> N
 SCALED = {"on": "queue", "target": 2, "idle": 2, "most": 6, "every": "5s", "delay": "10s"}
 
 
+def test_a_fleet_without_a_knee_is_called_by_its_own_name(tmp_path: Path) -> None:
+    (tmp_path / "fleet.yaml").write_text("model: 8b\ngpu: h100\n")
+    given = [str(tmp_path / "fleet.yaml"), "--demand", "5/s", "--slo", "ttft<=1s, quality", "--for", "20s"]
+    found = CliRunner().invoke(cli, ["plan", *given])
+    assert str(found.exception).startswith(
+        f"{given[0]} has no knee: no point can be used, for the SLO asks for quality"
+    )
+
+
 def test_a_fleet_that_scales_is_planned_by_replicas_of_a_fixed_number(tmp_path: Path) -> None:
     """Its own sweep says nothing of a replica: how many there were depends on the rate."""
     fixed = {"step": {"floor": "10ms", "token": "100us"}, "max_sequences": 4, "replicas": 2, "price_per_hour": 2}

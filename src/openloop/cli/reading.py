@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from openloop.cli.common import cli, progress_bar, say, tell, tell_run, tell_score
-from openloop.cli.options import DURATION, JSON, PATH, PLACE, PRICES, RATE, REQUIRE, RUN, SLO, UNSIGNED
+from openloop.cli.options import DURATION, DURATIONS, JSON, PATH, PLACE, PRICES, RATE, REQUIRE, RUN, SLO, UNSIGNED
 
 WORTH_A_BAR = 50_000  # rows
 
@@ -255,7 +255,7 @@ def grade(run: Path, gates: tuple[str, ...], jobs: int | None, again: bool, as_j
 @SLO
 @PRICES
 @click.option("--disruption", type=DURATION, default="20m", help="How long an event disturbs.")
-@click.option("--every", default="12h,7d", help="How often something is deployed; several with commas.")
+@click.option("--every", type=DURATIONS, default="12h,7d", help="How often something is deployed; several with commas.")
 @click.option("--steady", type=UNSIGNED, help="Without a run: cost per accepted result, undisturbed.")
 @click.option("--disrupted", type=UNSIGNED, help="Without a run: the same while disturbed, for as many accepted.")
 @JSON
@@ -264,7 +264,7 @@ def cost(
     slo: str | None,
     prices: Path | None,
     disruption: float,
-    every: str,
+    every: list[float],
     steady: float | None,
     disrupted: float | None,
     as_json: bool,
@@ -289,16 +289,14 @@ def cost(
     from openloop.records import read_prices
     from openloop.report.accepting import cost_report, show_cost
     from openloop.score import score as score_run
-    from openloop.units import parse_seconds
 
-    stretches = [parse_seconds(each) for each in every.split(",")]
     if run is None and (steady is None or disrupted is None):
         raise click.UsageError("give a RUN, or --steady and --disrupted")
     if run is not None and (steady is not None or disrupted is not None):
         raise click.UsageError("a RUN has costs of its own: leave out --steady and --disrupted")
     chosen = read_prices(prices) if prices else None
     score = score_run(run, slo, by=["class"], disruption_s=disruption, prices=chosen) if run else None
-    tell(cost_report(score, steady, disrupted, disruption, stretches), as_json, show_cost)
+    tell(cost_report(score, steady, disrupted, disruption, every), as_json, show_cost)
     if score and not score.valid:
         sys.exit(1)
 

@@ -12,8 +12,8 @@ import numpy as np
 from openloop.compare.change import METRICS, Change, change_of, changes, mean_change, same_schedule
 from openloop.errors import RunError, SpecError
 from openloop.frontier import Frontier, open_frontier
-from openloop.frontier.folder import FRONTIER_FILE, read_asked, trials_in
-from openloop.frontier.steady import flow_of, settled_from
+from openloop.frontier.folder import FRONTIER_FILE, lasting, read_asked, trials_in
+from openloop.frontier.steady import after_warm_up
 from openloop.importers import open_any
 from openloop.records import Manifest, Run, locate, open_run
 from openloop.score.judged import Scope, judge_run
@@ -21,7 +21,6 @@ from openloop.score.money import lower_bound
 from openloop.score.verdict import verdict
 from openloop.slo import Objectives, read_slo
 from openloop.spec import plain, suggest
-from openloop.units import to_ns
 
 OTHER = {"A": "B", "B": "A"}
 ONE_SIDED = 1.645 / 1.96
@@ -161,11 +160,7 @@ def _one_slo(slos: Sequence[Any], slo: Any, names: Sequence[str]) -> Objectives:
 
 def _settled(run: Run, objectives: Objectives) -> Scope:
     """The requests of a point of a frontier, without its warm-up."""
-    if run.manifest.window_ns is not None:
-        end = run.manifest.window_ns[1]
-        start = to_ns(settled_from(run, flow_of(run), end / 1e9))
-        run = replace(run, manifest=msgspec.structs.replace(run.manifest, window_ns=(start, end)))
-    return judge_run(run, objectives).whole
+    return judge_run(after_warm_up(run) if run.manifest.window_ns else run, objectives).whole
 
 
 def _runs(a: Run, b: Run, names: Sequence[str], slo: Any) -> Comparison:
@@ -306,7 +301,8 @@ def _frontiers(a: Path, b: Path, slo: Any) -> Comparison:
     if asked[0].target != asked[1].target:
         warnings += (f"not the same target: {asked[0].target:g} and {asked[1].target:g} of requests at the knee",)
     warnings += tuple(_cannot_be_concluded(first)) + tuple(_cannot_be_concluded(second))
-    winner, sentence = _by_knee(first, second)
+    best = _best(first, second)
+    winner, sentence = _by_knee(first, second, best.get("knee"))
     busiest = max(by_rate, key=lambda rate: by_rate[rate]["goodput"].a + by_rate[rate]["goodput"].b, default=None)
     minutes = None
     if winner is None and busiest is not None:
@@ -323,7 +319,7 @@ def _frontiers(a: Path, b: Path, slo: Any) -> Comparison:
         winner=winner,
         winner_by_throughput=_most_throughput(first, second),
         sentence=sentence,
-        changes=_best(first, second),
+        changes=best,
         by_rate=by_rate,
         knees=(first.knee.sentence, second.knee.sentence),
         more_minutes=minutes,
@@ -343,7 +339,7 @@ def _cannot_be_concluded(found: Frontier) -> Iterator[str]:
 
 def _most_throughput(a: Frontier, b: Frontier) -> str | None:
     """Who completes more at their best, goodput or not; None where they are within 2%."""
-    most = [max(point.completed_in_window_rps for point in each.points) for each in (a, b)]
+    most = [max(point.completed_in_window_rps for point in lasting(each.points)) for each in (a, b)]
     return None if abs(most[1] - most[0]) <= 0.02 * max(most) else "B" if most[1] > most[0] else "A"
 
 
@@ -374,8 +370,7 @@ def _common(
     return by_rate, tuple(warnings), bool(pairs) and all(pairs), seconds
 
 
-def _by_knee(a: Frontier, b: Frontier) -> tuple[str | None, str]:
-    change = _best(a, b).get("knee")
+def _by_knee(a: Frontier, b: Frontier, change: Change | None) -> tuple[str | None, str]:
     if change is not None and change.interval is not None:
         if change.winner is None:
             return None, f"no difference shown between the knees: {_percent(change)}"
@@ -413,5 +408,7 @@ def _shows_its_best(found: Frontier) -> bool:
     """Whether more rates could not show more goodput; else what was measured is a lower bound."""
     peak = found.peak
     return found.knee.rate is not None or (
-        peak is not None and found.points[0].rate < peak.rate < found.points[-1].rate and found.knee.above is None
+        peak is not None
+        and found.points[0].rate < peak.rate < found.points[-1].rate
+        and (found.knee.below is not None or found.knee.quality is not None)
     )

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
+import numpy as np
 
 from openloop.errors import RunError, SpecError
 from openloop.frontier.knee import Knee, find_knee
@@ -21,6 +22,8 @@ FRONTIER_FILE: Final = "frontier.json"
 POINTS: Final = "points"
 CLOSE_BY: Final = 0.03  # of a rate: what is measured there is taken for the same, to say which is the best
 LONG_SHARE: Final = 0.49  # of the time of a point: warm-up is at most half of it, and a probe a tenth
+LONG_ENOUGH: Final = 100.0  # times as long as an answer takes: from then on intervals of knees hold what they promise
+LASTING: Final = 0.12  # of the longest run: probes are shorter, and runs that end early are longer
 
 TargetShare = Annotated[float, msgspec.Meta(gt=0, lt=1)]
 
@@ -55,7 +58,7 @@ class Frontier:
     knee: Knee
     peak: Point | None  # where goodput is highest, with what was measured close to it
     cheapest: Point | None  # where an accepted result costs least, in the same way
-    half_rate: float | None  # the first rate at which goodput is below half of throughput, of those measured
+    half_rate: float | None  # the first rate measured from which on goodput is below half of throughput
     current: float | None
     headroom: float | None  # at the current rate, as a share of it
     headroom_interval: tuple[float, float] | None
@@ -144,14 +147,14 @@ def make_frontier(
         knee=knee,
         peak=_best(steady or named, trials, lambda points: _accepted(points) / sum(each.seconds for each in points)),
         cheapest=_best(priced, trials, lambda points: -sum(each.cost or 0.0 for each in points) / _accepted(points)),
-        half_rate=next((point.rate for point in named if 2 * point.goodput_rps < point.completed_in_window_rps), None),
+        half_rate=_half_rate(named),
         current=asked.current,
         headroom=room and room[0],
         headroom_interval=room and room[1],
         took_s=sum(trial.took_s for trial in trials.values()),
         spent=sum(trial.spent for trial in trials.values()),
         stopped=asked.stopped,
-        notes=(*asked.notes, *_notes(named)),
+        notes=(*asked.notes, *_notes(named), *short_points(named, knee, asked.seconds)),
     )
 
 
@@ -165,6 +168,33 @@ def requests_per_user(points: Sequence[Point]) -> float:
 def is_probe(point: Point, asked: SweepAsked) -> bool:
     """Whether it is too short to show that its backlog grows."""
     return point.seconds < LONG_SHARE * asked.seconds
+
+
+def lasting(points: Sequence[Point]) -> list[Point]:
+    """Those that show what a system completes at most: in a short run that is the first burst of one that fills."""
+    longest = max(point.seconds / point.repeats for point in points)
+    return [point for point in points if point.seconds / point.repeats >= LASTING * longest]
+
+
+def _half_rate(points: Sequence[Point]) -> float | None:
+    """No higher rate did better; what ended early may have, before its backlog was felt."""
+    wasted = {point.rate: 2 * point.goodput_rps < point.completed_in_window_rps for point in points}
+    worth = max((point.rate for point in points if point.goodput_rps and not wasted[point.rate]), default=0.0)
+    return next((rate for rate in wasted if wasted[rate] and rate > worth), None)
+
+
+def short_points(points: Sequence[Point], knee: Knee, seconds: float) -> Iterator[str]:
+    """Said where points are too short to show what a long time at their rates would."""
+    told = [point for point in points if point.usable and not point.overloaded and point.e2e_s]
+    if knee.rate is None or not told:
+        return
+    near = min(told, key=lambda point: abs(point.rate - (knee.rate or 0.0)))
+    answer_s = near.e2e_s.p50 if near.e2e_s else 0.0
+    if seconds < LONG_ENOUGH * answer_s:
+        yield (
+            f"a point lasts {seconds / answer_s:.0f} times as long as an answer near the knee: knees of short points "
+            f"come out too high, and intervals too narrow; --for {np.ceil(LONG_ENOUGH * answer_s / 60):.0f}m is enough"
+        )
 
 
 def _best(
@@ -199,7 +229,7 @@ def _notes(points: Sequence[Point]) -> Iterator[str]:
     bad = [point for point in points if not point.usable]
     if bad:
         rates = ", ".join(f"{point.rate:g}/s" for point in bad)
-        yield f"not used for the knee: {rates}; {bad[0].reasons[0] if bad[0].reasons else 'nothing was due'}"
+        yield f"not used for the knee: {rates}; {bad[0].why_unusable}"
     several = requests_per_user(points)
     if several > 1:
         yield (

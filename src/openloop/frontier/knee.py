@@ -80,8 +80,8 @@ class Knee:
 def find_knee(points: Sequence[Point], target: float) -> Knee:
     used = sorted((point for point in points if point.usable), key=lambda point: point.rate)
     if not used:
-        why = "there are no points" if not points else "the client was at fault at every point"
-        return Knee(target, None, None, None, None, f"no knee: {why}")
+        why = "there are no points" if not points else f"no point can be used, for {points[0].why_unusable}"
+        return Knee(target, None, None, None, None, why)
     aim = format_share(target)
     if (good := _quality_below(used, target)) is not None:
         what = f"quality alone accepts {format_share(good)}, less than {aim} at any rate; ask for less with --attain"
@@ -90,6 +90,9 @@ def find_knee(points: Sequence[Point], target: float) -> Knee:
     low, middle, high = _Runs(used, target).interval()
     if _meets(used[0], target) and middle >= first:
         low = max(low, first)
+    if high > last and low < first:
+        what = f"attainment is shown neither to reach {aim} at {format_rate(first)} nor to miss it at "
+        return Knee(target, None, None, None, None, f"{what}{format_rate(last)}; measure for longer")
     if high > last:
         above = min(low, last)
         what = f"beyond {format_rate(above)}: attainment is not shown to fall below {aim}; widen the sweep"
@@ -220,7 +223,8 @@ def next_run(
         return NextRun(None, 0, f"the client is not up to {points[-1].rate:g}/s")
     fine = [point.rate for point in tried if _fine(point, knee.target)]
     broken = [point.rate for point in tried if not _fine(point, knee.target)]
-    if not broken or (knee.above is not None and _fine(tried[-1], knee.target)):  # what broke lower was bad luck
+    upwards = knee.rate is None and knee.below is None and knee.quality is None
+    if not broken or (upwards and _fine(tried[-1], knee.target)):  # what broke lower was bad luck
         return _probe(2 * tried[-1].rate if tried else start, seconds, "probing")
     if knee.quality is not None:
         return NextRun(None, 0, "quality alone misses the target")
@@ -228,7 +232,7 @@ def next_run(
         return _probe(min(broken) / 2, seconds, "probing")
     if knee.rate is None or knee.interval is None:
         lower = max(tried[0].rate / WIDER, min(PROBE_DUE / seconds, tried[0].rate))
-        rate = lower if knee.above is None else tried[-1].rate * WIDER
+        rate = tried[-1].rate * WIDER if upwards else lower
         return NextRun(_rounded(rate), seconds, "widening")
     low, high = knee.interval
     close = sum(point.seconds for point in tried if abs(point.rate / knee.rate - 1) <= CLOSE)

@@ -158,6 +158,11 @@ def _check_simulated(scenario: Scenario) -> None:
             raise SpecError(
                 f"{name} is of a live run: give it to the fleet instead, as client: {{{name}: {str(value)!r}}}"
             )
+    if scenario.limits.requests is not None or scenario.connections is not None:
+        what = "max-requests" if scenario.connections is None else "connections"
+        raise SpecError(
+            f"{what} is of a live run, and limits no simulated one: leave it out; --for says how long one is"
+        )
     if scenario.events:
         raise SpecError(
             "events is of a live run: say in the fleet's file what happens to it, as events: [crash:at=30s]"

@@ -94,6 +94,11 @@ class Point:
     slack: tuple[Slack, ...]  # by run: how much stricter bounds could be before the target is missed, and its error
     scores: tuple[Score, ...] = field(repr=False)  # by run
 
+    @property
+    def why_unusable(self) -> str:
+        """The first of its reasons: faults of the client stand before others."""
+        return self.reasons[0] if self.reasons else "nothing was due"
+
 
 def read_trial(
     run: Run,

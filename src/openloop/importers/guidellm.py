@@ -49,7 +49,7 @@ def _run(found: Row) -> Run:
 
 def _call(row: Row, status: str, closed: bool) -> Call:
     info, used, made = row["info"], row.get("input_metrics") or {}, row.get("output_metrics") or {}
-    at = {name: to_ns(value) for name, value in info["timings"].items() if isinstance(value, float)}
+    at = {name: to_ns(value) for name, value in info["timings"].items() if value is not None}
     sent_ns, due_ns = at.get("request_start"), None if closed else at.get("targeted_start")
     if sent_ns is None and due_ns is None:
         due_ns = at.get("queued", 0)

@@ -35,7 +35,7 @@ def plan_fleet(
     found = sweep(out, scenario, chosen, target=target, precision=0.03, view=view)
     if found.stopped == INTERRUPTED:
         raise KeyboardInterrupt
-    system = replace(frontier_system(found), source=str(fleet))
+    system = frontier_system(found, str(fleet))
     if chosen.calibration is not None and chosen.step is not None:
         system = widened(system, model_error(chosen, chosen.calibration.intervals))
     if asked.scale is not None:

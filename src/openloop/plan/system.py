@@ -9,7 +9,7 @@ import numpy as np
 
 from openloop.errors import SpecError
 from openloop.frontier import Frontier, Point
-from openloop.frontier.folder import is_probe, read_asked, requests_per_user
+from openloop.frontier.folder import is_probe, lasting, read_asked, requests_per_user, short_points
 from openloop.plan.formulas import little
 from openloop.records import Manifest, open_run
 from openloop.score import Score
@@ -165,24 +165,25 @@ def check_size(fleet: FleetSpec, where: str) -> None:
         )
 
 
-def frontier_system(found: Frontier) -> System:
-    """A replica of what was swept: users per second times their requests, over how many replicas there were."""
+def frontier_system(found: Frontier, source: str | None = None) -> System:
+    """A replica of what was swept, under the name `source` or that of its folder: users per second times their
+    requests, over how many replicas there were."""
     if found.path is None or not found.points:
         raise SpecError(f"{found.path or 'the frontier'} has no finished run: there is nothing to plan by")
-    asked = read_asked(Path(found.path))
+    asked, source = read_asked(Path(found.path)), source or found.path
     fleet = read_fleet(asked.fleet) if asked.fleet else None
     if fleet is not None:
-        check_size(fleet, found.path)
+        check_size(fleet, source)
     manifest = open_run(str(found.points[0].scores[0].run)).manifest
     whole_fleet = fleet is not None and bool(fleet.groups)  # unlike replicas go together
     count = 1 if whole_fleet else manifest.replicas or 1
-    rate, interval, notes = _knee(found)
+    rate, interval, notes = _knee(found, source)
     points = [point for point in found.points if point.usable]
     told = [point for point in points if point.rate <= rate or point.overloaded or not is_probe(point, asked)]
     near = min(points, key=lambda point: (point.overloaded, abs(point.rate - rate)))
     several = requests_per_user(points)
     each = several / count  # requests of a replica, per user
-    best = max(points, key=lambda point: point.completed_in_window_rps)
+    best = max(lasting(points), key=lambda point: point.completed_in_window_rps)
     most = best.completed_in_window_rps
     margin = Z / np.sqrt(max(most * best.seconds, 1.0))
     first = found.points[0].scores[0]
@@ -192,10 +193,11 @@ def frontier_system(found: Frontier) -> System:
         notes += (f"a unit is the whole fleet that was measured, {fleet.size} replicas that belong together",)
     if caveat := cost_caveat(score for point in told for score in point.scores):
         notes += (caveat,)
+    notes += tuple(short_points(points, found.knee, asked.seconds))
     if manifest.replicas is None:
         notes += ("how many replicas were measured is not told; taken for one",)
     return System(
-        source=found.path,
+        source=source,
         knee=rate * each,
         knee_interval=(interval[0] * each, interval[1] * each),
         target=found.knee.target,
@@ -215,7 +217,7 @@ def frontier_system(found: Frontier) -> System:
     )
 
 
-def _knee(found: Frontier) -> tuple[float, Interval, tuple[str, ...]]:
+def _knee(found: Frontier, source: str) -> tuple[float, Interval, tuple[str, ...]]:
     knee = found.knee
     if knee.rate is not None and knee.interval is not None:
         return knee.rate, knee.interval, ()
@@ -226,20 +228,21 @@ def _knee(found: Frontier) -> tuple[float, Interval, tuple[str, ...]]:
         return knee.above, (knee.above, knee.above), (note,)
     points = [point for point in found.points if point.usable]
     if not points:
-        raise SpecError(f"{found.path} has no knee: {knee.sentence}; repeat the sweep from a machine that keeps up")
+        raise SpecError(f"{source} has no knee: {knee.sentence}; mend that, and repeat the sweep")
     if knee.quality is not None:
-        raise SpecError(f"{found.path} has no knee: {knee.sentence}")
+        raise SpecError(f"{source} has no knee: {knee.sentence}")
     if points[0].attainment >= knee.target:
-        raise SpecError(f"{found.path} has no knee: {knee.sentence}, or for longer")
-    raise SpecError(_never_met(found, points[0]))
+        more = "" if knee.below is None else ", or for longer"
+        raise SpecError(f"{source} has no knee: {knee.sentence}{more}")
+    raise SpecError(_never_met(found, source, points[0]))
 
 
-def _never_met(found: Frontier, first: Point) -> str:
+def _never_met(found: Frontier, source: str, first: Point) -> str:
     """Why no number of replicas helps, and what would."""
     slack = max(each for each, _ in first.slack)
     bounds = f"times {1.05 / slack:.2g} as long would be met there" if 0 < slack < 1 else "would have to be far laxer"
     return (
-        f"{found.path}: {found.slo} was never met, for at {format_rate(first.rate)} only "
+        f"{source}: {found.slo} was never met, for at {format_rate(first.rate)} only "
         f"{format_share(first.attainment)} are accepted and not {format_share(found.knee.target)}: no number of "
         f"replicas mends what one misses so nearly idle; sweep lower rates, make an answer faster, or ask for less "
         f"(bounds {bounds})"

@@ -46,7 +46,7 @@ def _words(point: Point) -> str:
     if point.overloaded:
         told.append(f"backlog grows{', ended early' if point.cut_short == 'overload' else ''}")
     elif not point.usable:
-        told.append("not used: the client was at fault")
+        told.append("not used, as the note says")
     elif not point.steady:
         told.append("not steady")
     return ", ".join(each for each in told if each)
