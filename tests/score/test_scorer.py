@@ -836,5 +836,6 @@ def test_a_folder_can_be_scored_by_its_path(tmp_path: Path) -> None:
 def test_a_run_that_was_judged_before_is_scored_as_if_it_had_not_been(slo: str) -> None:
     run = steady_run(slo="ttft<=300ms")
     before = judge_run(run, read_slo("ttft<=300ms, read>=30tok/s"))
+    score_judged(run, read_slo("ttft<=300ms"), before)  # which works out what the other may use
     again = judge_run(run, read_slo(slo), before=before)
     assert score_judged(run, read_slo(slo), again).to_dict() == score(run, slo).to_dict()

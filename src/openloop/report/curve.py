@@ -14,7 +14,7 @@ from openloop.audit import audit_sweep
 from openloop.errors import SpecError
 from openloop.frontier import Frontier, Point, open_frontier
 from openloop.frontier.folder import read_asked
-from openloop.records import Manifest, locate, open_run
+from openloop.records import Manifest, Run, locate, open_run
 from openloop.report.figures import WAITS, gate_rules
 from openloop.report.marks import Axis, Curve, Figure, Mark, Panel, Rule, Stretch
 from openloop.report.page import (
@@ -70,19 +70,25 @@ def frontier_subject(
     objectives: Objectives,
     point: float | None = None,
     request: int | None = None,
-    judged: Mapping[str, JudgedRun] = MappingProxyType({}),
+    kept: Mapping[str, tuple[Run, JudgedRun]] = MappingProxyType({}),
 ) -> FrontierSubject:
-    """`judged`: its runs, by their paths, if they were held against something lately."""
+    """`kept`: its runs after their warm-up, by their paths, and as they were judged, if they were lately."""
     chosen = _choose(frontier, point)
     if chosen is None or not chosen.scores[0].run:
         return FrontierSubject(frontier, objectives, None, chosen)
-    run = open_run(chosen.scores[0].run)
-    window = run.manifest.window_ns
-    if window is not None:  # the point leaves out its warm-up, and so does what is shown of it
-        late = (to_ns(chosen.warm_up_s[0]), window[1])
-        run = replace(run, manifest=msgspec.structs.replace(run.manifest, window_ns=late))
-    detail = read_run_subject(run, objectives, request, before=judged.get(chosen.scores[0].run))
+    path = chosen.scores[0].run
+    run, judged = kept.get(path) or (_after_warm_up(open_run(path), chosen.warm_up_s[0]), None)
+    detail = read_run_subject(run, objectives, request, before=judged)
     return FrontierSubject(frontier, objectives, detail, chosen)
+
+
+def _after_warm_up(run: Run, warm_up_s: float) -> Run:
+    """The point leaves it out, and so does what is shown of it."""
+    window = run.manifest.window_ns
+    if window is None:
+        return run
+    late = (to_ns(warm_up_s), window[1])
+    return replace(run, manifest=msgspec.structs.replace(run.manifest, window_ns=late))
 
 
 def _choose(frontier: Frontier, rate: float | None) -> Point | None:
@@ -110,8 +116,12 @@ def frontier_report(subject: FrontierSubject) -> Report:
         sentences=sentences,
         numbers=list(_numbers(frontier)),
         sections=[*sections, *_detail(subject)],
-        data=frontier.to_dict() | ({"detail": detail.score.to_dict()} if detail else {}),
+        data=frontier_data(subject),
     )
+
+
+def frontier_data(subject: FrontierSubject) -> dict[str, Any]:
+    return subject.frontier.to_dict() | ({"detail": subject.detail.score.to_dict()} if subject.detail else {})
 
 
 def frontier_headline(frontier: Frontier) -> tuple[str, list[str]]:

@@ -10,7 +10,6 @@ the middle of the same distribution shows.
 
 import itertools
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
@@ -77,7 +76,7 @@ class Sample:
 
     def __init__(self, values: Floats, use: Bools, bounds: Ints) -> None:
         use = use & ~np.isnan(values)
-        self._counts = _count_by_block(use, bounds)
+        self._counts = count_by_block(use, bounds)
         self._values = values if use.all() else values[use]
         self._bounds = np.concatenate([[0], np.cumsum(self._counts)])
         self._sorted = _sorted(self._values)
@@ -88,11 +87,21 @@ class Sample:
         return interpolated(self._sorted, share, self.n + failures)
 
     def below(self, value: float) -> tuple[Ints, Ints]:
-        return _count_by_block(self._values <= value, self._bounds), self._counts
+        return count_by_block(self._values <= value, self._bounds), self._counts
 
     @cached_property
     def independence(self) -> float:
-        return independence(self)
+        """The share of values that count as independent, by how the share below the median varies between blocks."""
+        return float(_independent(*self.below(self.quantile(0.5)))) / self.n if self.n else 1.0
+
+    @cached_property
+    def percentiles(self) -> "Percentiles | None":
+        return percentiles(self)
+
+    @cached_property
+    def pools(self) -> "dict[tuple[Sample, ...], Percentiles | None]":
+        """Percentiles of this one and others together, as far as they were asked for."""
+        return {(): self.percentiles}
 
 
 def ratio(amount: float, count: float) -> float:
@@ -100,11 +109,15 @@ def ratio(amount: float, count: float) -> float:
     return float(amount / count) if count else np.inf if amount else np.nan
 
 
-def pooled(samples: Sequence[Sample]) -> Sample:
-    """Several samples as one, block after block."""
-    values = np.concatenate([sample._values for sample in samples])
-    counts = np.concatenate([sample._counts for sample in samples])
-    return Sample(values, np.ones(len(values), np.bool_), np.concatenate([[0], np.cumsum(counts)]))
+def pooled(first: Sample, *others: Sample) -> Percentiles | None:
+    """The percentiles of several samples as one, block after block."""
+    if others not in first.pools:
+        values, counts = (
+            np.concatenate([getattr(each, name) for each in (first, *others)]) for name in ("_values", "_counts")
+        )
+        together = Sample(values, np.ones(len(values), np.bool_), np.concatenate([[0], np.cumsum(counts)]))
+        first.pools[others] = together.percentiles
+    return first.pools[others]
 
 
 def block_bounds(due_ns: Ints, window_ns: tuple[int, int]) -> Ints:
@@ -118,10 +131,10 @@ def percentiles(sample: Ranked) -> Percentiles | None:
     """The ladder of `sample` with its intervals; None where there is nothing to rank."""
     if not sample.n:
         return None
-    limit = sample.independence if isinstance(sample, Sample) else independence(sample)
     steps = {name: sample.quantile(share) for name, share in LADDER.items()}
     counts, (totals, *_) = zip(*map(sample.below, steps.values()), strict=True)
-    effective = np.maximum(np.minimum(_independent(np.array(counts), totals), limit * sample.n), 1.0)
+    found = _independent(np.array(counts), totals)
+    effective = np.maximum(np.minimum(found, found[0]), 1.0)  # no more than at the median
     intervals = {name: _around(sample, *each) for name, *each in zip(LADDER, LADDER.values(), effective, strict=True)}
     return Percentiles(mean=sample.mean, n=sample.n, intervals=intervals, failures_as_inf=None, from_sent=None, **steps)
 
@@ -129,14 +142,6 @@ def percentiles(sample: Ranked) -> Percentiles | None:
 def ladder(sample: Sample, failures: int = 0) -> Ladder:
     steps = {name: sample.quantile(share, failures) for name, share in LADDER.items()}
     return Ladder(**steps, mean=sample.mean if not failures else np.inf)
-
-
-def independence(sample: Ranked) -> float:
-    """The share of values that count as independent, by how the share below the median varies between blocks."""
-    if not sample.n:
-        return 1.0
-    counts, totals = sample.below(sample.quantile(0.5))
-    return float(_independent(counts, totals)) / sample.n
 
 
 def _around(sample: Ranked, share: float, effective: float) -> tuple[float, float]:
@@ -181,7 +186,7 @@ def share_interval(hits: Bools, bounds: Ints, limit: float = 1.0) -> tuple[float
 
 def independent_hits(hits: Bools, bounds: Ints, limit: float = 1.0) -> float:
     """How many independent requests make the share of `hits` as uncertain as it is."""
-    return max(min(float(_independent(_count_by_block(hits, bounds), np.diff(bounds))), limit * len(hits)), 1.0)
+    return max(min(float(_independent(count_by_block(hits, bounds), np.diff(bounds))), limit * len(hits)), 1.0)
 
 
 def wilson(share: float, effective: float, z: float = Z) -> tuple[float, float]:
@@ -212,7 +217,7 @@ def _sorted(values: Floats) -> Floats:
     return found
 
 
-def _count_by_block(hits: Bools, bounds: Ints) -> Ints:
+def count_by_block(hits: Bools, bounds: Ints) -> Ints:
     return np.array([np.count_nonzero(hits[a:b]) for a, b in itertools.pairwise(bounds)])
 
 
