@@ -39,6 +39,7 @@ from openloop.units import format_money, format_rate, format_seconds, format_sha
 
 ENOUGH = 100  # requests of a point, as of a run
 HOLLOW = f"Hollow points rest on fewer than {ENOUGH} requests, or on a client that was at fault."
+TOO_FAR = 2.0  # times the highest rate
 STEPS = {"p50": "grey", "p95": "blue", "p99": "red"}
 COLUMNS = columns("rate requests completed_in_window_rps goodput_rps attainment ttft_s.p99 tpot_s.p99 e2e_s.p99")
 FURTHER = columns("output_tokens_per_s error_rate retry_rate quality_rate cache_hit_rate utilisation cost_per_accepted")
@@ -193,8 +194,15 @@ def _column(points: Sequence[Point], name: str) -> Floats:
     return np.array([np.nan if (value := getattr(point, name)) is None else value for point in points], float)
 
 
-def _load_axis(points: Sequence[Point]) -> Axis:
-    return Axis("offered load", "rate", low=0.0, high=max((point.rate for point in points), default=1.0) * 1.02)
+def _load_axis(frontier: Frontier) -> Axis:
+    most = max((point.rate for point in frontier.points), default=1.0)
+    return Axis("offered load", "rate", low=0.0, high=max(most, _today(frontier) or 0.0) * 1.02)
+
+
+def _today(frontier: Frontier) -> float | None:
+    """Unless it is so far away that points would be lost beside it."""
+    most = TOO_FAR * max((point.rate for point in frontier.points), default=0.0)
+    return frontier.current if frontier.current is not None and frontier.current <= most else None
 
 
 def _weak(points: Sequence[Point]) -> np.ndarray[Any, np.dtype[np.bool_]]:
@@ -206,8 +214,8 @@ def _knee_marks(frontier: Frontier, *, named: bool = True) -> list[Mark]:
     knee, marks = frontier.knee, list[Mark]()
     if knee.rate is not None and knee.interval is not None:
         marks.append(Stretch(*knee.interval, f"knee {format_rate(knee.rate)}" if named else "", "purple"))
-    if frontier.current is not None:
-        marks.append(Rule(frontier.current, "today" if named else "", "x"))
+    if (today := _today(frontier)) is not None:
+        marks.append(Rule(today, "today" if named else "", "x"))
     return marks
 
 
@@ -227,7 +235,7 @@ def _frontier_figure(frontier: Frontier) -> Figure:
     return Figure(
         "frontier",
         "Completed and accepted over offered load",
-        _load_axis(points),
+        _load_axis(frontier),
         [
             Panel(Axis("requests per second", "rate", low=0.0), rates, 260),
             Panel(Axis("attainment", "share", low=0.0, high=1.0), shares, 150),
@@ -284,7 +292,7 @@ def tails(subject: FrontierSubject) -> Section | None:
     figure = Figure(
         "tails",
         "Tails over offered load",
-        _load_axis(points),
+        _load_axis(subject.frontier),
         panels,
         "Over completed requests. Shaded: 95% interval of p99, left out where nothing bounds it from above. Hollow: "
         "fewer requests than it takes to have one beyond the percentile.",
@@ -306,7 +314,7 @@ def cost(subject: FrontierSubject) -> Section | None:
     figure = Figure(
         "cost",
         "Cost over offered load",
-        _load_axis(points),
+        _load_axis(subject.frontier),
         [Panel(Axis("cost, in the manifest's currency (logarithmic)", "money", "log"), marks)],
         f"{HOLLOW} A point without any accepted result has no price and is not drawn.",
     )

@@ -41,7 +41,7 @@ class AxisScale:
             steps = [0.0, 0.5, *(1 - 10.0**-i for i in range(1, 8))]
             return [step for step in steps if step <= self.high]
         if self.axis.scale == "log":
-            return _log_ticks(self.low, self.high, most)
+            return _log_ticks(self.low, self.high, most, clock=self.axis.unit == "seconds")
         return _ticks(self.low, self.high, most, clock=self.axis.unit == "seconds")
 
 
@@ -134,10 +134,12 @@ def _ticks(low: float, high: float, most: int, *, clock: bool = False) -> list[f
     return [float(f"{i * step:.12g}") for i in range(first, int(high / step + 1e-9) + 1)]
 
 
-def _log_ticks(low: float, high: float, most: int) -> list[float]:
-    decades = range(math.floor(math.log10(low) + 1e-9), math.ceil(math.log10(high) - 1e-9) + 1)
+def _log_ticks(low: float, high: float, most: int, *, clock: bool) -> list[float]:
+    bases = [10.0**d for d in range(math.floor(math.log10(low) + 1e-9), math.ceil(math.log10(high) - 1e-9) + 1)]
+    if clock:
+        bases = [*(base for base in bases if base < 60), 60.0, 600.0, *(3600 * 10.0**d for d in range(8))]
     for steps in ((1, 2, 5), (1, 3), (1,)):
-        found = [m * 10.0**d for d in decades for m in steps if low * (1 - 1e-9) <= m * 10.0**d <= high * (1 + 1e-9)]
+        found = [m * base for base in bases for m in steps if low * (1 - 1e-9) <= m * base <= high * (1 + 1e-9)]
         if len(found) <= most:
             return found
     return found[:: math.ceil(len(found) / most)]
