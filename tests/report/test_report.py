@@ -184,6 +184,14 @@ def test_words_about_a_run_are_true_of_it(fleet: Report) -> None:
     assert "No replica stands out." in page(run_report(read_run_subject(alike)))
 
 
+def test_where_nothing_is_accepted_nothing_is_cheapest(sweep: Path) -> None:
+    frontier = read_frontier_subject(sweep, "ttft<=1us").frontier
+    _, sentences = frontier_headline(frontier)
+    assert frontier.cheapest is None
+    assert "Nothing was accepted at any rate." in sentences
+    assert not any("infinite" in each or "highest" in each for each in sentences)
+
+
 def test_another_slo_is_another_frontier(sweep: Path) -> None:
     easy, hard = (read_report(sweep, slo).data["knee"] for slo in ("tpot<=60ms", "tpot<=35ms"))
     assert (easy["rate"] or easy["above"]) > (hard["rate"] or hard["below"])

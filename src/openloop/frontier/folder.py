@@ -1,5 +1,6 @@
 """The folder of a frontier, read and scored: points over offered load, and what they show together."""
 
+import math
 import re
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -138,6 +139,7 @@ def make_frontier(
     steady = [point for point in named if not point.overloaded]
     steady = [point for point in steady if not is_probe(point, asked)] or steady
     priced = [point for point in steady if point.cost_per_accepted is not None]
+    cheapest = _best(priced, trials, lambda points: -sum(each.cost or 0.0 for each in points) / _accepted(points))
     return Frontier(
         path=path,
         source=asked.source,
@@ -145,7 +147,7 @@ def make_frontier(
         points=named,
         knee=knee,
         peak=_best(steady or named, trials, lambda points: _accepted(points) / sum(each.seconds for each in points)),
-        cheapest=_best(priced, trials, lambda points: -sum(each.cost or 0.0 for each in points) / _accepted(points)),
+        cheapest=cheapest if cheapest and math.isfinite(cheapest.cost_per_accepted or 0.0) else None,
         half_rate=next((point.rate for point in named if 2 * point.goodput_rps < point.completed_in_window_rps), None),
         current=asked.current,
         headroom=room and room[0],

@@ -136,7 +136,10 @@ def frontier_headline(frontier: Frontier) -> tuple[str, list[str]]:
         ]
     else:
         headline, sentences = f"No knee is shown: {knee.sentence}", [f"Held against {frontier.slo}."]
-    if peak := frontier.peak:
+    peak = frontier.peak
+    if peak and not peak.goodput_rps:
+        sentences.append("Nothing was accepted at any rate.")
+    elif peak:
         accepted = f"{format_rate(peak.goodput_rps)} ({span(peak.goodput_rps_interval, 'rate')})"
         sentences.append(f"Goodput is highest at {format_rate(peak.rate)}: {accepted} are accepted there.")
     if frontier.half_rate is not None:
