@@ -107,8 +107,9 @@ def test_probes_and_overload_of_a_sweep_are_no_missing_evidence(tmp_path: Path) 
 def test_a_warm_up_that_the_frontier_leaves_out_is_no_fault_of_its_runs(tmp_path: Path) -> None:
     folder = write_frontier(tmp_path / "frontier", rates=(5,), seconds=100.0)
     shutil.rmtree(folder / "points" / "5-1")
-    due = np.sort(np.random.default_rng(1).random(500)) * 100
-    first = np.where(due < 45, 2.0 - due / 25, 0.1) + due % 0.05
+    rng = np.random.default_rng(1)
+    due = np.sort(rng.random(500)) * 100
+    first = np.where(due < 45, 2.0 - due / 25, 0.1) + rng.random(500) / 20
     rows = [row(i, due=at, tokens=[after, after + 0.05]) for i, (at, after) in enumerate(zip(due, first, strict=True))]
     facts: dict[str, Any] = {"slo": "ttft<=3s", "window_ns": (0, 100 * 10**9), "finished": True}
     run_of(rows, **facts).save(folder / "points" / "5-1")
