@@ -63,6 +63,19 @@ def tick(value: float, axis: Axis) -> str:
     return f"{value:,.10g}"
 
 
+def short_tick(value: float, axis: Axis, longest: int) -> str:
+    """The same in so many letters; names that are longer are told from where they differ."""
+    text = tick(value, axis)
+    if axis.scale == "names" and max(map(len, axis.names)) > longest:
+        same = next((i for i, each in enumerate(zip(*axis.names, strict=False)) if len(set(each)) > 1), 0)
+        text = f"…{text[same:]}" if same > 1 else text
+    return shortened(text, longest)
+
+
+def shortened(text: str, longest: int) -> str:
+    return text if len(text) <= longest else f"{text[: longest - 1]}…"
+
+
 def x_scale(axis: Axis, panels: Iterable[Panel]) -> AxisScale:
     found = [values for panel in panels for mark in panel.marks for values in _values(mark, "x")]
     return _scale(axis, found)

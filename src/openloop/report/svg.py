@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 
 from openloop.arrays import Bools, Floats, Ints
 from openloop.report.marks import Axis, Bars, Curve, Figure, Panel, Rule, Stretch
-from openloop.report.scales import AxisScale, tick, x_scale, y_scale
+from openloop.report.scales import AxisScale, short_tick, shortened, tick, x_scale, y_scale
 
 WIDE, NARROW = 860, 360  # of a desk or paper, and of a phone
 
@@ -49,7 +49,7 @@ def svg(figure: Figure, width: int) -> str:
     """The figure at one width; marks carry the number of their curve, so that the page can hide them."""
     x = x_scale(figure.x, figure.panels)
     scales = [y_scale(panel) for panel in figure.panels]
-    written = [_label(v, s.axis, width) for s in scales for v in s.ticks(6)]
+    written = [short_tick(v, s.axis, LONGEST_NAME[width]) for s in scales for v in s.ticks(6)]
     left = 10 + LETTER * max(map(len, written), default=4)
     top, inside = 4.0, []
     number = 0
@@ -93,7 +93,7 @@ def _y_axis(axis: Axis, box: _Box, rows: int, width: int) -> Iterator[str]:
         y = float(box.at_y(value))
         if axis.scale != "names":
             yield f'<path class="grid" d="M{box.left:.1f} {y:.1f}H{box.right:.1f}"/>'
-        yield _text(box.left - 6, y + 4, _label(value, axis, width), "end")
+        yield _text(box.left - 6, y + 4, short_tick(value, axis, LONGEST_NAME[width]), "end")
     for value in box.x.ticks(8):
         if box.x.axis.scale != "names":
             yield f'<path class="grid" d="M{float(box.at_x(value)):.1f} {box.top:.1f}V{box.bottom:.1f}"/>'
@@ -122,7 +122,7 @@ def _label_rows(panel: Panel, at_x: Callable[[float], float], left: float, width
         if mark.name and (isinstance(mark, Stretch) or (isinstance(mark, Rule) and mark.along == "x"))
     ]
     for middle, place, name in sorted(named):
-        half = LETTER * len(_short(name, width)) / 2
+        half = LETTER * len(shortened(name, LONGEST_NAME[width])) / 2
         middle = float(np.clip(middle, left + half, width - half))
         row = next((row for row, end in enumerate(ends) if end < middle - half), len(ends))
         ends[row : row + 1] = [middle + half + LETTER]
@@ -140,7 +140,7 @@ def _above(mark: Rule | Stretch, box: _Box, row: int, width: int) -> str:
     else:
         a = b = float(box.at_x(mark.at))
         drawn = f'<path class="rule" d="M{a:.1f} {box.top:.1f}V{box.bottom:.1f}"/>'
-    name = _short(mark.name, width)
+    name = shortened(mark.name, LONGEST_NAME[width])
     half = LETTER * len(name) / 2
     x = min(max((a + b) / 2, box.left + half), box.right + 14 - half)
     return f'<g class="{mark.color}">{drawn}{_text(x, box.top - 5 - LINE * row, name, "middle name")}</g>'
@@ -226,20 +226,6 @@ def _bars(mark: Bars, box: _Box) -> Iterator[str]:
         told = _told(mark, i, float(mark.end[i] - mark.start[i]))
         left, wide = min(a[i], b[i]), abs(b[i] - a[i])
         yield f'<rect class="bar" x="{left:.1f}" y="{y:.1f}" width="{wide:.1f}" height="16" rx="2"{told}/>'
-
-
-def _label(value: float, axis: Axis, width: int) -> str:
-    """Names that are too long are told from where they differ."""
-    text = tick(value, axis)
-    if axis.scale == "names" and max(map(len, axis.names)) > LONGEST_NAME[width]:
-        same = next((i for i, each in enumerate(zip(*axis.names, strict=False)) if len(set(each)) > 1), 0)
-        text = f"…{text[same:]}" if same > 1 else text
-    return _short(text, width)
-
-
-def _short(text: str, width: int) -> str:
-    longest = LONGEST_NAME[width]
-    return text if len(text) <= longest else f"{text[: longest - 1]}…"
 
 
 def _text(x: float, y: float, text: str, kind: str) -> str:
