@@ -481,6 +481,7 @@ def test_the_tail_axis_stretches_every_nine_alike() -> None:
     places = [float(scale(share)) for share in (0.9, 0.99, 0.999, 0.9999)]
     np.testing.assert_allclose(np.diff(places), 0.25)
     assert scale.ticks(9) == pytest.approx([0, 0.5, 0.9, 0.99, 0.999, 0.9999])
+    assert scale.ticks(5) == pytest.approx([0.5, 0.9, 0.99, 0.999, 0.9999])
 
 
 def test_marks_are_drawn_where_their_values_are() -> None:

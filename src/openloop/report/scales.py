@@ -39,7 +39,8 @@ class AxisScale:
             return [float(place) for place in range(len(self.axis.names))]
         if self.axis.scale == "tail":
             steps = [0.0, 0.5, *(1 - 10.0**-i for i in range(1, 8))]
-            return [step for step in steps if step <= self.high]
+            found = [step for step in steps if step <= self.high]
+            return found if len(found) <= most else found[1:]  # 0% and 50% are close then
         if self.axis.scale == "log":
             return _log_ticks(self.low, self.high, most, clock=self.axis.unit == "seconds")
         return _ticks(self.low, self.high, most, clock=self.axis.unit == "seconds")
