@@ -37,7 +37,7 @@ from openloop.view.live import live_report
 DEEPEST = 6
 MOST_ENTRIES = 2000
 KEPT_BYTES = 2_000_000_000  # of runs in memory
-JUDGED_BYTES = 350  # of a row, where what is known of it is kept as well
+JUDGED_BYTES = 800  # of a row, where what is known of it is kept as well
 KEPT_SUBJECTS = 6
 PARTS_READ = (PARTS, f"{PARTS}/*", f"{PARTS}/*/*")
 READ = (  # of a run or a frontier
