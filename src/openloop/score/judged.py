@@ -182,14 +182,14 @@ class Scope:
         vars(found).update({name: value for name, value in vars(self).items() if name not in changed})
         return found
 
-    def once(self, work: Callable[..., T], *told: object) -> T:
-        """work(scope, *told), which depends on no SLO; `told` is what the run says of itself."""
-        if work not in self._known:
-            self._known[work] = work(self, *told)
-        return cast(T, self._known[work])
+    def once(self, work: Callable[..., T], *told: object, by: object = None) -> T:
+        """work(scope, *told), which depends on nothing in an SLO but `by`; `told` is what the run says of itself."""
+        if (work, by) not in self._known:
+            self._known[work, by] = work(self, *told)
+        return cast(T, self._known[work, by])
 
     @cached_property
-    def _known(self) -> dict[Callable[..., Any], Any]:
+    def _known(self) -> dict[tuple[Callable[..., Any], object], Any]:
         return {}
 
     def part(self, those: Bools | Ints) -> "Scope":

@@ -277,7 +277,8 @@ def score_judged(
 def _summary(scope: Scope, hourly_share: float | None = 1.0) -> Summary:
     ok, accepted, from_sent = scope.judgement.ok, scope.judgement.accepted, scope.judgement_from_sent.accepted
     tokens, seconds = scope.deliveries.tokens, scope.seconds
-    benefit, idle_s = metrics.benefits(scope)
+    slos = scope.run.slos
+    smooth, around, idle_s = scope.once(_smooth, by=slos[0].smooth) if len(slos) == 1 else _smooth(scope)
     cost = cost_score(scope, hourly_share)
     attainment_interval = share_interval(accepted, scope.bounds, scope.e2e_s.independence)
     return Summary(
@@ -295,15 +296,22 @@ def _summary(scope: Scope, hourly_share: float | None = 1.0) -> Summary:
         attainment_from_sent=float(from_sent.mean()) if scope.n else math.nan,
         output_tokens_per_s=float(tokens[ok].sum()) / seconds,
         output_token_goodput=float(tokens[accepted].sum()) / seconds,
-        smooth_goodput=float(benefit.sum()) / seconds,
-        smooth_goodput_interval=rate_interval(benefit, scope.bounds, seconds),
-        idle_s=scope.sample(idle_s).percentiles,
+        smooth_goodput=smooth,
+        smooth_goodput_interval=around,
+        idle_s=idle_s,
         **scope.latencies,
         gates=scope.judgement.gate_scores(seconds),
         cache_hit_rate=metrics.cache_hit_rate(scope),
         cost=cost,
         cost_per_accepted=cost.per_accepted if cost else None,
     )
+
+
+def _smooth(scope: Scope) -> tuple[float, tuple[float, float], Percentiles | None]:
+    """Smooth goodput, its interval, and how long readers had to wait."""
+    benefit, idle_s = metrics.benefits(scope)
+    interval = rate_interval(benefit, scope.bounds, scope.seconds)
+    return float(benefit.sum()) / scope.seconds, interval, scope.sample(idle_s).percentiles
 
 
 def _goodput_interval(scope: Scope, attainment: tuple[float, float]) -> tuple[float, float]:
