@@ -1,8 +1,10 @@
 """An audit names what is missing, and no claim is supported by less than it takes."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import openloop as ol
@@ -100,6 +102,20 @@ def test_probes_and_overload_of_a_sweep_are_no_missing_evidence(tmp_path: Path) 
     told = {fact.name: fact.found for fact in found.facts}
     assert told["interval"] == ol.open_frontier(folder).knee.sentence
     assert not {"sweep", "tail"} & {each for claim in found.claims for each in claim.lacks}
+
+
+def test_a_warm_up_that_the_frontier_leaves_out_is_no_fault_of_its_runs(tmp_path: Path) -> None:
+    folder = write_frontier(tmp_path / "frontier", rates=(5,), seconds=100.0)
+    shutil.rmtree(folder / "points" / "5-1")
+    rng = np.random.default_rng(1)
+    due = np.sort(rng.random(500)) * 100
+    first = np.where(due < 45, 2.0 - due / 25, 0.1) + rng.random(500) / 20
+    rows = [row(i, due=at, tokens=[after, after + 0.05]) for i, (at, after) in enumerate(zip(due, first, strict=True))]
+    facts: dict[str, Any] = {"slo": "ttft<=3s", "window_ns": (0, 100 * 10**9), "finished": True}
+    run_of(rows, **facts).save(folder / "points" / "5-1")
+    assert not ol.score(folder / "points" / "5-1").valid
+    assert ol.open_frontier(folder).points[0].valid
+    assert audit(folder).reasons == ()
 
 
 def test_what_somebody_else_states_can_be_audited(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ The claims are those that "Goodput or it didn't happen" warns of, each with what
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -135,15 +135,16 @@ def _of_frontier(path: Path, slo: Any) -> Audit:
     found, seconds = open_frontier(path, slo), read_asked(path).seconds
     top = found.knee.interval[1] if found.knee.interval else math.inf
     counted = [point for point in found.points if not point.overloaded and point.rate <= top] or found.points
-    runs = [open_run(str(score.run)) for point in counted for score in point.scores]
+    runs = [(open_run(str(score.run)), score) for point in counted for score in point.scores]
     if not runs:
         raise RunError(f"{path} has no finished run: there is nothing to audit")
-    whole = [run for run in runs if run.manifest.window_ns and run.manifest.window_ns[1] >= WHOLE * seconds * NS_PER_S]
-    return audit_sweep(found, _with_scores(whole or runs, slo))
+    ends_s = [(run.manifest.window_ns or (0, 0))[1] / NS_PER_S for run, _ in runs]
+    whole = [each for each, end_s in zip(runs, ends_s, strict=True) if end_s >= WHOLE * seconds]
+    return audit_sweep(found, whole or runs)
 
 
-def audit_sweep(found: Frontier, runs: list[tuple[Run, Score | None]]) -> Audit:
-    """By some of its runs, and by what it shows as a whole."""
+def audit_sweep(found: Frontier, runs: Sequence[tuple[Run, Score]]) -> Audit:
+    """By some of its runs, as they were scored without their warm-up, and by what it shows as a whole."""
     known: dict[str, str | None] = {"sweep": f"{len(found.points)} rates" if len(found.points) >= RATES else None}
     if found.knee.interval:
         known["interval"] = found.knee.sentence
@@ -158,7 +159,7 @@ def _with_scores(runs: list[Run], slo: Any) -> list[tuple[Run, Score | None]]:
 def _of_runs(
     subject: str,
     kind: Literal["run", "sweep"],
-    scored: list[tuple[Run, Score | None]],
+    scored: Sequence[tuple[Run, Score | None]],
     together: Mapping[str, str | None] = MappingProxyType({}),  # what is known of all of them at once
 ) -> Audit:
     told, reasons = [], []

@@ -19,7 +19,7 @@ from openloop.report.curve import frontier_report, read_frontier_subject
 from openloop.report.decision import decision_report
 from openloop.report.files import find_browser, print_pdf
 from openloop.report.html import page as write_page
-from openloop.report.marks import Axis, interval_lines, names_figure
+from openloop.report.marks import Axis, Unit, interval_lines, names_figure
 from openloop.report.page import Report, Section, show
 from openloop.report.plan import plan_report
 from openloop.report.run import read_run_subject, run_report
@@ -206,8 +206,17 @@ def test_values_at_the_pointer_have_both_ends_of_their_intervals(
 ) -> None:
     url, report = reports["run"]
     page = open_page(url)
-    for value in (0.0, 0.004, 0.0512, 0.5, 5.0, 12.5, 250.0, 12345.6):
-        assert page.evaluate("value => window.openloop.show(value, 'rate')", value) == show(value, "rate")
+    units: dict[Unit, tuple[float, ...]] = {
+        "rate": (0.0, 0.004, 0.0512, 0.5, 5.0, 12.5, 250.0, 12345.6),
+        "seconds": (0.0, 2e-6, 0.0123, 0.9997, 1.0, 119.97, 300.0, 7199.0, 9000.0),
+        "share": (0.0, 1e-5, 0.0042, 0.5234, 0.95, 0.9912, 0.99997, 0.9999999999, 1.0),
+        "money": (0.0, 4.44e-5, 0.002, 1.5, 12.0, 13821162.4),
+    }
+    for unit, values in units.items():
+        for value in values:
+            assert page.evaluate("([value, unit]) => window.openloop.show(value, unit)", [value, unit]) == show(
+                value, unit
+            )
     figure = names_figure("spans", "Spans", Axis("rate", "rate", low=0.0), ["one"], interval_lines([(2.0, 4.0)]))
     spans = replace(report, sections=[Section("spans", "Spans", "", [figure])])
     (tmp_path / "spans.html").write_text(write_page(spans))
@@ -215,7 +224,7 @@ def test_values_at_the_pointer_have_both_ends_of_their_intervals(
     assert f"95% interval: {show(2.0, 'rate')} to {show(4.0, 'rate')}" in told
     n = report.data["ttft_s"]["n"]
     told = aim(page, "#figure-distribution", math.log10(1 / 0.05) / math.log10(2 * n) + 0.004, 0.5)
-    assert told.startswith("95%\n")
+    assert told.startswith("95.0%\n")
     low, high = (show(each, "seconds") for each in report.data["ttft_s"]["intervals"]["p95"])
     assert f"TTFT (n = {n:,}): {show(report.data['ttft_s']['p95'], 'seconds')} ({low} to {high})" in told
     url, report = reports["frontier"]

@@ -1,5 +1,6 @@
 """Charts hold what they were given, as text that can be read and searched."""
 
+import warnings
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
@@ -7,7 +8,8 @@ import numpy as np
 import pytest
 
 from openloop.errors import SpecError, StorageError
-from openloop.report.chart import Chart
+from openloop.report.chart import Chart, _draw, draw_figure
+from openloop.report.marks import Axis, Bars, Curve, Figure, Panel, names_figure
 
 
 def texts(svg: str) -> list[str]:
@@ -93,3 +95,22 @@ def test_a_file_that_cannot_be_is_refused(chart: Chart, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError, match="cannot be written"):
         chart.save(tmp_path / "file" / "chart.svg")
+
+
+def test_long_names_leave_room_for_the_picture(tmp_path: Path) -> None:
+    names = [f"https://{'x' * 120}-{i}.example.com" for i in range(3)]
+    figure = names_figure("f", "t", Axis("", "count"), names, [Bars("b", np.zeros(3), np.ones(3), "red")])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        draw_figure(figure, tmp_path / "f.svg")
+    assert {f"…{i}.example.com" for i in range(3)} <= set(texts((tmp_path / "f.svg").read_text()))
+
+
+def test_the_legend_shows_a_line_whose_points_are_few_in_part() -> None:
+    curve = Curve("goodput", np.arange(3.0), np.array([0.0, 1.0, 2.0]), "green", few=np.array([False, False, True]))
+    figure = Figure("f", "t", Axis("x", "number"), [Panel(Axis("y", "number"), [curve])])
+    axes = _draw(figure, 9.0).axes[0]
+    legend = axes.get_legend()
+    assert legend is not None
+    assert [line.get_linestyle() for line in legend.get_lines()] == ["-"]
+    assert not any(line.get_clip_on() for line in axes.get_lines())  # some of it stands on the edge

@@ -44,6 +44,16 @@ def test_a_request_that_was_tried_again_is_done_once() -> None:
     assert "offered 10.0/s, done 8.00/s, in flight 4" in line
 
 
+def test_a_copy_that_was_not_needed_has_not_failed() -> None:
+    view = LiveView(1.0, read_slo("e2e<=9s"), quiet=True)
+    lost = Outcome(status="cancelled", error="a copy of it was answered first")
+    rows = [Row(number, 0, each, sent_ns=1, ended_ns=5) for number in range(2) for each in (Outcome(), lost)]
+    view(Snapshot(1.0, 2, 0, Counter(ok=2, cancelled=2), rows))
+    assert "within latency 2.00/s" in view.last
+    assert view.last.endswith("failed 0")
+    assert not view._errors
+
+
 def test_a_first_token_that_is_not_known_is_not_in_time() -> None:
     for gate, in_time in (("ttft<=9s", "0.00/s"), ("e2e<=9s", "2.00/s")):
         view = LiveView(1.0, read_slo(gate), quiet=True)

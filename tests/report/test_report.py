@@ -184,6 +184,14 @@ def test_words_about_a_run_are_true_of_it(fleet: Report) -> None:
     assert "No replica stands out." in page(run_report(read_run_subject(alike)))
 
 
+def test_where_nothing_is_accepted_nothing_is_cheapest(sweep: Path) -> None:
+    frontier = read_frontier_subject(sweep, "ttft<=1us").frontier
+    _, sentences = frontier_headline(frontier)
+    assert frontier.cheapest is None
+    assert "Nothing was accepted at any rate." in sentences
+    assert not any("infinite" in each or "highest" in each for each in sentences)
+
+
 def test_another_slo_is_another_frontier(sweep: Path) -> None:
     easy, hard = (read_report(sweep, slo).data["knee"] for slo in ("tpot<=60ms", "tpot<=35ms"))
     assert (easy["rate"] or easy["above"]) > (hard["rate"] or hard["below"])
@@ -403,6 +411,65 @@ def test_amounts_along_an_axis_keep_their_zeros() -> None:
         assert tick(value, Axis("", "money")) == text
 
 
+def places(drawn: str) -> dict[str, tuple[float, float]]:
+    """Where each text stands."""
+    found = re.findall(r'<text x="([-\d.]+)" y="([-\d.]+)"[^>]*>([^<]*)', drawn)
+    return {unescape(text): (float(x), float(y)) for x, y, text in found}
+
+
+def test_hours_along_a_logarithmic_axis_are_whole() -> None:
+    axis = Axis("", "seconds", "log")
+    told = ["20 s", "50 s", "60 s", "2 min", "5 min", "10 min", "20 min", "50 min", "60 min", "2 h", "5 h", "10 h"]
+    assert [tick(value, axis) for value in AxisScale(axis, 20.0, 40_000.0).ticks(12)] == told
+    assert [tick(value, axis) for value in AxisScale(axis, 2_000.0, 20_000.0).ticks(6)] == [
+        "50 min",
+        "60 min",
+        "2 h",
+        "5 h",
+    ]
+
+
+def test_long_names_are_told_from_where_they_differ() -> None:
+    names = [f"http://10.0.0.{i}:8000" for i in (1, 2, 13)]
+    figure = names_figure("x", "t", Axis("", "count"), names, [Bars("b", np.zeros(3), np.ones(3), "red")])
+    assert {"…1:8000", "…2:8000", "…13:8000"} <= places(svg(figure, NARROW)).keys()
+    assert set(names) <= places(svg(figure, WIDE)).keys()
+
+
+def test_names_of_bounds_that_are_close_stand_beside_each_other() -> None:
+    line = Curve("c", np.array([0.0, 1.0]), np.array([0.0, 100.0]), "blue")
+    rules = [Rule(at, f"bound {at:g}", "y") for at in (50.0, 51.0, 52.0, 90.0)]
+    found = places(svg(Figure("f", "t", Axis("x", "number"), [Panel(Axis("y", "number"), [line, *rules])]), WIDE))
+    x = [found[rule.name][0] for rule in rules]
+    assert x[0] - x[1] > 6 * len("bound 50")
+    assert x[1] - x[2] > 6 * len("bound 50")
+    assert x[3] == x[0]
+
+
+def test_values_along_x_do_not_cover_each_other() -> None:
+    axis = Axis("", "seconds", low=0.0, high=0.3)
+    line = Curve("c", np.array([0.0, 0.3]), np.array([0.0, 0.7]), "blue")
+    found = places(svg(Figure("f", "t", axis, [Panel(Axis("y", "seconds"), [line])]), NARROW))
+    assert found["250 ms"][0] + 6.4 * len("300 ms") + 6 < found.get("300 ms", (np.inf, 0))[0]
+
+
+@pytest.mark.parametrize(("current", "marked"), [(4.0, True), (15.0, True), (40.0, False)])
+def test_todays_rate_is_marked_inside_of_the_figure(current: float, marked: bool, sweep: Path) -> None:
+    subject = read_frontier_subject(sweep)
+    subject = replace(subject, frontier=replace(subject.frontier, current=current))
+    figure = frontier_report(subject).figures[0]
+    rules = [mark for mark in figure.panels[0].marks if isinstance(mark, Rule)]
+    assert [rule.at for rule in rules] == [current] * marked
+    assert x_scale(figure.x, figure.panels).high >= current * marked
+
+
+def test_an_event_outside_of_what_is_drawn_is_not_marked() -> None:
+    events = tuple(TimedEvent(at_ns=at * 10**9, kind=f"at {at}") for at in (1, 500))
+    report = run_report(read_run_subject(fleet_run(100, events=events)))
+    figure = next(each for each in report.figures if each.key == "timeline")
+    assert [mark.name for mark in figure.panels[0].marks if isinstance(mark, Rule)] == ["at 1"]
+
+
 def test_dollars_in_names_are_no_formula(tmp_path: Path) -> None:
     bars = Bars("needed", np.zeros(1), np.ones(1), "blue")
     draw_figure(names_figure("x", "$y$", Axis("$", "count"), [r"$\q$"], [bars]), tmp_path / "x.svg")
@@ -414,6 +481,7 @@ def test_the_tail_axis_stretches_every_nine_alike() -> None:
     places = [float(scale(share)) for share in (0.9, 0.99, 0.999, 0.9999)]
     np.testing.assert_allclose(np.diff(places), 0.25)
     assert scale.ticks(9) == pytest.approx([0, 0.5, 0.9, 0.99, 0.999, 0.9999])
+    assert scale.ticks(5) == pytest.approx([0.5, 0.9, 0.99, 0.999, 0.9999])
 
 
 def test_marks_are_drawn_where_their_values_are() -> None:

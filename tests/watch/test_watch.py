@@ -609,6 +609,14 @@ def test_histograms_bound_attainment_and_a_restart_is_marked() -> None:
     assert set(asked) == {"/metrics"}
 
 
+def test_a_run_of_which_nothing_ended_does_not_pass(tmp_path: Path, call: Callable[..., Any]) -> None:
+    rows = [row(i, due=i / 10, status="censored") for i in range(50)]
+    write_run(tmp_path / "run", rows, slo="ttft<=1s", stopped_ns=10**10)
+    done = call("watch", tmp_path / "run", "--once", "--json", code=1)
+    assert "nothing was judged" in done.err
+    assert any("50 requests were in flight at its end" in note for note in json.loads(done.out)["notes"])
+
+
 def test_a_page_looked_at_once_tells_the_servers_life(call: Callable[..., Any]) -> None:
     page = exposition([0, 8, 10, 10], [0, 0, 10, 10], 10, 0) + f"process_start_time_seconds {time.time() - 1e6}\n"
     with site(lambda *_: (200, page)) as url:

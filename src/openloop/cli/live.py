@@ -391,3 +391,5 @@ def watch(
     on = len(audience.frame.alerts) if audience.frame else 0
     if (fail_on_alert and audience.began) or (once and on):
         sys.exit(say(f"{audience.began} alerts began, {on} are on", 1))
+    if once and not feed.ledger.total("ended", 0, feed.ledger.end):
+        sys.exit(say("nothing has ended, so nothing was judged", 1))

@@ -1,9 +1,9 @@
 """The folder of a frontier, read and scored: points over offered load, and what they show together."""
 
+import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -14,7 +14,6 @@ from openloop.errors import RunError, SpecError
 from openloop.frontier.knee import Knee, find_knee
 from openloop.frontier.point import Point, PointRun, make_point, read_trial
 from openloop.records import Prices, locate, open_run
-from openloop.score.judged import judge_run
 from openloop.slo import SLO, Objectives, read_slo
 from openloop.spec import Strict, convert, plain, read_json
 
@@ -89,9 +88,8 @@ def open_frontier(
     folder = locate(path)
     asked = read_asked(folder)
     objectives = read_slo(asked.slo if slo is None else slo)
-    judge = partial(judge_run, prices=prices)
     trials = {
-        each: read_trial(open_run(where), objectives, asked.target, judge=judge) for each, where in trials_in(folder)
+        each: read_trial(open_run(where), objectives, asked.target, prices=prices) for each, where in trials_in(folder)
     }
     return make_frontier(asked, str(objectives), trials, str(folder))
 
@@ -108,18 +106,23 @@ def read_asked(folder: Path) -> SweepAsked:
         raise RunError(str(error)) from None
 
 
-def trials_in(folder: Path) -> Iterator[tuple[tuple[float, int], Path]]:
-    """Rate and number of each run that was driven to its end or was ended on purpose, and its folder."""
+def trials_in(folder: Path, known: Container[Path] = ()) -> Iterator[tuple[tuple[float, int], Path]]:
+    """Rate and number of each run that was driven to its end or was ended on purpose, and its folder; of those that
+    are `known` it is known that they were."""
     found = []
     for where in (folder / POINTS).iterdir() if (folder / POINTS).is_dir() else ():
         key = point_key(where)
-        try:
-            manifest = open_run(where).manifest
-        except RunError:
-            continue  # it is not there yet
-        if key and manifest.finished and manifest.cut_short != "interrupt":
+        if key and (where in known or _is_over(where)):
             found.append((key, where))
     yield from sorted(found)
+
+
+def _is_over(where: Path) -> bool:
+    try:
+        manifest = open_run(where).manifest
+    except RunError:
+        return False  # it is not there yet
+    return manifest.finished and manifest.cut_short != "interrupt"
 
 
 def point_key(where: Path) -> tuple[float, int] | None:
@@ -139,6 +142,7 @@ def make_frontier(
     steady = [point for point in named if not point.overloaded]
     steady = [point for point in steady if not is_probe(point, asked)] or steady
     priced = [point for point in steady if point.cost_per_accepted is not None]
+    cheapest = _best(priced, trials, lambda points: -sum(each.cost or 0.0 for each in points) / _accepted(points))
     return Frontier(
         path=path,
         source=asked.source,
@@ -146,7 +150,7 @@ def make_frontier(
         points=named,
         knee=knee,
         peak=_best(steady or named, trials, lambda points: _accepted(points) / sum(each.seconds for each in points)),
-        cheapest=_best(priced, trials, lambda points: -sum(each.cost or 0.0 for each in points) / _accepted(points)),
+        cheapest=cheapest if cheapest and math.isfinite(cheapest.cost_per_accepted or 0.0) else None,
         half_rate=_half_rate(named),
         current=asked.current,
         headroom=room and room[0],

@@ -1,21 +1,22 @@
 """Runs at one offered rate, scored and put together."""
 
-import itertools
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Any
 
 import msgspec
 import numpy as np
 
 from openloop.arrays import Bools, Floats
 from openloop.frontier.steady import flow_of, growth, settled_from
-from openloop.records import Run
+from openloop.records import Prices, Run
 from openloop.score import Percentiles, Score
 from openloop.score.judged import JudgedRun, Scope, judge_run
-from openloop.score.quantiles import Sample, independent_hits, percentiles, pooled, wilson
+from openloop.score.quantiles import Sample, independent_hits, pooled, wilson
 from openloop.score.scorer import score_judged
-from openloop.slo import Objectives
+from openloop.slo import SLO, Objectives, SLOGate
 from openloop.units import NS_PER_S, to_ns
 
 LATENCIES = ("ttft_s", "tpot_s", "e2e_s")
@@ -36,7 +37,8 @@ CLIENT_FAULTS = {
 class PointRun:
     """One run of a point."""
 
-    score: Score  # of what came after the warm-up
+    run: Run = field(repr=False)  # its window begins after the warm-up
+    score: Score  # of that
     warm_up_s: float
     growth_rps: float  # of the backlog; 0.0 where it did not grow beyond chance
     independent: float  # requests that attainment is worth
@@ -105,32 +107,61 @@ def read_trial(
     objectives: Objectives,
     target: float,
     warm_up_s: float | None = None,
-    judge: Callable[[Run, Objectives], JudgedRun] = judge_run,
+    prices: Prices | None = None,
 ) -> PointRun:
     """Score what came after the warm-up of a run, by default as long as it seems to be; `target` is the share that its
     slack is about."""
+    return judge_trial(run, objectives, target, warm_up_s, prices)[0]
+
+
+def judge_trial(
+    run: Run,
+    objectives: Objectives,
+    target: float,
+    warm_up_s: float | None = None,
+    prices: Prices | None = None,
+    *,
+    keep: bool = False,
+) -> tuple[PointRun, JudgedRun]:
+    """The same, and the run as it was judged; `keep` if it will be held against something else."""
     flow = flow_of(run)
     window = run.manifest.window_ns or (0, to_ns(float(flow.due_s[-1])) + 1 if len(flow.due_s) else 1)
     end_s = window[1] / NS_PER_S
     warm_s = settled_from(run, flow, end_s) if warm_up_s is None else warm_up_s
     late = replace(run, manifest=msgspec.structs.replace(run.manifest, window_ns=(to_ns(warm_s), window[1])))
-    judged = judge(late, objectives)
+    judged = judge_run(late, objectives, prices=prices)
+    judged = judged.keep_parts() if keep else judged
     scope = judged.whole
     stopped_s = judged.stopped_ns / NS_PER_S
     used = float((judged.spent - judged.human_review).sum())  # nobody reviews what a sweep asked
     labels = scope.deliveries.quality
-    return PointRun(
-        score=score_judged(late, objectives, judged),
+    found = PointRun(
+        run=late,
+        **_held(late, objectives, judged, target),
         warm_up_s=warm_s,
         growth_rps=growth(flow, end_s),
-        independent=independent_hits(scope.judgement.accepted, scope.bounds, scope.e2e_s.independence),
         took_s=max(stopped_s, end_s),
         spent=used + judged.per_hour * stopped_s / 3600,
         cut_short=run.manifest.cut_short,
-        slack=slack(scope, target),
         labels=(int(np.sum(labels >= 0)), int(np.sum(labels > 0))),
         latencies={name: scope.sample(getattr(scope.answers, name)) for name in LATENCIES},
     )
+    return found, judged
+
+
+def judge_again(trial: PointRun, objectives: Objectives, target: float, judged: JudgedRun) -> PointRun:
+    """The same run as it was judged against another SLO."""
+    return replace(trial, **_held(trial.run, objectives, judged, target))
+
+
+def _held(run: Run, objectives: Objectives, judged: JudgedRun, target: float) -> dict[str, Any]:
+    """What depends on the SLO."""
+    scope = judged.whole
+    return {
+        "score": score_judged(run, objectives, judged),
+        "independent": independent_hits(scope.judgement.accepted, scope.bounds, scope.e2e_s.independence),
+        "slack": slack(scope, target),
+    }
 
 
 def make_point(rate: float, trials: Sequence[PointRun]) -> Point:
@@ -165,7 +196,7 @@ def make_point(rate: float, trials: Sequence[PointRun]) -> Point:
         goodput_rps_interval=_spread(goodput, scores, seconds),
         attainment=attainment,
         attainment_interval=wilson(attainment, independent) if requests else (np.nan, np.nan),
-        **{name: percentiles(pooled([trial.latencies[name] for trial in trials])) for name in LATENCIES},
+        **{name: pooled(*(trial.latencies[name] for trial in trials)) for name in LATENCIES},
         output_tokens_per_s=_by_time(scores, lambda score: score.output_tokens_per_s),
         output_token_goodput=_by_time(scores, lambda score: score.output_token_goodput),
         error_rate=1 - sum(score.completed for score in scores) / requests if requests else np.nan,
@@ -211,45 +242,51 @@ def slack(scope: Scope, target: float) -> Slack:
     Unlike attainment it tells how far from its bounds a run is that meets all or none of them. The error is that of a
     jackknife over blocks of the run, taken alone, in pairs and in fours: the largest counts.
     """
-    met = np.array([_met(scope, scale) for scale in SCALES])  # by scale and request
-    ends = scope.bounds.tolist()
-    accepted = np.array([met[:, a:b].sum(axis=1) for a, b in itertools.pairwise(ends)], float)
-    return slack_of(accepted, np.diff(scope.bounds).astype(float), target)
+    due, count = np.diff(scope.bounds), len(SCALES)
+    first = count - np.sum(_met(scope), axis=0, dtype=np.uint8)  # by request: the scale from which on it is met
+    places = np.repeat(np.arange(len(due)) * (count + 1), due) + first
+    met = np.bincount(places, minlength=len(due) * (count + 1)).reshape(len(due), -1)[:, :count]
+    return slack_of(np.cumsum(met, axis=1).astype(float), due.astype(float), target)
 
 
-def _met(scope: Scope, scale: float) -> Bools:
-    found = scope.deliveries.ok.copy()
+def _met(scope: Scope) -> Bools:
+    """By scale and request: what would be accepted."""
+    found = np.tile(scope.deliveries.ok, (len(SCALES), 1))
     for index, slo in enumerate(scope.run.slos):
-        mine = scope.objective == index
-        for gate in slo.gates:
-            if hasattr(gate, "within_s"):
-                gate = replace(gate, within_s=gate.within_s * scale)  # type: ignore[type-var]
-            found &= ~mine | gate.met(scope.answers)
+        others = scope.objective != index
+        for row, gates in zip(found, _scaled(slo), strict=True):
+            for gate in gates:
+                row &= others | gate.met(scope.answers)
     return found
+
+
+@lru_cache
+def _scaled(slo: SLO) -> list[list[SLOGate]]:
+    """Its gates, with the bounds on time times each of SCALES."""
+
+    def scaled(gate: SLOGate, scale: float) -> SLOGate:
+        return replace(gate, within_s=gate.within_s * scale) if hasattr(gate, "within_s") else gate  # type: ignore[type-var]
+
+    return [[scaled(gate, scale) for gate in slo.gates] for scale in SCALES]
 
 
 def slack_of(accepted: Floats, due: Floats, target: float) -> Slack:
     """From counts by block: accepted at each of SCALES, and due."""
-    whole = _at(accepted.sum(axis=0) / max(due.sum(), 1.0), target)
-    errors = []
+    shares = [accepted.sum(axis=0, keepdims=True) / max(due.sum(), 1.0)]
     for size in GROUPS:
         count = len(due) // size
         blocks, sizes = (each[: count * size].reshape(count, size, -1).sum(axis=1) for each in (accepted, due[:, None]))
-        left = [
-            _at((blocks.sum(axis=0) - blocks[i]) / max(float(sizes.sum() - sizes[i, 0]), 1.0), target)
-            for i in range(count)
-        ]
-        errors.append(float(np.sqrt((count - 1) * np.var(left))))
-    return whole, max(errors)
+        shares.append((blocks.sum(axis=0) - blocks) / np.maximum(sizes.sum() - sizes, 1.0))
+    whole, *left = np.split(_at(np.concatenate(shares), target), np.cumsum([len(each) for each in shares])[:-1])
+    return float(whole[0]), max(float(np.sqrt((len(each) - 1) * np.var(each))) for each in left)
 
 
-def _at(shares: Floats, target: float) -> float:
-    """1 / u where the share that rises with the scale u reaches the target."""
-    if shares[-1] < target:
-        return 0.0
-    place = int(np.argmax(shares >= target))
-    if place == 0:
-        return MOST
-    low, high = shares[place - 1], shares[place]
-    part = (target - low) / (high - low)
-    return float(np.exp(-np.log(SCALES[place - 1]) * (1 - part) - np.log(SCALES[place]) * part))
+def _at(shares: Floats, target: float) -> Floats:
+    """1 / u where the share that rises with the scale u, which is the last axis, reaches the target."""
+    reached = shares >= target
+    place = np.argmax(reached, axis=-1)
+    before = np.maximum(place - 1, 0)
+    low, high = (np.take_along_axis(shares, each[..., None], -1)[..., 0] for each in (before, place))
+    part = (target - low) / np.where(place > 0, high - low, 1.0)
+    found = np.exp(-np.log(SCALES[before]) * (1 - part) - np.log(SCALES[place]) * part)
+    return np.where(reached[..., -1], np.where(place > 0, found, MOST), 0.0)

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 from openloop.errors import SpecError
 from openloop.report.files import save_picture
 from openloop.report.marks import Axis, Bars, Curve, Figure, Mark, Panel, Rule, Stretch
-from openloop.report.scales import AxisScale, tick, x_scale, y_scale
+from openloop.report.scales import AxisScale, short_tick, x_scale, y_scale
 
 # Told apart by people who see colours differently (Okabe and Ito).
 COLORS = {
@@ -48,6 +48,7 @@ STYLE: Any = {
 
 INK = "#222222"
 INCH = 90  # of a panel's height
+LONGEST_NAME = 40
 
 
 def draw_figure(figure: Figure, path: Path, width: float = 9.0) -> None:
@@ -74,7 +75,7 @@ def draw_panel(axes: Axes, panel: Panel, x: AxisScale, y: AxisScale, ticks: int 
     axes.set(xlim=(0, 1), ylim=(0, 1))
     axes.set_axisbelow(True)
     for axis, scale, most in ((axes.xaxis, x, ticks), (axes.yaxis, y, 6 if panel.height > 120 else 3)):
-        names = {float(scale(value)): tick(value, scale.axis) for value in scale.ticks(most)}
+        names = {float(scale(value)): short_tick(value, scale.axis, LONGEST_NAME) for value in scale.ticks(most)}
         axis.set_ticks(list(names), list(names.values()))
     if panel.y.names:
         axes.grid(visible=False, axis="y")
@@ -113,7 +114,9 @@ def _draw_curve(axes: Axes, mark: Curve, x: AxisScale, y: AxisScale) -> None:
             axes.fill_between(px, low, high, color=color, alpha=deep, linewidth=0, label=mark.name)
     if mark.style == "area":
         return
-    how: dict[str, Any] = {"color": color, "label": mark.name}
+    places = np.nan_to_num(np.concatenate([px, py]), nan=0.5)
+    cut = bool(np.any((places < -1e-9) | (places > 1 + 1e-9)))  # what stands on the edge is drawn whole
+    how: dict[str, Any] = {"color": color, "clip_on": cut, "label": mark.name}
     few = np.zeros(len(px), np.bool_) if mark.few is None else mark.few
     if mark.style == "dots":
         size = 4 if mark.keys or len(px) < 60 else 2
@@ -124,7 +127,7 @@ def _draw_curve(axes: Axes, mark: Curve, x: AxisScale, y: AxisScale) -> None:
         line = "--" if mark.style == "dashed" else "-"
         axes.plot(px, py, line, marker=dots, markersize=4, drawstyle=drawn, linewidth=1.6, **how)
     if few.any():
-        axes.plot(px[few], py[few], "o", markersize=5, markerfacecolor="white", **how)
+        axes.plot(px[few], py[few], "o", markersize=5, markerfacecolor="white", **how | {"label": None})
     for name, a, b in zip(mark.names, px, py, strict=False):
         axes.annotate(name, (a, b), (0, 9), textcoords="offset points", ha="center", fontsize=9)
 

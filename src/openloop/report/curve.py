@@ -14,7 +14,7 @@ from openloop.audit import audit_sweep
 from openloop.errors import SpecError
 from openloop.frontier import Frontier, Point, open_frontier
 from openloop.frontier.folder import read_asked
-from openloop.records import Manifest, locate, open_run
+from openloop.records import Manifest, Run, locate, open_run
 from openloop.report.figures import WAITS, gate_rules
 from openloop.report.marks import Axis, Curve, Figure, Mark, Panel, Rule, Stretch
 from openloop.report.page import (
@@ -39,6 +39,7 @@ from openloop.units import format_money, format_rate, format_seconds, format_sha
 
 ENOUGH = 100  # requests of a point, as of a run
 HOLLOW = f"Hollow points rest on fewer than {ENOUGH} requests, or on a client that was at fault."
+TOO_FAR = 2.0  # times the highest rate
 STEPS = {"p50": "grey", "p95": "blue", "p99": "red"}
 COLUMNS = columns("rate requests completed_in_window_rps goodput_rps attainment ttft_s.p99 tpot_s.p99 e2e_s.p99")
 FURTHER = columns("output_tokens_per_s error_rate retry_rate quality_rate cache_hit_rate utilisation cost_per_accepted")
@@ -70,19 +71,25 @@ def frontier_subject(
     objectives: Objectives,
     point: float | None = None,
     request: int | None = None,
-    judged: Mapping[str, JudgedRun] = MappingProxyType({}),
+    kept: Mapping[str, tuple[Run, JudgedRun]] = MappingProxyType({}),
 ) -> FrontierSubject:
-    """`judged`: its runs, by their paths, if they were held against something lately."""
+    """`kept`: its runs after their warm-up, by their paths, and as they were judged, if they were lately."""
     chosen = _choose(frontier, point)
     if chosen is None or not chosen.scores[0].run:
         return FrontierSubject(frontier, objectives, None, chosen)
-    run = open_run(chosen.scores[0].run)
-    window = run.manifest.window_ns
-    if window is not None:  # the point leaves out its warm-up, and so does what is shown of it
-        late = (to_ns(chosen.warm_up_s[0]), window[1])
-        run = replace(run, manifest=msgspec.structs.replace(run.manifest, window_ns=late))
-    detail = read_run_subject(run, objectives, request, before=judged.get(chosen.scores[0].run))
+    path = chosen.scores[0].run
+    run, judged = kept.get(path) or (_after_warm_up(open_run(path), chosen.warm_up_s[0]), None)
+    detail = read_run_subject(run, objectives, request, before=judged)
     return FrontierSubject(frontier, objectives, detail, chosen)
+
+
+def _after_warm_up(run: Run, warm_up_s: float) -> Run:
+    """The point leaves it out, and so does what is shown of it."""
+    window = run.manifest.window_ns
+    if window is None:
+        return run
+    late = (to_ns(warm_up_s), window[1])
+    return replace(run, manifest=msgspec.structs.replace(run.manifest, window_ns=late))
 
 
 def _choose(frontier: Frontier, rate: float | None) -> Point | None:
@@ -110,8 +117,12 @@ def frontier_report(subject: FrontierSubject) -> Report:
         sentences=sentences,
         numbers=list(_numbers(frontier)),
         sections=[*sections, *_detail(subject)],
-        data=frontier.to_dict() | ({"detail": detail.score.to_dict()} if detail else {}),
+        data=frontier_data(subject),
     )
+
+
+def frontier_data(subject: FrontierSubject) -> dict[str, Any]:
+    return subject.frontier.to_dict() | ({"detail": subject.detail.score.to_dict()} if subject.detail else {})
 
 
 def frontier_headline(frontier: Frontier) -> tuple[str, list[str]]:
@@ -125,7 +136,10 @@ def frontier_headline(frontier: Frontier) -> tuple[str, list[str]]:
         ]
     else:
         headline, sentences = f"No knee is shown: {knee.sentence}", [f"Held against {frontier.slo}."]
-    if peak := frontier.peak:
+    peak = frontier.peak
+    if peak and not peak.goodput_rps:
+        sentences.append("Nothing was accepted at any rate.")
+    elif peak:
         accepted = f"{format_rate(peak.goodput_rps)} ({span(peak.goodput_rps_interval, 'rate')})"
         sentences.append(f"Goodput is highest at {format_rate(peak.rate)}: {accepted} are accepted there.")
     if frontier.half_rate is not None:
@@ -183,8 +197,15 @@ def _column(points: Sequence[Point], name: str) -> Floats:
     return np.array([np.nan if (value := getattr(point, name)) is None else value for point in points], float)
 
 
-def _load_axis(points: Sequence[Point]) -> Axis:
-    return Axis("offered load", "rate", low=0.0, high=max((point.rate for point in points), default=1.0) * 1.02)
+def _load_axis(frontier: Frontier) -> Axis:
+    most = max((point.rate for point in frontier.points), default=1.0)
+    return Axis("offered load", "rate", low=0.0, high=max(most, _today(frontier) or 0.0) * 1.02)
+
+
+def _today(frontier: Frontier) -> float | None:
+    """Unless it is so far away that points would be lost beside it."""
+    most = TOO_FAR * max((point.rate for point in frontier.points), default=0.0)
+    return frontier.current if frontier.current is not None and frontier.current <= most else None
 
 
 def _weak(points: Sequence[Point]) -> np.ndarray[Any, np.dtype[np.bool_]]:
@@ -196,8 +217,8 @@ def _knee_marks(frontier: Frontier, *, named: bool = True) -> list[Mark]:
     knee, marks = frontier.knee, list[Mark]()
     if knee.rate is not None and knee.interval is not None:
         marks.append(Stretch(*knee.interval, f"knee {format_rate(knee.rate)}" if named else "", "purple"))
-    if frontier.current is not None:
-        marks.append(Rule(frontier.current, "today" if named else "", "x"))
+    if (today := _today(frontier)) is not None:
+        marks.append(Rule(today, "today" if named else "", "x"))
     return marks
 
 
@@ -217,7 +238,7 @@ def _frontier_figure(frontier: Frontier) -> Figure:
     return Figure(
         "frontier",
         "Completed and accepted over offered load",
-        _load_axis(points),
+        _load_axis(frontier),
         [
             Panel(Axis("requests per second", "rate", low=0.0), rates, 260),
             Panel(Axis("attainment", "share", low=0.0, high=1.0), shares, 150),
@@ -274,7 +295,7 @@ def tails(subject: FrontierSubject) -> Section | None:
     figure = Figure(
         "tails",
         "Tails over offered load",
-        _load_axis(points),
+        _load_axis(subject.frontier),
         panels,
         "Over completed requests. Shaded: 95% interval of p99, left out where nothing bounds it from above. Hollow: "
         "fewer requests than it takes to have one beyond the percentile.",
@@ -296,7 +317,7 @@ def cost(subject: FrontierSubject) -> Section | None:
     figure = Figure(
         "cost",
         "Cost over offered load",
-        _load_axis(points),
+        _load_axis(subject.frontier),
         [Panel(Axis("cost, in the manifest's currency (logarithmic)", "money", "log"), marks)],
         f"{HOLLOW} A point without any accepted result has no price and is not drawn.",
     )

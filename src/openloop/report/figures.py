@@ -23,6 +23,7 @@ LARGEST = 60
 SLOTS, IN_SLOT = 120, 40  # over time: at most so many, of about so many requests or more
 DOT_SLOTS = 300  # of dots over time: the slowest, the fastest and the middle one of each
 FEW = 20  # in a slot
+BESIDE = 0.1  # of the time that is drawn: so much before and after it events are marked too
 MOST_EVENTS, NAMED_EVENTS = 200, 20  # of a run that are marked, and of which the names are written
 TOKENS = 600  # of one answer that are drawn before it is thinned
 GAPS = 200  # its longest, which are always drawn
@@ -177,7 +178,10 @@ def timeline_figure(run: Run, judged: JudgedRun) -> Figure:
     edges = np.linspace(start, end, slots + 1)
     width_s = (end - start) / 1e9 / slots
     arrivals = np.histogram(due, edges)[0] / width_s
-    told = sorted(run.manifest.events, key=lambda event: event.at_ns)[:MOST_EVENTS]
+    beside = (end - start) * BESIDE
+    inside = [each for each in run.manifest.events if start - beside <= each.at_ns <= end + beside]
+    told = sorted(inside, key=lambda event: event.at_ns)[:MOST_EVENTS]
+    shown = [each.at_ns for each in told]
     names = [event.kind if place < NAMED_EVENTS else "" for place, event in enumerate(told)]
     events: list[Mark] = [Rule(e.at_ns / 1e9, n, "x", "purple") for e, n in zip(told, names, strict=True)]
     if (window[1] - window[0]) < 0.99 * (end - start):
@@ -204,9 +208,9 @@ def timeline_figure(run: Run, judged: JudgedRun) -> Figure:
     return Figure(
         "timeline",
         "The run over time",
-        Axis("time since the run began", "seconds", low=start / 1e9, high=end / 1e9),
+        Axis("time since the run began", "seconds", low=min([start, *shown]) / 1e9, high=max([end, *shown]) / 1e9),
         panels,
-        f"Slots of {format_seconds(width_s)}. {dots}{_left_out(len(run.manifest.events))}",
+        f"Slots of {format_seconds(width_s)}. {dots}{_left_out(len(inside))}",
     )
 
 

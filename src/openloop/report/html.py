@@ -6,6 +6,7 @@ Whatever comes from a run is escaped, and the page's policy runs no script but i
 import base64
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Iterator
 from html import escape
 from importlib.resources import files
@@ -26,7 +27,7 @@ TOP = (
 
 
 # Marks that turn text round, also what stands behind them: shown as something that cannot be shown.
-TURNING = dict.fromkeys((*range(0x202A, 0x202F), *range(0x2066, 0x206A)), "\ufffd")
+TURNING = re.compile("[\u202a-\u202e\u2066-\u2069]")
 
 
 def asset(name: str, room: str = "report") -> str:
@@ -52,8 +53,8 @@ def document(title: str, inside: str, scripts: Iterable[str], *, connect: bool =
         f'<meta http-equiv="Content-Security-Policy" content="{escape(policy)}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         '<meta name="color-scheme" content="light dark">'
-        f'<title>{escape(title.translate(TURNING))}</title><link rel="icon" href="data:,"><style>{style}</style></head>'
-        f"<body>{inside.translate(TURNING)}{run}</body></html>\n"
+        f'<title>{escape(_unturned(title))}</title><link rel="icon" href="data:,"><style>{style}</style></head>'
+        f"<body>{_unturned(inside)}{run}</body></html>\n"
     )
 
 
@@ -62,7 +63,11 @@ def _hash(text: str) -> str:
 
 
 def body(report: Report) -> str:
-    return "".join(_body(report)).translate(TURNING)
+    return _unturned("".join(_body(report)))
+
+
+def _unturned(text: str) -> str:
+    return TURNING.sub("\ufffd", text)
 
 
 def _body(report: Report) -> Iterator[str]:

@@ -28,13 +28,21 @@
   });
   addEventListener("afterprint", () => folded.forEach((each) => { each.open = false; }));
 
+  // As openloop.units writes them.
+  const fixed = (value, digits) =>
+    value.toLocaleString("en-US", { minimumFractionDigits: digits, maximumFractionDigits: digits });
   const figures = (value) => {
     const size = Math.abs(value), few = size && size < 0.0995 ? Math.min(1 - Math.floor(Math.log10(size)), 9) : 2;
-    const digits = size >= 99.95 ? 0 : size >= 9.995 ? 1 : few;
-    return value.toLocaleString("en-US", { minimumFractionDigits: digits, maximumFractionDigits: digits });
+    return fixed(value, size >= 99.95 ? 0 : size >= 9.995 ? 1 : few);
   };
+  const share = (value) => {
+    const percent = 100 * value, inside = (text) => 0 < text && text < 100;
+    if (!(0 < percent && percent < 1 || 99 < percent && percent < 100)) return percent.toFixed(1) + "%";
+    return ([2, 3, 4, 5, 6, 7].map((digits) => percent.toFixed(digits)).find(inside) ?? percent.toFixed(2)) + "%";
+  };
+  const money = (value) => fixed(value, value ? Math.min(Math.max(2 - Math.floor(Math.log10(Math.abs(value))), 0), 20) : 2);
   const seconds = (value) => {
-    const size = Math.abs(value);
+    const size = Math.abs(value) * (1 + 5e-4);  // what is rounded up to the next unit is written in it
     if (size === 0) return "0 s";
     if (size < 1e-3) return figures(value * 1e6) + " µs";
     if (size < 1) return figures(value * 1e3) + " ms";
@@ -44,8 +52,7 @@
   const show = (value, unit) => ({
     seconds: seconds,
     rate: (v) => figures(v) + "/s",
-    share: (v) => +(100 * v).toPrecision(6) + "%",
-    money: (v) => v.toLocaleString("en-US", { maximumSignificantDigits: 3 }),
+    share, money,
   }[unit] || ((v) => v.toLocaleString("en-US", { maximumFractionDigits: 2 })))(value);
 
   window.openloop = { show, again: () => { if (!tip().hidden) told(); } };

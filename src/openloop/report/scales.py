@@ -39,9 +39,10 @@ class AxisScale:
             return [float(place) for place in range(len(self.axis.names))]
         if self.axis.scale == "tail":
             steps = [0.0, 0.5, *(1 - 10.0**-i for i in range(1, 8))]
-            return [step for step in steps if step <= self.high]
+            found = [step for step in steps if step <= self.high]
+            return found if len(found) <= most else found[1:]  # 0% and 50% are close then
         if self.axis.scale == "log":
-            return _log_ticks(self.low, self.high, most)
+            return _log_ticks(self.low, self.high, most, clock=self.axis.unit == "seconds")
         return _ticks(self.low, self.high, most, clock=self.axis.unit == "seconds")
 
 
@@ -61,6 +62,19 @@ def tick(value: float, axis: Axis) -> str:
     if axis.unit == "money" and "." in (text := show(value, "money")):
         return text.rstrip("0").rstrip(".")
     return f"{value:,.10g}"
+
+
+def short_tick(value: float, axis: Axis, longest: int) -> str:
+    """The same in so many letters; names that are longer are told from where they differ."""
+    text = tick(value, axis)
+    if axis.scale == "names" and max(map(len, axis.names)) > longest:
+        same = next((i for i, each in enumerate(zip(*axis.names, strict=False)) if len(set(each)) > 1), 0)
+        text = f"…{text[same:]}" if same > 1 else text
+    return shortened(text, longest)
+
+
+def shortened(text: str, longest: int) -> str:
+    return text if len(text) <= longest else f"{text[: longest - 1]}…"
 
 
 def x_scale(axis: Axis, panels: Iterable[Panel]) -> AxisScale:
@@ -134,10 +148,12 @@ def _ticks(low: float, high: float, most: int, *, clock: bool = False) -> list[f
     return [float(f"{i * step:.12g}") for i in range(first, int(high / step + 1e-9) + 1)]
 
 
-def _log_ticks(low: float, high: float, most: int) -> list[float]:
-    decades = range(math.floor(math.log10(low) + 1e-9), math.ceil(math.log10(high) - 1e-9) + 1)
+def _log_ticks(low: float, high: float, most: int, *, clock: bool) -> list[float]:
+    bases = [10.0**d for d in range(math.floor(math.log10(low) + 1e-9), math.ceil(math.log10(high) - 1e-9) + 1)]
+    if clock:
+        bases = [*(base for base in bases if base < 60), 60.0, 600.0, *(3600 * 10.0**d for d in range(8))]
     for steps in ((1, 2, 5), (1, 3), (1,)):
-        found = [m * 10.0**d for d in decades for m in steps if low * (1 - 1e-9) <= m * 10.0**d <= high * (1 + 1e-9)]
+        found = [m * base for base in bases for m in steps if low * (1 - 1e-9) <= m * base <= high * (1 + 1e-9)]
         if len(found) <= most:
             return found
     return found[:: math.ceil(len(found) / most)]

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 
 from openloop.arrays import Bools, Floats, Ints
 from openloop.report.marks import Axis, Bars, Curve, Figure, Panel, Rule, Stretch
-from openloop.report.scales import AxisScale, tick, x_scale, y_scale
+from openloop.report.scales import AxisScale, short_tick, shortened, tick, x_scale, y_scale
 
 WIDE, NARROW = 860, 360  # of a desk or paper, and of a phone
 
@@ -49,12 +49,12 @@ def svg(figure: Figure, width: int) -> str:
     """The figure at one width; marks carry the number of their curve, so that the page can hide them."""
     x = x_scale(figure.x, figure.panels)
     scales = [y_scale(panel) for panel in figure.panels]
-    written = [_short(tick(v, s.axis), width) for s in scales for v in s.ticks(6)]
+    written = [short_tick(v, s.axis, LONGEST_NAME[width]) for s in scales for v in s.ticks(6)]
     left = 10 + LETTER * max(map(len, written), default=4)
     top, inside = 4.0, []
     number = 0
     for panel, y in zip(figure.panels, scales, strict=True):
-        rows = _label_rows(panel, lambda at: float(left + (width - left - 14) * x(at)), width)
+        rows = _label_rows(panel, lambda at: float(left + (width - left - 14) * x(at)), left, width)
         height = panel.height if y.axis.scale != "names" else max(26.0 * len(y.axis.names), 40)
         box = _Box(left, top + LINE * (1.6 + len(set(rows.values()))), width - left - 14, height, x, y)
         inside.append("".join(_panel(panel, box, rows, number, width)))
@@ -81,7 +81,7 @@ def _panel(panel: Panel, box: _Box, rows: dict[int, int], number: int, width: in
     for place, mark in enumerate(panel.curves, number):
         drawn = "".join(_curve(mark, box) if isinstance(mark, Curve) else _bars(mark, box))
         yield f'<g class="mark {mark.color}" data-mark="{place}">{drawn}</g>'
-    yield from (_level_name(mark, box) for mark in panel.marks if isinstance(mark, Rule) and mark.along == "y")
+    yield from _level_names([mark for mark in panel.marks if isinstance(mark, Rule) and mark.along == "y"], box)
     yield "</g>"
 
 
@@ -93,7 +93,7 @@ def _y_axis(axis: Axis, box: _Box, rows: int, width: int) -> Iterator[str]:
         y = float(box.at_y(value))
         if axis.scale != "names":
             yield f'<path class="grid" d="M{box.left:.1f} {y:.1f}H{box.right:.1f}"/>'
-        yield _text(box.left - 6, y + 4, _short(tick(value, axis), width), "end")
+        yield _text(box.left - 6, y + 4, short_tick(value, axis, LONGEST_NAME[width]), "end")
     for value in box.x.ticks(8):
         if box.x.axis.scale != "names":
             yield f'<path class="grid" d="M{float(box.at_x(value)):.1f} {box.top:.1f}V{box.bottom:.1f}"/>'
@@ -104,15 +104,15 @@ def _x_axis(axis: Axis, box: _Box) -> Iterator[str]:
     for value in box.x.ticks(8):
         x, label = float(box.at_x(value)), tick(value, axis)
         half = LETTER * len(label) / 2
-        if x - half > room:
-            place = min(x, box.right + 12 - half)
+        place = min(x, box.right + 12 - half)
+        if place - half > room:
             yield _text(place, box.bottom + LINE, label, "middle")
             room = place + half + 6
     yield _text(box.right, box.bottom + LINE * 2.1, axis.label, "end title")
     yield f'<path class="axis" d="M{box.left:.1f} {box.bottom:.1f}H{box.right:.1f}"/>'
 
 
-def _label_rows(panel: Panel, at_x: Callable[[float], float], width: int) -> dict[int, int]:
+def _label_rows(panel: Panel, at_x: Callable[[float], float], left: float, width: int) -> dict[int, int]:
     """In which line above the panel the names of upright rules and stretches stand, so that none cover each other."""
     rows: dict[int, int] = {}
     ends: list[float] = []
@@ -122,8 +122,8 @@ def _label_rows(panel: Panel, at_x: Callable[[float], float], width: int) -> dic
         if mark.name and (isinstance(mark, Stretch) or (isinstance(mark, Rule) and mark.along == "x"))
     ]
     for middle, place, name in sorted(named):
-        half = LETTER * len(_short(name, width)) / 2
-        middle = float(np.clip(middle, half, width - half))
+        half = LETTER * len(shortened(name, LONGEST_NAME[width])) / 2
+        middle = float(np.clip(middle, left + half, width - half))
         row = next((row for row, end in enumerate(ends) if end < middle - half), len(ends))
         ends[row : row + 1] = [middle + half + LETTER]
         rows[place] = row
@@ -140,16 +140,25 @@ def _above(mark: Rule | Stretch, box: _Box, row: int, width: int) -> str:
     else:
         a = b = float(box.at_x(mark.at))
         drawn = f'<path class="rule" d="M{a:.1f} {box.top:.1f}V{box.bottom:.1f}"/>'
-    name = _short(mark.name, width)
+    name = shortened(mark.name, LONGEST_NAME[width])
     half = LETTER * len(name) / 2
-    x = min(max((a + b) / 2, half), box.right + 14 - half)
+    x = min(max((a + b) / 2, box.left + half), box.right + 14 - half)
     return f'<g class="{mark.color}">{drawn}{_text(x, box.top - 5 - LINE * row, name, "middle name")}</g>'
 
 
-def _level_name(mark: Rule, box: _Box) -> str:
-    y = float(box.at_y(mark.at))
-    above = y - 5 if y - box.top > LINE else y + 13
-    return f'<g class="{mark.color}">{_text(box.right - 4, above, mark.name, "name halo end")}</g>'
+def _level_names(marks: list[Rule], box: _Box) -> Iterator[str]:
+    """Each at the right end of its rule, or further left where another is in the way; none where there is no room."""
+    taken: list[tuple[float, float]] = []  # from where to the right, and how high
+    for mark in marks:
+        y = float(box.at_y(mark.at))
+        y, right = y - 5 if y - box.top > LINE else y + 13, box.right - 4
+        for left, other in taken:
+            if abs(other - y) < 0.8 * LINE:
+                right = min(right, left - LETTER)
+        left = right - LETTER * len(mark.name)
+        if left > box.left:
+            taken.append((left, y))
+            yield f'<g class="{mark.color}">{_text(right, y, mark.name, "name halo end")}</g>'
 
 
 def _curve(mark: Curve, box: _Box) -> Iterator[str]:
@@ -217,11 +226,6 @@ def _bars(mark: Bars, box: _Box) -> Iterator[str]:
         told = _told(mark, i, float(mark.end[i] - mark.start[i]))
         left, wide = min(a[i], b[i]), abs(b[i] - a[i])
         yield f'<rect class="bar" x="{left:.1f}" y="{y:.1f}" width="{wide:.1f}" height="16" rx="2"{told}/>'
-
-
-def _short(text: str, width: int) -> str:
-    longest = LONGEST_NAME[width]
-    return text if len(text) <= longest else f"{text[: longest - 1]}…"
 
 
 def _text(x: float, y: float, text: str, kind: str) -> str:

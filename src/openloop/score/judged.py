@@ -1,9 +1,10 @@
 """A run read, grouped into requests, and judged by both clocks; and the part of it that a metric looks at."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import pyarrow as pa
@@ -12,7 +13,7 @@ from openloop.arrays import Bools, Counts, Floats, Ints, count
 from openloop.errors import RunError
 from openloop.records import MISSING, Manifest, Prices, Run
 from openloop.score import kernel
-from openloop.score.quantiles import BLOCKS, Sample, block_bounds
+from openloop.score.quantiles import BLOCKS, Percentiles, Sample, block_bounds, ladder
 from openloop.score.requests import (
     OK,
     Answers,
@@ -29,6 +30,8 @@ from openloop.score.requests import (
 from openloop.score.streams import Progress, StreamPlan, Streams, read_again, read_streams
 from openloop.slo import SLO, TTFT, CustomDeadlines, Deadlines, LinearDeadlines, Objectives
 from openloop.units import to_ns
+
+T = TypeVar("T")
 
 FIRST_S, PACE_S = 1.0, 0.05  # when QoE and fluidity expect the first token and each further, where the SLO is silent
 
@@ -109,6 +112,7 @@ class JudgedRun:
     prices: Prices | None
     window_ns: tuple[int, int]
     stopped_ns: int
+    parts: dict[str, "Scope"] = field(default_factory=dict)  # where they are kept, to be held against other SLOs
 
     @property
     def priced(self) -> bool:
@@ -147,15 +151,29 @@ class JudgedRun:
         left = np.maximum(np.where(ok, self.deliveries.done_ns, over), requests.due_ns)
         return np.where(requests.sent_ns != MISSING, left, requests.due_ns)
 
-    # A run that kept these would be in a circle with them, and its memory free only when Python looks for such.
     @property
     def everyone(self) -> "Scope":
-        return Scope(self, slice(0, len(self.deliveries.requests)), self.window_ns)
+        return self.parts.get("everyone") or Scope(self, slice(0, len(self.deliveries.requests)), self.window_ns)
 
     @property
     def whole(self) -> "Scope":
         """The requests that were due in the measured window."""
-        return self.between(*self.window_ns)
+        return self.parts.get("whole") or self.between(*self.window_ns)
+
+    def keep_parts(self) -> "JudgedRun":
+        """What they work out stays with the run. It is in a circle with them then, and its memory free only when Python
+        looks for such."""
+        self.parts.update(everyone=self.everyone, whole=self.whole)
+        return self
+
+    def again(self, slos: tuple[SLO, ...], objective: Counts, streams: Streams) -> "JudgedRun":
+        """Held against something else; what that does not change is not worked out again."""
+        by_due, by_sent = (judge(each, objective, slos) for each in (self.answers, self.answers_from_sent))
+        found = replace(self, slos=slos, objective=objective, streams=streams, parts={})
+        found = replace(found, judgement=by_due, judgement_from_sent=by_sent)
+        vars(found).update({**vars(self), **vars(found)})
+        found.parts.update({name: part.again(found) for name, part in self.parts.items()})
+        return found
 
     def between(self, start_ns: int, end_ns: int) -> "Scope":
         start, stop = np.searchsorted(self.deliveries.requests.due_ns, (start_ns, end_ns))
@@ -174,6 +192,23 @@ class Scope:
     @property
     def places(self) -> Ints:
         return np.arange(self.where.start, self.where.stop) if isinstance(self.where, slice) else self.where
+
+    def again(self, run: JudgedRun) -> "Scope":
+        """The same requests, held against something else: what that does not change is not worked out again."""
+        found = Scope(run, self.where, self.window_ns, self.without_ns)
+        changed = {"run", "objective", "judgement", "judgement_from_sent"}
+        vars(found).update({name: value for name, value in vars(self).items() if name not in changed})
+        return found
+
+    def once(self, work: Callable[..., T], *told: object, by: object = None) -> T:
+        """work(scope, *told), which depends on nothing in an SLO but `by`; `told` is what the run says of itself."""
+        if (work, by) not in self._known:
+            self._known[work, by] = work(self, *told)
+        return cast(T, self._known[work, by])
+
+    @cached_property
+    def _known(self) -> dict[tuple[Callable[..., Any], object], Any]:
+        return {}
 
     def part(self, those: Bools | Ints) -> "Scope":
         return Scope(self.run, self.places[those], self.window_ns, self.without_ns)
@@ -238,6 +273,34 @@ class Scope:
         return self.sample(self.answers.e2e_s)
 
     @cached_property
+    def medians_s(self) -> Floats:
+        """Of latency by block that has requests, with failures as infinite."""
+        latency = np.where(self.deliveries.ok, self.answers.e2e_s, np.inf)
+        blocks = [latency[a:b] for a, b in itertools.pairwise(self.bounds) if b > a]
+        return np.array([np.partition(each, len(each) // 2)[len(each) // 2] for each in blocks])
+
+    @cached_property
+    def latencies(self) -> dict[str, Percentiles | None]:
+        """Of every kind, over completed requests; beside it, with failures as infinite, and from when requests were
+        sent. Times between tokens are the same by either clock."""
+        answers, sent, failures = self.answers, self.answers_from_sent, count(~self.deliveries.ok)
+
+        def ranked(sample: Sample, from_sent: Floats | None = None) -> Percentiles | None:
+            if (found := sample.percentiles) is None:
+                return None
+            other = sample if from_sent is None else self.sample(from_sent)
+            return replace(found, failures_as_inf=ladder(sample, failures), from_sent=ladder(other))
+
+        return {
+            "ttft_s": ranked(self.sample(answers.ttft_s), sent.ttft_s),
+            "tpot_s": ranked(self.sample(answers.tpot_s)),
+            "tbt_s": ranked(self.sample(answers.tbt_s)),
+            "jitter_s": ranked(self.sample(answers.jitter_s)),
+            "longest_wait_s": ranked(self.sample(answers.longest_wait_s), sent.longest_wait_s),
+            "e2e_s": ranked(self.e2e_s, sent.e2e_s),
+        }
+
+    @cached_property
     def lag_s(self) -> Sample:
         """How much later than due each request was first sent."""
         sent_ns = self.deliveries.requests.sent_ns
@@ -270,11 +333,10 @@ def judge_run(
     objective, slos = _assign(attempts, requests, objectives)
     window_ns = _window(run, attempts, requests)
     plan = _plan(attempts, requests, request_of, objective, slos, window_ns)
-    if before and before.streams.serves(plan):
-        streams = read_again(run, plan, before.streams)
-    else:
-        streams = read_streams(run, plan, progress)
-        _check_against_rows(run, attempts, streams)
+    if before and before.streams.serves(plan) and (before.window_ns, before.prices) == (window_ns, prices):
+        return before.again(slos, objective, read_again(run, plan, before.streams))
+    streams = read_streams(run, plan, progress)
+    _check_against_rows(run, attempts, streams)
     tokens = np.where(attempts.output_tokens >= 0, attempts.output_tokens, streams.delivered)
     cost = _attempt_costs(attempts, tokens, prices)
     per_hour = prices.hourly if prices else 0.0

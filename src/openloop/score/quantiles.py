@@ -10,8 +10,8 @@ the middle of the same distribution shows.
 
 import itertools
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -101,7 +101,7 @@ class Sample:
 
     def __init__(self, values: Floats, use: Bools, bounds: Ints) -> None:
         use = use & ~np.isnan(values)
-        self._counts = _count_by_block(use, bounds)
+        self._counts = count_by_block(use, bounds)
         self._values = only(values, use)
         self._bounds = np.concatenate([[0], np.cumsum(self._counts)])
         self._sorted = np.sort(self._values) if len(self._values) < MANY else Ordered(self._values)
@@ -112,12 +112,21 @@ class Sample:
         return interpolated(self._sorted, share, self.n + failures)
 
     def below(self, value: float) -> tuple[Ints, Ints]:
-        return _count_by_block(self._values <= value, self._bounds), self._counts
+        return count_by_block(self._values <= value, self._bounds), self._counts
 
-    @property
+    @cached_property
     def independence(self) -> float:
         """The share of values that count as independent, by how the share below the median varies between blocks."""
         return float(_independent(*self.below(self.quantile(0.5)))) / self.n if self.n else 1.0
+
+    @cached_property
+    def percentiles(self) -> "Percentiles | None":
+        return percentiles(self)
+
+    @cached_property
+    def pools(self) -> "dict[tuple[Sample, ...], Percentiles | None]":
+        """Percentiles of this one and others together, as far as they were asked for."""
+        return {(): self.percentiles}
 
 
 def ratio(amount: float, count: float) -> float:
@@ -125,11 +134,15 @@ def ratio(amount: float, count: float) -> float:
     return float(amount / count) if count else np.inf if amount else np.nan
 
 
-def pooled(samples: Sequence[Sample]) -> Sample:
-    """Several samples as one, block after block."""
-    values = np.concatenate([sample._values for sample in samples])
-    counts = np.concatenate([sample._counts for sample in samples])
-    return Sample(values, np.ones(len(values), np.bool_), np.concatenate([[0], np.cumsum(counts)]))
+def pooled(first: Sample, *others: Sample) -> Percentiles | None:
+    """The percentiles of several samples as one, block after block."""
+    if others not in first.pools:
+        values, counts = (
+            np.concatenate([getattr(each, name) for each in (first, *others)]) for name in ("_values", "_counts")
+        )
+        together = Sample(values, np.ones(len(values), np.bool_), np.concatenate([[0], np.cumsum(counts)]))
+        first.pools[others] = together.percentiles
+    return first.pools[others]
 
 
 def block_bounds(due_ns: Ints, window_ns: tuple[int, int]) -> Ints:
@@ -198,7 +211,7 @@ def share_interval(hits: Bools, bounds: Ints, limit: float = 1.0) -> tuple[float
 
 def independent_hits(hits: Bools, bounds: Ints, limit: float = 1.0) -> float:
     """How many independent requests make the share of `hits` as uncertain as it is."""
-    return max(min(float(_independent(_count_by_block(hits, bounds), np.diff(bounds))), limit * len(hits)), 1.0)
+    return max(min(float(_independent(count_by_block(hits, bounds), np.diff(bounds))), limit * len(hits)), 1.0)
 
 
 def wilson(share: float, effective: float, z: float = Z) -> tuple[float, float]:
@@ -221,7 +234,7 @@ def _rate_margin(sums: NDArray[np.float64 | np.int64], seconds: float) -> float:
     return float(student_t(len(rates)) * rates.std(ddof=1) / np.sqrt(len(rates)))
 
 
-def _count_by_block(hits: Bools, bounds: Ints) -> Ints:
+def count_by_block(hits: Bools, bounds: Ints) -> Ints:
     return np.array([np.count_nonzero(hits[a:b]) for a, b in itertools.pairwise(bounds)])
 
 

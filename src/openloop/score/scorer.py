@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from openloop.arrays import Floats, count, only
+from openloop.arrays import count, only
 from openloop.errors import SpecError
 from openloop.importers import open_any
 from openloop.records import Prices, Run, TimedEvent
@@ -18,7 +18,7 @@ from openloop.records.schema import STATUSES
 from openloop.score import metrics
 from openloop.score.judged import GateScore, JointFailure, JudgedRun, Scope, judge_run
 from openloop.score.money import Blend, CostScore, Leak, blended, cost_score, leaks, told, work
-from openloop.score.quantiles import Percentiles, Sample, ladder, percentiles, rate_interval, ratio, share_interval
+from openloop.score.quantiles import Percentiles, rate_interval, ratio, share_interval
 from openloop.score.server import ServerScore, server_score
 from openloop.score.streams import Progress
 from openloop.score.verdict import Verdict, verdict
@@ -254,20 +254,20 @@ def score_judged(
         completed_in_window_rps=count(inside) / scope.seconds,
         completed_in_window_tokens_per_s=float(only(everyone.tokens, inside).sum()) / scope.seconds,
         itl_s=judged.streams.gaps.percentiles,
-        client_lag_s=percentiles(scope.lag_s),
+        client_lag_s=scope.lag_s.percentiles,
         qoe=metrics.mean_over_due(scope, judged.streams.facts.qoe),
         fluidity_index=metrics.mean_over_due(scope, judged.streams.facts.fluidity),
         units=metrics.units(scope),
         sessions=metrics.sessions(scope),
         joint_failures=scope.judgement.joint_failures(),
-        little=metrics.little_score(scope),
-        utilisation=metrics.utilisation(scope, run.manifest.replicas, run.manifest.stays),
+        little=scope.once(metrics.little_score),
+        utilisation=scope.once(metrics.utilisation, run.manifest.replicas, run.manifest.stays),
         server=server,
         preemptions=None if (counts := told(scope, "preemptions")) is None else int(counts.sum()),
-        retries=metrics.retry_score(scope),
+        retries=scope.once(metrics.retry_score),
         leaks=leaks(scope, server),
-        quality=metrics.quality_score(scope),
-        stragglers=metrics.stragglers(scope),
+        quality=scope.once(metrics.quality_score),
+        stragglers=scope.once(metrics.stragglers),
         disruptions=disruptions,
         steady=steady,
         by={key: _groups(scope, GROUPS[key]) for key in by},
@@ -277,8 +277,9 @@ def score_judged(
 
 def _summary(scope: Scope, hourly_share: float | None = 1.0) -> Summary:
     ok, accepted, from_sent = scope.judgement.ok, scope.judgement.accepted, scope.judgement_from_sent.accepted
-    answers, sent, tokens, seconds = scope.answers, scope.answers_from_sent, scope.deliveries.tokens, scope.seconds
-    benefit, idle_s = metrics.benefits(scope)
+    tokens, seconds = scope.deliveries.tokens, scope.seconds
+    slos = scope.run.slos
+    smooth, around, idle_s = scope.once(_smooth, by=slos[0].smooth) if len(slos) == 1 else _smooth(scope)
     cost = cost_score(scope, hourly_share)
     attainment_interval = share_interval(accepted, scope.bounds, scope.e2e_s.independence)
     completed, good, good_from_sent = (count(each) for each in (ok, accepted, from_sent))
@@ -297,20 +298,22 @@ def _summary(scope: Scope, hourly_share: float | None = 1.0) -> Summary:
         attainment_from_sent=ratio(good_from_sent, scope.n),
         output_tokens_per_s=float(only(tokens, ok).sum()) / seconds,
         output_token_goodput=float(only(tokens, accepted).sum()) / seconds,
-        smooth_goodput=float(benefit.sum()) / seconds,
-        smooth_goodput_interval=rate_interval(benefit, scope.bounds, seconds),
-        idle_s=percentiles(scope.sample(idle_s)),
-        ttft_s=_percentiles(scope, scope.sample(answers.ttft_s), sent.ttft_s),
-        tpot_s=_percentiles(scope, scope.sample(answers.tpot_s)),
-        tbt_s=_percentiles(scope, scope.sample(answers.tbt_s)),
-        jitter_s=_percentiles(scope, scope.sample(answers.jitter_s)),
-        longest_wait_s=_percentiles(scope, scope.sample(answers.longest_wait_s), sent.longest_wait_s),
-        e2e_s=_percentiles(scope, scope.e2e_s, sent.e2e_s),
+        smooth_goodput=smooth,
+        smooth_goodput_interval=around,
+        idle_s=idle_s,
+        **scope.latencies,
         gates=scope.judgement.gate_scores(seconds),
         cache_hit_rate=metrics.cache_hit_rate(scope),
         cost=cost,
         cost_per_accepted=cost.per_accepted if cost else None,
     )
+
+
+def _smooth(scope: Scope) -> tuple[float, tuple[float, float], Percentiles | None]:
+    """Smooth goodput, its interval, and how long readers had to wait."""
+    benefit, idle_s = metrics.benefits(scope)
+    interval = rate_interval(benefit, scope.bounds, scope.seconds)
+    return float(benefit.sum()) / scope.seconds, interval, scope.sample(idle_s).percentiles
 
 
 def _goodput_interval(scope: Scope, attainment: tuple[float, float]) -> tuple[float, float]:
@@ -320,19 +323,6 @@ def _goodput_interval(scope: Scope, attainment: tuple[float, float]) -> tuple[fl
     if not scope.n:
         return 0.0, math.nan
     return max(min(low, offered * attainment[0]), 0.0), max(high, offered * attainment[1])
-
-
-def _percentiles(scope: Scope, sample: Sample, from_sent: Floats | None = None) -> Percentiles | None:
-    """Over completed requests; beside it, with failures as infinite, and from when requests were sent.
-
-    Times between tokens are the same by either clock.
-    """
-    found = percentiles(sample)
-    if found is None:
-        return None
-    failures = count(~scope.judgement.ok)
-    sent = sample if from_sent is None else scope.sample(from_sent)
-    return replace(found, failures_as_inf=ladder(sample, failures), from_sent=ladder(sent))
 
 
 def _groups(scope: Scope, column: str) -> dict[str, Summary]:

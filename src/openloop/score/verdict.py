@@ -3,7 +3,6 @@
 A check comes to a sentence that says what is wrong, or to None. Any sentence makes the run invalid.
 """
 
-import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -14,6 +13,7 @@ from openloop.records import Manifest, Run
 from openloop.score.judged import Scope
 from openloop.score.metrics import sessions
 from openloop.score.money import lower_bound
+from openloop.score.quantiles import count_by_block
 from openloop.score.requests import CENSORED, DROPPED
 from openloop.slo import E2E, TPOT, TTFT, Completion, LinearDeadlines, SLOGate
 from openloop.slo.gates import ITL, TBT, Cost, Jitter, Quality, Retries
@@ -74,7 +74,7 @@ def _rate_not_as_offered(manifest: Manifest, scope: Scope) -> str | None:
     return f"{found:.3g} requests per second were due where the manifest promises {offered:.3g}"
 
 
-def _arrivals_not_as_promised(manifest: Manifest, scope: Scope) -> str | None:
+def _arrivals_not_as_promised(scope: Scope, manifest: Manifest) -> str | None:
     """Variation of single gaps, and of counts by block: repeated or drifting gaps show only in the latter."""
     cv = manifest.arrivals_cv
     if cv is None or scope.n < MIN_REQUESTS:
@@ -126,11 +126,10 @@ def _window_short(scope: Scope) -> str | None:
 
 def _no_steady_state(scope: Scope) -> str | None:
     """A trend through the window in latency or in attainment, or a window too short to tell."""
-    latency, attainment = _by_block(scope)
-    early, late = _ends(latency)
-    ratio = max(early, late) / min(early, late) if min(early, late) > 0 else np.inf
-    if early != late and ratio >= TREND_RATIO and abs(_trend(latency)) >= TREND_Z:
-        return _drift("the median latency", late > early, format_seconds(early), format_seconds(late))
+    latency, due = scope.medians_s, np.diff(scope.bounds)
+    attainment = count_by_block(scope.judgement.accepted, scope.bounds)[due > 0] / due[due > 0]
+    if drift := scope.once(_latency_drifts):
+        return drift
     early, late = _ends(attainment)
     if abs(late - early) >= TREND_SHARE and abs(_trend(attainment)) >= TREND_Z:
         return _drift("attainment", late > early, format_share(early), format_share(late))
@@ -143,20 +142,19 @@ def _no_steady_state(scope: Scope) -> str | None:
     )
 
 
+def _latency_drifts(scope: Scope) -> str | None:
+    early, late = _ends(scope.medians_s)
+    ratio = max(early, late) / min(early, late) if min(early, late) > 0 else np.inf
+    if early == late or ratio < TREND_RATIO or abs(_trend(scope.medians_s)) < TREND_Z:
+        return None
+    return _drift("the median latency", late > early, format_seconds(early), format_seconds(late))
+
+
 def _drift(what: str, up: bool, early: str, late: str) -> str:
     return (
         f"no steady state: {what} {'rose' if up else 'fell'} from {early} to {late} through the window, "
         "so these numbers depend on how long it was"
     )
-
-
-def _by_block(scope: Scope) -> tuple[Floats, Floats]:
-    """Median latency with failures as infinite, and attainment, of every block that has requests."""
-    latency = np.where(scope.deliveries.ok, scope.answers.e2e_s, np.inf)
-    blocks = [slice(a, b) for a, b in itertools.pairwise(scope.bounds) if b > a]
-    middles = [(each.stop - each.start) // 2 for each in blocks]
-    medians = np.array([np.partition(latency[b], m)[m] for b, m in zip(blocks, middles, strict=True)])
-    return medians, np.array([scope.judgement.accepted[each].mean() for each in blocks])
 
 
 def _ends(values: Floats) -> tuple[float, float]:
@@ -225,7 +223,7 @@ def _checks(manifest: Manifest, scope: Scope) -> dict[str, str | None]:
         "arrivals_dropped": _lost(scope, DROPPED, "could not be sent by the client"),
         "requests_censored": _lost(scope, CENSORED, "were still in flight when the run ended"),
         "rate_not_as_offered": _rate_not_as_offered(manifest, scope),
-        "arrivals_not_as_promised": _arrivals_not_as_promised(manifest, scope),
+        "arrivals_not_as_promised": scope.once(_arrivals_not_as_promised, manifest),
         "window_short": _window_short(scope),
         "no_steady_state": _no_steady_state(scope),
         "label_unknown": _label_unknown(scope),

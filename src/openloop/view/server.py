@@ -20,7 +20,7 @@ from openloop.report.page import Report
 from openloop.slo import Objectives, SLOGate
 from openloop.spec import plain
 from openloop.units import format_seconds, is_loopback
-from openloop.view.shelf import NoSLOError, Shelf
+from openloop.view.shelf import Entry, NoSLOError, Shelf
 
 COOKIE = "openloop-token"
 LONGEST = 2000  # letters of a question
@@ -89,7 +89,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._say(HTTPStatus.BAD_REQUEST, f"it cannot be read: {error}")
         else:
             kind = "text/html" if isinstance(found, str) else "application/json"
-            text = found if isinstance(found, str) else json.dumps(plain(found), allow_nan=False)
+            text = found if isinstance(found, str) else json.dumps(found, allow_nan=False)
             self._send(HTTPStatus.OK, text, kind, query.get("token"))
 
     def _welcome(self, query: dict[str, str]) -> bool:
@@ -131,17 +131,21 @@ class _Handler(BaseHTTPRequestHandler):
 
 def _asked_for(shelf: Shelf, query: dict[str, str]) -> tuple[Report, Objectives | None]:
     """The report of one thing and what it is held against, or that of two."""
-    slo = query.get("slo") or None
     if "a" in query:
         a, b = (shelf.find(query.get(which, "")) for which in "ab")
-        return shelf.compare(a, b, slo), None
+        return shelf.compare(a, b, query.get("slo") or None), None
+    entry, how = _one(shelf, query)
+    return shelf.report(entry, **how), shelf.objectives(entry, how["slo"])
+
+
+def _one(shelf: Shelf, query: dict[str, str]) -> tuple[Entry, dict[str, Any]]:
+    """One thing, and how it is to be shown."""
     try:
         request = int(query["request"]) if query.get("request") else None
         point = float(query["point"]) if query.get("point") else None
     except ValueError:
         raise SpecError("request and point are numbers") from None
-    entry = shelf.find(query.get("what", ""))
-    return shelf.report(entry, slo, request=request, point=point), shelf.objectives(entry, slo)
+    return shelf.find(query.get("what", "")), {"slo": query.get("slo") or None, "request": request, "point": point}
 
 
 def _slo_of(report: Report) -> str:
@@ -217,11 +221,11 @@ def _slider(gate: SLOGate) -> str:
 def _score(shelf: Shelf, query: dict[str, str]) -> Any:
     """The scorer's JSON of a run, or the frontier's: what the controls ask for first."""
     began = time.perf_counter()
-    entry = None if "a" in query else shelf.find(query.get("what", ""))
-    if entry and entry.kind == "run" and not entry.live:
-        found = shelf.subject(entry, query.get("slo") or None).score.to_dict()
-    else:
+    if "a" in query:
         found = _asked_for(shelf, query)[0].data
+    else:
+        entry, how = _one(shelf, query)
+        found = shelf.data(entry, **how)
     return {"score": found, "took_s": time.perf_counter() - began}
 
 
@@ -229,16 +233,16 @@ def _report(shelf: Shelf, query: dict[str, str]) -> Any:
     try:
         report, objectives = _asked_for(shelf, query)
     except NoSLOError as error:  # a run that has just ended is told apart from one in progress
-        return {"html": _without_slo(query, error), "live": False, "sliders": "", "slo": "", "data": {}}
-    told = {"html": body(report), "live": report.verdict == "live", "sliders": _sliders(objectives)}
-    return {**told, "slo": _slo_of(report), "data": report.data}
+        return {"html": _without_slo(query, error), "live": False, "sliders": "", "slo": ""}
+    live, sliders = report.verdict == "live", _sliders(objectives)
+    return {"html": body(report), "live": live, "sliders": sliders, "slo": _slo_of(report)}
 
 
 ROUTES: dict[str, Callable[[Shelf, dict[str, str]], Any]] = {
     "/": _list,
     "/show": _show,
     "/compare": _show,
-    "/api/list": lambda shelf, _: {"folder": shelf.root.name, "entries": shelf.cards()},
+    "/api/list": lambda shelf, _: {"folder": shelf.root.name, "entries": plain(shelf.cards())},
     "/api/score": _score,
     "/api/report": _report,
 }

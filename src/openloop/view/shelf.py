@@ -6,22 +6,27 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Literal, TypeVar
 
 import pyarrow as pa
 
 from openloop.errors import OpenloopError, RunError, SpecError
-from openloop.frontier.folder import FRONTIER_FILE, make_frontier, read_asked, trials_in
-from openloop.frontier.point import read_trial
-from openloop.records import Manifest, Run, open_run, read_now
+from openloop.frontier.folder import FRONTIER_FILE, POINTS, make_frontier, read_asked, trials_in
+from openloop.frontier.point import PointRun, judge_again, judge_trial
+from openloop.records import PARTS, Manifest, Run, open_run, read_now
 from openloop.records.manifest import MANIFEST_FILE, read_manifest
 from openloop.records.run import MemorySource
 from openloop.records.tail import Tail
 from openloop.records.writer import SPOOL_FILE, TABLE_FILE
 from openloop.report.compare_page import Subject, comparison_report
-from openloop.report.curve import FrontierSubject, frontier_headline, frontier_report, frontier_subject
+from openloop.report.curve import (
+    FrontierSubject,
+    frontier_data,
+    frontier_headline,
+    frontier_report,
+    frontier_subject,
+)
 from openloop.report.marks import Unit
 from openloop.report.page import Report, show
 from openloop.report.run import RunSubject, command_of, read_run_subject, run_headline, run_report
@@ -32,8 +37,13 @@ from openloop.view.live import live_report
 DEEPEST = 6
 MOST_ENTRIES = 2000
 KEPT_BYTES = 2_000_000_000  # of runs in memory
-JUDGED_BYTES = 350  # of a row, where what is known of it is kept as well
+JUDGED_BYTES = 800  # of a row, where what is known of it is kept as well
 KEPT_SUBJECTS = 6
+PARTS_READ = (PARTS, f"{PARTS}/*", f"{PARTS}/*/*")
+READ = (  # of a run or a frontier
+    *("*.json", "*.parquet", "*.arrows", POINTS, f"{POINTS}/*", f"{POINTS}/*/*"),
+    *(f"{below}{each}" for below in ("", f"{POINTS}/*/") for each in PARTS_READ),
+)
 ALIVE_S = 10.0  # a run that nobody wrote to for so long is not going on
 
 SHOWN: dict[str, Unit] = {  # numbers of the list, and how they are written there
@@ -61,7 +71,7 @@ class Entry:
     @property
     def stamp(self) -> tuple[float, ...]:
         """Changes when what is in it does."""
-        names = (MANIFEST_FILE, TABLE_FILE, SPOOL_FILE, FRONTIER_FILE, "points")
+        names = (MANIFEST_FILE, TABLE_FILE, SPOOL_FILE, FRONTIER_FILE, POINTS)
         return tuple(_changed(self.path / name) for name in names)
 
     @property
@@ -79,17 +89,16 @@ def _changed(path: Path) -> float:
         return 0.0
 
 
-def entries(root: Path) -> Iterator[Entry]:
-    """Runs and frontiers below a folder; nothing behind a link is looked at, and no folder is inside a run."""
+def entries(root: Path, towards: PurePosixPath | None = None) -> Iterator[Entry]:
+    """Runs and frontiers below a folder, or on the way to one of them; nothing behind a link is looked at, and no
+    folder is inside a run."""
     root = root.resolve()
     found = 0
     for where, folders, files in os.walk(root, followlinks=False):
         folder = Path(where)
         kind: EntryKind | None = "frontier" if FRONTIER_FILE in files else "run" if MANIFEST_FILE in files else None
-        depth = len(folder.relative_to(root).parts)
-        folders[:] = (
-            sorted(each for each in folders if not each.startswith(".")) if not kind and depth < DEEPEST else []
-        )
+        parts = folder.relative_to(root).parts
+        folders[:] = [] if kind or len(parts) >= DEEPEST else sorted(_followed(folders, parts, towards))
         if kind and _inside(folder, root):
             yield Entry(folder.relative_to(root).as_posix(), kind, folder)
             found += 1
@@ -97,12 +106,16 @@ def entries(root: Path) -> Iterator[Entry]:
                 return
 
 
+def _followed(folders: list[str], parts: tuple[str, ...], towards: PurePosixPath | None) -> Iterator[str]:
+    for each in folders:
+        if not each.startswith(".") and (towards is None or towards.parts[: len(parts) + 1] == (*parts, each)):
+            yield each
+
+
 def _inside(folder: Path, root: Path) -> bool:
     """Whether every file that would be read lies in the root itself, and not behind a link that leads out of it."""
-    read = [folder, *folder.glob("*.json"), *folder.glob("*.parquet"), *folder.glob("*.arrows")]
-    points = folder / "points"
-    below = list(points.glob("*/*")) if points.is_dir() else []
-    return all(each.resolve().is_relative_to(root) for each in (*read, points, *below))
+    read = [folder, *(each for pattern in READ for each in folder.glob(pattern))]
+    return all(not each.is_symlink() or each.resolve().is_relative_to(root) for each in read)
 
 
 def _objectives(slo: str | dict[str, Any] | Objectives) -> Objectives:
@@ -123,14 +136,14 @@ class Shelf:
         self.root = root.resolve()
         self._lock, self._scoring = threading.RLock(), threading.Lock()
         self._runs: OrderedDict[str, tuple[tuple[float, ...], Run, int]] = OrderedDict()
-        self._judged: dict[str, tuple[tuple[float, ...], JudgedRun]] = {}  # points of frontiers, as of late
+        self._trials: dict[str, tuple[tuple[float, ...], PointRun, JudgedRun]] = {}  # of frontiers, as of late
         self._kept: OrderedDict[tuple[Any, ...], tuple[tuple[float, ...], Subject]] = OrderedDict()
         self._cards: dict[str, tuple[tuple[float, ...], dict[str, Any]]] = {}
         self._tails: dict[str, Tail] = {}
 
     def find(self, name: str) -> Entry:
         """Only what the folder lists has a name: no path of a visitor's is ever opened."""
-        for entry in entries(self.root):
+        for entry in entries(self.root, PurePosixPath(name)):
             if entry.name == name:
                 return entry
         raise RunError(f"there is no run or frontier {name!r} in {self.root.name}")
@@ -213,26 +226,29 @@ class Shelf:
         def read() -> FrontierSubject:
             asked = read_asked(entry.path)
             objectives = _objectives(slo or asked.slo)
-            trials, judged = {}, {}
-            for key, where in trials_in(entry.path):
-                inner = Entry(where.relative_to(self.root).as_posix(), "run", where)
-                run, judge = self._open(inner, inner.stamp), partial(self._judge, inner)
-                trials[key] = read_trial(run, objectives, asked.target, judge=judge)
-                if inner.name in self._judged:
-                    judged[str(run.path)] = self._judged[inner.name][1]
+            inside = trials_in(entry.path, {self.root / name for name in self._trials})
+            trials = {key: self._trial(where, objectives, asked.target) for key, where in inside}
             found = make_frontier(asked, str(objectives), trials, str(entry.path))
-            subject = frontier_subject(found, objectives, point, request, judged)
+            kept = {str(trial.run.path): (trial.run, judged) for _, trial, judged in self._trials.values()}
+            subject = frontier_subject(found, objectives, point, request, kept)
             return replace(subject, asked=command_of(entry.path, slo, request, point))
 
         return self._keep(entry, (slo and str(slo), point, request), read)
 
-    def _judge(self, entry: Entry, run: Run, objectives: Objectives) -> JudgedRun:
+    def _trial(self, where: Path, objectives: Objectives, target: float) -> PointRun:
         """From what is known since it was last held against something, if its rows are kept as well."""
-        stamp, before = self._judged.get(entry.name, (None, None))
-        found = judge_run(run, objectives, before=before if stamp == entry.stamp else None)
+        entry = Entry(where.relative_to(self.root).as_posix(), "run", where)
+        stamp = entry.stamp
+        run = self._open(entry, stamp)
+        when, trial, judged = self._trials.get(entry.name, (None, None, None))
+        if trial and when == stamp:
+            judged = judge_run(trial.run, objectives, before=judged)
+            trial = judge_again(trial, objectives, target, judged)
+        else:
+            trial, judged = judge_trial(run, objectives, target, keep=True)
         if entry.name in self._runs:
-            self._judged[entry.name] = entry.stamp, found
-        return found
+            self._trials[entry.name] = stamp, trial, judged
+        return trial
 
     def _keep(self, entry: Entry, asked: tuple[Any, ...], read: Callable[[], S]) -> S:
         """What was asked for lately is not worked out again, unless its folder has changed."""
@@ -260,7 +276,7 @@ class Shelf:
         size = sum(batch.nbytes for batch in batches) + JUDGED_BYTES * run.num_rows
         self._runs[entry.name] = stamp, run, size
         while sum(size for *_, size in self._runs.values()) > KEPT_BYTES:
-            self._judged.pop(self._runs.popitem(last=False)[0], None)
+            self._trials.pop(self._runs.popitem(last=False)[0], None)
         return run
 
     def report(
@@ -275,6 +291,16 @@ class Shelf:
             if entry.kind == "run":
                 return run_report(self.subject(entry, slo, request))
             return frontier_report(self.frontier(entry, slo, point, request))
+
+    def data(
+        self, entry: Entry, slo: str | None = None, *, request: int | None = None, point: float | None = None
+    ) -> dict[str, Any]:
+        """What its report is made of."""
+        if entry.live:
+            return self.report(entry, slo).data
+        if entry.kind == "run":
+            return self.subject(entry, slo, request).score.to_dict()
+        return frontier_data(self.frontier(entry, slo, point, request))
 
     def objectives(self, entry: Entry, slo: str | None) -> Objectives | None:
         """What it is held against; None where that is not known yet."""

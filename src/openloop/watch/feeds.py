@@ -205,7 +205,9 @@ class FinishedFeed(_Records):
         super().__init__(source, objectives, prices)
         self.limits, self.over = run.manifest.notes if run.manifest.source == "import" else (), True
         self.take(run)
-        self.notes = (*run.missing, *self.notes)
+        waiting = int(np.isinf(self._left_s).sum())
+        late = f"{waiting:,} requests were in flight at its end: they are not judged here, and the score counts them"
+        self.notes = (*run.missing, *self.notes, *([late] if waiting else []))
 
 
 class RunFeed(_Records):
