@@ -86,6 +86,8 @@ def test_tokens_are_timed_and_the_rest_is_not() -> None:
         (event({"reasoning_content": "hm"}), event({"content": "yes"}), STOP, DONE),
         (event({"reasoning": "hm"}), event({"tool_calls": [{"function": {"arguments": "{"}}]}), STOP, DONE),
         (event({"refusal": "no"}), event({"content": "!"}), STOP, DONE),
+        (event({"function_call": {"name": "f"}}), event({"function_call": {"arguments": "{}"}}), STOP, DONE),
+        (event({"content": [{"type": "thinking", "thinking": []}]}), event({"content": "!"}), STOP, DONE),
         (HELLO, WORLD, STOP, b"data: [DONE] \n\n"),
     ],
 )
@@ -261,6 +263,19 @@ def test_words_are_kept_where_they_are_asked_for() -> None:
     assert read(*reads, keep_text=True).text == "hello world"
     second = b'data: {"choices": [{"index": 1, "delta": {"content": "other"}}]}\n\n'
     assert read(HELLO, second, STOP, keep_text=True).text == "hello"
+    parts = event({"content": [{"type": "thinking", "thinking": []}, {"type": "text", "text": "parts"}, 3]})
+    assert read(parts, WORLD, STOP, keep_text=True).text == "parts world"
+
+
+def test_of_several_answers_the_first_says_why_it_ended() -> None:
+    second = b'data: {"choices": [{"index": 1, "delta": {}, "finish_reason": "length"}]}\n\n'
+    for reads in ((HELLO, STOP, second), (HELLO, second, STOP)):
+        assert read(*reads).finish_reason == "stop"
+
+
+def test_what_usage_told_before_stays_where_a_later_one_is_empty() -> None:
+    found = read(HELLO, WORLD, STOP, USAGE, event(usage={}), DONE)
+    assert (found.prompt_tokens, found.output_tokens) == (5, 2)
 
 
 BEGUN = named("response.created", response={"status": "in_progress", "output": [], "usage": None})

@@ -252,6 +252,7 @@ def test_a_retry_goes_elsewhere_and_the_client_sees_one_answer(tmp_path: Path) -
     assert (first["kind"], first["status"], first["http_status"], first["replica"]) == ("first", "shed", 503, "a")
     assert (second["kind"], second["status"], second["replica"], second["attempt"]) == ("retry", "ok", "b", 1)
     assert first["error"] == "status 503"  # and not what the replica quotes
+    assert first["sent_ns"] < first["first_any_ns"] <= first["ended_ns"]
     assert second["scheduled_ns"] == first["scheduled_ns"] < second["sent_ns"]
 
 

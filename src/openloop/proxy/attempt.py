@@ -15,7 +15,6 @@ from openloop.routing import Routed
 from openloop.said import SHED, Outcome, fail, message, without_keys, without_secrets
 
 MOST_HELD = 256 << 10  # bytes before the first token
-STALE_NS = 25_000_000  # after sending: a connection that had been closed before shows it by then
 LARGEST_REFUSAL = 4 << 20
 TROUBLE = (*BROKEN, TimeoutError, OSError, ValueError)
 
@@ -114,7 +113,8 @@ class Attempt:
             self._fail(error)
         except TROUBLE as error:
             closed = isinstance(error, aiohttp.ClientConnectionError) and self.line is not None and self.line.silent
-            self.stale = rested and closed and time.monotonic_ns() - (self.sent_ns or 0) <= STALE_NS
+            soon = time.monotonic_ns() - (self.sent_ns or 0) <= lines.reach_ns(replica.base)
+            self.stale = rested and closed and soon
             self._fail(error)
 
     async def pass_on(self, pass_on: Hear, drain: Callable[[], Awaitable[None]]) -> None:
@@ -156,6 +156,7 @@ class Attempt:
     async def _read_refusal(self, line: Line, error_texts: bool) -> None:
         body = b""
         while len(body) < LARGEST_REFUSAL and (more := await line.read()):
+            self.outcome.first_any_ns = self.outcome.first_any_ns or time.monotonic_ns()
             body += more
         told = f": {without_secrets(message(body), self._sent)}" if error_texts else ""
         fail(self.outcome, f"status {line.status}{told}", "shed" if line.status in SHED else "error")
@@ -167,7 +168,9 @@ class Attempt:
             self.give_up()
             return
         what = "the stream was cut" if self.outcome.event_ns else "there was no answer"
-        why = error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__
+        why = error.strerror.lower() if isinstance(error, OSError) and error.strerror else type(error).__name__
+        if isinstance(error, aiohttp.ServerDisconnectedError):
+            why = "the replica closed the connection"
         self.close("error", f"{what}: {why}")
 
     def give_up(self) -> None:
