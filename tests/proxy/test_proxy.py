@@ -306,6 +306,30 @@ def test_a_copy_wins_where_the_first_is_late_and_the_late_one_is_cancelled(tmp_p
     assert (copy["kind"], copy["status"], copy["replica"]) == ("hedge", "ok", "b")
 
 
+def test_a_copy_that_answers_after_the_first_has_failed_leaves_that_a_failure(tmp_path: Path) -> None:
+    async def fails_later(fake: Fake, request: web.BaseRequest) -> web.StreamResponse:
+        await fake.go.wait()
+        return await fails_and_hangs(fake, request)
+
+    async def answers_later(fake: Fake, request: web.BaseRequest) -> web.StreamResponse:
+        await fake.go.wait()
+        return await three_tokens(fake, request)
+
+    async def main() -> Run:
+        async with world(tmp_path, fails_later, answers_later, routing="round-robin", hedge="5ms") as w:
+            asking = asyncio.create_task(w.ask())
+            await until(lambda: bool(w.fakes[1].asked))
+            w.fakes[0].go.set()
+            await asyncio.sleep(0.1)
+            w.fakes[1].go.set()
+            assert await asking == (200, WHOLE)
+            return await w.run()
+
+    first, copy = rows(asyncio.run(main()))
+    assert (first["kind"], first["status"], first["error"]) == ("first", "error", "an error in the stream")
+    assert (copy["kind"], copy["status"]) == ("hedge", "ok")
+
+
 @pytest.mark.parametrize("how", [{}, {"hedge": "5ms"}])
 @pytest.mark.parametrize("handler", [three_tokens, hangs])
 def test_a_client_that_goes_is_gone_for_the_replica_too(
