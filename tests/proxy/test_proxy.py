@@ -29,6 +29,7 @@ from tests.proxy.fakes import (
     DONE,
     Fake,
     breaks,
+    closed,
     fails_and_hangs,
     hangs,
     last,
@@ -93,6 +94,22 @@ def test_a_stream_that_does_not_say_that_it_is_one_is_one(keys: dict[str, str], 
 
     (row,) = rows(asyncio.run(main()))
     assert (row["status"], row["finish_reason"], len(row["event_ns"])) == ("ok", "stop", 3)
+
+
+def test_a_stream_to_an_older_client_ends_with_its_connection(tmp_path: Path) -> None:
+    async def main() -> bytes:
+        async with world(tmp_path, three_tokens) as w:
+            w.fakes[0].go.set()
+            reader, writer = await asyncio.open_connection("127.0.0.1", w.proxy.port)
+            body = b'{"stream": true, "messages": []}'
+            head = f"POST {CHAT} HTTP/1.0\r\nHost: localhost\r\nConnection: keep-alive\r\n"
+            writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+            async with asyncio.timeout(10):
+                got = await reader.read(-1)
+            await closed(writer)
+            return got
+
+    assert asyncio.run(main()).endswith(WHOLE)
 
 
 def test_a_limit_that_is_no_number_costs_no_rows(tmp_path: Path) -> None:

@@ -320,6 +320,8 @@ class Proxy:
         if writer is None or transport is None:
             raise ConnectionResetError
         in_chunks = "Transfer-Encoding" in response.headers
+        if not in_chunks and "Content-Length" not in response.headers:
+            response.force_close()  # to a client of HTTP/1.0 nothing else says where it ends
 
         def pass_on(data: bytes, chunk: bytes) -> bool:
             transport.write((chunk or b"%x\r\n%b\r\n" % (len(data), data)) if in_chunks else data)
