@@ -375,7 +375,8 @@ def run_scenario(
     named, with so many workers on each."""
     load = _load(scenario, command)
     if scenario.restart is not None:
-        notes = restart(scenario.restart, [place for place, _ in load.sites])
+        headers = load.sites[0][1].headers
+        notes = restart(scenario.restart, [place for place, _ in load.sites], headers=headers)
         load = replace(load, facts={**load.facts, "notes": (*load.facts["notes"], *notes)})
     if ray is None:
         return drive(load, out, watch)
