@@ -151,6 +151,7 @@ def test_what_is_wrong_is_said_in_a_sentence(tmp_path: Path, text: str, sentence
         ({"prompt": "3", "workload": "sessions"}, "are for synthetic requests"),
         ({"retry": "²"}, "is no retry policy"),
         ({"extra": "[1]"}, "is no JSON object"),
+        ({"extra": '{"max_tokens": 2}'}, "extra says max_tokens, and so does --output"),
         ({"header": ["Nothing"]}, "--header 'Nothing' is none"),
         ({"header": ["X-Team: a", "x-team: b"]}, "--header 'x-team' is given twice"),
     ],
