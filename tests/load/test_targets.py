@@ -555,11 +555,13 @@ def test_a_function_is_found_in_a_module_or_a_file(tmp_path: Path, monkeypatch: 
     assert inner is len
     outer: Any = find_function("inspect:getsource")
     assert outer is inspect.getsource
-    (tmp_path / "json.py").write_text("def ask(it):\n    return 'hi'\n")
+    for taken in ("json.py", "openloop.py"):
+        (tmp_path / taken).write_text("def ask(it):\n    return 'hi'\n")
     monkeypatch.chdir(tmp_path)
     for name, sentence in {
         "json.py:ask": "json.py has the name of a module of Python's own, which it would hide; rename it",
         "json:ask": "rename it",
+        "openloop.py:ask": "openloop.py has the name of another module in use, which it would hide; rename it",
         "ask": "'ask' names no function; write module:function",
         "no.such:ask": "cannot be loaded: ModuleNotFoundError",
         f"{tmp_path}/none.py:ask": "cannot be loaded: FileNotFoundError",
