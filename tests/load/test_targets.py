@@ -153,6 +153,11 @@ def test_a_refusal_says_why(status: int, body: bytes, expected: str) -> None:
     assert (found.status, found.error, found.http_status) == ("error", expected, status)
 
 
+def test_an_answer_that_is_elsewhere_says_where() -> None:
+    found = read(b"", status=308, kind="text/html\r\nLocation: https://host/v1/chat/completions")
+    assert (found.status, found.error) == ("error", "status 308: it is at https://host/v1/chat/completions")
+
+
 @pytest.mark.parametrize("status", [429, 503])
 def test_a_server_that_has_too_much_sheds(status: int) -> None:
     assert read(b"{}", status=status).status == "shed"

@@ -15,8 +15,9 @@ from openloop.load.address import Place, secrets_of, tls_context
 from openloop.load.prometheus import read_page
 from openloop.load.reply import Reply
 from openloop.load.targets import JsonTarget
+from openloop.load.targets.base import refusal
 from openloop.load.wire import Framing, WireError, encode_head, joined
-from openloop.said import NO_SENSE, message, without_secrets
+from openloop.said import NO_SENSE, without_secrets
 from openloop.workload import Ask, Scale, Words
 
 PATIENCE_S = 5.0
@@ -65,7 +66,7 @@ def only_model(place: Place, headers: dict[str, str]) -> str:
     try:
         reply = exchange(place, get_request(place, "/v1/models", headers))
         if reply.http_status != 200:
-            raise WireError(f"status {reply.http_status}: {message(reply.body)}")
+            raise WireError(refusal(reply))
         names = [each.id for each in msgspec.json.decode(reply.body, type=_Models).data]
     except (OSError, WireError, *NO_SENSE) as error:
         why = without_secrets(str(error), secrets)

@@ -87,7 +87,7 @@ class HttpTarget(Target):
             self.read_reply(reply, found)
             settle(found)
         else:
-            fail(found, f"status {status}: {message(reply.body)}", "shed" if status in SHED else "error")
+            fail(found, refusal(reply), "shed" if status in SHED else "error")
         found.error = found.error and without_secrets(found.error, self.secrets)
         for name in ("finish_reason", "replica", "text"):
             if said := getattr(found, name):
@@ -97,6 +97,12 @@ class HttpTarget(Target):
     @abstractmethod
     def read_reply(self, reply: Reply, found: Outcome) -> None:
         """Of a success."""
+
+
+def refusal(reply: Reply) -> str:
+    """What is said in place of a success: it may repeat secrets."""
+    elsewhere = reply.headers.get("location") if 300 <= reply.http_status < 400 else None
+    return f"status {reply.http_status}: {f'it is at {elsewhere}' if elsewhere else message(reply.body)}"
 
 
 class JsonTarget(HttpTarget):
