@@ -81,7 +81,7 @@ def measure_scale(place: Place, target: JsonTarget, words: Words) -> Scale | str
     """How the server counts the tokens of a prompt, by two short requests; or why that is not known."""
     counted = []
     for size in (SHORT, LONG):
-        ask = Ask((("user", words.text_of(PROBE - size, size)),), 1)
+        ask = Ask((("user", words.text_of(PROBE - size, size)),), target.fewest)
         for last in (False, False, True):  # one that is busy is asked again
             try:
                 found = target.decode(exchange(place, target.encode(ask, size)))

@@ -401,7 +401,7 @@ def wait_until_free(scenario: Scenario, patience_s: float) -> None:
     while isinstance(target, JsonTarget) and time.monotonic() < until:
         asked = time.monotonic()
         with contextlib.suppress(OSError, WireError):
-            exchange(place, target.encode(Ask((("user", "ready?"),), 1), 0), FREE_S)
+            exchange(place, target.encode(Ask((("user", "ready?"),), target.fewest), 0), FREE_S)
             if time.monotonic() - asked < FREE_S:
                 return
         time.sleep(FREE_S)

@@ -63,6 +63,7 @@ class HttpTarget(Target):
     method: str = "POST"
     path: str = ""
     usual_headers: ClassVar[dict[str, str]] = {"Content-Type": "application/json"}
+    fewest: ClassVar[int] = 1  # tokens of an answer that may be asked for
 
     def wrap(self, body: bytes, number: int) -> bytes:
         return b"%bX-Request-Id: %d\r\nContent-Length: %d\r\n\r\n%b" % (self._head, number, len(body), body)
