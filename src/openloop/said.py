@@ -155,6 +155,12 @@ def _count(usage: _Usage, found: Outcome) -> None:
         found.reasoning_tokens = usage.completion_tokens_details.reasoning_tokens
 
 
+def _finish(choice: Choice, found: Outcome) -> None:
+    """Why it ended; of several answers, the first."""
+    if choice.finish_reason is not None and (not choice.index or found.finish_reason is None):
+        found.finish_reason = choice.finish_reason
+
+
 def hear(said: Said, data: bytes, found: Outcome) -> bool:
     """Read one event of a stream, which is there as it came as well; whether it has words.
 
@@ -167,8 +173,7 @@ def hear(said: Said, data: bytes, found: Outcome) -> bool:
         _count(said.usage, found)
     words = False
     for choice in said.choices or ():
-        if choice.finish_reason is not None and (not choice.index or found.finish_reason is None):
-            found.finish_reason = choice.finish_reason  # of several answers, that of the first
+        _finish(choice, found)
         delta = choice.delta
         if choice.text or (delta is not None and (delta.content or _speaks(delta))):
             words = True
@@ -179,7 +184,8 @@ def hear_all(said: Said, found: Outcome) -> None:
     """Read an answer that came at once."""
     if said.usage is not None:
         _count(said.usage, found)
-    found.finish_reason = next((choice.finish_reason for choice in said.choices or ()), None)
+    for choice in said.choices or ():
+        _finish(choice, found)
 
 
 def listed(said: Said) -> int:

@@ -276,6 +276,11 @@ def test_of_several_answers_the_first_says_why_it_ended() -> None:
     second = b'data: {"choices": [{"index": 1, "delta": {}, "finish_reason": "length"}]}\n\n'
     for reads in ((HELLO, STOP, second), (HELLO, second, STOP)):
         assert read(*reads).finish_reason == "stop"
+    choices = [
+        {"index": 1, "message": {}, "finish_reason": "length"},
+        {"index": 0, "message": {}, "finish_reason": "stop"},
+    ]
+    assert read_whole({"choices": choices}).finish_reason == "stop"
 
 
 def test_what_usage_told_before_stays_where_a_later_one_is_empty() -> None:

@@ -96,6 +96,17 @@ def test_a_stream_that_does_not_say_that_it_is_one_is_one(keys: dict[str, str], 
     assert (row["status"], row["finish_reason"], len(row["event_ns"])) == ("ok", "stop", 3)
 
 
+def test_a_stream_that_nobody_asked_for_is_an_error(tmp_path: Path) -> None:
+    async def main() -> Run:
+        async with world(tmp_path, three_tokens) as w:
+            w.fakes[0].go.set()
+            assert await w.ask(stream=False) == (200, WHOLE)
+            return await w.run()
+
+    (row,) = rows(asyncio.run(main()))
+    assert (row["status"], row["error"]) == ("error", "a request for no stream was answered with one")
+
+
 def test_a_stream_to_an_older_client_ends_with_its_connection(tmp_path: Path) -> None:
     async def main() -> bytes:
         async with world(tmp_path, three_tokens) as w:

@@ -49,6 +49,7 @@ class Attempt:
     _held: list[bytes] = field(default_factory=list)  # came, and is not passed on yet
     _hearing: Hearing | None = None
     _waits: bool = True
+    _streams: bool = True  # so it was asked to
     _sent: Mapping[str, str] = field(default_factory=dict)  # headers
 
     @property
@@ -62,7 +63,7 @@ class Attempt:
     def send(self, lines: Lines, post: Post) -> None:
         """At once, if a connection rests."""
         assert self.replica is not None
-        self.until = asyncio.get_running_loop().time() + post.timeout_s
+        self.until, self._streams = asyncio.get_running_loop().time() + post.timeout_s, post.streamed
         self.sent_ns = time.monotonic_ns()
         self.line = None if self.fresh else lines.take(self.replica.base)
         if self.line is not None:
@@ -150,6 +151,8 @@ class Attempt:
         else:
             self.whole = True
             self.outcome = self._hearing.close()
+            if self._hearing.streamed and not self._streams and self.good:
+                fail(self.outcome, "a request for no stream was answered with one")
             self._end(now)
         return data
 
