@@ -2,10 +2,10 @@
 
 import re
 from array import array
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import accumulate, takewhile
+from itertools import accumulate, pairwise, takewhile
 from typing import Annotated, Any
 
 import msgspec
@@ -72,10 +72,11 @@ def _scan(body: bytes) -> tuple[list[int], list[bytes]]:
 
 
 class _Delta(msgspec.Struct, gc=False):
-    content: str | None = None
+    content: str | list[Any] | None = None  # or its parts, as some write what was thought before
     reasoning_content: str | None = None
     reasoning: str | None = None
     tool_calls: list[Any] | None = None
+    function_call: Any = None  # as it was before there were several
     refusal: str | None = None
 
 
@@ -130,15 +131,36 @@ class Outcome:
 
 
 def _speaks(said: _Delta) -> bool:
-    return bool(said.content or said.reasoning_content or said.reasoning or said.tool_calls or said.refusal)
+    called = said.tool_calls or said.function_call
+    return bool(said.content or said.reasoning_content or said.reasoning or called or said.refusal)
+
+
+def text_of(choice: Choice) -> str:
+    """Visible words; of several answers, those of the first."""
+    said = choice.delta or choice.message
+    found = choice.text or (said and said.content) or ""
+    if isinstance(found, list):
+        parts = [each.get("text") for each in found if isinstance(each, dict)]
+        found = "".join(each for each in parts if isinstance(each, str))
+    return found if not choice.index else ""
 
 
 def _count(usage: _Usage, found: Outcome) -> None:
-    found.prompt_tokens, found.output_tokens = usage.prompt_tokens, usage.completion_tokens
+    """What was told before and is not now, stays."""
+    if usage.prompt_tokens is not None:
+        found.prompt_tokens = usage.prompt_tokens
+    if usage.completion_tokens is not None:
+        found.output_tokens = usage.completion_tokens
     if usage.prompt_tokens_details:
         found.cached_tokens = usage.prompt_tokens_details.cached_tokens
     if usage.completion_tokens_details:
         found.reasoning_tokens = usage.completion_tokens_details.reasoning_tokens
+
+
+def _finish(choice: Choice, found: Outcome) -> None:
+    """Why it ended; of several answers, the first."""
+    if choice.finish_reason is not None and (not choice.index or found.finish_reason is None):
+        found.finish_reason = choice.finish_reason
 
 
 def hear(said: Said, data: bytes, found: Outcome) -> bool:
@@ -153,8 +175,7 @@ def hear(said: Said, data: bytes, found: Outcome) -> bool:
         _count(said.usage, found)
     words = False
     for choice in said.choices or ():
-        if choice.finish_reason is not None:
-            found.finish_reason = choice.finish_reason
+        _finish(choice, found)
         delta = choice.delta
         if choice.text or (delta is not None and (delta.content or _speaks(delta))):
             words = True
@@ -165,7 +186,8 @@ def hear_all(said: Said, found: Outcome) -> None:
     """Read an answer that came at once."""
     if said.usage is not None:
         _count(said.usage, found)
-    found.finish_reason = next((choice.finish_reason for choice in said.choices or ()), None)
+    for choice in said.choices or ():
+        _finish(choice, found)
 
 
 def listed(said: Said) -> int:
@@ -178,6 +200,17 @@ def listed(said: Said) -> int:
         lists = (choice.token_ids, *(logprobs.get(name) for name in ("content", "tokens", "refusal")))
         found += max(len(each) if isinstance(each, list) else 0 for each in lists)
     return found
+
+
+def tokens_between(heard: Sequence[tuple[int | None, int | None]]) -> list[int] | None:
+    """Tokens of each event with words, if the server tells: by usage so far in each, or by a list of tokens in each.
+    Of each event, all tokens up to it are given, by either. Those of an event without words, as where a letter is not
+    whole yet, come with the next."""
+    for totals in zip(*heard, strict=True):
+        known = [total for total in totals if total is not None]
+        if len(known) == len(heard):
+            return [after - before for before, after in pairwise([0, *known])]
+    return None
 
 
 def settle(found: Outcome) -> None:

@@ -42,6 +42,7 @@ def test_what_was_written_is_read(samples: list[tuple[str, dict[str, str], float
         ('a{ x = "1" , y="a,b}" } .5', {"x": "1", "y": "a,b}"}, 0.5),
         (r'a{x="say \"hi\", \\ or\n"} 2', {"x": 'say "hi", \\ or\n'}, 2.0),
         ("a{} +Inf", {}, math.inf),
+        ("a inf", {}, math.inf),
     ],
 )
 def test_the_corners_of_the_format(line: str, labels: dict[str, str], value: float) -> None:
@@ -72,6 +73,9 @@ def test_a_name_with_underscores_for_colons_is_the_same() -> None:
 
 def test_what_a_server_does_not_know_is_not_told() -> None:
     assert read_figures("vllm:gpu_prefix_cache_hit_rate -1\nvllm:num_requests_running NaN\n") == {}
+    assert read_figures("llamacpp:kv_cache_usage_ratio -nan\nllamacpp:requests_deferred 3\n") == {
+        "queue": 3.0
+    }  # as C++ has it
 
 
 def test_labels_averages_and_sums_are_taken_as_the_table_says() -> None:

@@ -68,7 +68,7 @@ def test_what_a_restart_may_get_wrong(script: tuple[str, str]) -> None:
         read_scenario(None, {"rate": 1.0, "restart": "true"}, live=False)
 
 
-def test_a_server_is_asked_with_the_query_of_its_url() -> None:
+def test_a_server_is_asked_with_the_query_of_its_url_and_the_key() -> None:
     heard: list[bytes] = []
     with socket.create_server(("127.0.0.1", 0)) as server:
 
@@ -76,20 +76,22 @@ def test_a_server_is_asked_with_the_query_of_its_url() -> None:
             while len(heard) < 3:
                 client, _ = server.accept()
                 with client:
-                    heard.append(client.recv(65536).partition(b" HTTP")[0])
+                    asked = client.recv(65536)
+                    assert b"\r\nAuthorization: Bearer k\r\n" in asked
+                    heard.append(asked.partition(b" HTTP")[0])
                     client.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
 
         thread = threading.Thread(target=answer)
         place = find_place(f"http://127.0.0.1:{server.getsockname()[1]}/a/v1?key=k")
         server.accept()[0].close()  # who looked where it is
         thread.start()
-        restart("true", [place])
+        restart("true", [place], headers={"Authorization": "Bearer k"})
         thread.join(10)
     assert heard == [b"GET /a/metrics?key=k", b"GET /a/health?key=k", b"GET /a/metrics?key=k"]
 
 
 def test_a_server_that_was_not_started_anew_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    def answer(_: object, path: str) -> tuple[int, str]:
+    def answer(_: object, path: str, __: object) -> tuple[int, str]:
         return 200, "process_start_time_seconds 1.7e9\n" if path.endswith("/metrics") else ""
 
     monkeypatch.setattr("openloop.load.exchange._get", answer)

@@ -13,10 +13,13 @@ import openloop as ol
 from openloop.distributions import Fixed
 from openloop.errors import SpecError
 from openloop.load.address import Address, Place, find_place
-from openloop.load.exchange import only_model
+from openloop.load.exchange import measure_scale, only_model
+from openloop.load.reply import Reply
 from openloop.load.scenario import STARTER, Scenario, _sites, read_scenario, run_scenario
+from openloop.load.targets import Chat, JsonTarget, Responses
+from openloop.load.wire import joined
 from openloop.serve.process import endpoint_process
-from openloop.workload import Synthetic
+from openloop.workload import Synthetic, Words
 from tests.load.counting import counting_server
 
 MINE = """
@@ -151,6 +154,7 @@ def test_what_is_wrong_is_said_in_a_sentence(tmp_path: Path, text: str, sentence
         ({"prompt": "3", "workload": "sessions"}, "are for synthetic requests"),
         ({"retry": "²"}, "is no retry policy"),
         ({"extra": "[1]"}, "is no JSON object"),
+        ({"extra": '{"max_tokens": 2}'}, "extra says max_tokens, and so does --output"),
         ({"header": ["Nothing"]}, "--header 'Nothing' is none"),
         ({"header": ["X-Team: a", "x-team: b"]}, "--header 'x-team' is given twice"),
     ],
@@ -311,3 +315,19 @@ def test_what_will_be_done_is_marked(tmp_path: Path) -> None:
     assert [(each.at, each.kind) for each in found.events] == [("1s", "deploy"), ("1500ms", "restart of b")]
     with pytest.raises(SpecError, match="--event 'deploy' is none; write it as 30s=deploy"):
         scenario(tmp_path, events=("deploy",))
+
+
+@pytest.mark.parametrize(("target", "fewest"), [(Chat, 1), (Responses, 16)])
+def test_as_few_tokens_are_asked_for_before_a_run_as_the_server_takes(
+    target: type[JsonTarget], fewest: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[dict[str, Any]] = []
+
+    def exchange(_: Place, request: bytes) -> Reply:
+        asked.append(json.loads(request.partition(b"\r\n\r\n")[2]))
+        return Reply(*joined([b"HTTP/1.1 503 X\r\n\r\n"], [0]))
+
+    monkeypatch.setattr("openloop.load.exchange.exchange", exchange)
+    monkeypatch.setattr("openloop.load.exchange.RETRY_S", 0.0)
+    measure_scale(Place("host", "", Address(0, "host", 0)), target("host", "model"), Words())
+    assert {each.get("max_tokens", each.get("max_output_tokens")) for each in asked} == {fewest}

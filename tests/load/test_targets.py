@@ -86,6 +86,8 @@ def test_tokens_are_timed_and_the_rest_is_not() -> None:
         (event({"reasoning_content": "hm"}), event({"content": "yes"}), STOP, DONE),
         (event({"reasoning": "hm"}), event({"tool_calls": [{"function": {"arguments": "{"}}]}), STOP, DONE),
         (event({"refusal": "no"}), event({"content": "!"}), STOP, DONE),
+        (event({"function_call": {"name": "f"}}), event({"function_call": {"arguments": "{}"}}), STOP, DONE),
+        (event({"content": [{"type": "thinking", "thinking": []}]}), event({"content": "!"}), STOP, DONE),
         (HELLO, WORLD, STOP, b"data: [DONE] \n\n"),
     ],
 )
@@ -149,6 +151,11 @@ def test_a_stream_that_went_wrong_is_an_error(reads: tuple[bytes, ...], sentence
 def test_a_refusal_says_why(status: int, body: bytes, expected: str) -> None:
     found = read(body, status=status, kind="application/json")
     assert (found.status, found.error, found.http_status) == ("error", expected, status)
+
+
+def test_an_answer_that_is_elsewhere_says_where() -> None:
+    found = read(b"", status=308, kind="text/html\r\nLocation: https://host/v1/chat/completions")
+    assert (found.status, found.error) == ("error", "status 308: it is at https://host/v1/chat/completions")
 
 
 @pytest.mark.parametrize("status", [429, 503])
@@ -261,6 +268,24 @@ def test_words_are_kept_where_they_are_asked_for() -> None:
     assert read(*reads, keep_text=True).text == "hello world"
     second = b'data: {"choices": [{"index": 1, "delta": {"content": "other"}}]}\n\n'
     assert read(HELLO, second, STOP, keep_text=True).text == "hello"
+    parts = event({"content": [{"type": "thinking", "thinking": []}, {"type": "text", "text": "parts"}, 3]})
+    assert read(parts, WORLD, STOP, keep_text=True).text == "parts world"
+
+
+def test_of_several_answers_the_first_says_why_it_ended() -> None:
+    second = b'data: {"choices": [{"index": 1, "delta": {}, "finish_reason": "length"}]}\n\n'
+    for reads in ((HELLO, STOP, second), (HELLO, second, STOP)):
+        assert read(*reads).finish_reason == "stop"
+    choices = [
+        {"index": 1, "message": {}, "finish_reason": "length"},
+        {"index": 0, "message": {}, "finish_reason": "stop"},
+    ]
+    assert read_whole({"choices": choices}).finish_reason == "stop"
+
+
+def test_what_usage_told_before_stays_where_a_later_one_is_empty() -> None:
+    found = read(HELLO, WORLD, STOP, USAGE, event(usage={}), DONE)
+    assert (found.prompt_tokens, found.output_tokens) == (5, 2)
 
 
 BEGUN = named("response.created", response={"status": "in_progress", "output": [], "usage": None})
@@ -540,11 +565,13 @@ def test_a_function_is_found_in_a_module_or_a_file(tmp_path: Path, monkeypatch: 
     assert inner is len
     outer: Any = find_function("inspect:getsource")
     assert outer is inspect.getsource
-    (tmp_path / "json.py").write_text("def ask(it):\n    return 'hi'\n")
+    for taken in ("json.py", "openloop.py"):
+        (tmp_path / taken).write_text("def ask(it):\n    return 'hi'\n")
     monkeypatch.chdir(tmp_path)
     for name, sentence in {
         "json.py:ask": "json.py has the name of a module of Python's own, which it would hide; rename it",
         "json:ask": "rename it",
+        "openloop.py:ask": "openloop.py has the name of another module in use, which it would hide; rename it",
         "ask": "'ask' names no function; write module:function",
         "no.such:ask": "cannot be loaded: ModuleNotFoundError",
         f"{tmp_path}/none.py:ask": "cannot be loaded: FileNotFoundError",

@@ -1,5 +1,6 @@
 """proxy.yaml, and what a proxy overhears."""
 
+import json
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from openloop.errors import SpecError
+from openloop.load.targets import Chat
+from openloop.load.wire import joined
 from openloop.proxy import read_proxy
 from openloop.proxy.hearing import Hearing
 from tests.proxy.fakes import DONE, last, token
@@ -103,3 +106,29 @@ def test_tokens_are_counted_where_the_replica_tells() -> None:
     hearing.feed(listed % b"abc", 1)
     hearing.feed(listed % b"def" + last(6), 2)
     assert hearing.close().event_tokens == [3, 3]
+
+
+def _event(words: str, listed: int | None, usage: int | None) -> bytes:
+    choice = {
+        "index": 0,
+        "delta": {"content": words},
+        "logprobs": None if listed is None else {"content": [1] * listed},
+    }
+    return b"data: " + json.dumps({"choices": [choice], "usage": {"completion_tokens": usage}}).encode() + b"\n\n"
+
+
+@given(
+    st.lists(
+        st.builds(_event, st.sampled_from(["a", ""]), st.sampled_from([None, 0, 1, 2]), st.sampled_from([None, 1, 3]))
+    )
+)
+def test_a_stream_is_the_same_to_who_asks_and_to_who_passes_it_on(events: list[bytes]) -> None:
+    reads = [*events, last(9)]
+    hearing = Hearing(True)
+    for now, each in enumerate(reads, start=1):
+        hearing.feed(each, now)
+    heard = hearing.close()
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
+    got = Chat("host").read(*joined([head, *reads], range(len(reads) + 1)))
+    heard.http_status = got.http_status
+    assert heard == got

@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from yarl import URL
 
-from openloop.proxy.line import BROKEN, Line
+from openloop.proxy import line
+from openloop.proxy.line import BROKEN, Line, Lines
 from tests.proxy.fakes import CHAT, DONE, Fake, closed, last, token, until, world
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
@@ -212,9 +213,11 @@ def test_connections_are_used_again_unless_they_spoke_unasked(tmp_path: Path) ->
 
 @pytest.mark.parametrize("answered", [1, 0])
 def test_a_connection_that_was_closed_while_it_rested_costs_an_attempt_and_not_the_request(
-    answered: int, tmp_path: Path
+    answered: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So many requests of a connection are answered, and the next is not; a fresh one that is closed is a refusal."""
+    monkeypatch.setattr(line, "STALE_NS", 20_000_000_000)  # this machine may be busy
+    monkeypatch.setattr(line, "KEPT_S", 3600.0)
     writers: list[asyncio.StreamWriter] = []
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -236,7 +239,28 @@ def test_a_connection_that_was_closed_while_it_rested_costs_an_attempt_and_not_t
         for each in writers:
             await closed(each)
         server.close()
+        whys = {row["error"] for row in rows if row["status"] == "error"}
+        assert whys == {"there was no answer: the replica closed the connection"}
         return [(row["request_id"], row["kind"], row["status"]) for row in rows]
 
     asked = [(0, "first", "ok"), (1, "first", "error"), (1, "retry", "ok")]
     assert asyncio.run(main()) == (asked if answered else [(0, "first", "error"), (1, "first", "error")])
+
+
+def test_far_away_a_closed_connection_shows_later() -> None:
+    async def main() -> list[int]:
+        async def connect(*_: object) -> Mock:
+            await asyncio.sleep(0.05)
+            return Mock(protocol=Mock(should_close=False))
+
+        session = Mock()
+        session.connector.connect = connect
+        lines = Lines(session)
+        before = lines.reach_ns("http://replica")
+        lines._requests["http://replica"] = Mock()
+        await lines.open("http://replica")
+        return [before, lines.reach_ns("http://replica")]
+
+    before, after = asyncio.run(main())
+    assert before == line.STALE_NS
+    assert after >= 100_000_000

@@ -29,6 +29,7 @@ from tests.proxy.fakes import (
     DONE,
     Fake,
     breaks,
+    closed,
     fails_and_hangs,
     hangs,
     last,
@@ -93,6 +94,33 @@ def test_a_stream_that_does_not_say_that_it_is_one_is_one(keys: dict[str, str], 
 
     (row,) = rows(asyncio.run(main()))
     assert (row["status"], row["finish_reason"], len(row["event_ns"])) == ("ok", "stop", 3)
+
+
+def test_a_stream_that_nobody_asked_for_is_an_error(tmp_path: Path) -> None:
+    async def main() -> Run:
+        async with world(tmp_path, three_tokens) as w:
+            w.fakes[0].go.set()
+            assert await w.ask(stream=False) == (200, WHOLE)
+            return await w.run()
+
+    (row,) = rows(asyncio.run(main()))
+    assert (row["status"], row["error"]) == ("error", "a request for no stream was answered with one")
+
+
+def test_a_stream_to_an_older_client_ends_with_its_connection(tmp_path: Path) -> None:
+    async def main() -> bytes:
+        async with world(tmp_path, three_tokens) as w:
+            w.fakes[0].go.set()
+            reader, writer = await asyncio.open_connection("127.0.0.1", w.proxy.port)
+            body = b'{"stream": true, "messages": []}'
+            head = f"POST {CHAT} HTTP/1.0\r\nHost: localhost\r\nConnection: keep-alive\r\n"
+            writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+            async with asyncio.timeout(10):
+                got = await reader.read(-1)
+            await closed(writer)
+            return got
+
+    assert asyncio.run(main()).endswith(WHOLE)
 
 
 def test_a_limit_that_is_no_number_costs_no_rows(tmp_path: Path) -> None:
@@ -252,6 +280,7 @@ def test_a_retry_goes_elsewhere_and_the_client_sees_one_answer(tmp_path: Path) -
     assert (first["kind"], first["status"], first["http_status"], first["replica"]) == ("first", "shed", 503, "a")
     assert (second["kind"], second["status"], second["replica"], second["attempt"]) == ("retry", "ok", "b", 1)
     assert first["error"] == "status 503"  # and not what the replica quotes
+    assert first["sent_ns"] < first["first_any_ns"] <= first["ended_ns"]
     assert second["scheduled_ns"] == first["scheduled_ns"] < second["sent_ns"]
 
 
@@ -303,6 +332,30 @@ def test_a_copy_wins_where_the_first_is_late_and_the_late_one_is_cancelled(tmp_p
     first, copy = rows(asyncio.run(main()))
     assert (first["kind"], first["status"], first["replica"]) == ("first", "cancelled", "a")
     assert (copy["kind"], copy["status"], copy["replica"]) == ("hedge", "ok", "b")
+
+
+def test_a_copy_that_answers_after_the_first_has_failed_leaves_that_a_failure(tmp_path: Path) -> None:
+    async def fails_later(fake: Fake, request: web.BaseRequest) -> web.StreamResponse:
+        await fake.go.wait()
+        return await fails_and_hangs(fake, request)
+
+    async def answers_later(fake: Fake, request: web.BaseRequest) -> web.StreamResponse:
+        await fake.go.wait()
+        return await three_tokens(fake, request)
+
+    async def main() -> Run:
+        async with world(tmp_path, fails_later, answers_later, routing="round-robin", hedge="5ms") as w:
+            asking = asyncio.create_task(w.ask())
+            await until(lambda: bool(w.fakes[1].asked))
+            w.fakes[0].go.set()
+            await asyncio.sleep(0.1)
+            w.fakes[1].go.set()
+            assert await asking == (200, WHOLE)
+            return await w.run()
+
+    first, copy = rows(asyncio.run(main()))
+    assert (first["kind"], first["status"], first["error"]) == ("first", "error", "an error in the stream")
+    assert (copy["kind"], copy["status"]) == ("hedge", "ok")
 
 
 @pytest.mark.parametrize("how", [{}, {"hedge": "5ms"}])

@@ -44,7 +44,7 @@ def test_it_streams_chat(server: RunningEndpoint) -> None:
     text = ask(server, stream=True, stream_options={"include_usage": True})
     events = [json.loads(line[6:]) for line in text.split("\n\n") if line.startswith("data: {")]
     assert events[0]["choices"][0]["delta"] == {"role": "assistant", "content": ""}
-    assert [e["choices"][0]["delta"]["content"] for e in events[1:5]] == [" quick", " brown", " fox", " jumps"]
+    assert [e["choices"][0]["delta"]["content"] for e in events[1:5]] == [" the", " quick", " brown", " fox"]
     assert events[5]["choices"][0]["finish_reason"] == "length"
     assert events[6]["usage"] == {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7}
     assert text.endswith("data: [DONE]\n\n")
@@ -53,10 +53,44 @@ def test_it_streams_chat(server: RunningEndpoint) -> None:
 def test_it_answers_at_once_and_in_the_older_dialect(server: RunningEndpoint) -> None:
     chat = json.loads(ask(server))
     assert chat["choices"][0]["message"]["content"] == "the quick brown fox"
+    streamed = [json.loads(line[6:]) for line in ask(server, stream=True).split("\n\n") if line.startswith("data: {")]
+    assert "".join(e["choices"][0]["delta"].get("content", "") for e in streamed).strip() == "the quick brown fox"
     completion = json.loads(ask(server, "/v1/completions", messages=None, prompt="a b"))
     assert completion["choices"][0]["text"] == "the quick brown fox"
     assert completion["usage"]["prompt_tokens"] == 2
     assert "text" in ask(server, "/completions", messages=None, prompt="a b", stream=True)
+
+
+def said_until_closed(server: RunningEndpoint, request: bytes) -> bytes:
+    with socket.create_connection(("127.0.0.1", int(server.url.rpartition(":")[2])), timeout=10) as sock:
+        sock.sendall(request)
+        return b"".join(iter(lambda: sock.recv(65536), b""))
+
+
+def test_who_wants_no_more_is_left_after_the_answer(server: RunningEndpoint) -> None:
+    body = b'{"model": "openloop", "messages": [], "stream": true}'
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(body)
+    assert said_until_closed(server, head + body).endswith(b"0\r\n\r\n")
+
+
+def test_a_request_in_chunks_is_refused_once(server: RunningEndpoint) -> None:
+    request = b"POST /v1/completions HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n"
+    said = said_until_closed(server, request)
+    assert said.startswith(b"HTTP/1.1 413")
+    assert said.count(b"HTTP/1.1") == 1
+
+
+def test_it_listens_on_ipv6() -> None:
+    endpoint = Endpoint(Slots(), host="::1")
+    assert endpoint.host == "[::1]"
+    endpoint.close()
+
+
+def test_only_answers_that_came_to_their_end_are_successes(server: RunningEndpoint) -> None:
+    ask(server, stream=True)
+    server.behave(fault="cut")
+    ask(server, stream=True)
+    assert "vllm:request_success_total 1\n" in server._ask("GET", "/metrics").decode()
 
 
 def test_it_keeps_the_truth(server: RunningEndpoint) -> None:

@@ -6,7 +6,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -15,8 +15,9 @@ from openloop.load.address import Place, secrets_of, tls_context
 from openloop.load.prometheus import read_page
 from openloop.load.reply import Reply
 from openloop.load.targets import JsonTarget
+from openloop.load.targets.base import refusal
 from openloop.load.wire import Framing, WireError, encode_head, joined
-from openloop.said import NO_SENSE, message, without_secrets
+from openloop.said import NO_SENSE, without_secrets
 from openloop.workload import Ask, Scale, Words
 
 PATIENCE_S = 5.0
@@ -65,7 +66,7 @@ def only_model(place: Place, headers: dict[str, str]) -> str:
     try:
         reply = exchange(place, get_request(place, "/v1/models", headers))
         if reply.http_status != 200:
-            raise WireError(f"status {reply.http_status}: {message(reply.body)}")
+            raise WireError(refusal(reply))
         names = [each.id for each in msgspec.json.decode(reply.body, type=_Models).data]
     except (OSError, WireError, *NO_SENSE) as error:
         why = without_secrets(str(error), secrets)
@@ -80,7 +81,7 @@ def measure_scale(place: Place, target: JsonTarget, words: Words) -> Scale | str
     """How the server counts the tokens of a prompt, by two short requests; or why that is not known."""
     counted = []
     for size in (SHORT, LONG):
-        ask = Ask((("user", words.text_of(PROBE - size, size)),), 1)
+        ask = Ask((("user", words.text_of(PROBE - size, size)),), target.fewest)
         for last in (False, False, True):  # one that is busy is asked again
             try:
                 found = target.decode(exchange(place, target.encode(ask, size)))
@@ -99,14 +100,17 @@ def measure_scale(place: Place, target: JsonTarget, words: Words) -> Scale | str
     return Scale(per_word, max(short - SHORT * per_word, 0.0))
 
 
-def restart(command: str, places: Sequence[Place], patience_s: float = RESTART_S) -> tuple[str, ...]:
+def restart(
+    command: str, places: Sequence[Place], patience_s: float = RESTART_S, headers: Mapping[str, str] | None = None
+) -> tuple[str, ...]:
     """Run the command, which ends when the old server is gone, and wait until all answer; notes for the manifest."""
-    before = [_born(place) for place in places]
+    shown = dict(headers or {})
+    before = [_born(place, shown) for place in places]
     began = time.monotonic()
     _run(command, patience_s)
     for place in places:
-        _wait(place, began + patience_s)
-    after = [_born(place) for place in places]
+        _wait(place, shown, began + patience_s)
+    after = [_born(place, shown) for place in places]
     same = [place.host for place, a, b in zip(places, before, after, strict=True) if a is not None and a == b]
     if same:
         raise RunError(
@@ -132,28 +136,28 @@ def _run(command: str, patience_s: float) -> None:
             raise RunError(f"the restart command failed with {done.returncode}{f': {last[0]}' if last else ''}")
 
 
-def _wait(place: Place, until: float) -> None:
+def _wait(place: Place, headers: dict[str, str], until: float) -> None:
     """Until /health says 200; where there is no such page, until /v1/models does."""
     while time.monotonic() < until:
-        health = _get(place, "/health")[0]
-        if health == 200 or (health == 404 and _get(place, "/v1/models")[0] == 200):
+        health = _get(place, "/health", headers)[0]
+        if health == 200 or (health == 404 and _get(place, "/v1/models", headers)[0] == 200):
             return
         time.sleep(EVERY_S)
     raise RunError(f"the server at {place.host} was not ready in time after the restart command")
 
 
-def _born(place: Place) -> float | None:
-    status, text = _get(place, "/metrics")
+def _born(place: Place, headers: dict[str, str]) -> float | None:
+    status, text = _get(place, "/metrics", headers)
     with contextlib.suppress(ValueError):
         found = read_page(text, {BORN}).get(BORN) if status == 200 else None
         return found[0][1] if found else None
     return None
 
 
-def _get(place: Place, path: str) -> tuple[int, str]:
+def _get(place: Place, path: str, headers: dict[str, str]) -> tuple[int, str]:
     """Status and body; 0 where nobody answers."""
     try:
-        reply = exchange(place, get_request(place, path, {}))
+        reply = exchange(place, get_request(place, path, headers))
     except (OSError, WireError):
         return 0, ""
     return reply.http_status, reply.body.decode(errors="replace")

@@ -105,7 +105,7 @@ FIGURES: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
 _NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 _LABEL = re.compile(r'[ \t]*([a-zA-Z_][a-zA-Z0-9_]*)[ \t]*=[ \t]*"((?:[^"\\]|\\.)*)"[ \t]*(?:,[ \t]*|(?=\}))')
 _VALUE = re.compile(
-    r"[ \t]*([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|[+-]?Inf|NaN)(?:[ \t]+[+-]?[0-9]+)?\s*"
+    r"[ \t]*([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|[+-]?(?i:inf|nan))(?:[ \t]+[+-]?[0-9]+)?\s*"
 )
 _ESCAPED = re.compile(r"\\(.)")
 

@@ -38,7 +38,7 @@ class Salter:
         prompts = Prompts(first, words)
         count = len(first) if self.warming.primes else 1
         salt = 0 if self.warming.primes else -1
-        return [self._with(prompts.ask(place)._replace(output_tokens=1), salt) for place in range(count)]
+        return [self._with(prompts.ask(place), salt) for place in range(count)]
 
     def _with(self, ask: Ask, salt: int) -> Ask:
         word = hashlib.blake2b(self._run + salt.to_bytes(8, "big", signed=True), digest_size=4).hexdigest()
@@ -60,8 +60,9 @@ def prime(load: Load, demand: Demand, salter: Salter, words: Words, stop: Callab
             return "interrupted"
         if not isinstance(target, HttpTarget):
             return "only servers over HTTP can be primed"
+        request = target.encode(ask._replace(output_tokens=target.fewest), number)
         try:
-            found = target.decode(exchange(place, target.encode(ask, number), load.timeout_s))
+            found = target.decode(exchange(place, request, load.timeout_s))
         except (OSError, WireError) as error:
             return without_secrets(str(error), target.secrets) or type(error).__name__
         return None if found.status == "ok" else found.error or found.status

@@ -37,6 +37,12 @@ from openloop.workload.warmth import Cold, window_s
 
 STARTER = Path(__file__).with_name("starter.yaml").read_text(encoding="utf-8")  # what `openloop init` writes
 MOST_WORKERS = 64
+SAID_BY = {  # of the body of a request, and so it is in the rows
+    "--model": ("model",),
+    "--stream or --no-stream": ("stream",),
+    "--output": ("max_tokens", "max_output_tokens"),
+    "--workload": ("messages", "prompt", "input"),
+}
 FREE_S = 1.0  # within which a server that has nothing to do answers a short question
 
 
@@ -282,6 +288,10 @@ def _check(scenario: Scenario) -> None:
         raise SpecError(f"unknown api {scenario.target.api!r}{suggest(scenario.target.api, TARGETS)}")
     if scenario.target.method.upper() == "HEAD" or not scenario.target.method.isalpha():
         raise SpecError(f"method is {scenario.target.method!r}; it is one whose answer has a body, such as GET or POST")
+    for flag, names in SAID_BY.items():
+        for name in names:
+            if scenario.target.extra.get(name) is not None:
+                raise SpecError(f"extra says {name}, and so does {flag}: rows would tell another than was sent")
     for name, least in (("workers", 1), ("connections", 1), ("closed", 1), ("seed", 0)):
         value = getattr(scenario, name)
         if value is not None and value < least:
@@ -375,7 +385,8 @@ def run_scenario(
     named, with so many workers on each."""
     load = _load(scenario, command)
     if scenario.restart is not None:
-        notes = restart(scenario.restart, [place for place, _ in load.sites])
+        headers = load.sites[0][1].headers
+        notes = restart(scenario.restart, [place for place, _ in load.sites], headers=headers)
         load = replace(load, facts={**load.facts, "notes": (*load.facts["notes"], *notes)})
     if ray is None:
         return drive(load, out, watch)
@@ -390,7 +401,7 @@ def wait_until_free(scenario: Scenario, patience_s: float) -> None:
     while isinstance(target, JsonTarget) and time.monotonic() < until:
         asked = time.monotonic()
         with contextlib.suppress(OSError, WireError):
-            exchange(place, target.encode(Ask((("user", "ready?"),), 1), 0), FREE_S)
+            exchange(place, target.encode(Ask((("user", "ready?"),), target.fewest), 0), FREE_S)
             if time.monotonic() - asked < FREE_S:
                 return
         time.sleep(FREE_S)

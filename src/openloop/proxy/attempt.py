@@ -15,7 +15,6 @@ from openloop.routing import Routed
 from openloop.said import SHED, Outcome, fail, message, without_keys, without_secrets
 
 MOST_HELD = 256 << 10  # bytes before the first token
-STALE_NS = 25_000_000  # after sending: a connection that had been closed before shows it by then
 LARGEST_REFUSAL = 4 << 20
 TROUBLE = (*BROKEN, TimeoutError, OSError, ValueError)
 
@@ -50,6 +49,7 @@ class Attempt:
     _held: list[bytes] = field(default_factory=list)  # came, and is not passed on yet
     _hearing: Hearing | None = None
     _waits: bool = True
+    _streams: bool = True  # so it was asked to
     _sent: Mapping[str, str] = field(default_factory=dict)  # headers
 
     @property
@@ -63,7 +63,7 @@ class Attempt:
     def send(self, lines: Lines, post: Post) -> None:
         """At once, if a connection rests."""
         assert self.replica is not None
-        self.until = asyncio.get_running_loop().time() + post.timeout_s
+        self.until, self._streams = asyncio.get_running_loop().time() + post.timeout_s, post.streamed
         self.sent_ns = time.monotonic_ns()
         self.line = None if self.fresh else lines.take(self.replica.base)
         if self.line is not None:
@@ -114,7 +114,8 @@ class Attempt:
             self._fail(error)
         except TROUBLE as error:
             closed = isinstance(error, aiohttp.ClientConnectionError) and self.line is not None and self.line.silent
-            self.stale = rested and closed and time.monotonic_ns() - (self.sent_ns or 0) <= STALE_NS
+            soon = time.monotonic_ns() - (self.sent_ns or 0) <= lines.reach_ns(replica.base)
+            self.stale = rested and closed and soon
             self._fail(error)
 
     async def pass_on(self, pass_on: Hear, drain: Callable[[], Awaitable[None]]) -> None:
@@ -150,12 +151,15 @@ class Attempt:
         else:
             self.whole = True
             self.outcome = self._hearing.close()
+            if self._hearing.streamed and not self._streams and self.good:
+                fail(self.outcome, "a request for no stream was answered with one")
             self._end(now)
         return data
 
     async def _read_refusal(self, line: Line, error_texts: bool) -> None:
         body = b""
         while len(body) < LARGEST_REFUSAL and (more := await line.read()):
+            self.outcome.first_any_ns = self.outcome.first_any_ns or time.monotonic_ns()
             body += more
         told = f": {without_secrets(message(body), self._sent)}" if error_texts else ""
         fail(self.outcome, f"status {line.status}{told}", "shed" if line.status in SHED else "error")
@@ -167,7 +171,9 @@ class Attempt:
             self.give_up()
             return
         what = "the stream was cut" if self.outcome.event_ns else "there was no answer"
-        why = error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__
+        why = error.strerror.lower() if isinstance(error, OSError) and error.strerror else type(error).__name__
+        if isinstance(error, aiohttp.ServerDisconnectedError):
+            why = "the replica closed the connection"
         self.close("error", f"{what}: {why}")
 
     def give_up(self) -> None:

@@ -5,7 +5,19 @@ from typing import Any
 
 import msgspec
 
-from openloop.said import NO_SENSE, STARTS, Outcome, Said, fail, hear, hear_all, listed, settle, split_events
+from openloop.said import (
+    NO_SENSE,
+    STARTS,
+    Outcome,
+    Said,
+    fail,
+    hear,
+    hear_all,
+    listed,
+    settle,
+    split_events,
+    tokens_between,
+)
 
 PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings")
 LETTERS_PER_TOKEN = 4  # a guess, to weigh requests by
@@ -64,8 +76,9 @@ class Hearing:
     streamed: bool  # as it is said; what begins as a stream is one
     found: Outcome = field(default_factory=Outcome)
     _tail: bytes = b""  # of an event that is not whole yet
-    _counts: list[int] = field(default_factory=list)  # tokens so far, at each event with words
-    _so_far: int = 0
+    # Tokens so far at each event with words, by usage and by lists of them.
+    _counts: list[tuple[int | None, int | None]] = field(default_factory=list)
+    _listed: int = 0
     _over: bool = False
 
     @property
@@ -112,17 +125,16 @@ class Hearing:
         except NO_SENSE:
             self._stop("an event is not JSON that makes sense")
             return
+        some = listed(said)
+        self._listed += some
         if hear(said, b"", self.found):
             self.found.event_ns.append(now_ns)
             told = said.usage.completion_tokens if said.usage else None
-            self._so_far = told if told is not None else self._so_far + listed(said)
-            self._counts.append(self._so_far)
+            self._counts.append((told, self._listed if some else None))
             if len(self._counts) >= MOST_EVENTS:
                 self._stop(f"the answer has more than {MOST_EVENTS:,} events, and is not read any further")
         elif said.error is not None:
             self._stop("an error in the stream")
-        else:
-            self._so_far += listed(said)
 
     def _stop(self, why: str) -> None:
         fail(self.found, why)
@@ -139,8 +151,7 @@ class Hearing:
 
     def settled(self) -> Outcome:
         """What is known so far, where it ended early."""
-        if self._counts and self._counts[0]:
-            self.found.event_tokens = [b - a for a, b in zip([0, *self._counts], self._counts, strict=False)]
+        self.found.event_tokens = tokens_between(self._counts)
         settle(self.found)
         self._tail, self._counts = b"", []
         return self.found

@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 
@@ -12,6 +13,7 @@ from aiohttp.http_exceptions import BadHttpMessage, HttpProcessingError
 from yarl import URL
 
 KEPT_S = 2.0  # a resting connection to a replica: shorter than servers keep theirs, which would close under a request
+STALE_NS = 25_000_000  # after sending: a connection that had been closed before shows it by then
 LONGEST_HEAD = 64 << 10
 LONGEST_LINE = 4096  # before a chunk, or after the last
 MOST_WAITING = 64 << 10  # bytes of a reply that nobody has heard yet
@@ -117,8 +119,6 @@ class Line(asyncio.Protocol):
         self._resting.connection_lost(error)
         if self._at == _UNTIL_CLOSE and error is None:
             self._finish(b"")
-        elif self.status:
-            self._stop(aiohttp.ClientPayloadError())
         else:
             self._stop(aiohttp.ClientOSError(*error.args) if error else aiohttp.ServerDisconnectedError())
 
@@ -256,6 +256,11 @@ class Lines:
         self._session = session
         self._requests: dict[str, aiohttp.ClientRequest] = {}
         self._resting: dict[str, dict[Connection, asyncio.TimerHandle]] = {}  # each until it has rested too long
+        self._opened_ns: dict[str, int] = {}  # how long that took, the last time
+
+    def reach_ns(self, base: str) -> int:
+        """The time in which a connection that a replica had closed shows it: two ways there and back, or more."""
+        return max(2 * self._opened_ns.get(base, 0), STALE_NS)
 
     def take(self, base: str) -> Line | None:
         """One that rests, if there is any."""
@@ -274,10 +279,12 @@ class Lines:
             self._requests[base] = request
         assert self._session.connector is not None
         while True:
+            began_ns = time.monotonic_ns()
             try:
                 connection = await self._session.connector.connect(request, [], self._session.timeout)
             except TimeoutError as error:
                 raise aiohttp.ConnectionTimeoutError from error
+            self._opened_ns[base] = time.monotonic_ns() - began_ns
             if line := self._line(base, connection):
                 return line
 

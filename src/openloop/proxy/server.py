@@ -258,6 +258,7 @@ class Proxy:
             await attempt.begin(self._lines, post)
             return attempt
         running = {asyncio.create_task(attempt.begin(self._lines, post)): attempt}
+        failed: list[Attempt] = []
         try:
             done, _ = await asyncio.wait(running, timeout=after)
             most = self._hedge.budget * self.ledger.due + SPARE if self._hedge else 0.0
@@ -272,8 +273,12 @@ class Proxy:
                     attempt = running.pop(task)
                     if attempt.good:
                         return attempt
+                    failed.append(attempt)
             return attempt
         finally:
+            for other in failed:
+                if other is not attempt:
+                    other.close(other.outcome.status, other.outcome.error or "")
             answered = attempt.good and attempt not in running.values()
             for task, other in running.items():
                 task.cancel()
@@ -315,6 +320,8 @@ class Proxy:
         if writer is None or transport is None:
             raise ConnectionResetError
         in_chunks = "Transfer-Encoding" in response.headers
+        if not in_chunks and "Content-Length" not in response.headers:
+            response.force_close()  # to a client of HTTP/1.0 nothing else says where it ends
 
         def pass_on(data: bytes, chunk: bytes) -> bool:
             transport.write((chunk or b"%x\r\n%b\r\n" % (len(data), data)) if in_chunks else data)

@@ -17,7 +17,7 @@ import msgspec
 from openloop.clock import READ, WRITE, Poller, Receiver, raise_file_limit
 from openloop.errors import SpecError
 from openloop.said import NO_SENSE
-from openloop.serve.answers import Ask, Behaviour, Voice, chunk, read_ask, respond
+from openloop.serve.answers import WORDS, Ask, Behaviour, Voice, chunk, read_ask, respond
 from openloop.serve.engine import Engine, EngineSpec
 
 LARGEST_REQUEST = 64 << 20
@@ -39,6 +39,7 @@ class _Connection:
     arrived_ns: int = 0
     unsent: bytes = b""
     answering: "_Answer | None" = None  # requests on a connection are answered one after the other
+    last: bool = False  # the client wants it closed after this answer
     closing: bool = False
 
 
@@ -72,12 +73,14 @@ class Endpoint:
         self._receiver = Receiver()
         self._poller = Poller()
         try:
-            self._listener = socket.create_server((host, port), backlog=BACKLOG)
+            family = socket.AF_INET6 if ":" in host else socket.AF_INET
+            self._listener = socket.create_server((host, port), family=family, backlog=BACKLOG)
         except OSError as error:
             why = (error.strerror or "").partition(" (while")[0]
-            raise SpecError(f"cannot listen on {host}:{port}: {why}; choose another --port") from None
+            raise SpecError(f"cannot listen on {host}:{port}: {why}; choose another --host or --port") from None
         self._listener.setblocking(False)
-        self.host, self.port = self._listener.getsockname()[:2]
+        name, self.port = self._listener.getsockname()[:2]
+        self.host = f"[{name}]" if ":" in name else name  # as a URL has it
         self._poller.watch(self._listener.fileno(), READ)
         self._woken, self._waker = socket.socketpair()
         self._poller.watch(self._woken.fileno(), READ)
@@ -161,7 +164,7 @@ class Endpoint:
             headers = {
                 name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines[1:])
             }
-            length = headers.get("content-length", "0")
+            length = headers.get("content-length", "0" if "transfer-encoding" not in headers else "not told")
             if not (length.isascii() and length.isdigit() and len(length) < 18) or int(length) > LARGEST_REQUEST:
                 self._send(connection, self._voice.refuse(413, "a request is at most 64 MiB, and says its length"))
                 self._close_after(connection)
@@ -192,7 +195,8 @@ class Endpoint:
                 self._send(connection, self._behave(body))
             case _:
                 self._send(connection, self._voice.refuse(404, f"there is nothing at {method} {path}"))
-        if headers.get("connection", "").lower() == "close" and connection.answering is None:
+        connection.last = headers.get("connection", "").lower() == "close"
+        if connection.last and connection.answering is None:
             self._close_after(connection)
 
     def _behave(self, body: bytes) -> bytes:
@@ -281,7 +285,7 @@ class Endpoint:
                 self._write(answer, self._voice.whole(answer.chat, answer.prompt_tokens, ask.output_tokens, known))
                 self._finish(answer)
             return
-        data = self._voice.tokens[answer.chat][answer.given % 15]
+        data = self._voice.tokens[answer.chat][(answer.given - 1) % len(WORDS)]
         if answer.given == 1 and not answer.begun:
             data = Voice.STREAM_HEAD + (self._voice.role if answer.chat else b"") + data
         if last:
@@ -339,13 +343,15 @@ class Endpoint:
         self._send(answer.connection, data)
 
     def _finish(self, answer: _Answer) -> None:
-        self._served += 1
+        self._served += answer.given == answer.ask.output_tokens
         self._answers.pop(answer.key, None)
         self._engine.cached(answer.key)  # nobody will ask
         if answer.given < answer.ask.output_tokens:
             self._engine.cancel(answer.key)
         connection = answer.connection
         connection.answering = None
+        if connection.last:
+            self._close_after(connection)
         if self._open(connection):
             self._read_requests(connection)
 

@@ -215,7 +215,7 @@ class FleetEngine:
 
     def _names(self, words: Sequence[str], output_tokens: int) -> list[int]:
         """Of the blocks of a prompt and of its answer."""
-        said = [*words, *(WORDS[place % len(WORDS)] for place in range(1, output_tokens + 1))]
+        said = [*words, *(WORDS[place % len(WORDS)] for place in range(output_tokens))]
         found: list[int] = []
         before = 0
         for place in range(0, min(len(said) // self._page, NAMES) * self._page, self._page):

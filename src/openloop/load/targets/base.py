@@ -63,6 +63,7 @@ class HttpTarget(Target):
     method: str = "POST"
     path: str = ""
     usual_headers: ClassVar[dict[str, str]] = {"Content-Type": "application/json"}
+    fewest: ClassVar[int] = 1  # tokens of an answer that may be asked for
 
     def wrap(self, body: bytes, number: int) -> bytes:
         return b"%bX-Request-Id: %d\r\nContent-Length: %d\r\n\r\n%b" % (self._head, number, len(body), body)
@@ -87,7 +88,7 @@ class HttpTarget(Target):
             self.read_reply(reply, found)
             settle(found)
         else:
-            fail(found, f"status {status}: {message(reply.body)}", "shed" if status in SHED else "error")
+            fail(found, refusal(reply), "shed" if status in SHED else "error")
         found.error = found.error and without_secrets(found.error, self.secrets)
         for name in ("finish_reason", "replica", "text") if self.secrets else ():
             if said := getattr(found, name):
@@ -97,6 +98,12 @@ class HttpTarget(Target):
     @abstractmethod
     def read_reply(self, reply: Reply, found: Outcome) -> None:
         """Of a success."""
+
+
+def refusal(reply: Reply) -> str:
+    """What is said in place of a success: it may repeat secrets."""
+    elsewhere = reply.headers.get("location") if 300 <= reply.http_status < 400 else None
+    return f"status {reply.http_status}: {f'it is at {elsewhere}' if elsewhere else message(reply.body)}"
 
 
 class JsonTarget(HttpTarget):

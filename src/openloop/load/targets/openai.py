@@ -1,13 +1,13 @@
 """OpenAI chat completions, completions and embeddings, as vLLM, SGLang, llama-server and most others speak them."""
 
 from abc import abstractmethod
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from typing import Any
 
 import msgspec
 
 from openloop.load.targets.base import JsonTarget
-from openloop.said import Choice, Count, Outcome, Said, fail, hear, hear_all, listed
+from openloop.said import Count, Outcome, Said, fail, hear, hear_all, listed, text_of, tokens_between
 from openloop.workload import Ask
 
 
@@ -37,31 +37,25 @@ class _OpenAI(JsonTarget):
             elif each.error is not None:
                 break
         if self.keep_text:
-            found.text = "".join([_text(choice) for run in spoken for choice in said[run].choices or ()])
+            found.text = "".join([text_of(choice) for run in spoken for choice in said[run].choices or ()])
         return spoken
 
     def tokens(self, said: list[Said], sizes: list[int], spoken: list[int]) -> list[int] | None:
-        """It tells by usage so far in each event, or by a list of tokens in each.
-
-        Tokens of an event without words, as where a letter is not whole yet, come with the next.
-        """
         if not (spoken and (said[spoken[0]].usage or listed(said[spoken[0]]))):
             return None
         events = [(each, run) for run, each in enumerate(said) for _ in range(sizes[run])]
-        so_far = accumulate(listed(each) for each, _ in events)
+        lists = [listed(each) for each, _ in events]
         words = set(spoken)
-        heard = [(each, total) for (each, run), total in zip(events, so_far, strict=True) if run in words]
-        totals = [each.usage.completion_tokens if each.usage else None for each, _ in heard]
-        if None in totals:
-            totals = [total if listed(each) else None for each, total in heard]
-        known = [total for total in totals if total is not None]
-        if len(known) < len(totals):
-            return None
-        return [after - before for before, after in pairwise([0, *known])]
+        heard = [
+            (each.usage.completion_tokens if each.usage else None, total if some else None)
+            for (each, run), some, total in zip(events, lists, accumulate(lists), strict=True)
+            if run in words
+        ]
+        return tokens_between(heard)
 
     def hear_all(self, said: Said, found: Outcome) -> None:
         if self.keep_text:
-            found.text = "".join(map(_text, said.choices or []))
+            found.text = "".join(map(text_of, said.choices or []))
         hear_all(said, found)
         if not said.choices:
             fail(found, "the answer holds no choices")
@@ -83,12 +77,6 @@ class Completions(_OpenAI):
 
     def said(self, ask: Ask) -> dict[str, Any]:
         return {"prompt": ask.text}
-
-
-def _text(choice: Choice) -> str:
-    """Visible words; of several answers, those of the first."""
-    said = choice.delta or choice.message
-    return (choice.text or (said and said.content) or "") if not choice.index else ""
 
 
 class _Counted(msgspec.Struct):

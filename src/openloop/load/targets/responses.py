@@ -60,6 +60,7 @@ class Responses(JsonTarget):
     """OpenAI responses; a finish reason is the status, or why it is incomplete."""
 
     path = "/v1/responses"
+    fewest = 16  # OpenAI refuses less
     event = msgspec.json.Decoder(_Said)
     answer = msgspec.json.Decoder(_Response)
 
