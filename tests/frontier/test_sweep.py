@@ -14,11 +14,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 import openloop as ol
+from openloop.cli import cli
 from openloop.compare.states import gaps
 from openloop.errors import RunError, SpecError
 from openloop.frontier import Frontier
+from openloop.frontier.folder import read_asked
 from openloop.frontier.measure import states_in, sweep_states
 from openloop.frontier.steady import BacklogWatch, after_warm_up, flow_of, settled_from
 from openloop.load.conductor import Snapshot
@@ -462,3 +465,18 @@ def test_quality_below_the_target_is_not_blamed_on_the_rate(tmp_path: Path) -> N
     assert lower.knee.above == 20.0
     searched = ol.sweep(tmp_path / "g", asked, fleet, processes=1)
     assert searched.stopped == "quality alone misses the target"
+
+
+def test_simulated_points_are_long_where_nobody_says_how_long(tmp_path: Path) -> None:
+    """Knees of short ones are too high, and ten minutes of a simulation take no time."""
+    flags = {name: value for name, value in ASKED.items() if name != "for"}
+    ol.sweep(tmp_path / "api", flags, FLEET, rates=[2.0], processes=1)
+    (tmp_path / "fleet.yaml").write_text(json.dumps(FLEET))
+    asked = [f"--{name}={value}" for name, value in flags.items()]
+    command = ["sweep", "--sim", str(tmp_path / "fleet.yaml"), *asked, "--rates", "2", "-o", str(tmp_path / "cli")]
+    assert CliRunner().invoke(cli, command).exit_code == 0
+    (tmp_path / "scenario.yaml").write_text("for: 20s")
+    command[1:1] = [str(tmp_path / "scenario.yaml")]
+    command[-1] = str(tmp_path / "said")
+    assert CliRunner().invoke(cli, command).exit_code == 0
+    assert [read_asked(tmp_path / name).seconds for name in ("api", "cli", "said")] == [600.0, 600.0, 20.0]

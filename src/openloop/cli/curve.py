@@ -50,9 +50,9 @@ def sweep(
     With --rates auto it probes gently, doubles the rate until the SLO breaks, narrows to the knee, and sees that there
     are points called comfortable, moderate, busy, stressed and overloaded. Every run has prompts and arrivals of its
     own, the next one waits until the server is free, and one whose backlog grows ends early. The same command goes on
-    with a sweep that was cut off. --for is the time of one point, --max-spend the cost of all. Simulated points of a
-    list use all cores, or with --ray those of a cluster. With several states in --warmth there is a sweep of each, in
-    a folder of its own, and the gap between them; budgets are shared evenly.
+    with a sweep that was cut off. --for is the time of one point, by default 10m where it is simulated, --max-spend the
+    cost of all. Simulated points of a list use all cores, or with --ray those of a cluster. With several states in
+    --warmth there is a sweep of each, in a folder of its own, and the gap between them; budgets are shared evenly.
 
     \b
     Examples:
@@ -66,7 +66,7 @@ def sweep(
     from openloop.frontier import sweep as measure
     from openloop.frontier.folder import read_asked
     from openloop.frontier.measure import INTERRUPTED, sweep_states
-    from openloop.load.scenario import read_scenario
+    from openloop.load.scenario import SIMULATED_FOR, read_scenario
     from openloop.report.frontier import SweepView, show_frontier
     from openloop.sim.fleet import read_fleet
     from openloop.spec import read_yaml
@@ -86,6 +86,8 @@ def sweep(
         flags |= as_calibrated(read_fleet(fleet), flags)
     if not written.get("arrivals"):
         flags.setdefault("arrivals", "poisson:rate=1")
+    if fleet is not None and not written.get("for"):
+        flags.setdefault("for", SIMULATED_FOR)
     changes = [{"warmth": each} for each in states] if several else [{}]
     all_given = [read_scenario(scenario, {**flags, **each}, live=fleet is None) for each in changes]
     given = all_given[0]

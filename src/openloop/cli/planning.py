@@ -151,12 +151,12 @@ def _system(what: Path | None, slo: str | None, typed: dict[str, Any]) -> Any:
 def _plan_fleet(fleet: Path, flags: dict[str, Any], needs: Any, target: float, quiet: bool) -> Any:
     import tempfile
 
-    from openloop.load.scenario import read_scenario
+    from openloop.load.scenario import SIMULATED_FOR, read_scenario
     from openloop.plan.simulated import plan_fleet
     from openloop.report.frontier import SweepView
     from openloop.sim.fleet import read_fleet
 
-    asked = {"arrivals": "poisson:rate=1", "for": "2m", **as_calibrated(read_fleet(fleet), flags)}
+    asked = {"arrivals": "poisson:rate=1", "for": SIMULATED_FOR, **as_calibrated(read_fleet(fleet), flags)}
     scenario = read_scenario(None, asked, live=False)
     with tempfile.TemporaryDirectory(prefix="openloop-") as scratch, SweepView(None, quiet=quiet) as view:
         return plan_fleet(fleet, scenario, needs, Path(scratch) / "sweep", target, view)

@@ -125,7 +125,7 @@ def sim(
       openloop sim model.yaml --rate 8 --replicas 6 --batching chunked --prompt-mean 2x   # calibrated: what if
       openloop sim fleet.yaml --explain
     """
-    from openloop.load.scenario import read_scenario
+    from openloop.load.scenario import SIMULATED_FOR, read_scenario
     from openloop.sim.spec import explain_fleet
 
     chosen = _changed(fleet, **whatif)
@@ -143,7 +143,7 @@ def sim(
         flags["rate"] = max(told.rates)
     if rates:
         flags.setdefault("arrivals", "poisson:rate=1")
-    scenario = read_scenario(None, {"for": "10m", **as_calibrated(chosen, flags)}, live=False)
+    scenario = read_scenario(None, {"for": SIMULATED_FOR, **as_calibrated(chosen, flags)}, live=False)
     if rates:
         _sweep(chosen, scenario, rates, out, as_json)
     elif policies:

@@ -34,7 +34,7 @@ from openloop.frontier.point import PointRun, read_trial
 from openloop.frontier.steady import LEAST_DUE, BacklogWatch, ended_early, flow_of, growth
 from openloop.load.address import shown
 from openloop.load.conductor import Snapshot
-from openloop.load.scenario import Limits, Scenario, read_scenario, run_scenario, wait_until_free
+from openloop.load.scenario import SIMULATED_FOR, Limits, Scenario, read_scenario, run_scenario, wait_until_free
 from openloop.records import Run, open_run
 from openloop.records.tables import write_json
 from openloop.sim.fleet import FleetSpec, read_fleet, simulate_fleet
@@ -88,12 +88,14 @@ def sweep(
 ) -> Frontier:
     """Offer rates to a live server, or to a simulated fleet, and find the knee; a sweep that was cut off goes on.
 
-    `scenario` is what `openloop run` takes, as an object or by its flags (`{"target.url": ..., "slo": ...}`). Without
-    `rates` they are looked for, from `start` up, until half the knee's interval is within `precision` of it. `ray` is
-    the address of a cluster: simulated points are spread over it, and live ones driven by all of its machines.
+    `scenario` is what `openloop run` takes, as an object or by its flags (`{"target.url": ..., "slo": ...}`); simulated
+    points last 10 minutes where these do not say. Without `rates` they are looked for, from `start` up, until half the
+    knee's interval is within `precision` of it. `ray` is the address of a cluster: simulated points are spread over it,
+    and live ones driven by all of its machines.
     """
     if not isinstance(scenario, Scenario):
-        scenario = read_scenario(None, {"arrivals": "poisson:rate=1", **scenario}, live=fleet is None)
+        usual = {"arrivals": "poisson:rate=1"} | ({} if fleet is None else {"for": SIMULATED_FOR})
+        scenario = read_scenario(None, usual | {**scenario}, live=fleet is None)
     if fleet is not None and not isinstance(fleet, FleetSpec):
         fleet = read_fleet(fleet)
     asked = SweepAsked(

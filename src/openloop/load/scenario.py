@@ -37,6 +37,7 @@ from openloop.workload.warmth import Cold, window_s
 
 STARTER = Path(__file__).with_name("starter.yaml").read_text(encoding="utf-8")  # what `openloop init` writes
 MOST_WORKERS = 64
+SIMULATED_FOR = "10m"  # how long they come where that costs no time: knees of short runs are too high
 SAID_BY = {  # of the body of a request, and so it is in the rows
     "--model": ("model",),
     "--stream or --no-stream": ("stream",),
