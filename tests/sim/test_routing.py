@@ -243,6 +243,8 @@ def test_the_commands(tmp_path: Path) -> None:
     base = ["sim", str(tmp_path / "fleet.yaml"), "--workload", CHATS, "--rate", "5", "--for", "10s", "--policies",
             "round-robin,sticky"]  # fmt: skip
     asked = [*base, "--seeds", "2", "--slo", "ttft<=1s"]
+    refused = CliRunner().invoke(cli, [*base[:-2], "--seeds", "2"])
+    assert (refused.exit_code, "--seeds is of --policies" in refused.output) == (2, True)
     table = CliRunner().invoke(cli, asked)
     assert table.exit_code == 0, table.output
     assert "2 routing policies on the same requests, 2 seeds each" in table.output

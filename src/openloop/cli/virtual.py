@@ -79,7 +79,7 @@ def queue(flags: dict[str, Any], model: str, out: Path | None, as_json: bool) ->
 @click.option("--rates", type=RATES, help="Several, such as 5:50:5 or 5,10,20: a sweep on all cores; needs --slo.")
 @click.option("--quality", help="Label answers by a model of quality, such as quality:fail=2%,tail=4%,factor=1.5.")
 @click.option("--policies", help="Rank routing policies on the same requests: all, or a list; needs --slo.")
-@click.option("--seeds", type=click.IntRange(2), default=5, help="Of --policies: runs of each.")
+@click.option("--seeds", type=click.IntRange(2), help="Of --policies: runs of each.  [default: 5]")
 @click.option("--repair", help="Ask again where an answer fails its quality: how many times, or repair:most=2.")
 @click.option("--replicas", type=click.IntRange(1), help="What if: so many replicas.")
 @click.option("--batching", help="What if: chunked, prefill-first, static or prepone:steps=4.")
@@ -98,7 +98,7 @@ def sim(
     fleet: Path,
     rates: list[float] | None,
     policies: str | None,
-    seeds: int,
+    seeds: int | None,
     prompt_mean: Any,
     output_mean: Any,
     explain: bool,
@@ -136,6 +136,8 @@ def sim(
         raise click.UsageError("--policies ranks at one rate: give --rate, and not --rates")
     if rates and (prompt_mean or output_mean):
         raise click.UsageError("--prompt-mean and --output-mean are for one rate; write the workload for several")
+    if seeds and not policies:
+        raise click.UsageError("--seeds is of --policies, which it repeats: give both, or --seed for another run")
     if policies and out:
         raise click.UsageError("--policies ranks and keeps nothing: leave out --out")
     told = chosen.calibration
@@ -147,7 +149,7 @@ def sim(
     if rates:
         _sweep(chosen, scenario, rates, out, as_json)
     elif policies:
-        _tournament(chosen, scenario, (prompt_mean, output_mean), policies, seeds, as_json)
+        _tournament(chosen, scenario, (prompt_mean, output_mean), policies, seeds or 5, as_json)
     else:
         _simulate(chosen, scenario, (prompt_mean, output_mean), out, as_json)
 

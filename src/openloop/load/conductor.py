@@ -34,7 +34,7 @@ from openloop.persistence import MOST_TRIES
 from openloop.quality import Grade
 from openloop.records import SERVER, Now, Prices, Run, RunWriter, Warmth, forget_now, open_run, write_now
 from openloop.seeds import stream
-from openloop.units import to_ns
+from openloop.units import format_seconds, to_ns
 from openloop.workload import Ask, Demand, Prompts, Words, steady
 from openloop.workload.warmth import Hot
 
@@ -603,7 +603,7 @@ class Conductor:
             )
         stolen = stolen_s() - self.stolen_s
         if stolen > STOLEN_SHARE * (os.cpu_count() or 1) * stopped / 1e9:
-            self.notes.append(f"the host took {stolen:.1f} s of processor time from this machine during the run")
+            self.notes.append(f"the host took {format_seconds(stolen)} of processor time from this machine during the run")
         self.writer.finish(
             labels,
             window_ns=(min(self.opened_ns or 0, max(end, 1) - 1), max(end, 1)),  # maybe it never began
