@@ -1,9 +1,11 @@
 """The view: what it lists, what it re-scores, what it follows, and whom it refuses."""
 
+import gc
 import http.client
 import json
 import shutil
 import threading
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from html import escape, unescape
@@ -155,6 +157,27 @@ def test_a_point_that_is_measured_anew_does_not_count_until_it_is_over(tmp_path:
         found = shelf.frontier(shelf.find("front"), None).frontier
         assert [point.rate for point in found.points] == [3.0]
         assert found.to_dict() == open_frontier(front).to_dict()
+
+
+def test_what_was_judged_by_an_earlier_slo_is_not_kept(tmp_path: Path) -> None:
+    """Until Python looks for circles, which it may not do in hundreds of SLOs."""
+    steady_run(slo="ttft<=300ms").save(tmp_path / "run")
+    write_frontier(tmp_path / "front", rates=(3, 9), seconds=30.0)
+    shelf = Shelf(tmp_path)
+    run, front = shelf.find("run"), shelf.find("front")
+    gc.disable()
+    try:
+        shown = shelf.frontier(front, "ttft<=100ms").detail
+        assert shown
+        found = [shown.judged, shelf.subject(run, "ttft<=100ms").judged]
+        found += [judged for *_, judged in shelf._trials.values()]
+        gone = [weakref.ref(each) for each in found]
+        del found, shown
+        for bound in range(1, 8):
+            shelf.frontier(front, f"ttft<={bound}s")
+        assert [each() for each in gone] == [None] * 4
+    finally:
+        gc.enable()
 
 
 def test_an_slo_by_class_is_changed_as_it_is_shown(tmp_path: Path) -> None:

@@ -120,16 +120,13 @@ def judge_trial(
     target: float,
     warm_up_s: float | None = None,
     prices: Prices | None = None,
-    *,
-    keep: bool = False,
 ) -> tuple[PointRun, JudgedRun]:
-    """The same, and the run as it was judged; `keep` if it will be held against something else."""
+    """The same, and the run as it was judged."""
     flow = flow_of(run)
     end_s = _end_ns(run, flow) / NS_PER_S
     warm_s = settled_from(run, flow, end_s) if warm_up_s is None else warm_up_s
     late = from_second(run, warm_s, flow)
     judged = judge_run(late, objectives, prices=prices)
-    judged = judged.keep_parts() if keep else judged
     scope = judged.whole
     stopped_s = judged.stopped_ns / NS_PER_S
     used = float((judged.spent - judged.human_review).sum())  # nobody reviews what a sweep asked

@@ -250,7 +250,7 @@ class Shelf:
             judged = judge_run(trial.run, objectives, before=judged)
             trial = judge_again(trial, objectives, target, judged)
         else:
-            trial, judged = judge_trial(run, objectives, target, keep=True)
+            trial, judged = judge_trial(run, objectives, target)
         if entry.name in self._runs:
             self._trials[entry.name] = stamp, trial, judged
         return trial
