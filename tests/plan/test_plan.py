@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from openloop.cli import cli
 from openloop.errors import RunError, SpecError
 from openloop.frontier import Knee, open_frontier
+from openloop.frontier.knee import find_knee
 from openloop.load.scenario import read_scenario
 from openloop.plan import CapacityPlan, Needs, frontier_system, make_plan, read_plan, typed_system
 from openloop.plan.formulas import some_up
@@ -248,6 +249,14 @@ def test_a_modelled_fleet_is_planned_and_its_size_confirmed(tmp_path: Path) -> N
     assert plan.needs.price == 2.0
     worse = replace(plan, confirmed=replace(plan.confirmed, enough=False))
     assert plan_report(worse).verdict == "invalid"
+
+
+def test_a_target_that_is_not_shown_to_be_missed_is_not_said_to_be(sweep: Path) -> None:
+    found = open_frontier(sweep)
+    vague = replace(found.points[0], slack=((0.8, 0.7),), attainment=0.85, independent=4.0)
+    knee = find_knee([vague], found.knee.target)
+    with pytest.raises(SpecError, match="has no knee: attainment is shown neither to reach .* measure for longer"):
+        frontier_system(replace(found, points=(vague,), knee=knee))
 
 
 SCALED = {"on": "queue", "target": 2, "idle": 2, "most": 6, "every": "5s", "delay": "10s"}

@@ -13,6 +13,7 @@ from openloop.score.quantiles import (
     Ordered,
     Sample,
     block_bounds,
+    independent_hits,
     ladder,
     percentiles,
     rate_interval,
@@ -42,6 +43,12 @@ def test_many_values_are_ranked_as_few_are() -> None:
     assert found is not None
     assert found.p99_9 == pytest.approx(np.quantile(of, 0.999))
     assert found.mean == pytest.approx(of.mean(), rel=1e-13)
+
+
+def test_of_no_requests_no_share_is_taken() -> None:
+    """A point of a frontier at which nothing was due warned of a division by zero."""
+    with np.errstate(all="raise"):
+        assert independent_hits(np.empty(0, np.bool_), np.zeros(BLOCKS + 1, np.int64)) == 1.0
 
 
 def in_order(of: np.ndarray) -> list[float]:

@@ -1,9 +1,11 @@
 """The view: what it lists, what it re-scores, what it follows, and whom it refuses."""
 
+import gc
 import http.client
 import json
 import shutil
 import threading
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from html import escape, unescape
@@ -11,13 +13,14 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
+import msgspec
 import pytest
 from click.testing import CliRunner
 
 from openloop.cli import cli
 from openloop.errors import RunError, SpecError
 from openloop.frontier import open_frontier
-from openloop.records import Manifest, Now, Run, RunWriter, forget_now, read_now, write_now
+from openloop.records import Manifest, Now, Run, RunWriter, forget_now, open_run, read_now, write_now
 from openloop.records.tail import Tail
 from openloop.report.curve import read_frontier_subject
 from openloop.report.read import read_report
@@ -125,6 +128,56 @@ def test_a_frontier_is_judged_again_from_what_is_known(folder: Path, monkeypatch
     read.clear()
     shelf.frontier(entry, "tpot<=70ms")
     assert "3-1" in read
+
+
+def test_a_point_without_a_window_is_shown_as_its_report_has_it(tmp_path: Path) -> None:
+    """The report took its whole run into what it shows of the point, which itself leaves the warm-up out."""
+    front = write_frontier(tmp_path / "front", rates=(3, 9), seconds=60.0)
+    for where in sorted((front / "points").iterdir()):
+        run = open_run(where)
+        manifest = msgspec.structs.replace(run.manifest, window_ns=None)
+        anew = Run.of(manifest, list(run.batches()))
+        shutil.rmtree(where)
+        anew.save(where)
+    shelf = Shelf(tmp_path)
+    told = read_report(front, point=9.0).data
+    assert shelf.data(shelf.find("front"), point=9.0) == told
+    assert told["detail"]["window_s"] == told["points"][1]["seconds"]
+
+
+def test_a_point_that_is_measured_anew_does_not_count_until_it_is_over(tmp_path: Path) -> None:
+    front = write_frontier(tmp_path / "front", rates=(3, 9), seconds=60.0)
+    shelf = Shelf(tmp_path)
+    assert len(shelf.frontier(shelf.find("front"), None).frontier.points) == 2
+    shutil.rmtree(front / "points" / "9-1")
+    anew = steady_run(slo="ttft<=300ms")
+    with RunWriter(front / "points" / "9-1", anew.manifest) as writer:
+        for each in anew.batches():
+            writer.append(each)
+        found = shelf.frontier(shelf.find("front"), None).frontier
+        assert [point.rate for point in found.points] == [3.0]
+        assert found.to_dict() == open_frontier(front).to_dict()
+
+
+def test_what_was_judged_by_an_earlier_slo_is_not_kept(tmp_path: Path) -> None:
+    """Until Python looks for circles, which it may not do in hundreds of SLOs."""
+    steady_run(slo="ttft<=300ms").save(tmp_path / "run")
+    write_frontier(tmp_path / "front", rates=(3, 9), seconds=30.0)
+    shelf = Shelf(tmp_path)
+    run, front = shelf.find("run"), shelf.find("front")
+    gc.disable()
+    try:
+        shown = shelf.frontier(front, "ttft<=100ms").detail
+        assert shown
+        found = [shown.judged, shelf.subject(run, "ttft<=100ms").judged]
+        found += [judged for *_, judged in shelf._trials.values()]
+        gone = [weakref.ref(each) for each in found]
+        del found, shown
+        for bound in range(1, 8):
+            shelf.frontier(front, f"ttft<={bound}s")
+        assert [each() for each in gone] == [None] * 4
+    finally:
+        gc.enable()
 
 
 def test_an_slo_by_class_is_changed_as_it_is_shown(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from openloop.arrays import Bools, Floats
-from openloop.frontier.steady import flow_of, growth, settled_from
+from openloop.frontier.steady import Flow, flow_of, growth, settled_from
 from openloop.records import Prices, Run
 from openloop.score import Percentiles, Score
 from openloop.score.judged import JudgedRun, Scope, judge_run
@@ -120,17 +120,13 @@ def judge_trial(
     target: float,
     warm_up_s: float | None = None,
     prices: Prices | None = None,
-    *,
-    keep: bool = False,
 ) -> tuple[PointRun, JudgedRun]:
-    """The same, and the run as it was judged; `keep` if it will be held against something else."""
+    """The same, and the run as it was judged."""
     flow = flow_of(run)
-    window = run.manifest.window_ns or (0, to_ns(float(flow.due_s[-1])) + 1 if len(flow.due_s) else 1)
-    end_s = window[1] / NS_PER_S
+    end_s = _end_ns(run, flow) / NS_PER_S
     warm_s = settled_from(run, flow, end_s) if warm_up_s is None else warm_up_s
-    late = replace(run, manifest=msgspec.structs.replace(run.manifest, window_ns=(to_ns(warm_s), window[1])))
+    late = from_second(run, warm_s, flow)
     judged = judge_run(late, objectives, prices=prices)
-    judged = judged.keep_parts() if keep else judged
     scope = judged.whole
     stopped_s = judged.stopped_ns / NS_PER_S
     used = float((judged.spent - judged.human_review).sum())  # nobody reviews what a sweep asked
@@ -147,6 +143,20 @@ def judge_trial(
         latencies={name: scope.sample(getattr(scope.answers, name)) for name in LATENCIES},
     )
     return found, judged
+
+
+def from_second(run: Run, warm_up_s: float, flow: Flow | None = None) -> Run:
+    """The run as a point counts it: what was due from then on."""
+    window = to_ns(warm_up_s), _end_ns(run, flow)
+    return replace(run, manifest=msgspec.structs.replace(run.manifest, window_ns=window))
+
+
+def _end_ns(run: Run, flow: Flow | None) -> int:
+    """Of its window; without one, with the last that was due."""
+    if run.manifest.window_ns:
+        return run.manifest.window_ns[1]
+    due_s = (flow or flow_of(run)).due_s
+    return to_ns(float(due_s[-1])) + 1 if len(due_s) else 1
 
 
 def judge_again(trial: PointRun, objectives: Objectives, target: float, judged: JudgedRun) -> PointRun:

@@ -229,11 +229,10 @@ def _knee(found: Frontier, source: str) -> tuple[float, Interval, tuple[str, ...
     points = [point for point in found.points if point.usable]
     if not points:
         raise SpecError(f"{source} has no knee: {knee.sentence}; mend that, and repeat the sweep")
-    if knee.quality is not None:
+    if knee.below is None:  # which is not to say that the target was missed
         raise SpecError(f"{source} has no knee: {knee.sentence}")
     if points[0].attainment >= knee.target:
-        more = "" if knee.below is None else ", or for longer"
-        raise SpecError(f"{source} has no knee: {knee.sentence}{more}")
+        raise SpecError(f"{source} has no knee: {knee.sentence}, or for longer")
     raise SpecError(_never_met(found, source, points[0]))
 
 

@@ -14,6 +14,7 @@ from openloop.audit import audit_sweep
 from openloop.errors import SpecError
 from openloop.frontier import Frontier, Point, open_frontier
 from openloop.frontier.folder import read_asked
+from openloop.frontier.point import from_second
 from openloop.records import Manifest, Run, locate, open_run
 from openloop.report.figures import WAITS, gate_rules
 from openloop.report.marks import Axis, Curve, Figure, Mark, Panel, Rule, Stretch
@@ -35,7 +36,7 @@ from openloop.report.run import RUN_SECTIONS, RunSubject, how, missing, read_run
 from openloop.report.tables import LATENCIES, field_table
 from openloop.score.judged import JudgedRun
 from openloop.slo import Objectives, read_slo
-from openloop.units import format_money, format_rate, format_seconds, format_share, to_ns
+from openloop.units import format_money, format_rate, format_seconds, format_share
 
 ENOUGH = 100  # requests of a point, as of a run
 HOLLOW = f"Hollow points rest on fewer than {ENOUGH} requests, or on a client that was at fault."
@@ -78,18 +79,9 @@ def frontier_subject(
     if chosen is None or not chosen.scores[0].run:
         return FrontierSubject(frontier, objectives, None, chosen)
     path = chosen.scores[0].run
-    run, judged = kept.get(path) or (_after_warm_up(open_run(path), chosen.warm_up_s[0]), None)
+    run, judged = kept.get(path) or (from_second(open_run(path), chosen.warm_up_s[0]), None)
     detail = read_run_subject(run, objectives, request, before=judged)
     return FrontierSubject(frontier, objectives, detail, chosen)
-
-
-def _after_warm_up(run: Run, warm_up_s: float) -> Run:
-    """The point leaves it out, and so does what is shown of it."""
-    window = run.manifest.window_ns
-    if window is None:
-        return run
-    late = (to_ns(warm_up_s), window[1])
-    return replace(run, manifest=msgspec.structs.replace(run.manifest, window_ns=late))
 
 
 def _choose(frontier: Frontier, rate: float | None) -> Point | None:

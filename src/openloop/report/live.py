@@ -57,7 +57,7 @@ class LiveView(InPlace):
         super().__init__(quiet=quiet)
         self._seconds, self._objectives = seconds, objectives
         self._latest: deque[tuple[float, float, float]] = deque(maxlen=KEPT)  # ttft, tpot, lag
-        self._accepted = 0
+        self._accepted = self._counted = 0
         self._errors: Counter[str] = Counter()
         self._shown = 0.0
         self.last = ""
@@ -79,7 +79,7 @@ class LiveView(InPlace):
 
     def line(self, now: Snapshot) -> str:
         elapsed = min(max(now.seconds, 1e-9), self._seconds)
-        failed = now.statuses.total() - now.statuses["ok"] - now.statuses["cancelled"]  # a copy that was not needed
+        ended = now.statuses.total() - now.statuses["cancelled"]  # a copy that was not needed
         done = now.due - now.in_flight  # requests, however often each was tried
         parts = [
             f"{max(now.seconds, 0):.0f} of {self._seconds:.0f} s",
@@ -88,16 +88,18 @@ class LiveView(InPlace):
             f"in flight {now.in_flight:,}",
         ]
         if self._objectives is not None:
-            parts.append(f"within latency {format_rate(min(self._accepted, done) / elapsed)}")
+            share = self._accepted / max(self._counted, 1)  # of many that end on several machines, some are told of
+            parts.append(f"within latency {format_rate(min(share * max(ended, self._counted), done) / elapsed)}")
         if self._latest:
             ttft, tpot, lag = np.array(self._latest).T
             parts += [f"ttft {_pair(ttft)}", f"tpot {_pair(tpot)}", f"lag p99 {format_seconds(_quantile(lag, 0.99))}"]
-        parts.append(f"failed {failed:,}")
+        parts.append(f"failed {ended - now.statuses['ok']:,}")
         return ", ".join(parts)
 
     def _count(self, row: Row) -> None:
         if row.outcome.status == "cancelled":
             return
+        self._counted += 1
         if row.outcome.error:
             self._errors[row.outcome.error] += 1
         if row.sent_ns is None:

@@ -78,7 +78,7 @@ def read_run_subject(
 ) -> RunSubject:
     """`before`: the same run as it was judged against another SLO."""
     objectives = objectives_of(run, slo)
-    judged = judge_run(run, objectives, progress, before=before).keep_parts()
+    judged = judge_run(run, objectives, progress, before=before)
     words = judged.attempts.words
     groups = {"replica": words["replica"], "class": words["workload_class"]}
     by = [key for key, names in groups.items() if 1 < len(names) <= MOST_GROUPS]

@@ -1,10 +1,11 @@
 """A run read, grouped into requests, and judged by both clocks; and the part of it that a metric looks at."""
 
 import itertools
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
 import pyarrow as pa
@@ -32,6 +33,7 @@ from openloop.slo import SLO, TTFT, CustomDeadlines, Deadlines, LinearDeadlines,
 from openloop.units import to_ns
 
 T = TypeVar("T")
+Known = dict[tuple[Callable[..., Any], object], Any]  # what was worked out, by how
 
 FIRST_S, PACE_S = 1.0, 0.05  # when QoE and fluidity expect the first token and each further, where the SLO is silent
 
@@ -112,7 +114,7 @@ class JudgedRun:
     prices: Prices | None
     window_ns: tuple[int, int]
     stopped_ns: int
-    parts: dict[str, "Scope"] = field(default_factory=dict)  # where they are kept, to be held against other SLOs
+    known: dict[str, Known] = field(default_factory=lambda: defaultdict(dict))  # of its parts, whatever the SLO
 
     @property
     def priced(self) -> bool:
@@ -153,26 +155,19 @@ class JudgedRun:
 
     @property
     def everyone(self) -> "Scope":
-        return self.parts.get("everyone") or Scope(self, slice(0, len(self.deliveries.requests)), self.window_ns)
+        return Scope(self, slice(0, len(self.deliveries.requests)), self.window_ns, known=self.known["everyone"])
 
     @property
     def whole(self) -> "Scope":
         """The requests that were due in the measured window."""
-        return self.parts.get("whole") or self.between(*self.window_ns)
-
-    def keep_parts(self) -> "JudgedRun":
-        """What they work out stays with the run. It is in a circle with them then, and its memory free only when Python
-        looks for such."""
-        self.parts.update(everyone=self.everyone, whole=self.whole)
-        return self
+        return replace(self.between(*self.window_ns), known=self.known["whole"])
 
     def again(self, slos: tuple[SLO, ...], objective: Counts, streams: Streams) -> "JudgedRun":
         """Held against something else; what that does not change is not worked out again."""
         by_due, by_sent = (judge(each, objective, slos) for each in (self.answers, self.answers_from_sent))
-        found = replace(self, slos=slos, objective=objective, streams=streams, parts={})
+        found = replace(self, slos=slos, objective=objective, streams=streams)
         found = replace(found, judgement=by_due, judgement_from_sent=by_sent)
         vars(found).update({**vars(self), **vars(found)})
-        found.parts.update({name: part.again(found) for name, part in self.parts.items()})
         return found
 
     def between(self, start_ns: int, end_ns: int) -> "Scope":
@@ -180,35 +175,38 @@ class JudgedRun:
         return Scope(self, slice(int(start), int(stop)), (start_ns, end_ns))
 
 
+class Kept(Generic[T]):
+    """A property of a scope that depends on nothing in an SLO: worked out once."""
+
+    def __init__(self, work: "Callable[[Scope], T]") -> None:
+        self._work, self.__doc__ = work, work.__doc__
+
+    def __get__(self, scope: "Scope", _: type) -> T:
+        return scope.once(self._work)
+
+
 @dataclass(frozen=True)
 class Scope:
-    """Some of a run's requests, in order of their due times, and the stretch of time their rates refer to."""
+    """Some of a run's requests, in order of their due times, and the stretch of time their rates refer to.
+
+    What is `known` of them knows nothing of the run as it is judged: a circle of the two would be in memory for long.
+    """
 
     run: JudgedRun
     where: slice | Ints  # places among all requests
     window_ns: tuple[int, int]
     without_ns: tuple[tuple[int, int], ...] = ()  # stretches of the window that are left out, in order
+    known: Known = field(default_factory=dict, repr=False)
 
     @property
     def places(self) -> Ints:
         return np.arange(self.where.start, self.where.stop) if isinstance(self.where, slice) else self.where
 
-    def again(self, run: JudgedRun) -> "Scope":
-        """The same requests, held against something else: what that does not change is not worked out again."""
-        found = Scope(run, self.where, self.window_ns, self.without_ns)
-        changed = {"run", "objective", "judgement", "judgement_from_sent"}
-        vars(found).update({name: value for name, value in vars(self).items() if name not in changed})
-        return found
-
     def once(self, work: Callable[..., T], *told: object, by: object = None) -> T:
         """work(scope, *told), which depends on nothing in an SLO but `by`; `told` is what the run says of itself."""
-        if (work, by) not in self._known:
-            self._known[work, by] = work(self, *told)
-        return cast(T, self._known[work, by])
-
-    @cached_property
-    def _known(self) -> dict[tuple[Callable[..., Any], object], Any]:
-        return {}
+        if (work, by) not in self.known:
+            self.known[work, by] = work(self, *told)
+        return cast(T, self.known[work, by])
 
     def part(self, those: Bools | Ints) -> "Scope":
         return Scope(self.run, self.places[those], self.window_ns, self.without_ns)
@@ -222,19 +220,19 @@ class Scope:
         left_out = sum(end - start for start, end in self.without_ns)
         return (self.window_ns[1] - self.window_ns[0] - left_out) / 1e9
 
-    @cached_property
+    @Kept
     def due_ns(self) -> Ints:
         return self.run.deliveries.requests.due_ns[self.where]
 
-    @cached_property
+    @Kept
     def deliveries(self) -> Deliveries:
         return self.run.deliveries.at(self.where)
 
-    @cached_property
+    @Kept
     def answers(self) -> Answers:
         return self.run.answers.of(self.deliveries)
 
-    @cached_property
+    @Kept
     def answers_from_sent(self) -> Answers:
         return self.run.answers_from_sent.of(self.deliveries)
 
@@ -254,7 +252,7 @@ class Scope:
     def objective(self) -> Counts:
         return self.run.objective[self.where]
 
-    @cached_property
+    @Kept
     def bounds(self) -> Ints:
         """Where each block of the window starts and ends among these requests."""
         start, end = self.window_ns
@@ -268,18 +266,18 @@ class Scope:
         """Those values that belong to completed requests."""
         return Sample(values, self.deliveries.ok, self.bounds)
 
-    @cached_property
+    @Kept
     def e2e_s(self) -> Sample:
         return self.sample(self.answers.e2e_s)
 
-    @cached_property
+    @Kept
     def medians_s(self) -> Floats:
         """Of latency by block that has requests, with failures as infinite."""
         latency = np.where(self.deliveries.ok, self.answers.e2e_s, np.inf)
         blocks = [latency[a:b] for a, b in itertools.pairwise(self.bounds) if b > a]
         return np.array([np.partition(each, len(each) // 2)[len(each) // 2] for each in blocks])
 
-    @cached_property
+    @Kept
     def latencies(self) -> dict[str, Percentiles | None]:
         """Of every kind, over completed requests; beside it, with failures as infinite, and from when requests were
         sent. Times between tokens are the same by either clock."""
@@ -300,13 +298,13 @@ class Scope:
             "e2e_s": ranked(self.e2e_s, sent.e2e_s),
         }
 
-    @cached_property
+    @Kept
     def lag_s(self) -> Sample:
         """How much later than due each request was first sent."""
         sent_ns = self.deliveries.requests.sent_ns
         return Sample(seconds_between(self.due_ns, sent_ns), sent_ns != MISSING, self.bounds)
 
-    @cached_property
+    @Kept
     def of_attempts(self) -> Bools:
         """By attempt: whether it was made at one of these requests."""
         chosen = np.zeros(len(self.run.deliveries.requests), np.bool_)

@@ -211,6 +211,8 @@ def share_interval(hits: Bools, bounds: Ints, limit: float = 1.0) -> tuple[float
 
 def independent_hits(hits: Bools, bounds: Ints, limit: float = 1.0) -> float:
     """How many independent requests make the share of `hits` as uncertain as it is."""
+    if not len(hits):
+        return 1.0
     return max(min(float(_independent(count_by_block(hits, bounds), np.diff(bounds))), limit * len(hits)), 1.0)
 
 

@@ -226,7 +226,7 @@ class Shelf:
         def read() -> FrontierSubject:
             asked = read_asked(entry.path)
             objectives = _objectives(slo or asked.slo)
-            inside = trials_in(entry.path, {self.root / name for name in self._trials})
+            inside = trials_in(entry.path, self._unchanged())
             trials = {key: self._trial(where, objectives, asked.target) for key, where in inside}
             found = make_frontier(asked, str(objectives), trials, str(entry.path))
             kept = {str(trial.run.path): (trial.run, judged) for _, trial, judged in self._trials.values()}
@@ -234,6 +234,11 @@ class Shelf:
             return replace(subject, asked=command_of(entry.path, slo, request, point))
 
         return self._keep(entry, (slo and str(slo), point, request), read)
+
+    def _unchanged(self) -> set[Path]:
+        """Runs of points that are as they were when they were judged."""
+        known = ((Entry(name, "run", self.root / name), stamp) for name, (stamp, *_) in self._trials.items())
+        return {entry.path for entry, stamp in known if entry.stamp == stamp}
 
     def _trial(self, where: Path, objectives: Objectives, target: float) -> PointRun:
         """From what is known since it was last held against something, if its rows are kept as well."""
@@ -245,7 +250,7 @@ class Shelf:
             judged = judge_run(trial.run, objectives, before=judged)
             trial = judge_again(trial, objectives, target, judged)
         else:
-            trial, judged = judge_trial(run, objectives, target, keep=True)
+            trial, judged = judge_trial(run, objectives, target)
         if entry.name in self._runs:
             self._trials[entry.name] = stamp, trial, judged
         return trial
