@@ -571,7 +571,7 @@ class Conductor:
 
     def _flush(self) -> None:
         if self.rows:
-            self.writer.append(batch_of(self.rows, self.start_ns))
+            self.writer.append(batch_of(self.rows))
             self.rows = []
         if self.texts:
             self.texts.flush()
