@@ -132,7 +132,13 @@ class Outcome:
 
 def _speaks(said: _Delta) -> bool:
     called = said.tool_calls or said.function_call
-    return bool(said.content or said.reasoning_content or said.reasoning or called or said.refusal)
+    words = any(map(_says, said.content)) if isinstance(said.content, list) else said.content
+    return bool(words or said.reasoning_content or said.reasoning or called or said.refusal)
+
+
+def _says(part: Any) -> bool:
+    """Whether there is more to it than of which type it is."""
+    return any(value for key, value in part.items() if key != "type") if isinstance(part, dict) else bool(part)
 
 
 def text_of(choice: Choice) -> str:
@@ -177,7 +183,7 @@ def hear(said: Said, data: bytes, found: Outcome) -> bool:
     for choice in said.choices or ():
         _finish(choice, found)
         delta = choice.delta
-        if choice.text or (delta is not None and (delta.content or _speaks(delta))):
+        if choice.text or (delta is not None and _speaks(delta)):
             words = True
     return words
 

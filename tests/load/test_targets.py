@@ -87,7 +87,7 @@ def test_tokens_are_timed_and_the_rest_is_not() -> None:
         (event({"reasoning": "hm"}), event({"tool_calls": [{"function": {"arguments": "{"}}]}), STOP, DONE),
         (event({"refusal": "no"}), event({"content": "!"}), STOP, DONE),
         (event({"function_call": {"name": "f"}}), event({"function_call": {"arguments": "{}"}}), STOP, DONE),
-        (event({"content": [{"type": "thinking", "thinking": []}]}), event({"content": "!"}), STOP, DONE),
+        (event({"content": [{"type": "thinking", "thinking": [{"text": "hm"}]}]}), event({"content": "!"}), STOP, DONE),
         (HELLO, WORLD, STOP, b"data: [DONE] \n\n"),
     ],
 )
@@ -270,6 +270,8 @@ def test_words_are_kept_where_they_are_asked_for() -> None:
     assert read(HELLO, second, STOP, keep_text=True).text == "hello"
     parts = event({"content": [{"type": "thinking", "thinking": []}, {"type": "text", "text": "parts"}, 3]})
     assert read(parts, WORLD, STOP, keep_text=True).text == "parts world"
+    empty = event({"content": [{"type": "text", "text": ""}]})
+    assert len(read(empty, parts, empty, STOP).event_ns) == 1
 
 
 def test_of_several_answers_the_first_says_why_it_ended() -> None:
