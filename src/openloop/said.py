@@ -153,14 +153,15 @@ def text_of(choice: Choice) -> str:
 
 def _count(usage: _Usage, found: Outcome) -> None:
     """What was told before and is not now, stays."""
-    if usage.prompt_tokens is not None:
-        found.prompt_tokens = usage.prompt_tokens
-    if usage.completion_tokens is not None:
-        found.output_tokens = usage.completion_tokens
-    if usage.prompt_tokens_details:
-        found.cached_tokens = usage.prompt_tokens_details.cached_tokens
-    if usage.completion_tokens_details:
-        found.reasoning_tokens = usage.completion_tokens_details.reasoning_tokens
+    prompt, output = usage.prompt_tokens_details, usage.completion_tokens_details
+    for name, count in (
+        ("prompt_tokens", usage.prompt_tokens),
+        ("output_tokens", usage.completion_tokens),
+        ("cached_tokens", prompt and prompt.cached_tokens),
+        ("reasoning_tokens", output and output.reasoning_tokens),
+    ):
+        if count is not None:
+            setattr(found, name, count)
 
 
 def _finish(choice: Choice, found: Outcome) -> None:

@@ -108,6 +108,12 @@ def test_events_in_one_read_come_at_once_and_are_counted() -> None:
     assert found.merged_events == 1
 
 
+def test_what_was_counted_before_stays_where_later_usage_does_not_tell() -> None:
+    less = event(usage={"completion_tokens": 3, "prompt_tokens_details": {}})
+    found = read(HELLO, WORLD, STOP, USAGE, less, DONE)
+    assert (found.prompt_tokens, found.cached_tokens, found.output_tokens) == (5, 4, 3)
+
+
 def test_completions_say_text() -> None:
     reads = [
         b'data: {"choices": [{"text": "a"}]}\n\n',
