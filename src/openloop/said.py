@@ -132,7 +132,13 @@ class Outcome:
 
 def _speaks(said: _Delta) -> bool:
     called = said.tool_calls or said.function_call
-    return bool(said.content or said.reasoning_content or said.reasoning or called or said.refusal)
+    words = any(map(_says, said.content)) if isinstance(said.content, list) else said.content
+    return bool(words or said.reasoning_content or said.reasoning or called or said.refusal)
+
+
+def _says(part: Any) -> bool:
+    """Whether there is more to it than of which type it is."""
+    return any(value for key, value in part.items() if key != "type") if isinstance(part, dict) else bool(part)
 
 
 def text_of(choice: Choice) -> str:
@@ -147,14 +153,15 @@ def text_of(choice: Choice) -> str:
 
 def _count(usage: _Usage, found: Outcome) -> None:
     """What was told before and is not now, stays."""
-    if usage.prompt_tokens is not None:
-        found.prompt_tokens = usage.prompt_tokens
-    if usage.completion_tokens is not None:
-        found.output_tokens = usage.completion_tokens
-    if usage.prompt_tokens_details:
-        found.cached_tokens = usage.prompt_tokens_details.cached_tokens
-    if usage.completion_tokens_details:
-        found.reasoning_tokens = usage.completion_tokens_details.reasoning_tokens
+    prompt, output = usage.prompt_tokens_details, usage.completion_tokens_details
+    for name, count in (
+        ("prompt_tokens", usage.prompt_tokens),
+        ("output_tokens", usage.completion_tokens),
+        ("cached_tokens", prompt and prompt.cached_tokens),
+        ("reasoning_tokens", output and output.reasoning_tokens),
+    ):
+        if count is not None:
+            setattr(found, name, count)
 
 
 def _finish(choice: Choice, found: Outcome) -> None:
@@ -177,7 +184,7 @@ def hear(said: Said, data: bytes, found: Outcome) -> bool:
     for choice in said.choices or ():
         _finish(choice, found)
         delta = choice.delta
-        if choice.text or (delta is not None and (delta.content or _speaks(delta))):
+        if choice.text or (delta is not None and _speaks(delta)):
             words = True
     return words
 

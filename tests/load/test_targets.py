@@ -87,7 +87,7 @@ def test_tokens_are_timed_and_the_rest_is_not() -> None:
         (event({"reasoning": "hm"}), event({"tool_calls": [{"function": {"arguments": "{"}}]}), STOP, DONE),
         (event({"refusal": "no"}), event({"content": "!"}), STOP, DONE),
         (event({"function_call": {"name": "f"}}), event({"function_call": {"arguments": "{}"}}), STOP, DONE),
-        (event({"content": [{"type": "thinking", "thinking": []}]}), event({"content": "!"}), STOP, DONE),
+        (event({"content": [{"type": "thinking", "thinking": [{"text": "hm"}]}]}), event({"content": "!"}), STOP, DONE),
         (HELLO, WORLD, STOP, b"data: [DONE] \n\n"),
     ],
 )
@@ -106,6 +106,12 @@ def test_events_in_one_read_come_at_once_and_are_counted() -> None:
     found = read(ROLE + HELLO, WORLD + HELLO + STOP, DONE)
     assert list(found.event_ns) == [1, 2, 2]
     assert found.merged_events == 1
+
+
+def test_what_was_counted_before_stays_where_later_usage_does_not_tell() -> None:
+    less = event(usage={"completion_tokens": 3, "prompt_tokens_details": {}})
+    found = read(HELLO, WORLD, STOP, USAGE, less, DONE)
+    assert (found.prompt_tokens, found.cached_tokens, found.output_tokens) == (5, 4, 3)
 
 
 def test_completions_say_text() -> None:
@@ -270,6 +276,8 @@ def test_words_are_kept_where_they_are_asked_for() -> None:
     assert read(HELLO, second, STOP, keep_text=True).text == "hello"
     parts = event({"content": [{"type": "thinking", "thinking": []}, {"type": "text", "text": "parts"}, 3]})
     assert read(parts, WORLD, STOP, keep_text=True).text == "parts world"
+    empty = event({"content": [{"type": "text", "text": ""}]})
+    assert len(read(empty, parts, empty, STOP).event_ns) == 1
 
 
 def test_of_several_answers_the_first_says_why_it_ended() -> None:

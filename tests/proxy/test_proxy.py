@@ -376,6 +376,39 @@ def test_a_client_that_goes_is_gone_for_the_replica_too(
     assert {row["status"] for row in rows(asyncio.run(main()))} == {"cancelled"}
 
 
+def test_a_client_that_goes_because_of_an_error_leaves_that_a_failure(tmp_path: Path) -> None:
+    async def main() -> Run:
+        async with world(tmp_path, fails_and_hangs) as w:
+            async with w.post() as reply:
+                assert b"out of memory" in await reply.content.readany()
+                reply.close()
+            await until(lambda: w.proxy.ledger.in_flight == 0)
+            return await w.run()
+
+    (row,) = rows(asyncio.run(main()))
+    assert (row["status"], row["error"]) == ("error", "an error in the stream")
+
+
+def test_a_client_that_goes_while_a_copy_runs_leaves_a_failed_first_a_failure(tmp_path: Path) -> None:
+    async def fails_later(fake: Fake, request: web.BaseRequest) -> web.StreamResponse:
+        await fake.go.wait()
+        return await fails_and_hangs(fake, request)
+
+    async def main() -> Run:
+        async with world(tmp_path, fails_later, hangs, routing="round-robin", hedge="5ms") as w:
+            asking = asyncio.create_task(w.ask())
+            await until(lambda: bool(w.fakes[1].asked))
+            w.fakes[0].go.set()
+            await asyncio.sleep(0.1)
+            asking.cancel()
+            await until(lambda: w.proxy.ledger.in_flight == 0)
+            return await w.run()
+
+    first, copy = rows(asyncio.run(main()))
+    assert (first["status"], first["error"]) == ("error", "an error in the stream")
+    assert (copy["status"], copy["error"]) == ("cancelled", "the client went away")
+
+
 def test_a_client_that_is_gone_when_its_answer_begins_is_no_defect_of_ours(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -67,9 +67,10 @@ def said_until_closed(server: RunningEndpoint, request: bytes) -> bytes:
         return b"".join(iter(lambda: sock.recv(65536), b""))
 
 
-def test_who_wants_no_more_is_left_after_the_answer(server: RunningEndpoint) -> None:
+@pytest.mark.parametrize("wish", [b"close", b"TE, Close"])
+def test_who_wants_no_more_is_left_after_the_answer(wish: bytes, server: RunningEndpoint) -> None:
     body = b'{"model": "openloop", "messages": [], "stream": true}'
-    head = b"POST /v1/chat/completions HTTP/1.1\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(body)
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nConnection: %b\r\nContent-Length: %d\r\n\r\n" % (wish, len(body))
     assert said_until_closed(server, head + body).endswith(b"0\r\n\r\n")
 
 

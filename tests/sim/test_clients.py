@@ -550,6 +550,19 @@ def test_a_deploy_spares_who_came_since_and_replaces_who_was_ordered() -> None:
     assert crashed == ["replica 0", "replica 1", "replica 2"]
 
 
+def test_what_is_to_be_added_is_ordered_by_nobody_before() -> None:
+    """While one of all that there may be is drained, and more are wanted."""
+    scale = {"on": "queue", "target": 1, "least": 2, "most": 2, "every": "5s", "delay": "5s"}
+    events = ["deploy:at=5s,every=100s,grace=20s,restart=5s", "add:at=20s,count=2"]
+    found = fleet(replicas=2, max_sequences=1, scale=scale, events=events)
+    run = simulate_fleet(found, "synthetic:prompt=600,output=200", "poisson:rate=20", 40.0)
+    happened = [(each.at_ns, each.kind, each.detail) for each in run.manifest.events]
+    assert [each for each in happened if each[1:] in (("start", "replica 2"), ("start", "replica 3"))] == [
+        (20_000_000_000, "start", "replica 2"),
+        (20_000_000_000, "start", "replica 3"),
+    ]
+
+
 def test_replicas_are_added_to_those_that_were_ordered() -> None:
     scale = {"on": "queue", "target": 1, "most": 3, "every": "1s", "delay": "1s"}
     found = fleet(max_sequences=2, scale=scale, events=["add:at=15s,count=2"])

@@ -571,7 +571,7 @@ class Conductor:
 
     def _flush(self) -> None:
         if self.rows:
-            self.writer.append(batch_of(self.rows, self.start_ns))
+            self.writer.append(batch_of(self.rows))
             self.rows = []
         if self.texts:
             self.texts.flush()
@@ -603,7 +603,7 @@ class Conductor:
             )
         stolen = stolen_s() - self.stolen_s
         if stolen > STOLEN_SHARE * (os.cpu_count() or 1) * stopped / 1e9:
-            self.notes.append(f"the host took {format_seconds(stolen)} of processor time from this machine during the run")
+            self.notes.append(f"the host took {format_seconds(stolen)} of processor time from this machine meanwhile")
         self.writer.finish(
             labels,
             window_ns=(min(self.opened_ns or 0, max(end, 1) - 1), max(end, 1)),  # maybe it never began

@@ -24,7 +24,10 @@ NOBODY = Ask(())
 
 @dataclass(slots=True)
 class Row:
-    """One attempt, its times in nanoseconds since the run's start; those of its outcome's events are of the clock."""
+    """One attempt, its times in nanoseconds since the run's start; those of its outcome's events are of the clock.
+
+    That said `start_ns` at the start, as far as was known when the row was made: what is learned later moves it not.
+    """
 
     number: int
     due_ns: int
@@ -39,12 +42,13 @@ class Row:
     last_ns: int | None = None
     kernel_stamps: int = 0
     stamps: int = 0
+    start_ns: int = 0
 
     def set_times(self, finished: Finished, start_ns: int) -> None:
         """When what happened to it did."""
         _, fate, _, sent, waited, ended, _, marks, kernel, _ = finished
         outcome, due_ns = self.outcome, self.due_ns
-        self.kernel_stamps, self.stamps = kernel, len(marks) // MARK
+        self.kernel_stamps, self.stamps, self.start_ns = kernel, len(marks) // MARK, start_ns
         if sent:
             self.sent_ns, self.connect_ns = max(sent - start_ns, due_ns), waited
         latest = self.sent_ns or due_ns
@@ -88,11 +92,11 @@ def _read(raw: bytes, marks: Marks, target: Target) -> Outcome:
         return Outcome("error", error=without_secrets(why, target.secrets))
 
 
-def batch_of(rows: list[Row], start_ns: int = 0) -> pa.RecordBatch:
-    """Of a run that started then."""
+def batch_of(rows: list[Row]) -> pa.RecordBatch:
     events = [row.outcome.event_ns for row in rows]
-    lengths = np.array([len(each) for each in events])
-    flat = np.frombuffer(b"".join(events), np.int64) - start_ns
+    lengths = np.array([len(each) for each in events], np.int64)
+    starts = np.array([row.start_ns for row in rows], np.int64)
+    flat = np.frombuffer(b"".join(events), np.int64) - np.repeat(starts, lengths)
     asks = [row.ask or NOBODY for row in rows]
     return make_batch(
         {

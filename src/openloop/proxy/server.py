@@ -217,8 +217,8 @@ class Proxy:
         if not flight.attempts:  # who gets it was not decided yet
             flight.attempts.append(Attempt(0, "first", self.fleet, None))
         gone = ("error", "the proxy was stopped") if self.door.closing else ("cancelled", "the client went away")
-        for each in flight.attempts:
-            each.close(*gone)
+        for each in flight.attempts:  # what had failed before is no less a failure
+            each.close(*(gone if each.good else (each.outcome.status, each.outcome.error or "")))
         self.ledger.end(flight)
 
     async def _attempt(self, flight: Flight, ask: Ask, post: Post) -> Attempt:

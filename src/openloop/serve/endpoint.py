@@ -195,7 +195,7 @@ class Endpoint:
                 self._send(connection, self._behave(body))
             case _:
                 self._send(connection, self._voice.refuse(404, f"there is nothing at {method} {path}"))
-        connection.last = headers.get("connection", "").lower() == "close"
+        connection.last = "close" in map(str.strip, headers.get("connection", "").lower().split(","))
         if connection.last and connection.answering is None:
             self._close_after(connection)
 

@@ -521,7 +521,8 @@ def _look(t: Any, now: float) -> None:
             waiting += m.waiting
             requests += m.waiting + m.running + m.filling
         coming += m.up == 2
-        if m.up == 0 and (down < 0 or (t.replicas[down].crashed and not m.crashed)):
+        to_come = r >= c.most and m.up_since == 0  # an event is to add it
+        if m.up == 0 and not to_come and (down < 0 or (t.replicas[down].crashed and not m.crashed)):
             down = r  # one that crashed comes back anyway
     more = False
     if c.signal == QUEUES:
