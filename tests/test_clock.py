@@ -93,5 +93,13 @@ def test_a_rest_is_half_of_what_is_between_two_tokens_at_most() -> None:
     assert rested(rest, [1_900_000] * 20 + [5_000_000] * 180) == 500_000
 
 
+def test_a_long_rest_wants_hardly_any_tokens_that_are_close() -> None:
+    rest = Rest(4_000_000)
+    assert rested(rest, [10_000_000] * 200) == 4_000_000
+    assert rested(rest, [10_000_000] * 199 + [3_000_000]) == 4_000_000
+    assert rested(rest, [10_000_000] * 195 + [1_500_000] * 5) == 1_000_000
+    assert rested(rest, [7_900_000] * 200) == 2_000_000
+
+
 def test_where_nobody_is_to_rest_nobody_does() -> None:
     assert rested(Rest(0), [5_000_000] * 200) == 0

@@ -28,7 +28,7 @@ TOGETHER_NS: Final = 250_000  # what comes within it was sent at once, as the en
 
 _SHORTEST_NS: Final = 125_000
 _FEW: Final = 100
-_SHARE: Final = 0.05
+_LIGHT_NS: Final = 1_000_000
 _TIMESTAMPNS: Final = 35  # SO_TIMESTAMPNS, the same on all common architectures
 _ANCILLARY: Final = 64
 _MONOTONIC: Final = 1
@@ -121,7 +121,7 @@ class Rest:
     """How long a crowd of sockets may be left alone, for the kernel stamps what arrives and being woken costs most.
 
     Two tokens that come meanwhile are one read, and the time of the first is lost. So it is half of the time between
-    two reads of a socket, but for few of them.
+    two reads of a socket, but for few of them, and hardly any where it is long.
     """
 
     def __init__(self, longest_ns: int) -> None:
@@ -152,11 +152,16 @@ class Rest:
         """Go by what was noted since the last time, if that is enough."""
         if self.gaps < _FEW:
             return
-        if self.brisk > _SHARE * self.gaps:
+        if self.brisk > _few(self.ns) * self.gaps:
             self.ns = max(self.ns // 2, self._shortest_ns)
-        elif self.lively <= _SHARE * self.gaps:
+        elif self.lively <= _few(self._longer_ns) * self.gaps:
             self.ns = self._longer_ns
         self.gaps = self.brisk = self.lively = 0
+
+
+def _few(rest_ns: int) -> float:
+    """The share of times between reads that may be too short for a rest."""
+    return 0.05 if rest_ns <= _LIGHT_NS else 0.01
 
 
 class Poller:

@@ -47,12 +47,12 @@ def test_deadlines_of_what_is_over_are_forgotten_and_those_of_others_kept(worker
 
 
 def test_a_rest_goes_by_the_times_between_reads(worker: _Worker) -> None:
-    """A millisecond where tokens come every five, half of that where they come every 1.9."""
+    """Four milliseconds where tokens come every ten, half of one where they come every 1.9."""
     with socket.socket() as sock:
         connection = Connection(sock, worker.pools[0], None)
         connection.request = request = Request(0, 0, worker.pools[0], b"")
-        for gap_ns, rest_ns in ((5_000_000, REST_NS), (1_900_000, REST_NS // 2)):
-            for _ in range(5):
+        for gap_ns, rest_ns in ((10_000_000, REST_NS), (1_900_000, REST_NS // 8)):
+            for _ in range(6):
                 for number in range(101):
                     worker._received(connection, b"x", number * gap_ns, True)
                 request.marks = array("q")
