@@ -26,7 +26,7 @@ NOBODY = Ask(())
 class Row:
     """One attempt, its times in nanoseconds since the run's start; those of its outcome's events are of the clock.
 
-    That said `start_ns` at the start, as far as was known when the row was made: what is learned later moves it not.
+    The clock's time at the start is `start_ns`, as it was known when the row was made: learning better moves no row.
     """
 
     number: int
