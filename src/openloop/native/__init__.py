@@ -1,9 +1,10 @@
 """Python as machine code: translated to LLVM's language, compiled, kept on disk."""
 
+import struct
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["foreign", "kept_by_numba", "whole"]
+__all__ = ["bits_of", "foreign", "kept_by_numba", "whole"]
 
 
 def kept_by_numba(compile_with: Callable[..., Any], function: Any, *types: Any, **options: Any) -> Any:
@@ -22,3 +23,9 @@ def foreign(address: int, *given: Any) -> int:
 def whole(number: int) -> int:
     """What C calls an int: half of what comes back."""
     return (number << 32) >> 32
+
+
+def bits_of(number: float) -> int:
+    """A real number as it is held, read as a whole one."""
+    found: int = struct.unpack("q", struct.pack("d", number))[0]
+    return found

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from openloop.native import foreign
+from openloop.native import bits_of, foreign
 
 
 @dataclass(frozen=True)
@@ -163,8 +163,15 @@ _PLAIN = {ast.Add: ("add", "fadd"), ast.Sub: ("sub", "fsub"), ast.Mult: ("mul", 
 _BITS = {ast.BitAnd: "and", ast.BitOr: "or", ast.BitXor: "xor", ast.LShift: "shl"}
 _COMPARED = {ast.Lt: "lt", ast.LtE: "le", ast.Gt: "gt", ast.GtE: "ge", ast.Eq: "eq", ast.NotEq: "ne"}
 _INTRINSICS = {math.ceil: "ceil", math.floor: "floor", math.log2: "log2", math.sqrt: "sqrt", np.rint: "rint"}
-_STORED = {"i8": (INT, "i64"), "i4": (INT, "i32"), "u1": (INT, "i8"), "f8": (REAL, "double"), "u8": (WORD, "i64")}
-_WIDENED = {"i32": "sext", "i8": "zext"}
+_STORED = {  # as what it is used, how it lies in memory, and how it gets from there to here and back
+    "i8": (INT, "i64", "", ""),
+    "u8": (WORD, "i64", "", ""),
+    "f8": (REAL, "double", "", ""),
+    "i4": (INT, "i32", "sext", "trunc"),
+    "u4": (INT, "i32", "zext", "trunc"),
+    "u1": (INT, "i8", "zext", "trunc"),
+    "f4": (REAL, "float", "fpext", "fptrunc"),
+}
 
 
 class _Body(ast.NodeVisitor):
@@ -324,14 +331,14 @@ class _Body(ast.NodeVisitor):
         return at, kind, self.module.tag(owner.kind, node.attr)
 
     def load(self, at: str, dtype: np.dtype[Any], tag: str) -> Value:
-        kind, llvm = _STORED[dtype.str[1:]]
+        kind, llvm, widened, _ = _STORED[dtype.str[1:]]
         found = self.emit(f"load {llvm}, ptr {at}, {tag}")
-        return Value(kind, (self.emit(f"{_WIDENED[llvm]} {llvm} {found} to i64") if llvm in _WIDENED else found,))
+        return Value(kind, (self.emit(f"{widened} {llvm} {found} to {kind.llvm}") if widened else found,))
 
     def store(self, at: str, dtype: np.dtype[Any], tag: str, value: Value) -> None:
-        kind, llvm = _STORED[dtype.str[1:]]
+        kind, llvm, _, cut = _STORED[dtype.str[1:]]
         part = self.cast(value, kind).parts[0]
-        part = self.emit(f"trunc i64 {part} to {llvm}") if llvm in _WIDENED else part
+        part = self.emit(f"{cut} {kind.llvm} {part} to {llvm}") if cut else part
         self.lines.append(f"store {llvm} {part}, ptr {at}, {tag}")
 
     def element(self, owner: Value, index: ast.expr) -> str:
@@ -374,6 +381,8 @@ class _Body(ast.NodeVisitor):
         size = owner.kind.dtype.itemsize
         old = owner.parts[-1] if owner.kind.sliced else str(size)
         at = self.emit(f"getelementptr i8, ptr {owner.parts[0]}, i64 {self.emit(f'mul i64 {start}, {old}')}")
+        if asked.step is None:
+            return Value(owner.kind, (at, count, *owner.parts[2:]))
         stride = self.emit(f"mul i64 {step}, {old}")
         return Value(Table(owner.kind.dtype, 1, True), (at, count, stride))
 
@@ -499,6 +508,8 @@ class _Body(ast.NodeVisitor):
             raise self.generic_visit(node)
         if what is foreign:
             return self.call_foreign(*given)
+        if what is bits_of:
+            return Value(INT, (self.emit(f"bitcast double {self.cast(given[0], REAL).parts[0]} to i64"),))
         if what is len:
             return Value(INT, (given[0].parts[1],))
         if what in (int, np.int64):

@@ -1,12 +1,14 @@
 """The tables of a score, for its page and for the terminal."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from openloop.audit import Audit
 from openloop.report.page import Columns, Number, Table, columns, numbers, unit_costs
 from openloop.score import CostScore, Leak, Score, Summary, UnitScore
 from openloop.units import format_seconds
+
+if TYPE_CHECKING:  # an audit reads frontiers, and they simulate: most tables have nothing to do with that
+    from openloop.audit import Audit
 
 LATENCIES = {
     "ttft_s": "first token (TTFT)",
@@ -191,7 +193,7 @@ def further(score: Score) -> list[Table]:
     ]
 
 
-def audited(found: Audit) -> list[Table]:
+def audited(found: "Audit") -> list[Table]:
     facts = [(fact.name, fact.found or "missing", "" if fact.found else fact.why) for fact in found.facts]
     claims = [
         (each.claim, *(("could be", "") if each.supported else ("no", ", ".join(each.lacks) or "a valid run")))

@@ -11,19 +11,14 @@ A reader for whom token i is expected at c + pace * i has it max(0, M_i - c) lat
 - no token is late by etalon's deadlines, which carry slack over, exactly when M_n <= c.
 """
 
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from openloop.arrays import Counts, Floats, Ints
-from openloop.native import kept_by_numba
-
-compiled = partial(kept_by_numba, njit, nogil=True)
-# Inside the loop over rows a call would touch the reference counts of its arrays, which costs more than a short answer.
-inlined = njit(inline="always")
+from openloop.native import bits_of
+from openloop.native.build import native
 
 # Token gaps are counted in 2**11 bins to each power of two, up to 2**40 ns (18 minutes): the value that stands for a
 # bin is within 0.025% of everything in it.
@@ -37,10 +32,10 @@ LONG_AGO = -(1 << 62)
 HIGHEST = (1 << 63) - 1
 
 
-# Numba keeps code on disk by a function's name and line, and cannot read it once one of these has another name: who
-# renames one moves the functions to other lines.
 class ScanPlan(NamedTuple):
     """What each row is held against."""
+
+    tables = property(lambda self: self._fields)
 
     arrival: Ints
     objective: Counts  # index into the last two
@@ -54,6 +49,8 @@ class ScanPlan(NamedTuple):
 
 class RowFacts(NamedTuple):
     """What the pass finds out about each row; rows without events stay as `of` made them."""
+
+    tables = property(lambda self: self._fields)
 
     first: Ints
     last: Ints
@@ -76,6 +73,8 @@ class RowFacts(NamedTuple):
 class GapCounts(NamedTuple):
     """Gaps by block and bin: 256 at a time, and the rest of them in bytes, which stay in the fastest cache."""
 
+    tables = property(lambda self: self._fields)
+
     many: Ints
     few: NDArray[np.uint8]
 
@@ -92,7 +91,7 @@ class GapCounts(NamedTuple):
         return self.many
 
 
-@compiled
+@native
 def scan(
     ns: Ints, offsets: Ints, plan: ScanPlan, counts: GapCounts, gaps: Ints, places: NDArray[np.uint32], out: RowFacts
 ) -> tuple[int, int]:
@@ -101,51 +100,45 @@ def scan(
     The tokens of row r came at ns[offsets[r] : offsets[r + 1]]. Returns how many gaps were written, and the first row
     whose tokens run backwards or -1.
     """
-    # Unpacked here: inside the loop each access to a tuple's array would touch its reference count.
-    arrival, objective, block_of, first_ns, pace_ns = plan
-    many, few = counts
-    first, last, longest, shortest, reach, qoe, fluidity = out
     written, block, found = 0, -1, 0
-    for row in range(offsets.size - 1):
+    for row in range(len(offsets) - 1):
         times = ns[offsets[row] : offsets[row + 1]]
-        if times.size == 0:
+        if len(times) == 0:
             continue
-        pace = pace_ns[objective[row]]
-        first[row], last[row] = times[0], times[times.size - 1]
+        pace = plan.pace_ns[plan.objective[row]]
+        out.first[row], out.last[row] = times[0], times[len(times) - 1]
         if block >= 0:  # gaps of the row before are counted while the events of this one come
-            _count(places, found, block, many, few)
-        block, found = block_of[row], times.size - 1
-        longest[row], shortest[row], reach[row] = _extremes(times, pace, places)
-        if shortest[row] < 0:
+            _count(places, found, block, counts)
+        block, found = plan.block_of[row], len(times) - 1
+        out.longest[row], out.shortest[row], out.reach[row] = _extremes(times, pace, places)
+        if out.shortest[row] < 0:
             return written, row
-        if block >= 0 and written + found <= gaps.size:
+        if block >= 0 and written + found <= len(gaps):
             _write_gaps(times, gaps[written:])
             written += found
-        expected = arrival[row] + first_ns[objective[row]] - pace
-        highest = max(times[0] - pace, reach[row])
+        expected = plan.arrival[row] + plan.first_ns[plan.objective[row]] - pace
+        highest = max(times[0] - pace, out.reach[row])
         if highest <= expected:
-            qoe[row] = fluidity[row] = 1.0
+            out.qoe[row] = out.fluidity[row] = 1.0
         else:
-            qoe[row], fluidity[row] = _smoothness(times, pace, expected, highest)
+            out.qoe[row], out.fluidity[row] = _smoothness(times, pace, expected, highest)
     if block >= 0:
-        _count(places, found, block, many, few)
+        _count(places, found, block, counts)
     return written, -1
 
 
-@compiled
+@native
 def scan_again(ns: Ints, offsets: Ints, plan: ScanPlan, out: RowFacts) -> None:
     """QoE and fluidity anew, where first tokens are expected at another time; all else in `out` holds for any."""
-    arrival, objective, _, first_ns, pace_ns = plan
-    _, _, _, _, reach, qoe, fluidity = out
-    for row in range(offsets.size - 1):
+    for row in range(len(offsets) - 1):
         times = ns[offsets[row] : offsets[row + 1]]
-        if times.size:
-            pace = pace_ns[objective[row]]
-            expected = arrival[row] + first_ns[objective[row]] - pace
-            qoe[row], fluidity[row] = _smoothness(times, pace, expected, max(times[0] - pace, reach[row]))
+        if len(times) > 0:
+            pace = plan.pace_ns[plan.objective[row]]
+            expected = plan.arrival[row] + plan.first_ns[plan.objective[row]] - pace
+            highest = max(times[0] - pace, out.reach[row])
+            out.qoe[row], out.fluidity[row] = _smoothness(times, pace, expected, highest)
 
 
-@inlined
 def _smoothness(times: Ints, pace: int, expected: int, highest: int) -> tuple[float, float]:
     """QoE and fluidity of an answer of which token i is expected at `expected` + pace * i, and M_n is `highest`.
 
@@ -154,7 +147,7 @@ def _smoothness(times: Ints, pace: int, expected: int, highest: int) -> tuple[fl
     follow M_i, beginning with what is expected: a token is late where it raises that, and once it is at its highest
     nothing more is.
     """
-    n, latest, seen = times.size, expected, 0
+    n, latest, seen = len(times), expected, 0
     late, missed, delays = 0, 0, 0.0  # a hundred thousand tokens that are a day late are too much for a whole number
     while latest < highest:
         over = times[seen] - pace * (seen + 1) - latest
@@ -169,30 +162,60 @@ def _smoothness(times: Ints, pace: int, expected: int, highest: int) -> tuple[fl
     return 1.0 - delays / whole, (n - late) / (n + missed)
 
 
-@compiled
+@native
 def reach_at_pace(ns: Ints, offsets: Ints, pace: int, reach: Ints) -> None:
     """M_n of each row at a pace other than the plan's."""
-    for row in range(offsets.size - 1):
+    for row in range(len(offsets) - 1):
         times = ns[offsets[row] : offsets[row + 1]]
         latest = LONG_AGO
-        for i in range(1, times.size):
+        for i in range(1, len(times)):
             latest = max(latest, times[i] - pace * (i + 1))
-        if times.size:
+        if len(times) > 0:
             reach[row] = latest
 
 
-@compiled
-def gap_quantiles(ns: Ints, offsets: Ints, share: float, out: Floats) -> None:
-    """The `share` quantile of each row's own token gaps in ns, interpolated as numpy does by default."""
-    for row in range(offsets.size - 1):
+@native
+def gap_quantiles(ns: Ints, offsets: Ints, share: float, gaps: Ints, out: Floats) -> None:
+    """The `share` quantile of each row's own token gaps in ns, interpolated as numpy does by default; `gaps` has room
+    for those of one row."""
+    for row in range(len(offsets) - 1):
         times = ns[offsets[row] : offsets[row + 1]]
-        if times.size < 2:
+        n = len(times) - 1
+        if n < 1:
             continue
-        gaps = np.sort(times[1:] - times[:-1])
-        place = share * (gaps.size - 1)
+        _write_gaps(times, gaps)
+        place = share * (n - 1)
         below = int(place)
-        above = min(below + 1, gaps.size - 1)
-        out[row] = gaps[below] + (place - below) * (gaps[above] - gaps[below])
+        low = _put_in_place(gaps, n, below)
+        high = low
+        if below + 1 < n:  # the least of those that are not less
+            high = gaps[below + 1]
+            for i in range(below + 2, n):
+                high = min(high, gaps[i])
+        out[row] = low + (place - below) * (high - low)
+
+
+def _put_in_place(values: Ints, n: int, place: int) -> int:
+    """What is there once they are in order; what comes before is no larger then, and what comes after no smaller."""
+    first, last = 0, n - 1
+    while first < last:
+        middle, left, right = values[(first + last) // 2], first, last
+        while left <= right:
+            while values[left] < middle:
+                left += 1
+            while values[right] > middle:
+                right -= 1
+            if left <= right:
+                values[left], values[right] = values[right], values[left]
+                left += 1
+                right -= 1
+        if place <= right:
+            last = right
+        elif place >= left:
+            first = left
+        else:
+            break
+    return values[place]
 
 
 def bin_edges_and_values() -> tuple[Floats, Floats]:
@@ -203,45 +226,41 @@ def bin_edges_and_values() -> tuple[Floats, Floats]:
     return edges[:-1], values
 
 
-@inlined
 def _extremes(times: Ints, pace: int, places: NDArray[np.uint32]) -> tuple[int, int, int]:
     """Longest and shortest gap, and max of t_i - pace * i over the tokens after the first (LONG_AGO if there are none).
 
     The first token's deadline is a matter of its own. Beside it, the bin of each gap: the exponent and leading mantissa
     bits of its floating-point form; bin 0 is no gap at all.
     """
-    if times.size < 2:
+    if len(times) < 2:
         return 0, 0, LONG_AGO
     longest = shortest = times[1] - times[0]
     reach, due = LONG_AGO, pace
-    for i in range(times.size - 1):
+    for i in range(len(times) - 1):
         gap = times[i + 1] - times[i]
         due += pace
         longest = max(longest, gap)
         shortest = min(shortest, gap)
         reach = max(reach, times[i + 1] - due)
-        bits = np.float64(gap).view(np.int64)
-        places[i] = min(max(int(bits >> _SHIFT) - _BIAS, 0), BINS - 1)
+        places[i] = min(max((bits_of(float(gap)) >> _SHIFT) - _BIAS, 0), BINS - 1)
     return longest, shortest, reach
 
 
-@inlined
-def _count(places: NDArray[np.uint32], n: int, block: int, many: Ints, few: NDArray[np.uint8]) -> None:
+def _count(places: NDArray[np.uint32], n: int, block: int, counts: GapCounts) -> None:
     """When all bins of a row are found: vector instructions do that, and cannot do both."""
     for i in range(n):
         place = places[i]
-        few[block, place] += 1
-        if few[block, place] == 0:
-            many[block, place] += 256
+        counts.few[block, place] += 1
+        if counts.few[block, place] == 0:
+            counts.many[block, place] += 256
 
 
-@inlined
 def _write_gaps(times: Ints, gaps: Ints) -> None:
-    for i in range(times.size - 1):
+    for i in range(len(times) - 1):
         gaps[i] = times[i + 1] - times[i]
 
 
-@compiled
+@native
 def put_in_parts(values: Floats, lowest: float, highest: float, ends: Ints, ordered: Floats) -> None:
     """A copy of values none of which is NaN, in order part by part: all of one are no larger than any of the next.
 
@@ -249,23 +268,24 @@ def put_in_parts(values: Floats, lowest: float, highest: float, ends: Ints, orde
     first and the last also hold what lies beyond. Fills `ordered`, and in `ends` where each part ends there.
     """
     low, high, shift = _key(lowest), _key(highest), 0
-    while (high - low) >> shift >= ends.size:
+    while (high - low) >> shift >= len(ends):
         shift += 1
-    ends[:] = 0
-    for value in values:
-        ends[(min(max(_key(value), low), high) - low) >> shift] += 1
+    for part in range(len(ends)):
+        ends[part] = 0
+    for i in range(len(values)):
+        ends[(min(max(_key(values[i]), low), high) - low) >> shift] += 1
     place = 0
-    for part, size in enumerate(ends):
+    for part in range(len(ends)):
+        size = ends[part]
         ends[part] = place
         place += size
-    for value in values:
-        part = (min(max(_key(value), low), high) - low) >> shift
-        ordered[ends[part]] = value
+    for i in range(len(values)):
+        part = (min(max(_key(values[i]), low), high) - low) >> shift
+        ordered[ends[part]] = values[i]
         ends[part] += 1
 
 
-@inlined
 def _key(value: float) -> int:
     """A whole number that is no smaller for a larger value; halved, so that the difference of two is one too."""
-    bits = np.float64(value).view(np.int64)
-    return int(bits ^ ((bits >> 63) & HIGHEST)) >> 1
+    bits = bits_of(value)
+    return (bits ^ ((bits >> 63) & HIGHEST)) >> 1

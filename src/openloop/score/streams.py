@@ -149,8 +149,9 @@ def _read_batch(batch: pa.RecordBatch, plan: StreamPlan, streams: Streams, rows:
     for pace, reach in streams.reach_at.items():
         if reach is not streams.facts.reach:
             kernel.reach_at_pace(ns, offsets, pace, reach[rows])
+    room = np.empty(len(places) if streams.gap_at else 0, np.int64)
     for share, values in streams.gap_at.items():
-        kernel.gap_quantiles(ns, offsets, share, values[rows])
+        kernel.gap_quantiles(ns, offsets, share, room, values[rows])
     for (custom, sent), late in streams.late_by.items():
         origin = plan.first_sent_ns if sent and plan.first_sent_ns is not None else plan.rows.arrival
         late[rows] = _lateness(custom, ns, offsets, origin[rows])
