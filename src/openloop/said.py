@@ -3,7 +3,6 @@
 import re
 from array import array
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate, pairwise, takewhile
 from typing import Annotated, Any
@@ -110,15 +109,14 @@ class Said(msgspec.Struct, gc=False):
     error: Any = None
 
 
-@dataclass(slots=True)
-class Outcome:
+class Outcome(msgspec.Struct, gc=False):
     """What a reply says, once it is read at leisure."""
 
     status: str = "ok"
     http_status: int | None = None
     error: str | None = None
     finish_reason: str | None = None
-    event_ns: "array[int]" = field(default_factory=partial(array, "q"))
+    event_ns: "array[int]" = msgspec.field(default_factory=partial(array, "q"))
     event_tokens: list[int] | None = None
     first_any_ns: int | None = None
     prompt_tokens: int | None = None
@@ -154,14 +152,14 @@ def text_of(choice: Choice) -> str:
 def _count(usage: _Usage, found: Outcome) -> None:
     """What was told before and is not now, stays."""
     prompt, output = usage.prompt_tokens_details, usage.completion_tokens_details
-    for name, count in (
-        ("prompt_tokens", usage.prompt_tokens),
-        ("output_tokens", usage.completion_tokens),
-        ("cached_tokens", prompt and prompt.cached_tokens),
-        ("reasoning_tokens", output and output.reasoning_tokens),
-    ):
-        if count is not None:
-            setattr(found, name, count)
+    if usage.prompt_tokens is not None:
+        found.prompt_tokens = usage.prompt_tokens
+    if usage.completion_tokens is not None:
+        found.output_tokens = usage.completion_tokens
+    if prompt is not None and prompt.cached_tokens is not None:
+        found.cached_tokens = prompt.cached_tokens
+    if output is not None and output.reasoning_tokens is not None:
+        found.reasoning_tokens = output.reasoning_tokens
 
 
 def _finish(choice: Choice, found: Outcome) -> None:

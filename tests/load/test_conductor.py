@@ -1140,13 +1140,14 @@ def test_an_interrupt_before_the_first_moment_sends_nothing(server: RunningEndpo
 
 def test_a_hedge_goes_by_answers_to_the_first_attempt(server: RunningEndpoint, tmp_path: Path) -> None:
     """Those that were asked for again count from when they were due at first, and so with all the waiting."""
-    conductor = Conductor(load_of(server, 5.0, retry=Retry(1)), tmp_path / "run", None)
+    hedged = load_of(server, 5.0, retry=Retry(1), hedge=Hedge(After(percentile=95)))
+    conductor = Conductor(hedged, tmp_path / "run", None)
     said = b'data: {"choices": [{"text": "x", "finish_reason": "stop"}]}\n\n'
     raw = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n" + said
     try:
         for number, waves in enumerate((["first"], ["first", "retry"])):
             conductor.asked[number] = _Request(conductor.prompts.ask(number), waves)
-            ticket, sent = number * TICKETS + len(waves) - 1, conductor.schedule.due_ns[number] + 1
+            ticket, sent = number * TICKETS + 2 * (len(waves) - 1), conductor.schedule.due_ns[number] + 1
             marks = array("q", [len(raw), sent + 10**9 * number + 7]).tobytes()
             conductor._take((ticket, "done", "", sent, 0, sent + 2 * 10**9, raw, marks, 1, False))
         assert list(conductor.begun) == [8]

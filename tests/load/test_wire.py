@@ -52,7 +52,8 @@ def test_a_response_is_complete_with_its_last_byte_and_not_before(response: byte
 def test_an_event_has_the_time_of_the_read_that_completed_it(response: bytes, places: list[int]) -> None:
     blocks = cut(response, places)
     reply = Reply(*joined(blocks, range(len(blocks))))
-    stamps, *_, data = reply.events()
+    events = reply.events()
+    stamps, data = events.stamps, events.data
     assert data == [event[6:-2] for event in EVENTS if event.startswith(b"data")]
     seen = b""
     for stamp, block in enumerate(blocks):
@@ -198,9 +199,10 @@ PIECES = [
 @given(pieces=st.lists(st.sampled_from(PIECES), max_size=30), places=st.lists(st.integers(0, 200), max_size=5))
 def test_any_stream_is_read_by_the_book(pieces: list[bytes], places: list[int]) -> None:
     body = b"data: " + b"".join(pieces)
-    stamps, *_, blocks, data = body_of(body, places).events()
+    events = body_of(body, places).events()
+    stamps, data = events.stamps, events.data
     assert data == by_the_book(body)
-    assert blocks == list(stamps) == sorted(stamps)
+    assert [run[-1] for run in events.runs] == list(stamps) == sorted(stamps)
     chunks = b"".join(map(chunk, cut(body, places)))
     reply = Reply(*joined([HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + chunks + b"0\r\n\r\n"], [7]))
     assert (reply.body, reply.events().data) == (body, data)

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
 from openloop.arrays import Ints
@@ -96,12 +97,11 @@ def drive(load: Load, out: str | Path, watch: Watch | None = None) -> Run:
     return open_run(out)
 
 
-@dataclass(slots=True)
-class _Request:
+class _Request(msgspec.Struct, gc=False):
     """One that was given to a worker, and is not settled."""
 
     ask: Ask
-    waves: list[str] = field(default_factory=lambda: ["first"])  # why it was asked, each time
+    waves: list[str] = msgspec.field(default_factory=lambda: ["first"])  # why it was asked, each time
     graded: bool = False  # an answer is there, and waits for its grade
 
     @property
@@ -291,7 +291,7 @@ class Conductor:
             self.texts.add(row)
         if self.opened_ns is None and outcome.cached_tokens is not None:
             self.hits.append((outcome.cached_tokens, outcome.prompt_tokens or 0))
-        if outcome.status == "ok" and row.ended_ns is not None and request.tries == 1:
+        if load.hedge is not None and outcome.status == "ok" and row.ended_ns is not None and request.tries == 1:
             self.begun.append((row.ended_ns if row.first_ns is None else row.first_ns) - row.due_ns)
         if finished[-1] or outcome.status == "cancelled":
             return
@@ -312,8 +312,8 @@ class Conductor:
 
     def _settle(self, number: int, request: _Request, row: Row, grade: Grade | None = None) -> None:
         """All copies of this attempt are back: try again, go on with the conversation, or leave it at that."""
-        retry, repair, outcome, now = self.load.retry, self.load.repair, row.outcome, time.monotonic_ns()
-        if self.halted_ns is not None or request.tries >= MOST_TRIES:
+        retry, repair, outcome = self.load.retry, self.load.repair, row.outcome
+        if (retry or repair) and (self.halted_ns is not None or request.tries >= MOST_TRIES):
             retry = repair = None
         if (
             retry is not None
@@ -324,13 +324,13 @@ class Conductor:
             wait = to_ns(retry.wait_s(request.tries, self.rng))
             request.waves.append("retry")
             self.retries += 1
-            self.schedule.again((row.ended_ns or now - self.start_ns) + wait, number)
+            self.schedule.again((row.ended_ns or time.monotonic_ns() - self.start_ns) + wait, number)
             return
         if repair and grade and grade.passed is False and request.waves.count("repair") < repair.most:
             said = (("assistant", outcome.text or ""), ("user", repair.correction(grade.why)))
             request.ask = request.ask._replace(messages=(*request.ask.messages, *said))
             request.waves.append("repair")
-            self.schedule.again(max(row.ended_ns or 0, now - self.start_ns), number)
+            self.schedule.again(max(row.ended_ns or 0, time.monotonic_ns() - self.start_ns), number)
             return
         del self.asked[number]
         self.settled += 1
@@ -354,6 +354,8 @@ class Conductor:
 
     def _where(self, number: int, attempt: int) -> int:
         """One further with each try; a copy goes where the next try would."""
+        if len(self.load.sites) == 1:
+            return 0
         tries = attempt if self.load.hedge is None else attempt // 2 + attempt % 2
         return (self.numbers[number] + tries) % len(self.load.sites)
 

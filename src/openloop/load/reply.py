@@ -66,8 +66,7 @@ class Reply:
             blocks = [block for block, each in zip(blocks, data, strict=True) if each]
             data = [each for each in data if each]
         stamps = array("q", accumulate([self._marks[2 * block + 1] for block in blocks], max))
-        each = [1] * len(data)
-        return Events(stamps, each, each, blocks, blocks, data)
+        return Events(stamps, data, [(0, 0, 1, 1, block, block) for block in blocks])
 
     def _blocks(self, ends: list[int]) -> list[int]:
         """The reads that so many bytes were complete with."""

@@ -2,10 +2,10 @@
 
 from array import array
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
 from operator import attrgetter
 from typing import Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
@@ -18,12 +18,11 @@ from openloop.workload import Ask
 
 OWN = ("attempt", "kind", "sent_ns", "ended_ns", "connect_ns")
 ASKED = ("workload_class", "tenant", "session_id", "turn")
-TOLD = [each.name for each in fields(Outcome) if each.name not in ("event_ns", "text")]
+TOLD = [name for name in Outcome.__struct_fields__ if name not in ("event_ns", "text")]
 NOBODY = Ask(())
 
 
-@dataclass(slots=True)
-class Row:
+class Row(msgspec.Struct, gc=False):
     """One attempt, its times in nanoseconds since the run's start; those of its outcome's events are of the clock.
 
     The clock's time at the start is `start_ns`, as it was known when the row was made: learning better moves no row.

@@ -10,9 +10,12 @@ ordinary, all events are found and decoded by Python, with the same result.
 
 import contextlib
 import functools
+import struct
 import threading
 from array import array
-from typing import Any, NamedTuple
+from typing import Any
+
+import msgspec
 
 from openloop.load.intake import hex_digit
 from openloop.native import foreign, whole
@@ -34,19 +37,16 @@ DATA = 6  # letters before it: `data: `
 DIGITS = 7
 
 
-class Events(NamedTuple):
-    """Server-sent events: when each was complete, never before the one ahead of it; and of each run of them how many
-    there are, how many reads completed them, the first and the last of these, and its data.
+class Events(msgspec.Struct, gc=False):
+    """Server-sent events: when each was complete, never before the one ahead of it; and of each run of them its data,
+    and a row that ends with how many there are, how many reads completed them, the first and the last of these.
 
     That is the data of its first event; the others say the same but for a word.
     """
 
     stamps: "array[int]"
-    sizes: list[int]
-    reads: list[int]
-    firsts: list[int]
-    lasts: list[int]
     data: list[bytes]
+    runs: list[tuple[int, int, int, int, int, int]]
 
 
 def skim(state: Any, raw: Any, marks: Any, keys: Any, stamps: Any, runs: Any) -> None:
@@ -198,6 +198,9 @@ TABLES: Shapes = {
 }
 
 
+_unpacked: Any = struct.Struct(f"{len(RUN)}q").iter_unpack
+
+
 class Skimmer:
     """Memory that machine code skims streams in, one at a time."""
 
@@ -224,11 +227,9 @@ class Skimmer:
             self._skim()
             if state.found <= 0:
                 return None
-            first_ns, runs = state.first_ns, self._runs[: len(RUN) * state.runs].tolist()
-            stamps = array("q", bytes(self._stamps[: state.found]))
-        begins, ends, sizes, reads, firsts, lasts = (runs[place :: len(RUN)] for place in range(len(RUN)))
-        data = [raw[begin:end] for begin, end in zip(begins, ends, strict=True)]
-        return first_ns, Events(stamps, sizes, reads, firsts, lasts, data)
+            runs = list(_unpacked(self._runs[: len(RUN) * state.runs]))
+            first_ns, stamps = state.first_ns, array("q", bytes(self._stamps[: state.found]))
+        return first_ns, Events(stamps, [raw[run[0] : run[1]] for run in runs], runs)
 
 
 @functools.cache

@@ -454,8 +454,10 @@ class MachinePart:
 def _slim(row: Row) -> Row:
     """As much of it as whoever watches looks at."""
     tokens = row.outcome.output_tokens or len(row.outcome.event_ns)
-    outcome = replace(row.outcome, text=None, event_ns=array("q"), event_tokens=None, output_tokens=tokens)
-    return replace(row, outcome=outcome, ask=row.ask and row.ask._replace(messages=(), context=None))
+    outcome = msgspec.structs.replace(
+        row.outcome, text=None, event_ns=array("q"), event_tokens=None, output_tokens=tokens
+    )
+    return msgspec.structs.replace(row, outcome=outcome, ask=row.ask and row.ask._replace(messages=(), context=None))
 
 
 def _same(path: Path, told: bytes) -> bool:

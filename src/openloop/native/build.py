@@ -7,7 +7,7 @@ call it. Where numba is switched off (NUMBA_DISABLE_JIT=1) these are plain Pytho
 import ctypes
 import functools
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ParamSpec, TypeVar
 
 import llvmlite
@@ -25,7 +25,7 @@ LETTERS = {"i64": "q", "ptr": "q", "double": "d", "i1": "?"}
 
 
 def native(function: Callable[P, R]) -> Callable[P, R]:
-    """To be called with numbers, arrays, None, and one object with `tables`: the names of its attributes that are."""
+    """To be called with numbers, arrays, None, named tuples of arrays, and objects whose `tables` names theirs."""
     if PLAIN:
         return function
     ready: dict[tuple[Kind, ...], Callable[[tuple[Any, ...]], R]] = {}
@@ -69,7 +69,13 @@ def _kind(what: Any) -> Kind:
         return REAL
     if hasattr(what, "address"):
         return Pointer()
-    return Tables(tuple((name, _kind(getattr(what, name))) for name in what.tables))
+    return Tables(tuple((name, _kind(getattr(what, name))) for name in _names(what)))
+
+
+def _names(what: Any) -> Sequence[str]:
+    """Of its tables."""
+    found: Sequence[str] = getattr(what, "_fields", ()) or what.tables
+    return found
 
 
 def _parts(what: Any) -> Iterator[int | float]:
@@ -84,7 +90,7 @@ def _parts(what: Any) -> Iterator[int | float]:
     elif hasattr(what, "address"):
         yield what.address
     elif what is not None:
-        for name in what.tables:
+        for name in _names(what):
             yield from _parts(getattr(what, name))
 
 

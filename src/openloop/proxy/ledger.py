@@ -6,7 +6,7 @@ import contextlib
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ Judge = Callable[
     [pa.RecordBatch], tuple[Ints, Bools]
 ]  # places of the rows that answered, and whether they are accepted
 
-_TOLD = [each.name for each in fields(Outcome) if each.name not in ("replica", "text")]
+_TOLD = [name for name in Outcome.__struct_fields__ if name not in ("replica", "text")]
 _ANY = {"sent_ns": [0], "ended_ns": [3], "event_ns": [[1, 2, 3]]}
 
 

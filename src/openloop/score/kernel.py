@@ -35,8 +35,6 @@ HIGHEST = (1 << 63) - 1
 class ScanPlan(NamedTuple):
     """What each row is held against."""
 
-    tables = property(lambda self: self._fields)
-
     arrival: Ints
     objective: Counts  # index into the last two
     block_of: Counts  # where its gaps are counted; negative: nowhere
@@ -49,8 +47,6 @@ class ScanPlan(NamedTuple):
 
 class RowFacts(NamedTuple):
     """What the pass finds out about each row; rows without events stay as `of` made them."""
-
-    tables = property(lambda self: self._fields)
 
     first: Ints
     last: Ints
@@ -72,8 +68,6 @@ class RowFacts(NamedTuple):
 
 class GapCounts(NamedTuple):
     """Gaps by block and bin: 256 at a time, and the rest of them in bytes, which stay in the fastest cache."""
-
-    tables = property(lambda self: self._fields)
 
     many: Ints
     few: NDArray[np.uint8]
@@ -215,7 +209,7 @@ def _put_in_place(values: Ints, n: int, place: int) -> int:
             first = left
         else:
             break
-    return values[place]
+    return int(values[place])
 
 
 def bin_edges_and_values() -> tuple[Floats, Floats]:

@@ -48,9 +48,11 @@ class Words:
         self.scale = scale or Scale()
         self._seed = seed
         vocabulary = self._vocabulary = vocabulary or WORDS
-        row = [vocabulary[i] for i in stream(seed, "words").integers(0, len(vocabulary), ROW)]
-        self._row = " ".join([*row, *row])
-        self._starts = array("i", [0, *itertools.accumulate(len(word) + 1 for word in [*row, *row])])
+        row = stream(seed, "words").integers(0, len(vocabulary), ROW)
+        text = " ".join([vocabulary[i] for i in row.tolist()])
+        self._row = f"{text} {text}"
+        lengths = np.array([len(word) + 1 for word in vocabulary])[row]
+        self._starts = array("q", np.cumsum(np.concatenate([[0], lengths, lengths])).tobytes())
         head = min(-(-IDENTITY_BITS // max((len(vocabulary) - 1).bit_length(), 1)), 16)
         self._powers = [len(vocabulary) ** place for place in range(head)]  # words that tell a text from all others
 
@@ -66,15 +68,14 @@ class Words:
 
     def text_of(self, identity: int, words: int) -> str:
         mixed = _mix(identity, self._seed)
-        vocabulary, size = self._vocabulary, len(self._vocabulary)
-        head = [vocabulary[mixed // power % size] for power in self._powers[:words]]
-        left = words - len(head)
-        pieces = [" ".join(head)]
+        vocabulary, size, starts = self._vocabulary, len(self._vocabulary), self._starts
+        pieces = [vocabulary[mixed // power % size] for power in self._powers[:words]]
+        left = words - len(pieces)
         at = mixed % ROW
         while left > 0:
-            size = min(left, ROW)
-            pieces.append(self._row[self._starts[at] : self._starts[at + size] - 1])
-            left -= size
+            stop = at + (left if left < ROW else ROW)
+            pieces.append(self._row[starts[at] : starts[stop] - 1])
+            left -= stop - at
         return " ".join(pieces)
 
 

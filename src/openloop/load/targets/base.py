@@ -4,13 +4,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import accumulate
 from typing import Any, ClassVar, TypeVar
 
 import msgspec
 
 from openloop.load.address import secrets_of
 from openloop.load.reply import Reply
+from openloop.load.skim import Events
 from openloop.load.wire import Marks, encode_head
 from openloop.said import NO_SENSE, SHED, STARTS, Outcome, fail, message, settle, short, without_keys, without_secrets
 from openloop.workload import Ask
@@ -126,8 +126,8 @@ class JsonTarget(HttpTarget):
         with words. Of a server that never streams, none has."""
         return []
 
-    def tokens(self, said: list[Any], sizes: list[int], spoken: list[int]) -> list[int] | None:  # noqa: ARG002
-        """How many each event with words brought, if the server tells; there are so many events in each run."""
+    def tokens(self, said: list[Any], events: Events, spoken: list[int]) -> list[int] | None:  # noqa: ARG002
+        """How many each event with words brought, if the server tells; these runs of events are what it said."""
         return None
 
     @abstractmethod
@@ -147,17 +147,20 @@ class JsonTarget(HttpTarget):
             fail(found, f"a streaming request was answered with {kind or 'nothing that says what it is'}")
 
     def _read_stream(self, reply: Reply, found: Outcome) -> None:
-        stamps, sizes, reads, firsts, lasts, data = reply.events()
+        events = reply.events()
+        data = events.data
         if b"[DONE]" in data:
             data = data[: data.index(b"[DONE]")]
         said, bad = _decode_all(self.event, data)
         spoken = self.hear(said, data, found)
-        found.event_tokens = self.tokens(said, sizes, spoken)
-        ends, latest = list(accumulate(sizes)), -1
-        for run in spoken:
-            found.event_ns += stamps[ends[run] - sizes[run] : ends[run]]
-            found.merged_events += sizes[run] - reads[run] + (firsts[run] == latest)
-            latest = lasts[run]
+        found.event_tokens = self.tokens(said, events, spoken)
+        at, latest = 0, -1
+        for place, (_, _, size, reads, first, last) in enumerate(events.runs):
+            if place in spoken:
+                found.event_ns += events.stamps[at : at + size]
+                found.merged_events += size - reads + (first == latest)
+                latest = last
+            at += size
         if found.status == "ok" and bad is not None and bad.strip() != b"[DONE]":
             fail(found, f"an event is not JSON that makes sense: {short(bad)}")
         elif found.status == "ok" and found.finish_reason is None:
@@ -178,7 +181,10 @@ class JsonTarget(HttpTarget):
 def _decode_all(decoder: "msgspec.json.Decoder[T]", data: Sequence[bytes]) -> tuple[list[T], bytes | None]:
     """Every event up to the first that makes no sense, and that one. In one call, where all do."""
     try:
-        if all(each[0] == OPEN and each[-1] == CLOSE for each in data):  # else one may be two values, another none
+        for each in data:
+            if each[0] != OPEN or each[-1] != CLOSE:  # one may be two values, another none
+                break
+        else:
             found = decoder.decode_lines(b"\n".join(data))
             if len(found) == len(data):
                 return found, None

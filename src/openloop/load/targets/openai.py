@@ -6,9 +6,12 @@ from typing import Any
 
 import msgspec
 
+from openloop.load.skim import Events
 from openloop.load.targets.base import JsonTarget
 from openloop.said import Count, Outcome, Said, fail, hear, hear_all, listed, text_of, tokens_between
 from openloop.workload import Ask
+
+SIZE = 2  # its place in the row of a run
 
 
 class _OpenAI(JsonTarget):
@@ -40,15 +43,15 @@ class _OpenAI(JsonTarget):
             found.text = "".join([text_of(choice) for run in spoken for choice in said[run].choices or ()])
         return spoken
 
-    def tokens(self, said: list[Said], sizes: list[int], spoken: list[int]) -> list[int] | None:
+    def tokens(self, said: list[Said], events: Events, spoken: list[int]) -> list[int] | None:
         if not (spoken and (said[spoken[0]].usage or listed(said[spoken[0]]))):
             return None
-        events = [(each, run) for run, each in enumerate(said) for _ in range(sizes[run])]
-        lists = [listed(each) for each, _ in events]
+        every = [(each, run) for run, each in enumerate(said) for _ in range(events.runs[run][SIZE])]
+        lists = [listed(each) for each, _ in every]
         words = set(spoken)
         heard = [
             (each.usage.completion_tokens if each.usage else None, total if some else None)
-            for (each, run), some, total in zip(events, lists, accumulate(lists), strict=True)
+            for (each, run), some, total in zip(every, lists, accumulate(lists), strict=True)
             if run in words
         ]
         return tokens_between(heard)
