@@ -255,6 +255,7 @@ def main() -> None:
     parser.add_argument("--tokenizer", help="a folder with a tokenizer, for vllm, guidellm and aiperf")
     parser.add_argument("--most", type=float, default=1000.0, help="highest rate to try peers at")
     arguments = parser.parse_args()
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # a tool that is installed does not read its source each time
     tools: dict[str, Callable[[str, float, float], Reported]] = {"openloop": openloop}
     if arguments.vllm:
         tools["vllm bench"] = vllm(arguments.vllm, arguments.tokenizer)

@@ -55,6 +55,7 @@ def cpu_seconds(arguments: list[str], runs: int, home: Path | None = None, *, co
 
 
 def main() -> None:
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # a tool that is installed does not read its source each time
     nothing, helping = cpu_seconds(["-c", ""], 5), cpu_seconds(["-m", "openloop", "--help"], 5)
     print(
         f"=> openloop --help | {helping:.3f} s of CPU | Python that does nothing: {nothing:.3f} s"

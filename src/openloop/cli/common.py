@@ -59,9 +59,12 @@ def tell_run(run: "Run", as_json: bool, rows: int = 5) -> None:
 
 def tell_score(result: "Score", as_json: bool, require: float | None = None) -> None:
     """A score; exit with 1 if the run is not valid, or fewer of what its SLO counts are accepted than is required."""
-    from openloop.report.terminal import show_score
+    if as_json:
+        tell(result, as_json)
+    else:
+        from openloop.report.terminal import show_score
 
-    tell(result, as_json, show_score)
+        show_score(result)
     if require is not None and not result.unit_attainment >= require:
         due = any(each.due for each in result.units.values())
         names = " and ".join(dict.fromkeys(f"{each.name}s" for each in result.units.values()))

@@ -1,6 +1,5 @@
 """Where a target is: its URL, taken apart and looked up."""
 
-import http.client
 import re
 import socket
 import ssl
@@ -116,11 +115,3 @@ def tls_context(address: Address) -> ssl.SSLContext | None:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     return context
-
-
-def connection_to(place: Place, timeout_s: float) -> http.client.HTTPConnection:
-    """For pages that are asked for now and then; it opens with the first."""
-    address, context = place.address, tls_context(place.address)
-    if context:
-        return http.client.HTTPSConnection(address.name, address.port, timeout=timeout_s, context=context)
-    return http.client.HTTPConnection(address.host, address.port, timeout=timeout_s)

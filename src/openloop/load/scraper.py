@@ -16,7 +16,7 @@ from itertools import pairwise
 from typing import Any
 
 from openloop.errors import StorageError
-from openloop.load.address import Place, connection_to, secrets_of
+from openloop.load.address import Place, secrets_of, tls_context
 from openloop.load.prometheus import read_figures
 from openloop.records import SERVER, SideWriter
 from openloop.said import without_secrets
@@ -42,7 +42,7 @@ class MetricsPage:
         self.headers = headers or {}
         self.secrets = secrets_of(self.headers, place.query)
         self._host, self._timeout_s = place.host, timeout_s
-        self._connection = connection_to(place, timeout_s)
+        self._connection = _connection_to(place, timeout_s)
 
     def read(self) -> Figures:
         found = read_figures(self.fetch())
@@ -220,3 +220,11 @@ class Scraper:
             yield
         except StorageError as error:
             self._full = self._full or str(error)
+
+
+def _connection_to(place: Place, timeout_s: float) -> http.client.HTTPConnection:
+    """For pages that are asked for now and then; it opens with the first."""
+    address, context = place.address, tls_context(place.address)
+    if context:
+        return http.client.HTTPSConnection(address.name, address.port, timeout=timeout_s, context=context)
+    return http.client.HTTPConnection(address.host, address.port, timeout=timeout_s)

@@ -4,6 +4,7 @@ Requests arrive from the conductor ahead of their time. Between any two reads of
 a crowd of tokens does not hold up a send. Times are nanoseconds of the monotonic clock.
 """
 
+import bisect
 import contextlib
 import ctypes
 import errno
@@ -75,7 +76,7 @@ class _Worker:
 
     def __post_init__(self) -> None:
         self.pools = [ConnectionPool(address) for address in self.plan.addresses]
-        self.pending: list[tuple[int, int, Request]] = []  # not due yet: a heap
+        self.pending: deque[Request] = deque()  # not due yet, in order
         self.connections: dict[int, Connection] = {}
         self.deadlines: list[tuple[int, int, Request]] = []  # a heap: when to give up on each
         self.late: list[tuple[int, int, Request]] = []  # a heap: when a copy of each is to be sent
@@ -123,7 +124,7 @@ class _Worker:
         state = intake.state
         if self.posts:
             self._post(intake)
-        state.next_ns = self.pending[0][0] if self._may_send() else NEVER
+        state.next_ns = self.pending[0].due_ns if self._may_send() else NEVER
         state.check_ns = max(self.check_ns, 1)
         state.eager = self.urgent or any(pool.waiting for pool in self.pools)
         pool = self.pools[0]
@@ -142,8 +143,8 @@ class _Worker:
     def _post(self, intake: Intake) -> None:
         """What is due soon, and where it may be sent; nothing while others wait for a connection."""
         soon = 0 if self.pools[0].waiting else time.monotonic_ns() + POST_NS
-        while self.pending and self.pending[0][0] < soon and len(self.posted) < POSTS:
-            _, _, request = heapq.heappop(self.pending)
+        while self.pending and self.pending[0].due_ns < soon and len(self.posted) < POSTS:
+            request = self.pending.popleft()
             intake.post(request.due_ns, request.payload)
             self.posted.append(request)
         self._offer(intake)
@@ -173,7 +174,7 @@ class _Worker:
         if self.intake is not None:
             self.intake.state.posted = self.intake.state.gone
         for each in self.posted:
-            heapq.heappush(self.pending, (each.due_ns, each.ticket, each))
+            self._await(each)
         self.posted.clear()
 
     def _follow_lines(self, intake: Intake) -> None:
@@ -244,13 +245,17 @@ class _Worker:
         self.check_ns = min(now + CHECK_NS, self.stop_ns, *soonest)
 
     def _passed(self, moments: list[tuple[int, int, Request]], now: int) -> Iterator[Request]:
-        """Whose moment has come while they are in flight; most of the others are forgotten."""
+        """Whose moment has come while they are in flight; others are forgotten before theirs comes, or many at once."""
         if len(moments) > 2 * len(self.in_flight) + MANY:
             moments[:] = [each for each in moments if each[1] in self.in_flight]
             heapq.heapify(moments)
-        while moments and (moments[0][0] <= now or moments[0][1] not in self.in_flight):
-            _, ticket, request = heapq.heappop(moments)
-            if ticket in self.in_flight:
+        while moments and moments[0][0] <= now + CHECK_NS:
+            moment, ticket, request = moments[0]
+            waits = ticket in self.in_flight
+            if waits and moment > now:
+                return
+            heapq.heappop(moments)
+            if waits:
                 yield request
 
     # Messages from the conductor.
@@ -267,14 +272,14 @@ class _Worker:
                         request = Request(ticket, due_ns, self.pools[where], payload)
                         if copy:
                             request.copy = (self.pools[elsewhere], copy)
-                        heapq.heappush(self.pending, (due_ns, ticket, request))
+                        self._await(request)
                 case ("hedge", after_ns):
                     self.hedge_ns = after_ns
                 case ("end",):
                     self.fed = True
                 case ("halt", from_ns, until_ns):  # nothing that is due from then on is sent
                     self._recall()
-                    self.pending = sorted(each for each in self.pending if each[0] < from_ns)
+                    self.pending = deque(each for each in self.pending if each.due_ns < from_ns)
                     self.fed = True
                     self.stop_ns = until_ns
                 case ("drain", until_ns):
@@ -298,9 +303,16 @@ class _Worker:
 
     # Sending.
 
+    def _await(self, request: Request) -> None:
+        """Its moment; most are told of in order."""
+        if not self.pending or self.pending[-1].due_ns <= request.due_ns:
+            self.pending.append(request)
+        else:
+            bisect.insort(self.pending, request, key=lambda each: each.due_ns)
+
     def _next_ns(self) -> int:
         """When to send next."""
-        pending = self.pending[0][0] if self._may_send() else NEVER
+        pending = self.pending[0].due_ns if self._may_send() else NEVER
         return min(self.posted[0].due_ns, pending) if self.posted else pending
 
     def _may_send(self) -> bool:
@@ -317,8 +329,8 @@ class _Worker:
             if self.next_ns <= time.monotonic_ns() and not self.intake.state.idle:  # there is no connection for it
                 self._recall()
         now = time.monotonic_ns()
-        while self._may_send() and self.pending[0][0] <= now:
-            _, _, request = heapq.heappop(self.pending)
+        while self._may_send() and self.pending[0].due_ns <= now:
+            request = self.pending.popleft()
             if self.plan.users:
                 request.due_ns = now  # a closed loop has no schedule
             self._begin(request, now)
