@@ -149,6 +149,21 @@ def test_a_process_that_does_not_even_hear_an_alarm_is_replaced(
     assert found["next"].passed is True
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nobody is idle in this way")
+def test_who_grades_during_a_run_comes_after_all_others_and_hears_no_interrupt() -> None:
+    """Only within a session: processors are shared by sessions where the kernel groups processes by these."""
+    pool = Pool(read_gating("regex:'.'"), 1, idly=True)
+    try:
+        pool.submit(1, Case("yes", "?"))
+        assert [grade.passed for _, grade in pool.finished(60.0)] == [True]
+        pid = pool._workers[0].process.pid
+        assert os.sched_getscheduler(pid) == os.SCHED_IDLE
+        assert os.getsid(pid) == os.getsid(0)
+        assert os.getpgid(pid) == pid
+    finally:
+        pool.close()
+
+
 def test_slices_are_filled_in(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     prompts = ["is 3 more than 2?", "a refund please", "nothing"]

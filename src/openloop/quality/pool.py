@@ -109,7 +109,7 @@ class Pool:
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
-            start_new_session=True,
+            process_group=0,  # no session of its own: Linux shares processors by session, however idle who is in one
         )
         theirs.close()
         worker = _Worker(process, ours)
