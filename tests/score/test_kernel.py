@@ -172,6 +172,8 @@ def test_a_user_without_a_place_for_compiled_code_scores_all_the_same() -> None:
         from numba.core import caching
         caching.CacheImpl._locator_classes = []
         import numpy as np
+        from openloop.native import kept
+        kept._folder = lambda: None
         import openloop.routing.router
         from openloop.routing.policies import read_routing
         from openloop.routing.policy import compiled

@@ -2,17 +2,37 @@
 
 import struct
 from collections.abc import Callable
-from typing import Any
+from importlib import import_module
+from typing import Any, TypeVar
 
-__all__ = ["bits_of", "foreign", "kept_by_numba", "whole"]
+__all__ = ["bits_of", "foreign", "jitable", "kept_by_numba", "numba", "whole"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_UNKNOWN: list[Callable[..., Any]] = []  # to numba
 
 
-def kept_by_numba(compile_with: Callable[..., Any], function: Any, *types: Any, **options: Any) -> Any:
+def jitable(function: F) -> F:
+    """What numba compiles may call it."""
+    _UNKNOWN.append(function)
+    return function
+
+
+def numba() -> Any:
+    """By name, because it takes longer to import than all else together, and few commands compile anything with it."""
+    found = import_module("numba")
+    while _UNKNOWN:
+        import_module("numba.extending").register_jitable(_UNKNOWN.pop())
+    return found
+
+
+def kept_by_numba(compile_with: str, function: Any, *types: Any, **options: Any) -> Any:
     """What numba compiles is kept on disk; the user of a container may have no place for it, and does without."""
+    compiler = getattr(numba(), compile_with)
     try:
-        return compile_with(*types, cache=True, **options)(function)
+        return compiler(*types, cache=True, **options)(function)
     except RuntimeError:  # no locator available
-        return compile_with(*types, **options)(function)
+        return compiler(*types, **options)(function)
 
 
 def foreign(address: int, *given: Any) -> int:

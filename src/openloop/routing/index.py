@@ -9,7 +9,8 @@ entry and replica whether it has it; its row 0 counts.
 from typing import Any
 
 import numpy as np
-from numba.extending import register_jitable
+
+from openloop.native import jitable
 
 ENTRIES = 1 << 16
 _ENTRY = np.dtype([("name", np.int64), *((each, np.int32) for each in ("chain", "head", "newer", "older"))], align=True)
@@ -21,7 +22,7 @@ def make_index(replicas: int, entries: int = ENTRIES) -> tuple[Any, Any]:
     return np.zeros(size + 1, _ENTRY).view(np.recarray), np.zeros((size + 1, replicas), np.int32)
 
 
-@register_jitable
+@jitable
 def find(index: Any, name: int) -> int:
     """The entry of a name, or 0."""
     entry: int = index[1 + (name & (len(index) - 2))].head
@@ -30,14 +31,14 @@ def find(index: Any, name: int) -> int:
     return entry
 
 
-@register_jitable
+@jitable
 def _unlink(index: Any, entry: int) -> None:
     e = index[entry]
     index[e.older].newer = e.newer
     index[e.newer].older = e.older
 
 
-@register_jitable
+@jitable
 def _make_entry(index: Any, held: Any, name: int) -> int:
     """A new one, if need be in the place of the oldest."""
     entry: int = index[0].newer
@@ -63,7 +64,7 @@ def _make_entry(index: Any, held: Any, name: int) -> int:
     return entry
 
 
-@register_jitable
+@jitable
 def _touch(index: Any, held: Any, name: int) -> int:
     """The entry of a name, from now on the last to be forgotten."""
     entry = find(index, name)
@@ -78,7 +79,7 @@ def _touch(index: Any, held: Any, name: int) -> int:
     return entry
 
 
-@register_jitable
+@jitable
 def learn(index: Any, held: Any, names: Any, place: int) -> None:
     """A replica has these now. The first is the last to be forgotten, because others share it."""
     for n in range(len(names) - 1, -1, -1):
@@ -87,7 +88,7 @@ def learn(index: Any, held: Any, names: Any, place: int) -> None:
         held[entry, place] = 1
 
 
-@register_jitable
+@jitable
 def unlearn(index: Any, held: Any, names: Any, place: int) -> None:
     """A replica has these no more."""
     for n in range(len(names)):
@@ -97,14 +98,14 @@ def unlearn(index: Any, held: Any, names: Any, place: int) -> None:
             held[entry, place] = 0
 
 
-@register_jitable
+@jitable
 def forget(held: Any, place: int) -> None:
     """A replica has nothing any more."""
     for entry in range(held.shape[0]):
         held[entry, place] = 0
 
 
-@register_jitable
+@jitable
 def look(index: Any, held: Any, names: Any, views: Any, tokens: int) -> None:
     """Into each view, how many tokens of a prompt the replica has: `tokens` for each name in a row from the first."""
     for place in range(len(views)):
@@ -123,13 +124,13 @@ def look(index: Any, held: Any, names: Any, views: Any, tokens: int) -> None:
             return
 
 
-@register_jitable
+@jitable
 def find_home(index: Any, session: int) -> int:
     """The entry of a session, or 0; names of sessions are below zero, those of prefixes are not."""
     return find(index, -1 - session) if session >= 0 else 0
 
 
-@register_jitable
+@jitable
 def learn_home(index: Any, held: Any, session: int, place: int) -> None:
     """A session is at a replica now, and nowhere else."""
     if session >= 0:

@@ -5,8 +5,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from numba.extending import register_jitable
-
+from openloop.native import jitable
 from openloop.routing.policy import FALLBACK, LIMIT, NOBODY, Balanced, Own, Policy, chance, least, or_fallback
 from openloop.terms import COUNT, NUMBER, SECONDS, SHARE, by_name, param, read_term
 
@@ -22,7 +21,7 @@ def _round_robin(ask: Any, views: Any, memory: Any, knobs: Any, now: float) -> i
     return NOBODY
 
 
-@register_jitable
+@jitable
 def _count_open(views: Any) -> int:
     count = 0
     for place in range(len(views)):
@@ -30,7 +29,7 @@ def _count_open(views: Any) -> int:
     return count
 
 
-@register_jitable
+@jitable
 def _nth_open(views: Any, n: int) -> int:
     for place in range(len(views)):
         n -= views[place].open > 0
@@ -67,13 +66,13 @@ def _least_tokens(ask: Any, views: Any, memory: Any, knobs: Any, now: float) -> 
     return or_fallback(views, best, knobs)
 
 
-@register_jitable
+@jitable
 def _idler(v: Any, other: Any) -> bool:
     """Whether it has fewer requests, or as many and less in its cache."""
     return bool(v.requests < other.requests or (v.requests == other.requests and v.known < other.known))
 
 
-@register_jitable
+@jitable
 def _idlest(views: Any) -> int:
     best = NOBODY
     for place in range(len(views)):
@@ -168,7 +167,7 @@ def _llm_d(ask: Any, views: Any, memory: Any, knobs: Any, now: float) -> int:
     return or_fallback(views, best, knobs)
 
 
-@register_jitable
+@jitable
 def _cost(ask: Any, v: Any, knobs: Any) -> float:
     return float((knobs[3] * (v.sent_prefill + ask[0].prompt - v.cached) + v.sent_tokens) / knobs[5])
 

@@ -15,13 +15,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
 
-import numba
 import numpy as np
-from numba.extending import register_jitable
 
 from openloop.arrays import Floats, row_kind
 from openloop.errors import SpecError
-from openloop.native import kept_by_numba
+from openloop.native import jitable, kept_by_numba, numba
+from openloop.native.kept import PLAIN
 from openloop.plugins import find_function
 from openloop.terms import TEXT, Codec, Term, param
 from openloop.units import parse_count
@@ -113,14 +112,14 @@ class Balanced(Policy):
         return np.array([FALLBACKS.index(each) if isinstance(each, str) else each for each in values], np.float64)
 
 
-@register_jitable
+@jitable
 def chance(memory: Any) -> float:
     """Between 0 and 1, the next of a row that the seed gives (Park and Miller's generator)."""
     memory[SEED] = memory[SEED] * 48271 % 2147483647
     return float(memory[SEED] / 2147483647.0)
 
 
-@register_jitable
+@jitable
 def least(views: Any) -> int:
     """Who has the fewest requests; of equals the first."""
     best = NOBODY
@@ -130,7 +129,7 @@ def least(views: Any) -> int:
     return best
 
 
-@register_jitable
+@jitable
 def _saturated(views: Any, place: int, knobs: Any) -> bool:
     v = views[place]
     if v.requests >= (knobs[_MOST] if knobs[_MOST] > 0 else v.capacity if v.capacity > 0 else np.inf):
@@ -138,7 +137,7 @@ def _saturated(views: Any, place: int, knobs: Any) -> bool:
     return bool(knobs[_LEAD] < np.inf and v.requests - views[least(views)].requests >= knobs[_LEAD])
 
 
-@register_jitable
+@jitable
 def or_fallback(views: Any, place: int, knobs: Any) -> int:
     """The place that was chosen, if it is not saturated; otherwise by the fallback."""
     if place < 0 or knobs[_FALLBACK] == 1 or not _saturated(views, place, knobs):
@@ -148,21 +147,22 @@ def or_fallback(views: Any, place: int, knobs: Any) -> int:
 
 def signature() -> Any:
     """Of `choose`, where the simulator calls it."""
-    ask, views = (numba.types.Array(numba.from_dtype(each), 1, "C") for each in (ASK, VIEW))
-    memory, knobs = (numba.types.Array(each, 1, "C") for each in (numba.int64, numba.float64))
-    return numba.int64(ask, views, memory, knobs, numba.float64)
+    nb = numba()
+    ask, views = (nb.types.Array(nb.from_dtype(each), 1, "C") for each in (ASK, VIEW))
+    memory, knobs = (nb.types.Array(each, 1, "C") for each in (nb.int64, nb.float64))
+    return nb.int64(ask, views, memory, knobs, nb.float64)
 
 
 @cache
 def compiled(choose: Any, pointer: bool = False) -> Any:
     """A policy as compiled code: to be called from Python or, by a `pointer`, from the loop of the simulator. Numba
     keeps it on disk and looks at its own file only; the name says what else it is made of."""
-    if numba.config.DISABLE_JIT:  # type: ignore[attr-defined]
+    if PLAIN:
         return choose
     choose.__qualname__ = f"{choose.__name__}-{hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:16]}"
     if not pointer:
-        return kept_by_numba(numba.njit, choose, error_model="numpy")
-    return kept_by_numba(numba.cfunc, choose, signature())
+        return kept_by_numba("njit", choose, error_model="numpy")
+    return kept_by_numba("cfunc", choose, signature())
 
 
 @dataclass(frozen=True)
@@ -189,7 +189,7 @@ class Own(Policy):
 
     def pointer(self, ask: Any, views: Any, errors: list[Exception]) -> Any:
         function = find_function(self.function)
-        if numba.config.DISABLE_JIT:  # type: ignore[attr-defined]
+        if PLAIN:
             return self.choose
         if hasattr(function, "py_func"):  # of numba
 
@@ -197,7 +197,7 @@ class Own(Policy):
                 found = function(ask[0], views, now)
                 return NOBODY if found is None else found
 
-            return numba.cfunc(signature())(choose)
+            return numba().cfunc(signature())(choose)
 
         python = self.choose
 
@@ -213,8 +213,8 @@ class Own(Policy):
         def ask_python(ask: Any, views: Any, memory: Any, knobs: Any, now: float) -> Any:
             return call(now)
 
-        found = numba.cfunc(signature())(ask_python)
-        found.kept = call  # type: ignore[attr-defined]  # as long as its caller
+        found = numba().cfunc(signature())(ask_python)
+        found.kept = call  # as long as its caller
         return found
 
 

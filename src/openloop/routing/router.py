@@ -4,17 +4,17 @@ import hashlib
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 import msgspec
-import numba
 import numpy as np
 
 from openloop.arrays import records
 from openloop.errors import OpenloopError
 from openloop.native import kept_by_numba
+from openloop.native.kept import PLAIN
 from openloop.routing import index as prefixes
 from openloop.routing.policies import read_routing
 from openloop.routing.policy import ASK, MEMORY, NOBODY, SEED, VIEW, Policy
@@ -23,16 +23,19 @@ CHUNK = 256  # characters of a prompt behind one name
 CHUNK_TOKENS = 64
 _MASK = (1 << 62) - 1
 # Numba takes fifty times as long to look at a record array.
-_KIND: Any = np.recarray if numba.config.DISABLE_JIT else np.ndarray  # type: ignore[attr-defined]
+_KIND: Any = np.recarray if PLAIN else np.ndarray
 _REPORTED = ("requests", "waiting", "prefill", "tokens", "used", "capacity", "memory", "pace", "gap")
 
 _OWN = {"requests": "sent", "prefill": "sent_prefill", "tokens": "sent_tokens", "used": "sent_tokens"}
 
 Line = Callable[[], bytes]  # of a log, made when it is asked for
 
-_look, _learn, _unlearn, _learn_home = (
-    kept_by_numba(numba.njit, each) for each in (prefixes.look, prefixes.learn, prefixes.unlearn, prefixes.learn_home)
-)
+
+@cache
+def _index() -> tuple[Any, ...]:
+    """Look up, learn, unlearn, and learn where a session is at home."""
+    found = prefixes.look, prefixes.learn, prefixes.unlearn, prefixes.learn_home
+    return found if PLAIN else tuple(kept_by_numba("njit", each) for each in found)
 
 
 def prefix_names(text: str | bytes) -> list[int]:
@@ -181,8 +184,9 @@ class Router:
         if place not in self._exact:
             self._exact.add(place)
             self.forget_cache(place)
-        _learn(self.index, self.held, np.fromiter(stored, np.int64), place)
-        _unlearn(self.index, self.held, np.fromiter(removed, np.int64), place)
+        _, learn, unlearn, _ = _index()
+        learn(self.index, self.held, np.fromiter(stored, np.int64), place)
+        unlearn(self.index, self.held, np.fromiter(removed, np.int64), place)
 
     def forget(self, place: int) -> None:
         """A replica has started anew: what was under way there is lost, and its caches are empty, unless it says what
@@ -199,7 +203,8 @@ class Router:
     def _look_up(self, names: Sequence[int], each: int, who: int, prompt: int) -> None:
         sees = self.policy.sees
         if sees & {"prefix", "cache"}:
-            _look(self.index, self.held, np.array(names, np.int64), self.views, each)
+            look, *_ = _index()
+            look(self.index, self.held, np.array(names, np.int64), self.views, each)
             np.minimum(self.views["cached"], prompt, out=self.views["cached"])
         if "session" in sees:
             home = prefixes.find_home(self.index, who)
@@ -210,10 +215,11 @@ class Router:
         before = int(self._columns["sent_prefill"][place])
         self._sent[self._number] = _Sent(place, now, before + uncached, uncached, prompt + output)
         self._count(place, 1, uncached, prompt + output)
+        _, learn, _, learn_home = _index()
         if self.policy.sees & {"prefix", "cache"} and place not in self._exact:
-            _learn(self.index, self.held, np.array(names, np.int64), place)
+            learn(self.index, self.held, np.array(names, np.int64), place)
         if "session" in self.policy.sees:
-            _learn_home(self.index, self.held, who, place)
+            learn_home(self.index, self.held, who, place)
 
     def _count(self, place: int, requests: int, prefill: int, tokens: int) -> None:
         columns, heard = self._columns, self._heard[place]
