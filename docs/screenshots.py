@@ -25,7 +25,7 @@ ASK = {
     "prompt": "lognormal(median=900,sigma=0.7)",
     "output": "lognormal(median=200,sigma=0.5)",
     "slo": SLO,
-    "for": "4m",
+    "for": "10m",
 }
 
 
@@ -52,7 +52,7 @@ def make_data(folder: Path) -> None:
         slo=SLO,
         target=0.99,
         rates=list(RATES),
-        seconds=240.0,
+        seconds=600.0,
         repeat=1,
         precision=0.05,
         scenario={"fleet": FLEET},

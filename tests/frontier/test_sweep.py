@@ -99,6 +99,17 @@ def test_finished_runs_are_not_made_again_and_cut_ones_are_put_aside(tmp_path: P
     assert again.points[1].repeats == 2
 
 
+def test_a_run_that_is_damaged_is_not_left_out_in_silence(tmp_path: Path) -> None:
+    simulated(tmp_path / "f")
+    table = sorted((tmp_path / "f" / "points").glob("*/requests.parquet"))[0]
+    table.write_bytes(table.read_bytes()[:1000])
+    for again in (ol.open_frontier, simulated):
+        with pytest.raises(RunError, match=f"damaged .*; remove {table.parent} to go on without that run"):
+            again(tmp_path / "f")
+    shutil.rmtree(table.parent)
+    assert len(ol.open_frontier(tmp_path / "f").points) == len(folders(tmp_path / "f"))
+
+
 def test_a_rate_of_many_digits_is_known_again(tmp_path: Path) -> None:
     found = simulated(tmp_path / "f", rates=[100 / 60])
     assert simulated(tmp_path / "f", rates=[100 / 60]).to_dict() == found.to_dict()

@@ -103,6 +103,10 @@ def test_what_can_go_wrong_is_noticed_and_nothing_else_is_blamed(name: str) -> N
     assert sentence in found.reasons[0]
 
 
+def test_one_request_is_one() -> None:
+    assert any(each.startswith("only 1 request was due in the window") for each in score(run_of(rows(1)), SLO).reasons)
+
+
 def test_a_good_run_is_valid() -> None:
     found = score(steady_run(arrivals_cv=1.0, offered_rps=20.0), SLO)
     assert found.valid

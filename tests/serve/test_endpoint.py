@@ -81,8 +81,9 @@ def test_a_request_in_chunks_is_refused_once(server: RunningEndpoint) -> None:
     assert said.count(b"HTTP/1.1") == 1
 
 
-def test_it_listens_on_ipv6() -> None:
-    endpoint = Endpoint(Slots(), host="::1")
+@pytest.mark.parametrize("host", ["::1", "[::1]"])
+def test_it_listens_on_ipv6(host: str) -> None:
+    endpoint = Endpoint(Slots(), host=host)
     assert endpoint.host == "[::1]"
     endpoint.close()
 

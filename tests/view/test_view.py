@@ -73,6 +73,12 @@ def server(folder: Path) -> Iterator[ViewServer]:
         yield found
 
 
+@pytest.mark.parametrize("host", ["::1", "[::1]"])
+def test_it_listens_on_ipv6(host: str, folder: Path) -> None:
+    with ViewServer(folder, host) as server:
+        assert server.url == f"http://[::1]:{server.server_address[1]}/"
+
+
 def test_the_list_has_every_run_and_frontier_with_its_verdict(server: ViewServer, folder: Path) -> None:
     found = server.shelf.cards()
     assert [card["name"] for card in found] == ["deep/fleet", "front", "steady"]

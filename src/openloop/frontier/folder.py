@@ -14,6 +14,7 @@ from openloop.errors import RunError, SpecError
 from openloop.frontier.knee import Knee, find_knee
 from openloop.frontier.point import Point, PointRun, make_point, read_trial
 from openloop.records import Prices, locate, open_run
+from openloop.records.writer import TABLE_FILE
 from openloop.slo import SLO, Objectives, read_slo
 from openloop.spec import Strict, convert, plain, read_json
 
@@ -120,7 +121,9 @@ def trials_in(folder: Path, known: Container[Path] = ()) -> Iterator[tuple[tuple
 def _is_over(where: Path) -> bool:
     try:
         manifest = open_run(where).manifest
-    except RunError:
+    except RunError as error:
+        if (where / TABLE_FILE).exists():
+            raise RunError(f"{error}; remove {where} to go on without that run") from None
         return False  # it is not there yet
     return manifest.finished and manifest.cut_short != "interrupt"
 

@@ -91,8 +91,9 @@ def find_knee(points: Sequence[Point], target: float) -> Knee:
     if _meets(used[0], target) and middle >= first:
         low = max(low, first)
     if high > last and low < first:
-        what = f"attainment is shown neither to reach {aim} at {format_rate(first)} nor to miss it at "
-        return Knee(target, None, None, None, None, f"{what}{format_rate(last)}; measure for longer")
+        what = f"attainment is shown neither to reach {aim} at {format_rate(first)} nor to miss it"
+        what += f" at {format_rate(last)}" if last > first else ""
+        return Knee(target, None, None, None, None, f"{what}; measure for longer")
     if high > last:
         above = min(low, last)
         what = f"beyond {format_rate(above)}: attainment is not shown to fall below {aim}; widen the sweep"

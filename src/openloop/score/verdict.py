@@ -214,8 +214,9 @@ def _known_label(gate: SLOGate, scope: Scope) -> Bools | None:
 
 def _checks(manifest: Manifest, scope: Scope) -> dict[str, str | None]:
     arrivals, n = manifest.arrivals or "", scope.n
+    due = f"{n} requests were" if n != 1 else "1 request was"
     return {
-        "few_requests": None if n >= MIN_REQUESTS else f"only {n} requests were due in the window; {LEAST_NEEDED}",
+        "few_requests": None if n >= MIN_REQUESTS else f"only {due} due in the window; {LEAST_NEEDED}",
         "nothing_completed": None if scope.deliveries.ok.any() else f"none of the {n:,} requests completed",
         "closed_loop": CLOSED_LOOP if arrivals.startswith("closed") else None,
         "load_not_told": LOAD_NOT_TOLD if arrivals.startswith("not told") else None,

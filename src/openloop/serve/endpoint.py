@@ -73,6 +73,7 @@ class Endpoint:
         self._receiver = Receiver()
         self._poller = Poller()
         try:
+            host = host.strip("[]")  # which a URL has around it
             family = socket.AF_INET6 if ":" in host else socket.AF_INET
             self._listener = socket.create_server((host, port), family=family, backlog=BACKLOG)
         except OSError as error:

@@ -46,6 +46,7 @@ class ViewServer(ThreadingHTTPServer):
     def __init__(self, folder: Path, host: str = "127.0.0.1", port: int = 0, token: str | None = None) -> None:
         self.shelf = Shelf(folder)
         self.token = token or (None if is_loopback(host) else secrets.token_urlsafe(18))
+        host = host.strip("[]")
         if ":" in host:
             self.address_family = socket.AF_INET6
         try:
