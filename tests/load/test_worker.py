@@ -46,6 +46,17 @@ def test_deadlines_of_what_is_over_are_forgotten_and_those_of_others_kept(worker
     assert [each.ticket for each in worker._passed(worker.deadlines, TIMEOUT_NS + 2 * MANY)] == [2 * MANY]
 
 
+def test_what_is_called_back_goes_before_what_is_due_at_the_same_moment(worker: _Worker) -> None:
+    requests = [Request(ticket, 7, worker.pools[0], b"") for ticket in range(6)]
+    for each in requests[3:]:
+        worker._await(each)
+    worker.posted.extend(requests[:3])
+    worker._recall()
+    for late in (Request(9, 6, worker.pools[0], b""), Request(8, 8, worker.pools[0], b"")):
+        worker._await(late)
+    assert [each.ticket for each in worker.pending] == [9, 0, 1, 2, 3, 4, 5, 8]
+
+
 def test_a_rest_goes_by_the_times_between_reads(worker: _Worker) -> None:
     """Four milliseconds where tokens come every ten, half of one where they come every 1.9."""
     with socket.socket() as sock:

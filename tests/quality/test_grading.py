@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -160,6 +161,12 @@ def test_who_grades_during_a_run_comes_after_all_others_and_hears_no_interrupt()
         assert os.sched_getscheduler(pid) == os.SCHED_IDLE
         assert os.getsid(pid) == os.getsid(0)
         assert os.getpgid(pid) == pid
+        ignored = int(re.search(r"SigIgn:\s+(\w+)", Path(f"/proc/{pid}/status").read_text())[1], 16)  # type: ignore[index]
+        for touched in (
+            signal.SIGTTIN,
+            signal.SIGTTOU,
+        ):  # the terminal, by a gate: a process that is stopped judges nothing
+            assert ignored >> (touched - 1) & 1
     finally:
         pool.close()
 

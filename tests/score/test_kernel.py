@@ -136,6 +136,16 @@ def test_a_requests_own_gap_quantile_is_numpys(gap: list[int], share: float) -> 
         assert np.isnan(out[0])
 
 
+@pytest.mark.parametrize("share", [0.0, 0.25, 0.5, 0.99, 1.0])
+def test_a_gap_quantile_of_many_in_any_order_is_numpys(share: float) -> None:
+    up = np.arange(1, 1001)
+    orders = [up, up[::-1], np.concatenate([up, up[::-1]]), np.concatenate([up[::-1], up]), np.full(1000, 7), up % 3]
+    for order in orders:
+        times, out = np.cumsum(order), np.zeros(1)
+        kernel.gap_quantiles(times, np.array([0, len(times)]), share, np.empty(len(times), np.int64), out)
+        assert out[0] == np.quantile(order[1:], share)
+
+
 def test_tokens_that_run_backwards_are_found() -> None:
     ns = np.array([5, 6, 9, 8])
     ns.flags.writeable = False

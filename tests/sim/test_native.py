@@ -4,7 +4,9 @@ import math
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +118,38 @@ def test_slices(size: int, start: int, stop: int, step: int) -> None:
 def wrong(values: Any) -> None:
     for each in values:
         values[0] = each
+
+
+def _add_up(values: Any) -> float:
+    total = 0.0
+    for n in range(len(values)):
+        total += values[n]
+    return total
+
+
+def test_threads_that_want_the_same_code_load_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """LLVM's engine is one for all: two that put the same code into it at once ended the process."""
+    loads, load, function = [], build._load, native(_add_up)
+
+    def slowly(name: str, code: bytes) -> Any:
+        loads.append(name)
+        time.sleep(0.2)
+        return load(name, code)
+
+    monkeypatch.setattr(build, "_load", slowly)
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(function, [np.arange(5.0)] * 4)) == [10.0] * 4
+    assert len(loads) == (0 if stored.PLAIN else 1)
+
+
+def _but_the_last(values: Any) -> int:
+    return len(values[0:-1])
+
+
+@pytest.mark.skipif(stored.PLAIN, reason="nothing is compiled")
+def test_places_counted_from_the_end_are_refused() -> None:
+    with pytest.raises(TypeError, match="'0:-1' cannot be compiled"):
+        native(_but_the_last)(np.arange(5.0))
 
 
 def test_what_it_does_not_know_is_said() -> None:

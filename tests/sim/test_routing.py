@@ -1,6 +1,9 @@
 """Policies in the loop of the simulator: caches and sessions are seen, views grow old, and tournaments are fair."""
 
 import json
+import subprocess
+import sys
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -139,6 +142,7 @@ def test_the_age_of_a_view_counts_from_the_last_look() -> None:
 
 OWN = """
 import numba
+from openloop.routing.policy import VIEW, least as busy_least
 
 def least(request, replicas, now):
     open_ones = [r for r in range(len(replicas)) if replicas[r].open]
@@ -152,6 +156,14 @@ def fast(request, replicas, now):
             best = place
     return best
 
+@numba.njit(numba.int64(numba.types.Array(numba.from_dtype(VIEW), 1, "C")))
+def inner(replicas):
+    return busy_least(replicas)
+
+@numba.njit
+def helped(request, replicas, now):
+    return inner(replicas)
+
 def nobody(request, replicas, now):
     return None if request.prompt > 400 else 0
 
@@ -163,7 +175,7 @@ def broken(request, replicas, now):
 def test_a_policy_of_ones_own(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(OWN)
     expected = served(plain(replicas=3, routing="least-requests"), demand(WORKLOADS[1], 20.0))
-    for name in ("least", "fast"):
+    for name in ("least", "fast", "helped"):
         found = served(plain(replicas=3, routing=f"own:{tmp_path}/mine.py:{name}"), demand(WORKLOADS[1], 20.0))
         assert np.array_equal(found.rows.replica, expected.rows.replica)
     shed = served(plain(replicas=3, routing=f"own:{tmp_path}/mine.py:nobody"), demand(WORKLOADS[1], 20.0))
@@ -173,8 +185,22 @@ def test_a_policy_of_ones_own(tmp_path: Path) -> None:
     slow = plain(replicas=3, routing=f"own:{tmp_path}/mine.py:least")
     run = simulate_fleet(slow, Workload.of(read_source(WORKLOADS[1])), Poisson(5.0), 5.0)
     assert "plain Python" in run.manifest.notes[0]
-    router = Router(f"own:{tmp_path}/mine.py:least", 2)
-    assert [router.route(0.0, 10).place for _ in range(3)] == [0, 1, 0]  # type: ignore[union-attr]
+    for name in ("least", "helped"):
+        router = Router(f"own:{tmp_path}/mine.py:{name}", 2)
+        assert [router.route(0.0, 10).place for _ in range(3)] == [0, 1, 0]  # type: ignore[union-attr]
+
+
+def test_a_policy_of_ones_own_may_call_ours_when_it_is_compiled(tmp_path: Path) -> None:
+    """In a process in which nothing else has been compiled."""
+    (tmp_path / "mine.py").write_text(OWN)
+    code = f"""
+        from openloop.routing.policies import read_routing
+        from openloop.routing.router import Router
+        router = Router("own:{tmp_path}/mine.py:helped", 2)
+        print([router.route(0.0, 10).place for _ in range(3)])
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("[0, 1, 0]\n", "")
 
 
 def test_a_tournament_ranks_by_goodput_on_the_same_requests() -> None:

@@ -305,10 +305,10 @@ class _Worker:
 
     def _await(self, request: Request) -> None:
         """Its moment; most are told of in order."""
-        if not self.pending or self.pending[-1].due_ns <= request.due_ns:
+        if not self.pending or self.pending[-1].due_ns < request.due_ns:
             self.pending.append(request)
         else:
-            bisect.insort(self.pending, request, key=lambda each: each.due_ns)
+            bisect.insort(self.pending, request, key=lambda each: (each.due_ns, each.ticket))
 
     def _next_ns(self) -> int:
         """When to send next."""

@@ -1,6 +1,8 @@
 """Python as machine code: translated to LLVM's language, compiled, kept on disk."""
 
 import struct
+import sys
+import threading
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any, TypeVar
@@ -10,19 +12,23 @@ __all__ = ["bits_of", "foreign", "jitable", "kept_by_numba", "numba", "whole"]
 F = TypeVar("F", bound=Callable[..., Any])
 
 _UNKNOWN: list[Callable[..., Any]] = []  # to numba
+_TELLING = threading.Lock()
 
 
 def jitable(function: F) -> F:
     """What numba compiles may call it."""
     _UNKNOWN.append(function)
+    if "numba" in sys.modules:
+        numba()
     return function
 
 
 def numba() -> Any:
     """By name, because it takes longer to import than all else together, and few commands compile anything with it."""
     found = import_module("numba")
-    while _UNKNOWN:
-        import_module("numba.extending").register_jitable(_UNKNOWN.pop())
+    with _TELLING:
+        while _UNKNOWN:
+            import_module("numba.extending").register_jitable(_UNKNOWN.pop())
     return found
 
 

@@ -7,6 +7,7 @@ call it. Where numba is switched off (NUMBA_DISABLE_JIT=1) these are plain Pytho
 import ctypes
 import functools
 import struct
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ParamSpec, TypeVar
 
@@ -41,10 +42,11 @@ def native(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def _entry(function: Callable[..., Any], kinds: tuple[Kind, ...]) -> Callable[[tuple[Any, ...]], Any]:
-    name = name_of(function, llvmlite.__version__, str(_target()[0].triple), _target()[1:], kinds)
-    if name not in _LOADED:
-        _LOADED[name] = _load(name, kept(name, lambda: _compile(function, kinds, name)))
-    code, letters = _LOADED[name]
+    with _ONE_AT_A_TIME:  # LLVM's engine is one for all threads
+        name = name_of(function, llvmlite.__version__, str(_target()[0].triple), _target()[1:], kinds)
+        if name not in _LOADED:
+            _LOADED[name] = _load(name, kept(name, lambda: _compile(function, kinds, name)))
+        code, letters = _LOADED[name]
     there, back = struct.Struct("=" + "".join(map(_letters, kinds))), struct.Struct(f"={letters}")
     size = max(there.size, back.size, 8)
 
@@ -121,6 +123,7 @@ def _engine() -> Any:
     return llvm.create_mcjit_compiler(llvm.parse_assembly(""), _machine())
 
 
+_ONE_AT_A_TIME = threading.Lock()
 _LOADED: dict[str, tuple[Any, str]] = {}  # what is called, and what it gives back
 
 

@@ -369,8 +369,10 @@ class _Body(ast.NodeVisitor):
         return Value(Row(dtype), (at,)) if dtype.names else self.load(at, dtype, self.module.tag(dtype))
 
     def some(self, owner: Value, asked: ast.Slice) -> Value:
-        """A slice forwards of a table with one axis."""
+        """A slice forwards of a table with one axis, from and to places that are counted from its beginning."""
         assert isinstance(owner.kind, Table)
+        if any(isinstance(each, ast.UnaryOp) for each in (asked.lower, asked.upper, asked.step)):
+            raise self.generic_visit(asked)
         start, stop, step = (
             owner.parts[1] if each is None and n == 1 else str(n // 2) if each is None else self.visit(each).parts[0]
             for n, each in enumerate((asked.lower, asked.upper, asked.step))

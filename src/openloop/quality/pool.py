@@ -133,6 +133,8 @@ def work(fd: int) -> None:
     """A process of the pool: grade until the pipe is closed."""
     pipe: Connection[Any, Any] = Connection(fd)
     signal.signal(signal.SIGALRM, _ring)
+    for touched in (signal.SIGTTIN, signal.SIGTTOU):  # a terminal, which is for others: nobody would wake us up again
+        signal.signal(touched, signal.SIG_IGN)
     try:
         raw, idly = pipe.recv()
         if idly and hasattr(os, "SCHED_IDLE"):

@@ -183,12 +183,12 @@ class Own(Policy):
 
     @property
     def note(self) -> str | None:
-        if hasattr(find_function(self.function), "py_func"):
+        if hasattr(_function(self.function), "py_func"):
             return None
         return f"{self} is plain Python: the simulator asks it for every request, which takes longer; try numba.njit"
 
     def pointer(self, ask: Any, views: Any, errors: list[Exception]) -> Any:
-        function = find_function(self.function)
+        function = _function(self.function)
         if PLAIN:
             return self.choose
         if hasattr(function, "py_func"):  # of numba
@@ -218,9 +218,16 @@ class Own(Policy):
         return found
 
 
+def _function(name: str) -> Any:
+    """A user's, which numba may compile as the file is read: it knows before what is ours to be called."""
+    if not PLAIN:
+        numba()
+    return find_function(name)
+
+
 @cache
 def _python(name: str) -> Any:
-    function = find_function(name)
+    function = _function(name)
 
     def choose(ask: Any, views: Any, memory: Any, knobs: Any, now: float) -> int:
         found = function(ask.view(np.recarray)[0], views.view(np.recarray), now)

@@ -191,9 +191,10 @@ def gap_quantiles(ns: Ints, offsets: Ints, share: float, gaps: Ints, out: Floats
 
 def _put_in_place(values: Ints, n: int, place: int) -> int:
     """What is there once they are in order; what comes before is no larger then, and what comes after no smaller."""
-    first, last = 0, n - 1
+    first, last, chance = 0, n - 1, 1
     while first < last:
-        middle, left, right = values[(first + last) // 2], first, last
+        chance = chance * 48271 % 2147483647  # no order of values is a bad one each time
+        middle, left, right = values[first + chance % (last - first + 1)], first, last
         while left <= right:
             while values[left] < middle:
                 left += 1

@@ -123,7 +123,7 @@ class JsonTarget(HttpTarget):
 
     def hear(self, said: list[Any], data: list[bytes], found: Outcome) -> list[int]:  # noqa: ARG002
         """Read the runs of a stream, each by its first event, which is there as it came as well; the numbers of those
-        with words. Of a server that never streams, none has."""
+        with words, in order. Of a server that never streams, none has."""
         return []
 
     def tokens(self, said: list[Any], events: Events, spoken: list[int]) -> list[int] | None:  # noqa: ARG002
@@ -154,12 +154,13 @@ class JsonTarget(HttpTarget):
         said, bad = _decode_all(self.event, data)
         spoken = self.hear(said, data, found)
         found.event_tokens = self.tokens(said, events, spoken)
-        at, latest = 0, -1
+        at, latest, coming = 0, -1, iter(spoken)
+        next_spoken = next(coming, -1)
         for place, (_, _, size, reads, first, last) in enumerate(events.runs):
-            if place in spoken:
+            if place == next_spoken:
                 found.event_ns += events.stamps[at : at + size]
                 found.merged_events += size - reads + (first == latest)
-                latest = last
+                latest, next_spoken = last, next(coming, -1)
             at += size
         if found.status == "ok" and bad is not None and bad.strip() != b"[DONE]":
             fail(found, f"an event is not JSON that makes sense: {short(bad)}")
