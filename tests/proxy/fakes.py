@@ -93,6 +93,11 @@ async def fails_and_hangs(fake: Fake, request: web.BaseRequest) -> web.StreamRes
     return await hangs(fake, request)
 
 
+async def fails_later(fake: Fake, request: web.BaseRequest) -> web.StreamResponse:
+    await fake.go.wait()
+    return await fails_and_hangs(fake, request)
+
+
 class World:
     def __init__(self, proxy: Proxy, fakes: list[Fake], session: aiohttp.ClientSession, run: Path) -> None:
         self.proxy, self.fakes, self.session, self.folder = proxy, fakes, session, run

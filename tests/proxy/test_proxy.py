@@ -31,6 +31,7 @@ from tests.proxy.fakes import (
     breaks,
     closed,
     fails_and_hangs,
+    fails_later,
     hangs,
     last,
     refuses,
@@ -335,10 +336,6 @@ def test_a_copy_wins_where_the_first_is_late_and_the_late_one_is_cancelled(tmp_p
 
 
 def test_a_copy_that_answers_after_the_first_has_failed_leaves_that_a_failure(tmp_path: Path) -> None:
-    async def fails_later(fake: Fake, request: web.BaseRequest) -> web.StreamResponse:
-        await fake.go.wait()
-        return await fails_and_hangs(fake, request)
-
     async def answers_later(fake: Fake, request: web.BaseRequest) -> web.StreamResponse:
         await fake.go.wait()
         return await three_tokens(fake, request)
@@ -390,10 +387,6 @@ def test_a_client_that_goes_because_of_an_error_leaves_that_a_failure(tmp_path: 
 
 
 def test_a_client_that_goes_while_a_copy_runs_leaves_a_failed_first_a_failure(tmp_path: Path) -> None:
-    async def fails_later(fake: Fake, request: web.BaseRequest) -> web.StreamResponse:
-        await fake.go.wait()
-        return await fails_and_hangs(fake, request)
-
     async def main() -> Run:
         async with world(tmp_path, fails_later, hangs, routing="round-robin", hedge="5ms") as w:
             asking = asyncio.create_task(w.ask())

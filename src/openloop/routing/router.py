@@ -32,10 +32,9 @@ Line = Callable[[], bytes]  # of a log, made when it is asked for
 
 
 @cache
-def _index() -> tuple[Any, ...]:
-    """Look up, learn, unlearn, and learn where a session is at home."""
-    found = prefixes.look, prefixes.learn, prefixes.unlearn, prefixes.learn_home
-    return found if PLAIN else tuple(kept_by_numba("njit", each) for each in found)
+def _compiled(function: Callable[..., Any]) -> Any:
+    """Of the index; when it is first called."""
+    return function if PLAIN else kept_by_numba("njit", function)
 
 
 def prefix_names(text: str | bytes) -> list[int]:
@@ -184,9 +183,8 @@ class Router:
         if place not in self._exact:
             self._exact.add(place)
             self.forget_cache(place)
-        _, learn, unlearn, _ = _index()
-        learn(self.index, self.held, np.fromiter(stored, np.int64), place)
-        unlearn(self.index, self.held, np.fromiter(removed, np.int64), place)
+        _compiled(prefixes.learn)(self.index, self.held, np.fromiter(stored, np.int64), place)
+        _compiled(prefixes.unlearn)(self.index, self.held, np.fromiter(removed, np.int64), place)
 
     def forget(self, place: int) -> None:
         """A replica has started anew: what was under way there is lost, and its caches are empty, unless it says what
@@ -203,8 +201,7 @@ class Router:
     def _look_up(self, names: Sequence[int], each: int, who: int, prompt: int) -> None:
         sees = self.policy.sees
         if sees & {"prefix", "cache"}:
-            look, *_ = _index()
-            look(self.index, self.held, np.array(names, np.int64), self.views, each)
+            _compiled(prefixes.look)(self.index, self.held, np.array(names, np.int64), self.views, each)
             np.minimum(self.views["cached"], prompt, out=self.views["cached"])
         if "session" in sees:
             home = prefixes.find_home(self.index, who)
@@ -215,11 +212,10 @@ class Router:
         before = int(self._columns["sent_prefill"][place])
         self._sent[self._number] = _Sent(place, now, before + uncached, uncached, prompt + output)
         self._count(place, 1, uncached, prompt + output)
-        _, learn, _, learn_home = _index()
         if self.policy.sees & {"prefix", "cache"} and place not in self._exact:
-            learn(self.index, self.held, np.array(names, np.int64), place)
+            _compiled(prefixes.learn)(self.index, self.held, np.array(names, np.int64), place)
         if "session" in self.policy.sees:
-            learn_home(self.index, self.held, who, place)
+            _compiled(prefixes.learn_home)(self.index, self.held, who, place)
 
     def _count(self, place: int, requests: int, prefill: int, tokens: int) -> None:
         columns, heard = self._columns, self._heard[place]

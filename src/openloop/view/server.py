@@ -45,8 +45,8 @@ class ViewServer(ThreadingHTTPServer):
 
     def __init__(self, folder: Path, host: str = "127.0.0.1", port: int = 0, token: str | None = None) -> None:
         self.shelf = Shelf(folder)
+        host = host.strip("[]")  # which a URL has around it
         self.token = token or (None if is_loopback(host) else secrets.token_urlsafe(18))
-        host = host.strip("[]")
         if ":" in host:
             self.address_family = socket.AF_INET6
         try:

@@ -6,12 +6,12 @@ from typing import Any
 
 import msgspec
 
-from openloop.load.skim import Events
+from openloop.load.skim import RUN, Events
 from openloop.load.targets.base import JsonTarget
 from openloop.said import Count, Outcome, Said, fail, hear, hear_all, listed, text_of, tokens_between
 from openloop.workload import Ask
 
-SIZE = 2  # its place in the row of a run
+SIZE = RUN.index("size")
 
 
 class _OpenAI(JsonTarget):
