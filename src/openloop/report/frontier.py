@@ -10,7 +10,7 @@ from rich.text import Text
 from openloop.frontier import Frontier, Point
 from openloop.load.conductor import Snapshot
 from openloop.report.curve import frontier_headline
-from openloop.report.live import InPlace, LiveView
+from openloop.report.live import InPlace, Tally
 from openloop.report.page import Columns, columns, texts
 from openloop.report.terminal import WIDTH
 from openloop.slo import Objectives
@@ -70,11 +70,12 @@ class SweepView(InPlace):
         self._objectives = objectives
         self._found: Frontier | None = None
         self._next = ""
-        self._run = LiveView(1.0, None, quiet=True)
+        self._tally = Tally(1.0, None)
+        self._line = ""
 
     def begin(self, found: Frontier, rate: float, seconds: float, why: str) -> None:
         self._found = found
-        self._run = LiveView(seconds, self._objectives, quiet=True)
+        self._tally, self._line = Tally(seconds, self._objectives), ""
         self._next = f"{why}: {rate:g}/s for {format_seconds(seconds)}"
         if self._live:
             self._draw()
@@ -84,11 +85,12 @@ class SweepView(InPlace):
 
     def __call__(self, snapshot: Snapshot) -> None:
         if self._live:
-            self._run(snapshot)
+            self._tally.add(snapshot.finished)
+            self._line = self._tally.line(snapshot)
             self._draw()
 
     def _draw(self) -> None:
         if self._live and self._found:
             points, knee = self._found.points, Text(f"knee so far: {self._found.knee.sentence}")
             so_far = (frontier_table(points, BRIEF), knee) if points else ()
-            self._live.update(Group(*so_far, Text(self._next), Text(self._run.last)))
+            self._live.update(Group(*so_far, Text(self._next), Text(self._line)))

@@ -3,7 +3,9 @@
 import select
 import sys
 import time
-from collections import Counter, deque
+from array import array
+from collections import Counter
+from collections.abc import Iterable
 from typing import Self
 
 import click
@@ -55,27 +57,37 @@ class LiveView(InPlace):
 
     def __init__(self, seconds: float, objectives: Objectives | None, *, quiet: bool = False) -> None:
         super().__init__(quiet=quiet)
-        self._seconds, self._objectives = seconds, objectives
-        self._latest: deque[tuple[float, float, float]] = deque(maxlen=KEPT)  # ttft, tpot, lag
-        self._accepted = self._counted = 0
-        self._errors: Counter[str] = Counter()
+        self._tally = Tally(seconds, objectives)
         self._shown = 0.0
-        self.last = ""
 
     def __exit__(self, *_: object) -> None:
         super().__exit__()
-        for error, count in [] if self._quiet else self._errors.most_common(SHOWN_ERRORS):
+        for error, count in self._tally.errors.most_common(SHOWN_ERRORS):
             click.echo(f"{count:,} requests: {error}", err=True)
 
     def __call__(self, snapshot: Snapshot) -> None:
-        for row in snapshot.finished:
-            self._count(row)
-        self.last = self.line(snapshot)
+        if self._quiet:
+            return
+        self._tally.add(snapshot.finished)
         if self._live:
-            self._live.update(Text(self.last))
-        elif not self._quiet and time.monotonic() - self._shown >= PLAIN_S and _is_read():
-            click.echo(self.last, err=True)
+            self._live.update(Text(self._tally.line(snapshot)))
+        elif time.monotonic() - self._shown >= PLAIN_S and _is_read():
+            click.echo(self._tally.line(snapshot), err=True)
             self._shown = time.monotonic()
+
+
+class Tally:
+    """What is known of a run while it goes on, and one line that tells it."""
+
+    def __init__(self, seconds: float, objectives: Objectives | None) -> None:
+        self._seconds, self._objectives = seconds, objectives
+        self._latest = [array("d", bytes(8 * KEPT)) for _ in range(3)]  # ttft, tpot, lag; nan where there is none
+        self._sent = self._accepted = self._counted = 0
+        self.errors: Counter[str] = Counter()
+
+    def add(self, rows: Iterable[Row]) -> None:
+        for row in rows:
+            self._count(row)
 
     def line(self, now: Snapshot) -> str:
         elapsed = min(max(now.seconds, 1e-9), self._seconds)
@@ -90,9 +102,9 @@ class LiveView(InPlace):
         if self._objectives is not None:
             share = self._accepted / max(self._counted, 1)  # of many that end on several machines, some are told of
             parts.append(f"within latency {format_rate(min(share * max(ended, self._counted), done) / elapsed)}")
-        if self._latest:
-            ttft, tpot, lag = np.array(self._latest).T
-            parts += [f"ttft {_pair(ttft)}", f"tpot {_pair(tpot)}", f"lag p99 {format_seconds(_quantile(lag, 0.99))}"]
+        if self._sent:
+            ttft, tpot, lag = (np.frombuffer(each)[: self._sent] for each in self._latest)
+            parts += [f"ttft {_quantiles(ttft, 0.5, 0.99)}", f"tpot {_quantiles(tpot, 0.5, 0.99)}", f"lag p99 {_quantiles(lag, 0.99)}"]
         parts.append(f"failed {ended - now.statuses['ok']:,}")
         return ", ".join(parts)
 
@@ -101,7 +113,7 @@ class LiveView(InPlace):
             return
         self._counted += 1
         if row.outcome.error:
-            self._errors[row.outcome.error] += 1
+            self.errors[row.outcome.error] += 1
         if row.sent_ns is None:
             return
         tokens = row.outcome.output_tokens or len(row.outcome.event_ns)
@@ -110,7 +122,9 @@ class LiveView(InPlace):
             ttft = (row.first_ns - row.due_ns) / 1e9
             tpot = (row.last_ns - row.first_ns) / 1e9 / (tokens - 1) if tokens > 1 else np.nan
         lag = (row.sent_ns - row.due_ns) / 1e9 if row.kind == "first" else np.nan
-        self._latest.append((ttft, tpot, lag))
+        for latest, value in zip(self._latest, (ttft, tpot, lag), strict=True):
+            latest[self._sent % KEPT] = value
+        self._sent += 1
         self._accepted += row.outcome.status == "ok" and self._in_time(row, ttft, tpot)
 
     def _in_time(self, row: Row, ttft: float, tpot: float) -> bool:
@@ -126,13 +140,10 @@ class LiveView(InPlace):
         return not any(bounds[type(gate)] > gate.within_s for gate in gates if isinstance(gate, TTFT | TPOT | E2E))
 
 
-def _quantile(values: Floats, share: float) -> float:
+def _quantiles(values: Floats, *shares: float) -> str:
     known = values[~np.isnan(values)]
-    return float(np.quantile(known, share)) if len(known) else np.nan
-
-
-def _pair(values: Floats) -> str:
-    return f"{format_seconds(_quantile(values, 0.5))} / {format_seconds(_quantile(values, 0.99))}"
+    found = np.quantile(known, shares).tolist() if len(known) else [np.nan] * len(shares)
+    return " / ".join(map(format_seconds, found))
 
 
 def show_trials_header() -> None:
