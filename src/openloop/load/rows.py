@@ -2,12 +2,12 @@
 
 from array import array
 from collections.abc import Iterable, Sequence
-from operator import attrgetter
 from typing import Any
 
 import msgspec
 import numpy as np
 import pyarrow as pa
+from msgspec.structs import astuple
 
 from openloop.load.targets import Outcome, Target
 from openloop.load.wire import MARK, Marks, WireError
@@ -92,24 +92,21 @@ def _read(raw: bytes, marks: Marks, target: Target) -> Outcome:
 
 
 def batch_of(rows: list[Row]) -> pa.RecordBatch:
-    events = [row.outcome.event_ns for row in rows]
-    lengths = np.array([len(each) for each in events], np.int64)
-    starts = np.array([row.start_ns for row in rows], np.int64)
-    flat = np.frombuffer(b"".join(events), np.int64) - np.repeat(starts, lengths)
-    asks = [row.ask or NOBODY for row in rows]
-    return make_batch(
-        {
-            "request_id": [row.number for row in rows],
-            "scheduled_ns": [row.due_ns for row in rows],
-            "event_ns": make_lists("event_ns", flat, lengths),
-            "requested_tokens": [ask.output_tokens for ask in asks],
-            **_columns(OWN, rows),
-            **_columns(ASKED, asks),
-            **_columns(TOLD, [row.outcome for row in rows]),
-        }
-    )
+    own = _columns(Row.__struct_fields__, map(astuple, rows))
+    told = _columns(Outcome.__struct_fields__, map(astuple, own["outcome"]))
+    asked = _columns(Ask._fields, [ask or NOBODY for ask in own["ask"]])
+    events = told["event_ns"]
+    lengths = np.array(list(map(len, events)), np.int64)
+    flat = np.frombuffer(b"".join(events), np.int64) - np.repeat(np.array(own["start_ns"], np.int64), lengths)
+    known = {
+        "request_id": own["number"],
+        "scheduled_ns": own["due_ns"],
+        "requested_tokens": asked["output_tokens"],
+        **{name: column[name] for column, names in ((own, OWN), (asked, ASKED), (told, TOLD)) for name in names},
+    }
+    some = {name: column for name, column in known.items() if column.count(None) < len(column)}
+    return make_batch(some | {"event_ns": make_lists("event_ns", flat, lengths)})
 
 
-def _columns(names: Sequence[str], things: Iterable[Any]) -> dict[str, Any]:
-    """What several are called of all of them; nothing, if there are none."""
-    return dict(zip(names, zip(*map(attrgetter(*names), things), strict=True), strict=False))
+def _columns(names: Sequence[str], rows: Iterable[tuple[Any, ...]]) -> dict[str, tuple[Any, ...]]:
+    return dict(zip(names, zip(*rows, strict=True), strict=True))

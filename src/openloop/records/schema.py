@@ -93,6 +93,7 @@ COUNTS = [name for name in COLUMNS if name.endswith("_tokens") and name != "even
 COUNTS += ["turn", "attempt", "preemptions", "connect_ns", "merged_events"]
 PARTS = {"cached_tokens": "prompt_tokens", "accepted_draft_tokens": "drafted_tokens"}
 LARGEST_EVENT = 1_000_000  # tokens
+WHOLE = {int, type(None)}  # kinds of what Arrow takes as it is for whole numbers
 
 
 def make_batch(columns: Mapping[str, Any]) -> pa.RecordBatch:
@@ -173,7 +174,8 @@ def _column(name: str, columns: Mapping[str, Any], rows: int) -> pa.Array:
 def _array(given: Any, wanted: pa.DataType) -> pa.Array:
     if isinstance(given, pa.Array) and given.type == wanted:
         return given
-    if not pa.types.is_integer(_item(wanted)):
+    whole = pa.types.is_integer(_item(wanted))
+    if not whole or (isinstance(given, list | tuple) and WHOLE.issuperset(map(type, given))):
         return pa.array(given, wanted)
     found = pa.array(given)  # from floats at once, Arrow would cut fractions off; a cast refuses them
     item = _item(found.type)
