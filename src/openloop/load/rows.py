@@ -98,15 +98,13 @@ def batch_of(rows: list[Row]) -> pa.RecordBatch:
     events = told["event_ns"]
     lengths = np.array(list(map(len, events)), np.int64)
     flat = np.frombuffer(b"".join(events), np.int64) - np.repeat(np.array(own["start_ns"], np.int64), lengths)
-    known = {
-        "request_id": own["number"],
-        "scheduled_ns": own["due_ns"],
-        "requested_tokens": asked["output_tokens"],
-        **{name: column[name] for column, names in ((own, OWN), (asked, ASKED), (told, TOLD)) for name in names},
-    }
+    parts = (own, OWN), (asked, ASKED), (told, TOLD)
+    known = {name: columns[name] for columns, names in parts for name in names}
+    known["requested_tokens"] = asked["output_tokens"]
     some = {name: column for name, column in known.items() if column.count(None) < len(column)}
-    return make_batch(some | {"event_ns": make_lists("event_ns", flat, lengths)})
+    times = make_lists("event_ns", flat, lengths)
+    return make_batch({"request_id": own["number"], "scheduled_ns": own["due_ns"], "event_ns": times, **some})
 
 
 def _columns(names: Sequence[str], rows: Iterable[tuple[Any, ...]]) -> dict[str, tuple[Any, ...]]:
-    return dict(zip(names, zip(*rows, strict=True), strict=True))
+    return dict(zip(names, list(zip(*rows, strict=True)) or [()] * len(names), strict=True))

@@ -10,7 +10,6 @@ import ctypes
 import errno
 import fcntl
 import gc
-import heapq
 import os
 import signal
 import socket
@@ -39,6 +38,8 @@ Asked = tuple[int, int, int, bytes, int, bytes]
 # ticket, fate, error, sent_ns, waited_ns (for a connection), ended_ns, what came, its marks (see wire.py), how many of
 # these are the kernel's, whether a copy of it is still on its way
 Finished = tuple[int, str, str, int, int, int, bytes, Marks, int, bool]
+
+Moments = deque[tuple[int, int, Request]]  # in order
 
 CHECK_NS = 100_000_000
 HAND_OVER = 48
@@ -78,8 +79,8 @@ class _Worker:
         self.pools = [ConnectionPool(address) for address in self.plan.addresses]
         self.pending: deque[Request] = deque()  # not due yet, in order
         self.connections: dict[int, Connection] = {}
-        self.deadlines: list[tuple[int, int, Request]] = []  # a heap: when to give up on each
-        self.late: list[tuple[int, int, Request]] = []  # a heap: when a copy of each is to be sent
+        self.deadlines: Moments = deque()  # when to give up on each
+        self.late: Moments = deque()  # when a copy of each is to be sent
         self.hedge_ns = self.plan.hedge_ns
         self.sent = self.copied = 0
         self.in_flight: dict[int, Request] = {}
@@ -244,19 +245,20 @@ class _Worker:
         soonest = [each[0][0] for each in (self.deadlines, self.late) if each]
         self.check_ns = min(now + CHECK_NS, self.stop_ns, *soonest)
 
-    def _passed(self, moments: list[tuple[int, int, Request]], now: int) -> Iterator[Request]:
-        """Whose moment has come while they are in flight; others are forgotten before theirs comes, or many at once."""
-        if len(moments) > 2 * len(self.in_flight) + MANY:
-            moments[:] = [each for each in moments if each[1] in self.in_flight]
-            heapq.heapify(moments)
-        while moments and moments[0][0] <= now + CHECK_NS:
+    def _passed(self, moments: Moments, now: int) -> Iterator[Request]:
+        """Whose moment has come while they are in flight; others are forgotten once they are first, or many at once."""
+        while moments:
             moment, ticket, request = moments[0]
             waits = ticket in self.in_flight
             if waits and moment > now:
-                return
-            heapq.heappop(moments)
+                break
+            moments.popleft()
             if waits:
                 yield request
+        if len(moments) > 2 * len(self.in_flight) + MANY:
+            still = [each for each in moments if each[1] in self.in_flight]
+            moments.clear()
+            moments.extend(still)
 
     # Messages from the conductor.
 
@@ -336,7 +338,7 @@ class _Worker:
             self._begin(request, now)
             self.sent += 1
             if request.copy and self.hedge_ns:
-                heapq.heappush(self.late, (request.due_ns + self.hedge_ns, request.ticket, request))
+                _insert(self.late, (request.due_ns + self.hedge_ns, request.ticket, request))
                 self.check_ns = min(self.check_ns, self.late[0][0])
             now = time.monotonic_ns()
         self.next_ns = self._next_ns()
@@ -364,7 +366,7 @@ class _Worker:
 
     def _enter(self, request: Request) -> None:
         self.in_flight[request.ticket] = request
-        heapq.heappush(self.deadlines, (request.due_ns + self.plan.timeout_ns, request.ticket, request))
+        _insert(self.deadlines, (request.due_ns + self.plan.timeout_ns, request.ticket, request))
 
     def _send_copy(self, request: Request) -> None:
         """The same again, elsewhere: whichever answers first is kept."""
@@ -720,6 +722,14 @@ class _Worker:
             self.next_ns = self._next_ns()
         if len(self.finished) >= HAND_OVER or self.plan.eager:
             self._hand_over()
+
+
+def _insert(moments: Moments, moment: tuple[int, int, Request]) -> None:
+    """Most come in order."""
+    if not moments or moments[-1] < moment:
+        moments.append(moment)
+    else:
+        bisect.insort(moments, moment)
 
 
 def _forget_after(request: Request, end: int) -> None:

@@ -104,7 +104,11 @@ class Tally:
             parts.append(f"within latency {format_rate(min(share * max(ended, self._counted), done) / elapsed)}")
         if self._sent:
             ttft, tpot, lag = (np.frombuffer(each)[: self._sent] for each in self._latest)
-            parts += [f"ttft {_quantiles(ttft, 0.5, 0.99)}", f"tpot {_quantiles(tpot, 0.5, 0.99)}", f"lag p99 {_quantiles(lag, 0.99)}"]
+            parts += [
+                f"ttft {_quantiles(ttft, 0.5, 0.99)}",
+                f"tpot {_quantiles(tpot, 0.5, 0.99)}",
+                f"lag p99 {_quantiles(lag, 0.99)}",
+            ]
         parts.append(f"failed {ended - now.statuses['ok']:,}")
         return ", ".join(parts)
 
