@@ -46,6 +46,14 @@ def test_deadlines_of_what_is_over_are_forgotten_and_those_of_others_kept(worker
     assert [each.ticket for each in worker._passed(worker.deadlines, TIMEOUT_NS + 2 * MANY)] == [2 * MANY]
 
 
+def test_deadlines_are_in_order_whenever_they_are_told(worker: _Worker) -> None:
+    """A copy goes out after requests that were due later than it."""
+    for ticket, due_ns in ((0, 5), (1, 9), (2, 7), (3, 5), (4, 9)):
+        worker._enter(Request(ticket, due_ns, worker.pools[0], b""))
+    passed = [each.ticket for each in worker._passed(worker.deadlines, TIMEOUT_NS + 8)]
+    assert (passed, [ticket for _, ticket, _ in worker.deadlines]) == ([0, 3, 2], [1, 4])
+
+
 def test_what_is_called_back_goes_before_what_is_due_at_the_same_moment(worker: _Worker) -> None:
     requests = [Request(ticket, 7, worker.pools[0], b"") for ticket in range(6)]
     for each in requests[3:]:

@@ -5,12 +5,13 @@ import os
 import sys
 import threading
 from collections import Counter
+from unittest import mock
 
 import pytest
 
 from openloop.load.conductor import Snapshot
 from openloop.load.rows import Row
-from openloop.report.live import LiveView, Tally
+from openloop.report.live import KEPT, LiveView, Tally
 from openloop.said import Outcome
 from openloop.slo import read_slo
 
@@ -37,6 +38,27 @@ def test_who_does_not_read_does_not_hold_up_the_load(monkeypatch: pytest.MonkeyP
         full.flush()
         assert "2 of 10 s" in os.read(read, 1 << 20).decode()
     os.close(read)
+
+
+def test_nothing_is_made_ready_for_nobody(capsys: pytest.CaptureFixture[str]) -> None:
+    """As with --json: percentiles of ten thousand requests, twice a second, took as much as many requests do."""
+    quiet, shown = (LiveView(10.0, None, quiet=each) for each in (True, False))
+    rows = [Row(0, 0, Outcome(error="it is full", status="shed"), sent_ns=1, ended_ns=5)]
+    with mock.patch.object(Tally, "line", side_effect=["now", "later"]) as line:
+        for view in (quiet, shown, shown):
+            with view:
+                view(Snapshot(1.0, 1, 0, Counter(shed=1), rows))
+        assert line.call_count == 1  # the second time it was too soon for another
+    assert capsys.readouterr().err == "now\n1 requests: it is full\n2 requests: it is full\n"
+
+
+def test_percentiles_are_those_of_the_latest_requests() -> None:
+    tally = Tally(10.0, None)
+    rows = [Row(n, 0, Outcome(), sent_ns=(n < KEPT) * 10**9 + 10**6, ended_ns=2 * 10**9) for n in range(2 * KEPT)]
+    tally.add(rows[:3])
+    assert "ttft - / -, tpot - / -, lag p99 1.00 s" in tally.line(Snapshot(1.0, 3, 0, Counter(ok=3)))
+    tally.add(rows[3:])
+    assert "lag p99 1.00 ms" in tally.line(Snapshot(1.0, 2 * KEPT, 0, Counter(ok=2 * KEPT)))
 
 
 def test_a_request_that_was_tried_again_is_done_once() -> None:

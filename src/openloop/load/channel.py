@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 _LENGTH = struct.Struct("<Q")
-READ_SIZE = 1 << 18
+READ_SIZE = 1 << 16
 ROOM = 1 << 18  # for what is sent: most messages go in one piece
 
 

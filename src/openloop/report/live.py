@@ -81,7 +81,7 @@ class Tally:
 
     def __init__(self, seconds: float, objectives: Objectives | None) -> None:
         self._seconds, self._objectives = seconds, objectives
-        self._latest = [array("d", bytes(8 * KEPT)) for _ in range(3)]  # ttft, tpot, lag; nan where there is none
+        self._ttft, self._tpot, self._lag = (array("d", bytes(8 * KEPT)) for _ in range(3))  # nan: there is none
         self._sent = self._accepted = self._counted = 0
         self.errors: Counter[str] = Counter()
 
@@ -103,7 +103,7 @@ class Tally:
             share = self._accepted / max(self._counted, 1)  # of many that end on several machines, some are told of
             parts.append(f"within latency {format_rate(min(share * max(ended, self._counted), done) / elapsed)}")
         if self._sent:
-            ttft, tpot, lag = (np.frombuffer(each)[: self._sent] for each in self._latest)
+            ttft, tpot, lag = (np.frombuffer(each)[: self._sent] for each in (self._ttft, self._tpot, self._lag))
             parts += [
                 f"ttft {_quantiles(ttft, 0.5, 0.99)}",
                 f"tpot {_quantiles(tpot, 0.5, 0.99)}",
@@ -126,8 +126,8 @@ class Tally:
             ttft = (row.first_ns - row.due_ns) / 1e9
             tpot = (row.last_ns - row.first_ns) / 1e9 / (tokens - 1) if tokens > 1 else np.nan
         lag = (row.sent_ns - row.due_ns) / 1e9 if row.kind == "first" else np.nan
-        for latest, value in zip(self._latest, (ttft, tpot, lag), strict=True):
-            latest[self._sent % KEPT] = value
+        place = self._sent % KEPT
+        self._ttft[place], self._tpot[place], self._lag[place] = ttft, tpot, lag
         self._sent += 1
         self._accepted += row.outcome.status == "ok" and self._in_time(row, ttft, tpot)
 
