@@ -42,6 +42,7 @@ from openloop.workload.warmth import Hot
 AHEAD_NS = 2_000_000_000  # requests are with their worker this long before they are due
 LATE_NS = 500_000_000  # where it is less, somebody else has the processor
 LEAD_NS = 500_000_000  # between the workers' being ready and the first arrival
+AT_ONCE = 4  # requests, then a worker may want the processor
 FEED_AT_ONCE = 50  # a worker reads what it is fed between two sends
 FLUSH_NS = 1_000_000_000
 FLUSH_ROWS = 5_000
@@ -268,6 +269,8 @@ class Conductor:
         brought = self.crew.brought
         while brought and (until_ns is None or time.monotonic_ns() < until_ns):
             self._take(brought.popleft())
+            if len(brought) % AT_ONCE == 0:
+                give_way()
 
     def _take(self, finished: Finished) -> None:
         number, attempt = divmod(finished[0], TICKETS)
@@ -395,6 +398,8 @@ class Conductor:
                 self._leave_out(number, due)
                 break
             shares[number % len(workers)].append(self._asked(number, due))
+            if most % AT_ONCE == 0:
+                give_way()
         for worker, share in zip(workers, shares, strict=True):
             if worker.over:
                 self._drop(ticket // TICKETS for ticket, *_ in share)
@@ -670,6 +675,13 @@ def be_polite() -> None:
     """This thread, from now on: whoever else wants a processor has it first."""
     with contextlib.suppress(AttributeError, OSError):
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+
+
+def give_way() -> None:
+    """To a worker that waits for this processor. Its turn would come by itself, but as late as at the next tick of the
+    kernel's clock: milliseconds in which nothing is sent."""
+    if hasattr(os, "sched_yield"):
+        os.sched_yield()
 
 
 def politeness_pays() -> bool:
