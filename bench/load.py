@@ -8,8 +8,9 @@ written. The endpoint has the first core and the tool the last. Printed are the 
 endpoint, the p50 and p99 of TTFT as the tool reports them minus the true ones, and processor time per 1,000 requests:
 of the whole command, and of more requests in the same run, which is that of a run minus that of a run of one second, so
 that starting the tool does not count. A machine that is shared is now faster and now slower: with --times, all tools
-have several turns, and the medians are compared. What a tool takes to start is not the same each time either (vllm bench:
-seconds more or less): over a minute (--for 60) that hardly weighs on what more requests take, over ten seconds it does.
+have several turns, and the medians are compared. What a tool takes to start is not the same each time either (seconds
+more or less, for vllm bench): over a minute (--for 60) that hardly weighs on what more requests take, over ten seconds
+it does.
 """
 
 import argparse
