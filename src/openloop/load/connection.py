@@ -15,12 +15,9 @@ CLOSED = "the server closed the connection"
 READ_SIZE = 1 << 16
 
 
-@dataclass(slots=True, eq=False)
 class Request:
-    ticket: int
-    due_ns: int
-    pool: "ConnectionPool"
-    payload: bytes
+    """Most of it is as it is of all others, so it stands with the class."""
+
     copy: "tuple[ConnectionPool, bytes] | None" = None  # to be sent if this one is late to answer
     twin: "Request | None" = None  # the copy, or what it is a copy of
     connection: "Connection | None" = None
@@ -29,9 +26,12 @@ class Request:
     waited_ns: int = 0
     begun: bool = False  # as far as was looked: there is an answer beyond its head
     tried: int = 0  # on connections that turned out to be stale
-    blocks: list[bytes] = field(default_factory=list)  # what came, in pieces
-    marks: "array[int]" = field(default_factory=lambda: array("q"))  # of all of that
     kernel: int = 0
+
+    def __init__(self, ticket: int, due_ns: int, pool: "ConnectionPool", payload: bytes) -> None:
+        self.ticket, self.due_ns, self.pool, self.payload = ticket, due_ns, pool, payload
+        self.blocks: list[bytes] = []  # what came, in pieces
+        self.marks = array("q")  # of all of that
 
 
 @dataclass(slots=True, eq=False)

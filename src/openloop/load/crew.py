@@ -15,6 +15,7 @@ from openloop.clock import READ, WRITE, Poller
 from openloop.load.channel import Channel, GoneError
 from openloop.load.intake import gather, tables
 from openloop.load.plan import Load, share_of
+from openloop.load.reply import skimming_code
 from openloop.load.worker import Finished
 from openloop.native.kept import code_to_map
 from openloop.persistence import SPARE
@@ -73,7 +74,8 @@ class Crew:
         share = load.hedge.budget if load.hedge else -1.0
         free = (number + 1) * SPARE // load.workers - number * SPARE // load.workers
         plan = (to_ns(load.timeout_s), spare, limit, users, eager, to_ns(hedge or 0.0), share, free)
-        channel.send((addresses, *plan, intake_code()))
+        skims = all(target.skims for _, target in load.sites)
+        channel.send((addresses, *plan, intake_code(), skimming_code() if skims else b""))
         self._poller.watch(channel.fd, READ)
         return Worker(channel, process, mine)
 

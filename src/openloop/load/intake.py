@@ -9,7 +9,6 @@ This is Python that LLVM compiles, and it is run as machine code only: workers m
 cannot be, they read everything themselves, with the same result.
 """
 
-import ctypes
 import os
 from array import array
 from collections.abc import Iterator
@@ -17,15 +16,17 @@ from typing import Any
 
 from openloop.clock import EDGE, READ, TOGETHER_NS, Poller, Rest, Timer
 from openloop.native import foreign, whole
-from openloop.native.mapped import Mapped, Shapes, find_in_libc
+from openloop.native.mapped import Mapped, Shapes, address_of, find_in_libc
 
-# Of a connection, whose place is its file's number: whether its reads are ordinary; whether it was told of; whether its
-# head is to come (0), is over and chunks come (1), or neither (-1); bytes that are kept, in how many reads; where the
-# head ends among them; up to where they are whole chunks, and whether the last of all is there; how many stamps are the
-# kernel's.
-LINE = ("ours", "told", "chunked", "used", "reads", "head", "followed", "over", "kernel")
+# Of a connection, whose place is its file's number: whether its reads are ordinary; whether its head is to come (0), is
+# over and chunks come (1), or neither (-1); and of what is kept of it, whether it was told of; how many bytes, in how
+# many reads; where the head ends among them; up to where they are whole chunks, and whether the last of all is there;
+# how many stamps are the kernel's.
+LINE = ("ours", "chunked", "told", "used", "reads", "head", "followed", "over", "kernel")
+KEPT = 2  # of these come before what is kept
 GAPS = ("rest_ns", "brisk_ns", "lively_ns", "gaps", "brisk", "lively")
 POST = ("due_ns", "payload", "size", "fd", "sent_ns", "sent")  # to be sent; then: where and when, and how much
+ASKED = 3  # of these are known before
 C = ("clock_gettime", "clock_nanosleep", "epoll_wait", "recvmsg", "send", "timerfd_settime")
 # Until when to read, and whether what is told of is urgent; when sockets were looked at and are to be next, and how
 # long a rest is; the wall clock minus ours; how many are told of and in trouble; how many were posted, and are gone,
@@ -50,6 +51,7 @@ CHUNKED, LENGTH = 7, 6  # letters of these
 STAMPED = 1 | 35 << 32  # SOL_SOCKET, SO_TIMESTAMPNS
 REALTIME, MONOTONIC, ABSOLUTE = 0, 1, 1
 SECOND = 1_000_000_000
+EMPTY = array("q", bytes(8 * (len(LINE) - KEPT)))
 SOON_NS = 20_000_000
 NO_SIGNAL = 0x4000
 NO_CHUNKS, MORE_CHUNKS, LAST_CHUNK = 0, 1, 2
@@ -288,12 +290,6 @@ def hex_digit(letter: int) -> int:
 IntakeLine = Any  # a row of the table of LINE
 
 
-class _Place(ctypes.Union):
-    """Where bytes are: those that it was given last."""
-
-    _fields_ = (("data", ctypes.c_char_p), ("address", ctypes.c_int64))
-
-
 def tables(lines: int) -> Shapes:
     """What `gather` works on."""
     return {
@@ -319,17 +315,18 @@ class Intake:
         limit = os.sysconf("SC_OPEN_MAX")
         self.count = min(limit, MOST_LINES) if limit > 0 else MOST_LINES
         self.gather = mapped = Mapped(code, tables(self.count))
-        self._marks, self._told, self._troubled, self._idle, self._data = map(
-            mapped.view, ("marks", "told", "troubled", "idle", "data")
+        names = ("lines", "marks", "told", "troubled", "idle", "data", "posts")
+        self._lines, self._marks, self._told, self._troubled, self._idle, self._data, self._posts = map(
+            mapped.view, names
         )
-        self.lines, self._posts = mapped.rows("lines"), mapped.rows("posts")
+        self._data_at, self._marks_at = mapped.address("data"), mapped.address("marks")
+        self.lines = mapped.rows("lines")
         self.state = mapped.rows("state")[0]
-        self.state.epoll, self.state.data = poller.fileno(), mapped.address("data")
+        self.state.epoll, self.state.data = poller.fileno(), self._data_at
         find_in_libc(self.state, C)
         mapped.view("names")[: len(NAMES)] = NAMES
         words, at = mapped.view("words"), mapped.address("words")
         words[MESSAGE + 2], words[MESSAGE + 3], words[MESSAGE + 4] = at + 8 * VECTOR, 1, at + 8 * CONTROL
-        self._place = _Place()
         self._timer = Timer()
         self.state.timer = self._timer.fd
         poller.watch(self._timer.fd, READ | EDGE)
@@ -346,14 +343,16 @@ class Intake:
 
     def post(self, due_ns: int, payload: bytes) -> None:
         """To be sent when it is due, which is not before the one that was posted last; the bytes must stay."""
-        post = self._posts[self.state.posted % POSTS]
-        self._place.data = payload
-        post.due_ns, post.payload, post.size = due_ns, self._place.address, len(payload)
-        self.state.posted += 1
+        posted, posts = self.state.posted, self._posts
+        at = posted % POSTS * len(POST)
+        posts[at], posts[at + 1], posts[at + 2] = due_ns, address_of(payload), len(payload)
+        self.state.posted = posted + 1
 
-    def gone(self, since: int) -> Iterator[Any]:
-        """What was sent since so many were."""
-        return (self._posts[number % POSTS] for number in range(since, self.state.gone))
+    def gone(self, since: int) -> Iterator[list[int]]:
+        """Of what was sent since so many were: on which file, when, and how much of it."""
+        for number in range(since, self.state.gone):
+            at = number % POSTS * len(POST)
+            yield self._posts[at + ASKED : at + len(POST)].tolist()
 
     def offer(self, files: list[int]) -> None:
         """Connections to send on, the last of them first."""
@@ -370,10 +369,24 @@ class Intake:
         count, self.state.troubled = self.state.troubled, 0
         return zip(*[iter(self._troubled[: 2 * count].tolist())] * 2, strict=True)
 
-    def take(self, fd: int, line: IntakeLine) -> tuple[bytes, "array[int]"]:
-        """All that was read of a connection: bytes, and where each read ends and when it was, in turns."""
-        start, first = fd * SIZE, 2 * fd * MARKS
-        marks = array("q", bytes(self._marks[first : first + 2 * line.reads]))
-        data = bytes(self._data[start : start + line.used])
-        line.told = line.used = line.reads = line.head = line.followed = line.over = line.kernel = 0
-        return data, marks
+    def kept(self, fd: int) -> list[int]:
+        """What is kept of a connection, as LINE has it."""
+        at = fd * len(LINE)
+        return self._lines[at + KEPT : at + len(LINE)].tolist()
+
+    def data(self, fd: int, used: int) -> memoryview:
+        """The bytes of that."""
+        return self._data[fd * SIZE : fd * SIZE + used]
+
+    def marks(self, fd: int, reads: int) -> memoryview:
+        """Where each read of it ends and when it was, in turns."""
+        return self._marks[2 * fd * MARKS : 2 * (fd * MARKS + reads)]
+
+    def places(self, fd: int) -> tuple[int, int]:
+        """In memory, of these bytes and these marks."""
+        return self._data_at + fd * SIZE, self._marks_at + 8 * 2 * fd * MARKS
+
+    def clear(self, fd: int) -> None:
+        """Nothing of it is kept any more."""
+        at = fd * len(LINE)
+        self._lines[at + KEPT : at + len(LINE)] = EMPTY

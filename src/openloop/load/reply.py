@@ -1,20 +1,41 @@
 """What a response says, once it is read at leisure; and when each part of it had arrived."""
 
+import contextlib
+import functools
 from array import array
 from bisect import bisect_left
 from functools import cached_property
 from itertools import accumulate
 
-from openloop.load.skim import Events, skimmer
+import msgspec
+
+from openloop.load.skim import TABLES, Skimmed, Skimmer, skim, unpacked
 from openloop.load.wire import Marks, WireError, chunk_size, comes_in_chunks, length_of, read_head
-from openloop.said import split_events
+from openloop.native.kept import code_to_map
+from openloop.said import STARTS, split_events
+
+
+class Events(msgspec.Struct, gc=False):
+    """Server-sent events: when each was complete, never before the one ahead of it; and of each run of them its data,
+    and a row that ends with how many there are, how many reads completed them, the first and the last of these.
+
+    That is the data of its first event; the others say the same but for a word.
+    """
+
+    stamps: "array[int]"
+    data: list[bytes]
+    runs: list[tuple[int, int, int, int, int, int]]
 
 
 class Reply:
     """A response as it was read: its parts, and when each byte had arrived. Where every word is wanted, each event is a
-    run of its own."""
+    run of its own. One whose events a worker has found is only a head and these."""
 
-    def __init__(self, raw: bytes, marks: Marks, *, every_word: bool = False) -> None:
+    def __init__(self, raw: bytes, marks: Marks | Skimmed, *, every_word: bool = False) -> None:
+        if isinstance(marks, tuple):
+            self.http_status, self.headers = read_head(raw[:-4])
+            self._skimmed: Skimmed | None = marks
+            return
         self._marks = memoryview(marks).cast("q")
         start = 0
         while True:
@@ -27,8 +48,13 @@ class Reply:
                 break
         self._raw, self._start = raw, start
         self._chunked = comes_in_chunks(self.headers)
-        skim = skimmer() if self._chunked else None
-        self._skimmed = skim.find(raw, start, self._marks, apart=every_word) if skim else None
+        finder = skimmer() if self._chunked else None
+        self._skimmed = finder.find(raw, start, marks, apart=every_word) if finder else None
+
+    @property
+    def streams(self) -> bool:
+        """Whether it is events, whatever it is said to be."""
+        return self._skimmed is not None or self.body.startswith(STARTS)
 
     @cached_property
     def _spans(self) -> tuple[list[bytes], list[int]]:
@@ -51,7 +77,7 @@ class Reply:
     def first_ns(self) -> int:
         """When the first byte of the body had arrived."""
         if self._skimmed:
-            return self._skimmed[0]
+            return self._skimmed[1]
         if not self.body:
             return self._marks[1]
         first = self._spans[1][0] - len(self._spans[0][0]) + 1
@@ -59,7 +85,8 @@ class Reply:
 
     def events(self) -> Events:
         if self._skimmed:
-            return self._skimmed[1]
+            _, _, times, firsts, runs = self._skimmed
+            return Events(array("q", times), firsts, list(unpacked(runs)))
         ends, data = split_events(self.body)
         blocks = self._blocks(self._raw_ends(ends))
         if b"" in data:  # as of a comment that keeps the connection alive
@@ -79,6 +106,21 @@ class Reply:
         body_ends = list(accumulate(map(len, parts)))
         spans = [bisect_left(body_ends, end) for end in ends]
         return [end + raw_ends[span] - body_ends[span] for end, span in zip(ends, spans, strict=True)]
+
+
+@functools.cache
+def skimmer() -> Skimmer | None:
+    """None where Python has to do it."""
+    with contextlib.suppress(Exception):
+        if code := skimming_code():
+            return Skimmer(code)
+    return None
+
+
+@functools.cache
+def skimming_code() -> bytes:
+    """Of `skim`; nothing where that cannot be."""
+    return code_to_map(skim, TABLES)
 
 
 def _chunks(raw: bytes, at: int) -> tuple[list[bytes], list[int]]:

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 from msgspec.structs import astuple
 
+from openloop.load.skim import Skimmed
 from openloop.load.targets import Outcome, Target
 from openloop.load.wire import MARK, Marks, WireError
 from openloop.load.worker import BROKEN, CANCELLED, CENSORED, TIMEOUT, UNSENT, Finished
@@ -47,7 +48,8 @@ class Row(msgspec.Struct, gc=False):
         """When what happened to it did."""
         _, fate, _, sent, waited, ended, _, marks, kernel, _ = finished
         outcome, due_ns = self.outcome, self.due_ns
-        self.kernel_stamps, self.stamps, self.start_ns = kernel, len(marks) // MARK, start_ns
+        self.kernel_stamps, self.start_ns = kernel, start_ns
+        self.stamps = marks[0] if isinstance(marks, tuple) else len(marks) // MARK
         if sent:
             self.sent_ns, self.connect_ns = max(sent - start_ns, due_ns), waited
         latest = self.sent_ns or due_ns
@@ -81,7 +83,7 @@ def read_finished(finished: Finished, target: Target, timeout_s: float) -> Outco
     return found
 
 
-def _read(raw: bytes, marks: Marks, target: Target) -> Outcome:
+def _read(raw: bytes, marks: Marks | Skimmed, target: Target) -> Outcome:
     try:
         return target.read(raw, marks)
     except WireError as error:

@@ -8,45 +8,32 @@ This is Python that LLVM compiles, and it is run as machine code only. Where tha
 ordinary, all events are found and decoded by Python, with the same result.
 """
 
-import contextlib
-import functools
 import struct
 import threading
-from array import array
 from typing import Any
 
-import msgspec
-
 from openloop.load.intake import hex_digit
+from openloop.load.wire import MARK, Marks
 from openloop.native import foreign, whole
-from openloop.native.kept import code_to_map
-from openloop.native.mapped import Mapped, Shapes, find_in_libc
+from openloop.native.mapped import Mapped, Shapes, address_of, find_in_libc
 
 C = ("memchr", "memcmp", "memmem")
 # How many bytes there are, in how many reads; where the body begins; how many events were found in all of it, or -1,
 # in how many runs; when its first byte had come. Where events are to be apart, each is a run.
 STATE = ("size", "reads", "start", "apart", "found", "runs", "first_ns", "raw", *C)
-# The data of its first event, and how many there are; how many reads completed them, the first and the last of these.
+# Where the data of its first event are, and how many events there are; how many reads completed them, the first and the
+# last of these.
 RUN = ("begin", "end", "size", "reads", "first", "last")
 WORD_KEYS = b'content":text":'
 CONTENT, TEXT = 9, 6  # letters of these keys
-SIZE = 1 << 18
-READS = 1 << 13
 EVENTS = 1 << 12
 DATA = 6  # letters before it: `data: `
 DIGITS = 7
 
-
-class Events(msgspec.Struct, gc=False):
-    """Server-sent events: when each was complete, never before the one ahead of it; and of each run of them its data,
-    and a row that ends with how many there are, how many reads completed them, the first and the last of these.
-
-    That is the data of its first event; the others say the same but for a word.
-    """
-
-    stamps: "array[int]"
-    data: list[bytes]
-    runs: list[tuple[int, int, int, int, int, int]]
+# What is to be known of an ordinary stream, in a form to be sent: how many reads it took, and when the first byte of
+# its body had come; when each event was complete, never before the one ahead of it; and of each run of events the data
+# of the first (the others say the same but for a word), and its RUN.
+Skimmed = tuple[int, int, bytes, list[bytes], bytes]
 
 
 def skim(state: Any, raw: Any, marks: Any, keys: Any, stamps: Any, runs: Any) -> None:
@@ -190,15 +177,15 @@ def line_end(raw: Any, at: int) -> int:
 
 TABLES: Shapes = {
     "state": (STATE, 1),
-    "raw": ("u1", SIZE),
-    "marks": ("i8", 2 * READS),
+    "raw": ("u1", 0),  # where an answer is
+    "marks": ("i8", 0),
     "keys": ("u1", len(WORD_KEYS)),
     "stamps": ("i8", EVENTS),
     "runs": (RUN, EVENTS),
 }
 
 
-_unpacked: Any = struct.Struct(f"{len(RUN)}q").iter_unpack
+unpacked: Any = struct.Struct(f"{len(RUN)}q").iter_unpack
 
 
 class Skimmer:
@@ -208,34 +195,27 @@ class Skimmer:
         """Raises something where code or memory cannot be mapped."""
         self._skim = mapped = Mapped(code, TABLES)
         self._state = mapped.rows("state")[0]
-        self._raw, self._marks, self._stamps, self._runs = map(mapped.view, ("raw", "marks", "stamps", "runs"))
+        self._stamps, self._runs = map(mapped.view, ("stamps", "runs"))
         mapped.view("keys")[: len(WORD_KEYS)] = WORD_KEYS
-        self._state.raw = mapped.address("raw")
         find_in_libc(self._state, C)
         self._lock = threading.Lock()
 
-    def find(self, raw: bytes, start: int, marks: memoryview, *, apart: bool = False) -> tuple[int, Events] | None:
-        """When the first byte of the body came, and all events of an ordinary stream."""
-        size, count = len(raw), len(marks)
-        if size > SIZE or not 0 < count <= 2 * READS:
-            return None
+    def find(self, raw: bytes, start: int, marks: Marks, *, apart: bool = False) -> Skimmed | None:
+        """All events of an ordinary stream: its body starts there."""
+        return self.find_at(raw, address_of(raw), address_of(marks), start, len(marks) // MARK, apart=apart)
+
+    def find_at(
+        self, raw: bytes | memoryview, where: int, marks: int, start: int, reads: int, *, apart: bool = False
+    ) -> Skimmed | None:
+        """The same for whoever knows where its bytes are in memory, and its marks."""
+        state = self._state
         with self._lock:
-            self._raw[:size] = raw
-            self._marks[:count] = marks
-            state = self._state
-            state.size, state.reads, state.start, state.apart = size, count // 2, start, apart
+            self._skim.put("raw", where, len(raw))
+            self._skim.put("marks", marks, 2 * reads)
+            state.size, state.reads, state.start, state.apart, state.raw = len(raw), reads, start, apart, where
             self._skim()
             if state.found <= 0:
                 return None
-            runs = list(_unpacked(self._runs[: len(RUN) * state.runs]))
-            first_ns, stamps = state.first_ns, array("q", bytes(self._stamps[: state.found]))
-        return first_ns, Events(stamps, [raw[run[0] : run[1]] for run in runs], runs)
-
-
-@functools.cache
-def skimmer() -> Skimmer | None:
-    """None where Python has to do it."""
-    with contextlib.suppress(Exception):
-        if code := code_to_map(skim, TABLES):
-            return Skimmer(code)
-    return None
+            first_ns, stamps = state.first_ns, bytes(self._stamps[: state.found])
+            runs = bytes(self._runs[: len(RUN) * state.runs])
+        return reads, first_ns, stamps, [bytes(raw[run[0] : run[1]]) for run in unpacked(runs)], runs

@@ -26,6 +26,7 @@ from openloop.load.address import Address
 from openloop.load.channel import Channel, GoneError
 from openloop.load.connection import CLOSED, Connection, ConnectionPool, Request, Tls, TlsError
 from openloop.load.intake import IDLE, POSTS, Intake, IntakeLine
+from openloop.load.skim import Skimmed, Skimmer
 from openloop.load.wire import LARGEST, Framing, Marks, WireError, opens_chunks
 
 # How a request went, as the worker sees it.
@@ -35,9 +36,13 @@ DONE, BROKEN, TIMEOUT, CENSORED, UNSENT, CANCELLED = "done", "broken", "timeout"
 # what (b"": nothing). That copy has the next ticket.
 Asked = tuple[int, int, int, bytes, int, bytes]
 
-# ticket, fate, error, sent_ns, waited_ns (for a connection), ended_ns, what came, its marks (see wire.py), how many of
-# these are the kernel's, whether a copy of it is still on its way
-Finished = tuple[int, str, str, int, int, int, bytes, Marks, int, bool]
+# What came, its marks (see wire.py), and how many of these are the kernel's. Of an ordinary stream: its head, and in
+# place of marks what was found in the rest.
+Came = tuple[bytes, Marks | Skimmed, int]
+
+# ticket, fate, error, sent_ns, waited_ns (for a connection), ended_ns, what came as above, whether a copy of it is
+# still on its way
+Finished = tuple[int, str, str, int, int, int, bytes, Marks | Skimmed, int, bool]
 
 Moments = deque[tuple[int, int, Request]]  # in order
 
@@ -66,6 +71,7 @@ class Plan:
     hedge_share: float = -1.0  # of requests, at most; negative: none is copied
     free_copies: int = 0  # whatever the share
     code: bytes = b""  # machine code that reads; else Python does
+    skimming: bytes = b""  # and that finds events in what was read; else the conductor does
 
 
 @dataclass
@@ -96,6 +102,10 @@ class _Worker:
         if self.plan.code:
             with contextlib.suppress(Exception):  # whatever this system does not let us do, Python reads
                 self.intake = Intake(self.plan.code, self.poller)
+        self.skimmer: Skimmer | None = None
+        if self.plan.skimming:
+            with contextlib.suppress(Exception):
+                self.skimmer = Skimmer(self.plan.skimming)
         single = len(self.pools) == 1 and self.pools[0].tls is None
         self.posts = self.intake is not None and single and not self.urgent  # machine code sends
         self.posted: deque[Request] = deque()
@@ -155,18 +165,18 @@ class _Worker:
 
     def _note_gone(self, intake: Intake) -> None:
         """What machine code has sent; what it could not, for want of a connection, is to be sent here."""
-        for post in intake.gone(self.gone):
-            request, connection = self.posted.popleft(), self.connections[post.fd]
+        for fd, now, sent in intake.gone(self.gone):
+            request, connection = self.posted.popleft(), self.connections[fd]
             idle = request.pool.idle
             if idle[-1] is connection:
                 idle.pop()
             else:
                 idle.remove(connection)
-            request.taken_ns = post.sent_ns
+            request.taken_ns = now
             self._enter(request)
-            self._bind(connection, request, post.sent_ns)
-            if post.sent < len(request.payload):
-                self._put(connection, request.payload[max(post.sent, 0) :])
+            self._bind(connection, request, now)
+            if sent < len(request.payload):
+                self._put(connection, request.payload[max(sent, 0) :])
         self.gone = intake.state.gone
         self.next_ns = self._next_ns()
 
@@ -394,7 +404,8 @@ class _Worker:
     def _bind(self, connection: Connection, request: Request, now: int) -> None:
         """A request goes out on it."""
         connection.request, request.connection = request, connection
-        connection.framing = Framing()
+        if connection.framing.size:  # of the answer before
+            connection.framing = Framing()
         connection.sent_ns = now
         if request.sent_ns:
             request.waited_ns += now - request.sent_ns  # lost on a connection that turned out to be stale
@@ -577,24 +588,44 @@ class _Worker:
 
     def _follow_line(self, connection: Connection) -> None:
         """What machine code has read of it: chunks that need no look, and what comes after them."""
-        request, line = connection.request, connection.line
-        if request is None or line is None or not line.used:
+        request, intake = connection.request, self.intake
+        if request is None or intake is None or connection.line is None:
             return
-        head, followed, over = line.head, line.followed, line.over
-        data = self._gain(connection, request)
-        self._heard_first(request)
-        if over and len(request.blocks) == 1 and opens_chunks(data[:head]):
-            self._complete(connection, request)
+        _, used, reads, head, followed, over, kernel = intake.kept(connection.fd)
+        if not used:
+            return
+        alone = not request.blocks and request.twin is None
+        if over and alone and opens_chunks(top := bytes(intake.data(connection.fd, head))):
+            self._take_whole(connection, request, intake, top, used, reads, kernel)
         else:
+            data = self._gain(connection, request)
+            self._heard_first(request)
             self._follow(connection, request, data, head, followed)
+
+    def _take_whole(
+        self, connection: Connection, request: Request, intake: Intake, head: bytes, used: int, reads: int, kernel: int
+    ) -> None:
+        """An answer that machine code has read from its first byte to its last, as it does most."""
+        raw, marks = intake.data(connection.fd, used), intake.marks(connection.fd, reads)
+        found = None
+        if self.skimmer is not None and head[9:10] == b"2":
+            found = self.skimmer.find_at(raw, *intake.places(connection.fd), len(head), reads)
+        came = (head, found, kernel) if found else (bytes(raw), bytes(marks), kernel)
+        ended_ns = marks[-1]
+        intake.clear(connection.fd)
+        self._complete(connection, request, ended_ns, came)
 
     def _gain(self, connection: Connection, request: Request) -> bytes:
         """Move to a request what machine code has read for it; that."""
-        line = connection.line
-        if line is None or self.intake is None or not line.used:
+        intake, fd = self.intake, connection.fd
+        if connection.line is None or intake is None:
             return b""
-        request.kernel += line.kernel
-        data, marks = self.intake.take(connection.fd, line)
+        _, used, reads, _, _, _, kernel = intake.kept(fd)
+        if not used:
+            return b""
+        data, marks = bytes(intake.data(fd, used)), array("q", bytes(intake.marks(fd, reads)))
+        intake.clear(fd)
+        request.kernel += kernel
         request.blocks.append(data)
         if request.marks:
             before = request.marks[-2]
@@ -690,8 +721,10 @@ class _Worker:
         else:
             self._lost(connection, why)
 
-    def _complete(self, connection: Connection, request: Request) -> None:
-        self._end(request, DONE, "")
+    def _complete(
+        self, connection: Connection, request: Request, ended_ns: int | None = None, came: Came | None = None
+    ) -> None:
+        self._end(request, DONE, "", ended_ns, came)
         connection.used = True
         connection.pool.pause_ns = 0
         if connection.framing.keep and not connection.unsent:
@@ -707,16 +740,20 @@ class _Worker:
             self._close(request.connection)
         self._end(request, fate, "", ended_ns)
 
-    def _end(self, request: Request, fate: str, why: str, ended_ns: int | None = None) -> None:
+    def _end(
+        self, request: Request, fate: str, why: str, ended_ns: int | None = None, came: Came | None = None
+    ) -> None:
         if self.in_flight.pop(request.ticket, None) is None:
             return
         if ended_ns is None:
             ended_ns = request.marks[-1] if fate == DONE else time.monotonic_ns()
         times = request.sent_ns, request.waited_ns, ended_ns
-        came = b"".join(request.blocks), request.marks.tobytes(), request.kernel
+        came = came or (b"".join(request.blocks), request.marks.tobytes(), request.kernel)
         copied = request.twin is not None and request.twin.ticket in self.in_flight
         self.finished.append((request.ticket, fate, why, *times, *came, copied))
-        request.blocks, request.marks, request.payload = [], array("q"), b""  # a deadline may outlive it
+        request.payload = b""  # a deadline may outlive it
+        if request.blocks:
+            request.blocks, request.marks = [], array("q")
         request.copy = request.twin = request.connection = None
         if self.plan.users:
             self.next_ns = self._next_ns()

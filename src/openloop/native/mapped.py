@@ -3,7 +3,6 @@
 import ctypes
 import mmap
 import os
-import struct
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -13,6 +12,16 @@ FORMS: dict[str, Literal["q", "i", "B"]] = {"i8": "q", "i4": "i", "u1": "B"}
 
 # What code works on, by name: the kind of items, and how many; rows have names of whole numbers.
 Shapes = dict[str, tuple[str | tuple[str, ...], int]]
+
+
+class _Held(ctypes.Union):
+    _fields_ = (("data", ctypes.c_char_p), ("address", ctypes.c_int64))
+
+
+def address_of(data: bytes) -> int:
+    """Where bytes are, for as long as somebody has them."""
+    found: int = _Held(data).address
+    return found
 
 
 class Mapped:
@@ -30,7 +39,8 @@ class Mapped:
         for name, size in sizes.items():
             self._spans[name], at = slice(at, at + size), at + size
         box = [each for name, (_, count) in shapes.items() for each in (self.address(name), count)]
-        self._box = ctypes.create_string_buffer(struct.pack(f"{len(box)}q", *box))
+        self._box = (ctypes.c_int64 * len(box))(*box)
+        self._places = {name: 2 * place for place, name in enumerate(shapes)}
         self._entry, self._at = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(entry), ctypes.addressof(self._box)
 
     def __call__(self) -> None:
@@ -38,6 +48,11 @@ class Mapped:
 
     def address(self, name: str) -> int:
         return self._base + self._spans[name].start
+
+    def put(self, name: str, address: int, count: int) -> None:
+        """A table is somewhere else, with so many items, and somebody else's: it must stay there."""
+        place = self._places[name]
+        self._box[place], self._box[place + 1] = address, count
 
     def view(self, name: str) -> memoryview:
         """A table as numbers."""

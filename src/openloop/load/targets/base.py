@@ -9,10 +9,10 @@ from typing import Any, ClassVar, TypeVar
 import msgspec
 
 from openloop.load.address import secrets_of
-from openloop.load.reply import Reply
-from openloop.load.skim import Events
+from openloop.load.reply import Events, Reply
+from openloop.load.skim import Skimmed
 from openloop.load.wire import Marks, encode_head
-from openloop.said import NO_SENSE, SHED, STARTS, Outcome, fail, message, settle, short, without_keys, without_secrets
+from openloop.said import NO_SENSE, SHED, Outcome, fail, message, settle, short, without_keys, without_secrets
 from openloop.workload import Ask
 
 T = TypeVar("T")
@@ -52,9 +52,14 @@ class Target(ABC):
     def encode(self, ask: Ask, number: int) -> bytes:
         """The whole request."""
 
+    @property
+    def skims(self) -> bool:
+        """Whether an answer may be read by its events alone."""
+        return False
+
     @abstractmethod
-    def read(self, raw: bytes, marks: Marks) -> Outcome:
-        """What came back, and how it came."""
+    def read(self, raw: bytes, marks: Marks | Skimmed) -> Outcome:
+        """What came back, and how it came; or only its head and events, where these are enough."""
 
 
 class HttpTarget(Target):
@@ -76,7 +81,7 @@ class HttpTarget(Target):
         usual = {name: value for name, value in self.usual_headers.items() if name.lower() not in names}
         return encode_head(self.method, self.base + self.path + self.query, self.host, usual | given)
 
-    def read(self, raw: bytes, marks: Marks) -> Outcome:
+    def read(self, raw: bytes, marks: Marks | Skimmed) -> Outcome:
         return self.decode(Reply(raw, marks, every_word=self.keep_text))
 
     def decode(self, reply: Reply) -> Outcome:
@@ -113,6 +118,10 @@ class JsonTarget(HttpTarget):
     event: ClassVar["msgspec.json.Decoder[Any]"]
     answer: ClassVar["msgspec.json.Decoder[Any]"]
 
+    @property
+    def skims(self) -> bool:
+        return self.stream and self.streams and not self.keep_text
+
     def encode(self, ask: Ask, number: int) -> bytes:
         body = {"model": self.model, **self.body(ask), **self.extra, **(ask.body or {})}
         return self.wrap(msgspec.json.encode(body), number)
@@ -141,7 +150,7 @@ class JsonTarget(HttpTarget):
             fail(found, f"the answer is packed as {packed[:40]}, which nobody asked for")
         elif not (self.stream and self.streams):
             self._read_answer(reply, found)
-        elif "event-stream" in kind or reply.body.startswith(STARTS):
+        elif "event-stream" in kind or reply.streams:
             self._read_stream(reply, found)
         else:
             fail(found, f"a streaming request was answered with {kind or 'nothing that says what it is'}")

@@ -6,7 +6,8 @@ from typing import Any
 
 import msgspec
 
-from openloop.load.skim import RUN, Events
+from openloop.load.reply import Events
+from openloop.load.skim import RUN
 from openloop.load.targets.base import JsonTarget
 from openloop.said import Count, Outcome, Said, fail, hear, hear_all, listed, text_of, tokens_between
 from openloop.workload import Ask

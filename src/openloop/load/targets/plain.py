@@ -10,6 +10,7 @@ import msgspec
 
 from openloop.errors import SpecError
 from openloop.load.reply import Reply
+from openloop.load.skim import Skimmed
 from openloop.load.targets.base import HttpTarget, Target
 from openloop.load.wire import Marks
 from openloop.said import NO_SENSE, Outcome
@@ -86,7 +87,8 @@ class Function(Target):
     def encode(self, ask: Ask, number: int) -> bytes:  # noqa: ARG002
         return msgspec.json.encode(ask)
 
-    def read(self, raw: bytes, marks: Marks) -> Outcome:
+    def read(self, raw: bytes, marks: Marks | Skimmed) -> Outcome:
+        assert isinstance(marks, bytes)  # nobody skims it
         stamps = array("q", marks)[1::2]
         found = Outcome(event_ns=stamps, first_any_ns=stamps[0] if stamps else None)
         if self.keep_text:
