@@ -15,7 +15,6 @@ from openloop.clock import READ, WRITE, Poller
 from openloop.load.channel import Channel, GoneError
 from openloop.load.intake import gather, tables
 from openloop.load.plan import Load, share_of
-from openloop.load.reply import skimming_code
 from openloop.load.worker import Finished
 from openloop.native.kept import code_to_map
 from openloop.persistence import SPARE
@@ -75,7 +74,7 @@ class Crew:
         free = (number + 1) * SPARE // load.workers - number * SPARE // load.workers
         plan = (to_ns(load.timeout_s), spare, limit, users, eager, to_ns(hedge or 0.0), share, free)
         skims = all(target.skims for _, target in load.sites)
-        channel.send((addresses, *plan, intake_code(), skimming_code() if skims else b""))
+        channel.send((addresses, *plan, intake_code(), skims))
         self._poller.watch(channel.fd, READ)
         return Worker(channel, process, mine)
 

@@ -15,32 +15,34 @@ from collections.abc import Iterator
 from typing import Any
 
 from openloop.clock import EDGE, READ, TOGETHER_NS, Poller, Rest, Timer
+from openloop.load import skim
+from openloop.load.skim import hex_digit, note_events
 from openloop.native import foreign, whole
-from openloop.native.mapped import Mapped, Shapes, address_of, find_in_libc
+from openloop.native.mapped import Held, Mapped, Shapes, find_in_libc
 
 # Of a connection, whose place is its file's number: whether its reads are ordinary; whether its head is to come (0), is
 # over and chunks come (1), or neither (-1); and of what is kept of it, whether it was told of; how many bytes, in how
 # many reads; where the head ends among them; up to where they are whole chunks, and whether the last of all is there;
-# how many stamps are the kernel's.
-LINE = ("ours", "chunked", "told", "used", "reads", "head", "followed", "over", "kernel")
+# how many stamps are the kernel's; and where its events are noted, if they are (see skim.py).
+LINE = ("ours", "chunked", "told", "used", "reads", "head", "followed", "over", "kernel", "noted")
 KEPT = 2  # of these come before what is kept
 GAPS = ("rest_ns", "brisk_ns", "lively_ns", "gaps", "brisk", "lively")
 POST = ("due_ns", "payload", "size", "fd", "sent_ns", "sent")  # to be sent; then: where and when, and how much
 ASKED = 3  # of these are known before
-C = ("clock_gettime", "clock_nanosleep", "epoll_wait", "recvmsg", "send", "timerfd_settime")
+C = (*skim.C, "clock_gettime", "clock_nanosleep", "epoll_wait", "recvmsg", "send", "timerfd_settime")
 # Until when to read, and whether what is told of is urgent; when sockets were looked at and are to be next, and how
 # long a rest is; the wall clock minus ours; how many are told of and in trouble; how many were posted, and are gone,
 # since the beginning; how many connections are idle, and how many are few; between how many reads of a connection there
-# was time, and how often less than two limits; files.
+# was time, and how often less than two limits; whether events are to be noted; files.
 TIMES = ("next_ns", "check_ns", "looked_ns", "read_ns", "offset_ns", "known_ns", "timer_ns")
-STATE = (*TIMES, *GAPS, "eager", "told", "troubled", "posted", "gone", "idle", "few", "epoll", "timer", "data", *C)
+STATE = (*TIMES, *GAPS, "eager", "told", "troubled", "posted", "gone", "idle", "few", "notes", "epoll", "timer", "data")
 SIZE = 12288  # bytes of a connection that are kept here
 MARKS = 256  # reads of it
 READ_SIZE = 4096
 EVENTS = 1024  # files that are ready, looked at in one go
-MANY = 16  # connections to be followed at once: while Python does, nothing is read
+MANY = 64  # connections to be followed at once: while Python does, nothing is read
 POSTS = 1024  # at a time
-IDLE = 64  # connections to send on, at a time
+IDLE = 128  # connections to send on, at a time
 MOST_LINES = 32768
 
 # Words that the kernel reads and writes: a message, where its bytes and stamp go, times, and a timer's setting.
@@ -55,6 +57,7 @@ EMPTY = array("q", bytes(8 * (len(LINE) - KEPT)))
 SOON_NS = 20_000_000
 NO_SIGNAL = 0x4000
 NO_CHUNKS, MORE_CHUNKS, LAST_CHUNK = 0, 1, 2
+READ_SOME, READ_ALL = 1, 2
 LONG_NS = 600_000_000_000
 NEVER = 1 << 62
 
@@ -71,6 +74,11 @@ def gather(
     posts: Any,
     idle: Any,
     names: Any,
+    keys: Any,
+    stamps: Any,
+    runs: Any,
+    notes: Any,
+    said: Any,
 ) -> None:
     """Send and read until there is something else to do."""
     w = state[0]
@@ -96,7 +104,19 @@ def gather(
             fd = events[3 * n + 1]
             if fd == w.timer:
                 continue
-            if fd >= len(lines) or events[3 * n] != READ or receive(w, words, lines, marks, data, told, names, fd) == 0:
+            came = 0
+            if fd < len(lines) and events[3 * n] == READ:
+                came = receive(w, words, lines, marks, data, told, names, fd)
+            if came == READ_ALL and w.notes:
+                line = lines[fd]
+                w.size = line.used
+                w.raw = w.data + fd * SIZE
+                w.reads = line.reads
+                w.start = line.head
+                bytes_of = data[fd * SIZE : fd * SIZE + line.used]
+                note_events(state, bytes_of, marks[2 * fd * MARKS :], keys, stamps, runs, notes, said)
+                line.noted = w.place
+            elif came == 0:
                 troubled[2 * w.troubled] = fd
                 troubled[2 * w.troubled + 1] = events[3 * n]
                 w.troubled += 1
@@ -157,7 +177,7 @@ def wait(w: Any, words: Any, events: Any, until: int, now: int) -> int:
 
 
 def receive(w: Any, words: Any, lines: Any, marks: Any, data: Any, told: Any, names: Any, fd: int) -> int:
-    """One read; 0: it is nothing ordinary."""
+    """One read, maybe the last of an answer; 0: it is nothing ordinary."""
     line = lines[fd]
     if line.ours == 0 or line.used > SIZE - READ_SIZE or line.reads == MARKS:
         return 0
@@ -195,7 +215,7 @@ def receive(w: Any, words: Any, lines: Any, marks: Any, data: Any, told: Any, na
             line.told = 1
             told[w.told] = fd
             w.told += 1
-    return 1
+    return READ_ALL if line.over else READ_SOME
 
 
 def note_gap(w: Any, gap: int) -> None:
@@ -278,22 +298,13 @@ def in_whole_chunks(data: Any, at: int, stop: int) -> int:
     return MORE_CHUNKS if at == stop else NO_CHUNKS
 
 
-def hex_digit(letter: int) -> int:
-    if letter >= 48 and letter <= 57:
-        return letter - 48
-    small = letter | 32
-    if small >= 97 and small <= 102:
-        return small - 87
-    return -1
-
-
 IntakeLine = Any  # a row of the table of LINE
 
 
 def tables(lines: int) -> Shapes:
     """What `gather` works on."""
     return {
-        "state": (STATE, 1),
+        "state": ((*STATE, *skim.SKIM, *C), 1),
         "words": ("i8", WORDS),
         "lines": (LINE, lines),
         "marks": ("i8", 2 * MARKS * lines),
@@ -304,13 +315,14 @@ def tables(lines: int) -> Shapes:
         "posts": (POST, POSTS),
         "idle": ("i8", IDLE),
         "names": ("u1", len(NAMES)),
+        **skim.OWN,
     }
 
 
 class Intake:
     """What `gather` has read, and where it does."""
 
-    def __init__(self, code: bytes, poller: Poller) -> None:
+    def __init__(self, code: bytes, poller: Poller, *, notes: bool = False) -> None:
         """Raises something where code or memory cannot be mapped."""
         limit = os.sysconf("SC_OPEN_MAX")
         self.count = min(limit, MOST_LINES) if limit > 0 else MOST_LINES
@@ -319,16 +331,16 @@ class Intake:
         self._lines, self._marks, self._told, self._troubled, self._idle, self._data, self._posts = map(
             mapped.view, names
         )
-        self._data_at, self._marks_at = mapped.address("data"), mapped.address("marks")
         self.lines = mapped.rows("lines")
         self.state = mapped.rows("state")[0]
-        self.state.epoll, self.state.data = poller.fileno(), self._data_at
+        self.state.epoll, self.state.data = poller.fileno(), mapped.address("data")
         find_in_libc(self.state, C)
         mapped.view("names")[: len(NAMES)] = NAMES
+        self._notes, self._held = skim.Notes(mapped), Held()
         words, at = mapped.view("words"), mapped.address("words")
         words[MESSAGE + 2], words[MESSAGE + 3], words[MESSAGE + 4] = at + 8 * VECTOR, 1, at + 8 * CONTROL
         self._timer = Timer()
-        self.state.timer = self._timer.fd
+        self.state.timer, self.state.notes = self._timer.fd, notes
         poller.watch(self._timer.fd, READ | EDGE)
 
     def note_gaps(self, rest: Rest) -> None:
@@ -345,14 +357,17 @@ class Intake:
         """To be sent when it is due, which is not before the one that was posted last; the bytes must stay."""
         posted, posts = self.state.posted, self._posts
         at = posted % POSTS * len(POST)
-        posts[at], posts[at + 1], posts[at + 2] = due_ns, address_of(payload), len(payload)
+        self._held.data = payload
+        posts[at], posts[at + 1], posts[at + 2] = due_ns, self._held.address, len(payload)
         self.state.posted = posted + 1
 
-    def gone(self, since: int) -> Iterator[list[int]]:
+    def gone(self, since: int) -> Iterator[tuple[int, int, int]]:
         """Of what was sent since so many were: on which file, when, and how much of it."""
-        for number in range(since, self.state.gone):
-            at = number % POSTS * len(POST)
-            yield self._posts[at + ASKED : at + len(POST)].tolist()
+        first, count = since % POSTS, self.state.gone - since
+        for start, stop in ((first, min(first + count, POSTS)), (0, first + count - POSTS)):
+            if start < stop:
+                found = self._posts[start * len(POST) : stop * len(POST)].tolist()
+                yield from zip(*(found[place :: len(POST)] for place in range(ASKED, len(POST))), strict=True)
 
     def offer(self, files: list[int]) -> None:
         """Connections to send on, the last of them first."""
@@ -382,9 +397,13 @@ class Intake:
         """Where each read of it ends and when it was, in turns."""
         return self._marks[2 * fd * MARKS : 2 * (fd * MARKS + reads)]
 
-    def places(self, fd: int) -> tuple[int, int]:
-        """In memory, of these bytes and these marks."""
-        return self._data_at + fd * SIZE, self._marks_at + 8 * 2 * fd * MARKS
+    def events(self, noted: int) -> skim.Skimmed:
+        """What is noted of it."""
+        return self._notes.read(noted)
+
+    def begin_notes(self) -> None:
+        """Those that there are have been read."""
+        self.state.noted = self.state.said = 0
 
     def clear(self, fd: int) -> None:
         """Nothing of it is kept any more."""

@@ -9,7 +9,7 @@ from itertools import accumulate
 
 import msgspec
 
-from openloop.load.skim import TABLES, Skimmed, Skimmer, skim, unpacked
+from openloop.load.skim import FIRST, TABLES, WIDTH, Skimmed, Skimmer, note_events
 from openloop.load.wire import Marks, WireError, chunk_size, comes_in_chunks, length_of, read_head
 from openloop.native.kept import code_to_map
 from openloop.said import STARTS, split_events
@@ -34,7 +34,7 @@ class Reply:
     def __init__(self, raw: bytes, marks: Marks | Skimmed, *, every_word: bool = False) -> None:
         if isinstance(marks, tuple):
             self.http_status, self.headers = read_head(raw[:-4])
-            self._skimmed: Skimmed | None = marks
+            self._take(marks)
             return
         self._marks = memoryview(marks).cast("q")
         start = 0
@@ -49,12 +49,16 @@ class Reply:
         self._raw, self._start = raw, start
         self._chunked = comes_in_chunks(self.headers)
         finder = skimmer() if self._chunked else None
-        self._skimmed = finder.find(raw, start, marks, apart=every_word) if finder else None
+        self._take(finder.find(raw, start, marks, apart=every_word) if finder else None)
+
+    def _take(self, skimmed: Skimmed | None) -> None:
+        self._noted = array("q", skimmed[0]) if skimmed else None
+        self._said = skimmed[1] if skimmed else b""
 
     @property
     def streams(self) -> bool:
         """Whether it is events, whatever it is said to be."""
-        return self._skimmed is not None or self.body.startswith(STARTS)
+        return self._noted is not None or self.body.startswith(STARTS)
 
     @cached_property
     def _spans(self) -> tuple[list[bytes], list[int]]:
@@ -76,17 +80,18 @@ class Reply:
     @property
     def first_ns(self) -> int:
         """When the first byte of the body had arrived."""
-        if self._skimmed:
-            return self._skimmed[1]
+        if self._noted:
+            return self._noted[1]
         if not self.body:
             return self._marks[1]
         first = self._spans[1][0] - len(self._spans[0][0]) + 1
         return self._marks[2 * self._blocks([first])[0] + 1]
 
     def events(self) -> Events:
-        if self._skimmed:
-            _, _, times, firsts, runs = self._skimmed
-            return Events(array("q", times), firsts, list(unpacked(runs)))
+        if self._noted:
+            start = FIRST + self._noted[2]
+            runs = list(zip(*[iter(self._noted[start:])] * WIDTH, strict=True))
+            return Events(self._noted[FIRST:start], self._said.split(b"\n"), runs)
         ends, data = split_events(self.body)
         blocks = self._blocks(self._raw_ends(ends))
         if b"" in data:  # as of a comment that keeps the connection alive
@@ -119,8 +124,8 @@ def skimmer() -> Skimmer | None:
 
 @functools.cache
 def skimming_code() -> bytes:
-    """Of `skim`; nothing where that cannot be."""
-    return code_to_map(skim, TABLES)
+    """Of `note_events`; nothing where that cannot be."""
+    return code_to_map(note_events, TABLES)
 
 
 def _chunks(raw: bytes, at: int) -> tuple[list[bytes], list[int]]:

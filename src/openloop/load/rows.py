@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from msgspec.structs import astuple
 
-from openloop.load.skim import Skimmed
+from openloop.load.skim import Skimmed, reads_of
 from openloop.load.targets import Outcome, Target
 from openloop.load.wire import MARK, Marks, WireError
 from openloop.load.worker import BROKEN, CANCELLED, CENSORED, TIMEOUT, UNSENT, Finished
@@ -49,7 +49,7 @@ class Row(msgspec.Struct, gc=False):
         _, fate, _, sent, waited, ended, _, marks, kernel, _ = finished
         outcome, due_ns = self.outcome, self.due_ns
         self.kernel_stamps, self.start_ns = kernel, start_ns
-        self.stamps = marks[0] if isinstance(marks, tuple) else len(marks) // MARK
+        self.stamps = reads_of(marks) if isinstance(marks, tuple) else len(marks) // MARK
         if sent:
             self.sent_ns, self.connect_ns = max(sent - start_ns, due_ns), waited
         latest = self.sent_ns or due_ns

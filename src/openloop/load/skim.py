@@ -8,32 +8,79 @@ This is Python that LLVM compiles, and it is run as machine code only. Where tha
 ordinary, all events are found and decoded by Python, with the same result.
 """
 
-import struct
+import sys
 import threading
 from typing import Any
 
-from openloop.load.intake import hex_digit
 from openloop.load.wire import MARK, Marks
 from openloop.native import foreign, whole
 from openloop.native.mapped import Mapped, Shapes, address_of, find_in_libc
 
-C = ("memchr", "memcmp", "memmem")
-# How many bytes there are, in how many reads; where the body begins; how many events were found in all of it, or -1,
-# in how many runs; when its first byte had come. Where events are to be apart, each is a run.
-STATE = ("size", "reads", "start", "apart", "found", "runs", "first_ns", "raw", *C)
+C = ("memchr", "memcmp", "memcpy", "memmem")
+# How many bytes there are, where in memory, in how many reads; where the body begins; how many events were found in all
+# of it, or -1, in how many runs; when its first byte had come; how much is noted, and said in these notes; and where
+# what was found is noted, counted from 1, or 0 where it is not. Where events are to be apart, each is a run.
+SKIM = ("size", "raw", "reads", "start", "apart", "found", "runs", "first_ns", "noted", "said", "place")
 # Where the data of its first event are, and how many events there are; how many reads completed them, the first and the
 # last of these.
 RUN = ("begin", "end", "size", "reads", "first", "last")
+WIDTH = len(RUN)
+NOTE = 3  # numbers before what is noted of a stream: how much it is, and from where to where its data are said
+FIRST = 3  # numbers in it, before times and runs
 WORD_KEYS = b'content":text":'
 CONTENT, TEXT = 9, 6  # letters of these keys
 EVENTS = 1 << 12
+NOTES = 1 << 16
+SAID = 1 << 20
 DATA = 6  # letters before it: `data: `
 DIGITS = 7
 
-# What is to be known of an ordinary stream, in a form to be sent: how many reads it took, and when the first byte of
-# its body had come; when each event was complete, never before the one ahead of it; and of each run of events the data
-# of the first (the others say the same but for a word), and its RUN.
-Skimmed = tuple[int, int, bytes, list[bytes], bytes]
+# What is to be known of an ordinary stream, in a form to be sent. Numbers: how many reads it took, when the first byte
+# of its body had come, how many events there are; when each was complete, never before the one ahead of it; each RUN.
+# Bytes: of each run the data of its first event, in a line; the others say the same but for a word.
+Skimmed = tuple[bytes, bytes]
+
+
+def reads_of(skimmed: Skimmed) -> int:
+    return int.from_bytes(skimmed[0][:8], sys.byteorder)
+
+
+def note_events(state: Any, raw: Any, marks: Any, keys: Any, stamps: Any, runs: Any, notes: Any, said: Any) -> None:
+    """Note what is to be known of an ordinary stream."""
+    w = state[0]
+    w.place = 0
+    skim(state, raw, marks, keys, stamps, runs)
+    size = NOTE + FIRST + w.found + WIDTH * w.runs
+    if w.found <= 0 or w.noted + size > len(notes) or w.said + w.size > len(said):
+        return
+    w.place = w.noted + 1
+    at = w.noted
+    notes[at] = size
+    notes[at + 1] = w.said
+    at += NOTE
+    notes[at] = w.reads
+    notes[at + 1] = w.first_ns
+    notes[at + 2] = w.found
+    at += FIRST
+    for place in range(w.found):
+        notes[at + place] = stamps[place]
+    at += w.found
+    for place in range(w.runs):
+        run = runs[place]
+        notes[at] = run.begin
+        notes[at + 1] = run.end
+        notes[at + 2] = run.size
+        notes[at + 3] = run.reads
+        notes[at + 4] = run.first
+        notes[at + 5] = run.last
+        at += WIDTH
+        if place > 0:
+            said[w.said] = 10
+            w.said += 1
+        foreign(w.memcpy, said[w.said :], raw[run.begin :], run.end - run.begin)
+        w.said += run.end - run.begin
+    notes[w.noted + 2] = w.said
+    w.noted += size
 
 
 def skim(state: Any, raw: Any, marks: Any, keys: Any, stamps: Any, runs: Any) -> None:
@@ -175,17 +222,38 @@ def line_end(raw: Any, at: int) -> int:
     return 1 if raw[at] == 13 and raw[at + 1] == 10 else 0
 
 
-TABLES: Shapes = {
-    "state": (STATE, 1),
-    "raw": ("u1", 0),  # where an answer is
-    "marks": ("i8", 0),
+def hex_digit(letter: int) -> int:
+    if letter >= 48 and letter <= 57:
+        return letter - 48
+    small = letter | 32
+    if small >= 97 and small <= 102:
+        return small - 87
+    return -1
+
+
+# What `note_events` works on besides an answer.
+OWN: Shapes = {
     "keys": ("u1", len(WORD_KEYS)),
     "stamps": ("i8", EVENTS),
     "runs": (RUN, EVENTS),
+    "notes": ("i8", NOTES),
+    "said": ("u1", SAID),
 }
+TABLES: Shapes = {"state": ((*SKIM, *C), 1), "raw": ("u1", 0), "marks": ("i8", 0), **OWN}
 
 
-unpacked: Any = struct.Struct(f"{len(RUN)}q").iter_unpack
+class Notes:
+    """Of streams, as machine code writes them into its tables."""
+
+    def __init__(self, mapped: Mapped) -> None:
+        self._notes, self._said = mapped.view("notes"), mapped.view("said")
+        mapped.view("keys")[: len(WORD_KEYS)] = WORD_KEYS
+
+    def read(self, place: int) -> Skimmed:
+        """What is noted at a place, which is counted from 1."""
+        at = place - 1
+        size, begin, end = self._notes[at : at + NOTE].tolist()
+        return bytes(self._notes[at + NOTE : at + size]), bytes(self._said[begin:end])
 
 
 class Skimmer:
@@ -193,29 +261,19 @@ class Skimmer:
 
     def __init__(self, code: bytes) -> None:
         """Raises something where code or memory cannot be mapped."""
-        self._skim = mapped = Mapped(code, TABLES)
+        self._note_events = mapped = Mapped(code, TABLES)
         self._state = mapped.rows("state")[0]
-        self._stamps, self._runs = map(mapped.view, ("stamps", "runs"))
-        mapped.view("keys")[: len(WORD_KEYS)] = WORD_KEYS
+        self._notes = Notes(mapped)
         find_in_libc(self._state, C)
         self._lock = threading.Lock()
 
     def find(self, raw: bytes, start: int, marks: Marks, *, apart: bool = False) -> Skimmed | None:
-        """All events of an ordinary stream: its body starts there."""
-        return self.find_at(raw, address_of(raw), address_of(marks), start, len(marks) // MARK, apart=apart)
-
-    def find_at(
-        self, raw: bytes | memoryview, where: int, marks: int, start: int, reads: int, *, apart: bool = False
-    ) -> Skimmed | None:
-        """The same for whoever knows where its bytes are in memory, and its marks."""
-        state = self._state
+        """All events of an ordinary stream, whose body starts there."""
+        state, where, reads = self._state, address_of(raw), len(marks) // MARK
         with self._lock:
-            self._skim.put("raw", where, len(raw))
-            self._skim.put("marks", marks, 2 * reads)
-            state.size, state.reads, state.start, state.apart, state.raw = len(raw), reads, start, apart, where
-            self._skim()
-            if state.found <= 0:
-                return None
-            first_ns, stamps = state.first_ns, bytes(self._stamps[: state.found])
-            runs = bytes(self._runs[: len(RUN) * state.runs])
-        return reads, first_ns, stamps, [bytes(raw[run[0] : run[1]]) for run in unpacked(runs)], runs
+            self._note_events.put("raw", where, len(raw))
+            self._note_events.put("marks", address_of(marks), 2 * reads)
+            state.size, state.raw, state.reads, state.start, state.apart = len(raw), where, reads, start, apart
+            state.noted = state.said = 0
+            self._note_events()
+            return self._notes.read(state.place) if state.place else None

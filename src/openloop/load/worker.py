@@ -26,7 +26,7 @@ from openloop.load.address import Address
 from openloop.load.channel import Channel, GoneError
 from openloop.load.connection import CLOSED, Connection, ConnectionPool, Request, Tls, TlsError
 from openloop.load.intake import IDLE, POSTS, Intake, IntakeLine
-from openloop.load.skim import Skimmed, Skimmer
+from openloop.load.skim import Skimmed
 from openloop.load.wire import LARGEST, Framing, Marks, WireError, opens_chunks
 
 # How a request went, as the worker sees it.
@@ -47,7 +47,7 @@ Finished = tuple[int, str, str, int, int, int, bytes, Marks | Skimmed, int, bool
 Moments = deque[tuple[int, int, Request]]  # in order
 
 CHECK_NS = 100_000_000
-HAND_OVER = 48
+HAND_OVER = 192
 MANY = 1000  # deadlines of what is over
 READ_SIZE = 4096
 REST_NS = 4_000_000  # at most
@@ -71,7 +71,7 @@ class Plan:
     hedge_share: float = -1.0  # of requests, at most; negative: none is copied
     free_copies: int = 0  # whatever the share
     code: bytes = b""  # machine code that reads; else Python does
-    skimming: bytes = b""  # and that finds events in what was read; else the conductor does
+    skims: bool = False  # of an ordinary stream its events are enough, and they are found here
 
 
 @dataclass
@@ -101,11 +101,7 @@ class _Worker:
         self.intake: Intake | None = None
         if self.plan.code:
             with contextlib.suppress(Exception):  # whatever this system does not let us do, Python reads
-                self.intake = Intake(self.plan.code, self.poller)
-        self.skimmer: Skimmer | None = None
-        if self.plan.skimming:
-            with contextlib.suppress(Exception):
-                self.skimmer = Skimmer(self.plan.skimming)
+                self.intake = Intake(self.plan.code, self.poller, notes=self.plan.skims)
         single = len(self.pools) == 1 and self.pools[0].tls is None
         self.posts = self.intake is not None and single and not self.urgent  # machine code sends
         self.posted: deque[Request] = deque()
@@ -142,6 +138,7 @@ class _Worker:
         opens = self.posts and self._goes_on(pool) and time.monotonic_ns() >= pool.spare_ns
         hidden = len(pool.idle) - state.idle  # from machine code
         state.few = max(self.plan.spare // 2 - pool.opening - hidden, 0) if opens else 0
+        intake.begin_notes()
         intake.gather()
         self._note_gone(intake)
         self._follow_lines(intake)
@@ -591,36 +588,29 @@ class _Worker:
         request, intake = connection.request, self.intake
         if request is None or intake is None or connection.line is None:
             return
-        _, used, reads, head, followed, over, kernel = intake.kept(connection.fd)
+        fd = connection.fd
+        _, used, reads, head, followed, over, kernel, noted = intake.kept(fd)
         if not used:
             return
         alone = not request.blocks and request.twin is None
-        if over and alone and opens_chunks(top := bytes(intake.data(connection.fd, head))):
-            self._take_whole(connection, request, intake, top, used, reads, kernel)
+        if over and alone and opens_chunks(top := bytes(intake.data(fd, head))):  # all of it, as of most answers
+            marks = intake.marks(fd, reads)
+            found = intake.events(noted) if noted and top[9:10] == b"2" else None
+            came = (top, found, kernel) if found else (bytes(intake.data(fd, used)), bytes(marks), kernel)
+            ended_ns = marks[-1]
+            intake.clear(fd)
+            self._complete(connection, request, ended_ns, came)
         else:
             data = self._gain(connection, request)
             self._heard_first(request)
             self._follow(connection, request, data, head, followed)
-
-    def _take_whole(
-        self, connection: Connection, request: Request, intake: Intake, head: bytes, used: int, reads: int, kernel: int
-    ) -> None:
-        """An answer that machine code has read from its first byte to its last, as it does most."""
-        raw, marks = intake.data(connection.fd, used), intake.marks(connection.fd, reads)
-        found = None
-        if self.skimmer is not None and head[9:10] == b"2":
-            found = self.skimmer.find_at(raw, *intake.places(connection.fd), len(head), reads)
-        came = (head, found, kernel) if found else (bytes(raw), bytes(marks), kernel)
-        ended_ns = marks[-1]
-        intake.clear(connection.fd)
-        self._complete(connection, request, ended_ns, came)
 
     def _gain(self, connection: Connection, request: Request) -> bytes:
         """Move to a request what machine code has read for it; that."""
         intake, fd = self.intake, connection.fd
         if connection.line is None or intake is None:
             return b""
-        _, used, reads, _, _, _, kernel = intake.kept(fd)
+        _, used, reads, _, _, _, kernel, _ = intake.kept(fd)
         if not used:
             return b""
         data, marks = bytes(intake.data(fd, used)), array("q", bytes(intake.marks(fd, reads)))

@@ -14,13 +14,15 @@ FORMS: dict[str, Literal["q", "i", "B"]] = {"i8": "q", "i4": "i", "u1": "B"}
 Shapes = dict[str, tuple[str | tuple[str, ...], int]]
 
 
-class _Held(ctypes.Union):
+class Held(ctypes.Union):
+    """Where bytes are: those that it was given last."""
+
     _fields_ = (("data", ctypes.c_char_p), ("address", ctypes.c_int64))
 
 
 def address_of(data: bytes) -> int:
     """Where bytes are, for as long as somebody has them."""
-    found: int = _Held(data).address
+    found: int = Held(data).address
     return found
 
 
