@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openloop.load.reply import Reply
-from openloop.load.skim import EVENTS, SIZE, Events, skimmer
+from openloop.load.reply import Events, Reply, skimmer
+from openloop.load.skim import EVENTS, SAID
 from openloop.load.targets import TARGETS, JsonTarget
 from openloop.load.wire import joined
 from openloop.native.kept import PLAIN
@@ -134,14 +134,14 @@ def test_every_event_of_a_run_brings_its_tokens(code: bool) -> None:
         chunked([b"1"]).replace(b"data: ", b"event:"),
         chunked([b"1"]).replace(b"9\r\n", b"99999999\r\n"),
         chunked([b"1"]).replace(b"9\r\n", b"\r\n"),
-        chunked([b"1" * SIZE]),
+        chunked([b"1" * SAID]),
         chunked([b"1"] * (EVENTS + 1)),
     ],
 )
 def test_what_is_not_ordinary_is_left_to_python(raw: bytes) -> None:
     code = skimmer()
     assert code is not None
-    marks = memoryview(joined([raw], [7])[1]).cast("q")
+    marks = joined([raw], [7])[1]
     assert code.find(raw, len(HEAD), marks) is None
     assert code.find(chunked([b"1"]), len(HEAD), marks) is not None
 

@@ -13,25 +13,45 @@ from openloop.load.wire import Framing
 
 CLOSED = "the server closed the connection"
 READ_SIZE = 1 << 16
+NO_BLOCKS: list[bytes] = []  # of all of whom nothing came
+NO_MARKS = array("q")
 
 
 class Request:
-    """Most of it is as it is of all others, so it stands with the class."""
+    """What a worker is to send, and what became of it so far.
 
-    copy: "tuple[ConnectionPool, bytes] | None" = None  # to be sent if this one is late to answer
-    twin: "Request | None" = None  # the copy, or what it is a copy of
-    connection: "Connection | None" = None
-    sent_ns: int = 0
-    taken_ns: int = 0
-    waited_ns: int = 0
-    begun: bool = False  # as far as was looked: there is an answer beyond its head
-    tried: int = 0  # on connections that turned out to be stale
-    kernel: int = 0
+    There are thousands, so each is one small piece of memory: of most of them machine code keeps what comes.
+    """
+
+    __slots__ = (
+        *("ticket", "due_ns", "pool", "payload", "copy", "twin", "connection"),
+        *("sent_ns", "taken_ns", "waited_ns", "begun", "tried", "blocks", "marks", "kernel"),
+    )
 
     def __init__(self, ticket: int, due_ns: int, pool: "ConnectionPool", payload: bytes) -> None:
         self.ticket, self.due_ns, self.pool, self.payload = ticket, due_ns, pool, payload
-        self.blocks: list[bytes] = []  # what came, in pieces
-        self.marks = array("q")  # of all of that
+        self.copy: tuple[ConnectionPool, bytes] | None = None  # to be sent if this one is late to answer
+        self.twin: Request | None = None  # the copy, or what it is a copy of
+        self.connection: Connection | None = None
+        self.sent_ns = self.taken_ns = self.waited_ns = 0
+        self.begun = False  # as far as was looked: there is an answer beyond its head
+        self.tried = 0  # on connections that turned out to be stale
+        self.blocks = NO_BLOCKS  # what came, in pieces
+        self.marks = NO_MARKS  # of all of that
+        self.kernel = 0
+
+    def keep(self, data: bytes, marks: "array[int]", kernel: int) -> None:
+        """More came; its marks begin anew."""
+        self.blocks = self.blocks or []
+        self.blocks.append(data)
+        if self.marks:
+            before = self.marks[-2]
+            for place in range(0, len(marks), 2):
+                marks[place] += before
+            self.marks += marks
+        else:
+            self.marks = marks
+        self.kernel += kernel
 
 
 @dataclass(slots=True, eq=False)

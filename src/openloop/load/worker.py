@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from openloop.clock import READ, WRITE, Poller, Receiver, Rest, keep_memory, raise_file_limit, wake_exactly
 from openloop.load.address import Address
 from openloop.load.channel import Channel, GoneError
-from openloop.load.connection import CLOSED, Connection, ConnectionPool, Request, Tls, TlsError
+from openloop.load.connection import CLOSED, NO_BLOCKS, NO_MARKS, Connection, ConnectionPool, Request, Tls, TlsError
 from openloop.load.intake import IDLE, POSTS, Intake, IntakeLine
 from openloop.load.skim import Skimmed
 from openloop.load.wire import LARGEST, Framing, Marks, WireError, opens_chunks
@@ -615,13 +615,7 @@ class _Worker:
             return b""
         data, marks = bytes(intake.data(fd, used)), array("q", bytes(intake.marks(fd, reads)))
         intake.clear(fd)
-        request.kernel += kernel
-        request.blocks.append(data)
-        if request.marks:
-            before = request.marks[-2]
-            for place in range(0, len(marks), 2):
-                marks[place] += before
-        request.marks += marks
+        request.keep(data, marks, kernel)
         return data
 
     def _readable(self, connection: Connection) -> None:
@@ -654,9 +648,7 @@ class _Worker:
             return
         if request.marks:
             self.rest.note(stamp - request.marks[-1])
-        request.marks.extend((len(data) + (request.marks[-2] if request.marks else 0), stamp))
-        request.blocks.append(data)
-        request.kernel += kernel
+        request.keep(data, array("q", (len(data), stamp)), kernel)
         self._heard_first(request)
         if not connection.framing.is_chunk(data):
             self._follow(connection, request, data)
@@ -741,9 +733,7 @@ class _Worker:
         came = came or (b"".join(request.blocks), request.marks.tobytes(), request.kernel)
         copied = request.twin is not None and request.twin.ticket in self.in_flight
         self.finished.append((request.ticket, fate, why, *times, *came, copied))
-        request.payload = b""  # a deadline may outlive it
-        if request.blocks:
-            request.blocks, request.marks = [], array("q")
+        request.payload, request.blocks, request.marks = b"", NO_BLOCKS, NO_MARKS  # a deadline may outlive it
         request.copy = request.twin = request.connection = None
         if self.plan.users:
             self.next_ns = self._next_ns()
