@@ -5,6 +5,7 @@ import socket
 import ssl
 from array import array
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from openloop.load.address import Address, tls_context
@@ -40,17 +41,14 @@ class Request:
         self.marks = NO_MARKS  # of all of that
         self.kernel = 0
 
-    def keep(self, data: bytes, marks: "array[int]", kernel: int) -> None:
+    def keep(self, data: bytes, marks: Sequence[int], kernel: int) -> None:
         """More came; its marks begin anew."""
-        self.blocks = self.blocks or []
+        if not self.blocks:
+            self.blocks, self.marks = [], array("q")
+        before = self.marks[-2] if self.marks else 0
         self.blocks.append(data)
-        if self.marks:
-            before = self.marks[-2]
-            for place in range(0, len(marks), 2):
-                marks[place] += before
-            self.marks += marks
-        else:
-            self.marks = marks
+        for place in range(0, len(marks), 2):
+            self.marks.extend((before + marks[place], marks[place + 1]))
         self.kernel += kernel
 
 

@@ -36,7 +36,7 @@ C = (*skim.C, "clock_gettime", "clock_nanosleep", "epoll_wait", "recvmsg", "send
 # was time, and how often less than two limits; whether events are to be noted; files.
 TIMES = ("next_ns", "check_ns", "looked_ns", "read_ns", "offset_ns", "known_ns", "timer_ns")
 STATE = (*TIMES, *GAPS, "eager", "told", "troubled", "posted", "gone", "idle", "few", "notes", "epoll", "timer", "data")
-SIZE = 12288  # bytes of a connection that are kept here
+SIZE = 32768  # bytes of a connection that are kept here
 MARKS = 256  # reads of it
 READ_SIZE = 4096
 EVENTS = 1024  # files that are ready, looked at in one go
@@ -57,7 +57,7 @@ EMPTY = array("q", bytes(8 * (len(LINE) - KEPT)))
 SOON_NS = 20_000_000
 NO_SIGNAL = 0x4000
 NO_CHUNKS, MORE_CHUNKS, LAST_CHUNK = 0, 1, 2
-READ_SOME, READ_ALL = 1, 2
+NOTHING, SOME, ALL = 0, 1, 2
 LONG_NS = 600_000_000_000
 NEVER = 1 << 62
 
@@ -104,19 +104,12 @@ def gather(
             fd = events[3 * n + 1]
             if fd == w.timer:
                 continue
-            came = 0
-            if fd < len(lines) and events[3 * n] == READ:
-                came = receive(w, words, lines, marks, data, told, names, fd)
-            if came == READ_ALL and w.notes:
+            ordinary = fd < len(lines) and events[3 * n] == READ
+            came = receive(w, words, lines, marks, data, told, names, fd) if ordinary else NOTHING
+            if came == ALL and w.notes:
                 line = lines[fd]
-                w.size = line.used
-                w.raw = w.data + fd * SIZE
-                w.reads = line.reads
-                w.start = line.head
-                bytes_of = data[fd * SIZE : fd * SIZE + line.used]
-                note_events(state, bytes_of, marks[2 * fd * MARKS :], keys, stamps, runs, notes, said)
-                line.noted = w.place
-            elif came == 0:
+                line.noted = note_answer(state, line, fd, marks, data, keys, stamps, runs, notes, said)
+            elif came == NOTHING:
                 troubled[2 * w.troubled] = fd
                 troubled[2 * w.troubled + 1] = events[3 * n]
                 w.troubled += 1
@@ -177,17 +170,17 @@ def wait(w: Any, words: Any, events: Any, until: int, now: int) -> int:
 
 
 def receive(w: Any, words: Any, lines: Any, marks: Any, data: Any, told: Any, names: Any, fd: int) -> int:
-    """One read, maybe the last of an answer; 0: it is nothing ordinary."""
+    """One read: of an answer that is all there or not; or nothing ordinary."""
     line = lines[fd]
     if line.ours == 0 or line.used > SIZE - READ_SIZE or line.reads == MARKS:
-        return 0
+        return NOTHING
     at = fd * SIZE + line.used
     words[VECTOR] = w.data + at
     words[VECTOR + 1] = READ_SIZE
     words[MESSAGE + 5] = ANCILLARY
     got = foreign(w.recvmsg, fd, words, 0)
     if got <= 0:
-        return 0
+        return NOTHING
     stamp = stamp_of(w, words, line)
     mark = 2 * (fd * MARKS + line.reads)
     if line.reads > 0:
@@ -215,7 +208,21 @@ def receive(w: Any, words: Any, lines: Any, marks: Any, data: Any, told: Any, na
             line.told = 1
             told[w.told] = fd
             w.told += 1
-    return READ_ALL if line.over else READ_SOME
+    return ALL if line.over else SOME
+
+
+def note_answer(
+    state: Any, line: Any, fd: int, marks: Any, data: Any, keys: Any, stamps: Any, runs: Any, notes: Any, said: Any
+) -> int:
+    """Where its events are noted, if they are."""
+    w = state[0]
+    w.size = line.used
+    w.raw = w.data + fd * SIZE
+    w.reads = line.reads
+    w.start = line.head
+    raw = data[fd * SIZE : fd * SIZE + line.used]
+    note_events(state, raw, marks[2 * fd * MARKS :], keys, stamps, runs, notes, said)
+    return int(w.place)
 
 
 def note_gap(w: Any, gap: int) -> None:

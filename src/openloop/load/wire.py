@@ -137,6 +137,11 @@ def opens_chunks(head: bytes) -> bool:
     return False
 
 
+def is_good(head: bytes) -> bool:
+    """Whether it begins a success."""
+    return head[9:10] == b"2"
+
+
 def chunk_size(line: bytes) -> int:
     size = line.partition(b";")[0].rstrip(b" \t")  # older servers fill it up with blanks
     if not size.isalnum() or len(size) > 15:  # int() would take signs, spaces and underscores as well

@@ -16,7 +16,6 @@ import socket
 import sys
 import termios
 import time
-from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -27,7 +26,7 @@ from openloop.load.channel import Channel, GoneError
 from openloop.load.connection import CLOSED, NO_BLOCKS, NO_MARKS, Connection, ConnectionPool, Request, Tls, TlsError
 from openloop.load.intake import IDLE, POSTS, Intake, IntakeLine
 from openloop.load.skim import Skimmed
-from openloop.load.wire import LARGEST, Framing, Marks, WireError, opens_chunks
+from openloop.load.wire import LARGEST, Framing, Marks, WireError, is_good, opens_chunks
 
 # How a request went, as the worker sees it.
 DONE, BROKEN, TIMEOUT, CENSORED, UNSENT, CANCELLED = "done", "broken", "timeout", "censored", "unsent", "cancelled"
@@ -47,7 +46,8 @@ Finished = tuple[int, str, str, int, int, int, bytes, Marks | Skimmed, int, bool
 Moments = deque[tuple[int, int, Request]]  # in order
 
 CHECK_NS = 100_000_000
-HAND_OVER = 192
+HAND_OVER = 192  # answers, or as many as are
+HEAVY = 1 << 18  # bytes
 MANY = 1000  # deadlines of what is over
 READ_SIZE = 4096
 REST_NS = 4_000_000  # at most
@@ -91,6 +91,7 @@ class _Worker:
         self.sent = self.copied = 0
         self.in_flight: dict[int, Request] = {}
         self.finished: list[Finished] = []
+        self.weight = 0  # of what came, in bytes
         self.check_ns = 0
         self.next_ns = NEVER
         self.stop_ns = NEVER
@@ -299,7 +300,7 @@ class _Worker:
     def _hand_over(self) -> None:
         if self.finished:
             self.channel.send(("done", self.finished))
-            self.finished = []
+            self.finished, self.weight = [], 0
         if self.channel.full:
             self.poller.change(self.channel.fd, READ | WRITE)
 
@@ -589,21 +590,21 @@ class _Worker:
         if request is None or intake is None or connection.line is None:
             return
         fd = connection.fd
-        _, used, reads, head, followed, over, kernel, noted = intake.kept(fd)
+        _, used, reads, size, followed, over, kernel, noted = intake.kept(fd)
         if not used:
             return
-        alone = not request.blocks and request.twin is None
-        if over and alone and opens_chunks(top := bytes(intake.data(fd, head))):  # all of it, as of most answers
+        head = bytes(intake.data(fd, size))
+        if over and not request.blocks and request.twin is None and opens_chunks(head):  # all of it, as of most answers
             marks = intake.marks(fd, reads)
-            found = intake.events(noted) if noted and top[9:10] == b"2" else None
-            came = (top, found, kernel) if found else (bytes(intake.data(fd, used)), bytes(marks), kernel)
             ended_ns = marks[-1]
+            enough = noted and is_good(head)
+            came = (head, intake.events(noted)) if enough else (bytes(intake.data(fd, used)), bytes(marks))
             intake.clear(fd)
-            self._complete(connection, request, ended_ns, came)
+            self._complete(connection, request, ended_ns, (*came, kernel))
         else:
             data = self._gain(connection, request)
             self._heard_first(request)
-            self._follow(connection, request, data, head, followed)
+            self._follow(connection, request, data, size, followed)
 
     def _gain(self, connection: Connection, request: Request) -> bytes:
         """Move to a request what machine code has read for it; that."""
@@ -613,9 +614,9 @@ class _Worker:
         _, used, reads, _, _, _, kernel, _ = intake.kept(fd)
         if not used:
             return b""
-        data, marks = bytes(intake.data(fd, used)), array("q", bytes(intake.marks(fd, reads)))
+        data = bytes(intake.data(fd, used))
+        request.keep(data, intake.marks(fd, reads), kernel)
         intake.clear(fd)
-        request.keep(data, marks, kernel)
         return data
 
     def _readable(self, connection: Connection) -> None:
@@ -648,7 +649,7 @@ class _Worker:
             return
         if request.marks:
             self.rest.note(stamp - request.marks[-1])
-        request.keep(data, array("q", (len(data), stamp)), kernel)
+        request.keep(data, (len(data), stamp), kernel)
         self._heard_first(request)
         if not connection.framing.is_chunk(data):
             self._follow(connection, request, data)
@@ -737,7 +738,8 @@ class _Worker:
         request.copy = request.twin = request.connection = None
         if self.plan.users:
             self.next_ns = self._next_ns()
-        if len(self.finished) >= HAND_OVER or self.plan.eager:
+        self.weight += len(came[0])
+        if len(self.finished) >= HAND_OVER or self.weight >= HEAVY or self.plan.eager:
             self._hand_over()
 
 
@@ -764,7 +766,7 @@ def _has_begun(request: Request) -> bool:
     while body:
         head, _, body = body.partition(b"\r\n\r\n")
         if head[9:10] != b"1":  # as in HTTP/1.1 100
-            request.begun = bool(body) and head[9:10] == b"2"
+            request.begun = bool(body) and is_good(head)
             break
     return request.begun
 
