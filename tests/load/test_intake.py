@@ -24,13 +24,15 @@ from openloop.load.address import find_place
 from openloop.load.conductor import drive
 from openloop.load.intake import NEVER, SECOND, SIZE, Intake
 from openloop.load.plan import Load
+from openloop.load.reply import skimmer
+from openloop.load.skim import NOTES, SAID, reads_of
 from openloop.load.targets import Chat
 from openloop.persistence import After, Hedge
 from openloop.workload import Synthetic, Workload
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
 SHORT = ["one", " two", " 3\r\n0\r\n\r\n", " four"]
-LONG = [f" word{n}" for n in range(500)]
+LONG = [f" word{n}" for n in range(1200)]
 
 Wired = tuple[Intake, socket.socket, socket.socket]
 
@@ -286,8 +288,8 @@ def test_a_body_is_in_chunks_if_that_is_all_that_was_done_to_it(
 
 
 @pytest.fixture
-def wired() -> Iterator[Wired]:
-    """Machine code that reads one of two sockets."""
+def wired(request: pytest.FixtureRequest) -> Iterator[Wired]:
+    """Machine code that reads one of two sockets, and maybe notes events."""
     code = crew.intake_code()
     if not code:
         pytest.skip("no machine code of ours runs here")
@@ -295,7 +297,7 @@ def wired() -> Iterator[Wired]:
     with ours, theirs, contextlib.closing(Poller()) as poller:
         ours.setblocking(False)
         poller.watch(ours.fileno(), READ)
-        yield Intake(code, poller), ours, theirs
+        yield Intake(code, poller, notes=getattr(request, "param", False)), ours, theirs
 
 
 def test_machine_code_keeps_what_comes_tells_of_its_end_and_sends_what_is_due(wired: Wired) -> None:
@@ -331,6 +333,57 @@ def test_an_end_is_none_if_more_comes_before_anybody_looks(wired: Wired) -> None
         while line.reads < 2 - over:
             intake.gather()
         assert (line.told, line.over) == (1, over)
+
+
+@pytest.mark.parametrize("wired", [True], indirect=True)
+def test_events_of_a_whole_answer_are_noted_and_of_no_other(wired: Wired) -> None:
+    intake, ours, theirs = wired
+    fd, state, code = ours.fileno(), intake.state, skimmer()
+    assert code is not None
+    intake.lines[fd].ours, state.next_ns, state.check_ns = 1, 1, 1
+    answer = chunked(SHORT)
+
+    def read(*pieces: bytes) -> int:
+        intake.clear(fd)
+        intake.lines[fd].chunked = 0
+        for count, piece in enumerate(pieces, 1):
+            theirs.sendall(piece)
+            while intake.lines[fd].reads < count:
+                intake.gather()
+        intake.told()
+        return int(intake.lines[fd].noted)
+
+    cut = answer.rindex(b"\r\n", 0, answer.index(b"data", 300) - 4) + 2  # between two chunks
+    first, second = read(answer), read(answer[:cut], answer[cut:])
+    assert first == 1 < second  # behind the first, which may not have been looked at yet
+    marks = bytes(intake.marks(fd, 2))
+    assert intake.events(second) == code.find(answer, answer.index(b"\r\n\r\n") + 4, marks)
+    for place, reads in ((first, 1), (second, 2)):
+        assert (reads_of(intake.events(place)), intake.events(place)[1].count(b"\n")) == (reads, 2)
+    assert read(answer[:300], answer[300:]) == 0  # in the middle of a chunk: Python is to follow it
+    assert read(measured(SHORT)) == 0
+    assert read(HEAD + b"Transfer-Encoding: chunked\r\n\r\n4\r\nwiki\r\n0\r\n\r\n") == 0
+    state.noted = NOTES - 10
+    assert read(answer) == 0  # there is no room
+    intake.begin_notes()
+    assert read(answer) == 1
+    state.said = SAID - 10
+    assert read(answer) == 0
+    state.notes = 0
+    intake.begin_notes()
+    assert read(answer) == 0
+
+
+@pytest.mark.usefixtures("either_way")
+def test_a_refusal_in_the_form_of_events_is_told_in_its_own_words(tmp_path: Path) -> None:
+    """Of a success, events are enough; of anything else, all is wanted."""
+    said = b'data: {"error":{"message":"out of luck"}}\n\n'
+    refused = chunked([]).replace(b"200 OK", b"500 No")
+    refused = refused[: refused.index(b"\r\n\r\n") + 4] + b"%x\r\n%b\r\n0\r\n\r\n" % (len(said), said)
+    with serving(in_pieces([refused], 0)) as url:
+        rows = ask_each(url, tmp_path / "run", 20)
+    assert [(row["status"], row["http_status"]) for row in rows] == [("error", 500)] * 10
+    assert all("out of luck" in row["error"] for row in rows)
 
 
 def test_times_between_reads_are_counted_and_a_rest_goes_by_them(wired: Wired) -> None:

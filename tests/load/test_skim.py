@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from openloop.load.reply import Events, Reply, skimmer
-from openloop.load.skim import EVENTS, SAID
+from openloop.load.skim import EVENTS, SAID, reads_of
 from openloop.load.targets import TARGETS, JsonTarget
 from openloop.load.wire import joined
 from openloop.native.kept import PLAIN
@@ -184,7 +184,15 @@ def test_a_stream_says_the_same_to_machine_code_and_to_python(
 ) -> None:
     raw = chunked(data)
     edges = sorted({len(HEAD) + place % (len(raw) - len(HEAD)) for place in places})
-    assert outcome(raw, edges, name, keep=keep) == outcome(raw, edges, name, code=False, keep=keep)
+    found = outcome(raw, edges, name, keep=keep)
+    assert found == outcome(raw, edges, name, code=False, keep=keep)
+    blocks = [raw[a:b] for a, b in itertools.pairwise([0, *edges, len(raw)])]
+    all_of_it, marks = joined(blocks, range(1, len(blocks) + 1))
+    kind, code = TARGETS[name], skimmer()
+    skimmed = code.find(all_of_it, len(HEAD), marks) if code and not keep else None
+    if skimmed:  # as a worker would hand it over
+        assert msgspec.structs.asdict(kind(host="h").read(HEAD, skimmed)) == found
+        assert reads_of(skimmed) == len(blocks)
 
 
 @pytest.mark.parametrize("code", [True, False])
