@@ -18,7 +18,7 @@ from openloop.clock import EDGE, READ, TOGETHER_NS, Poller, Rest, Timer
 from openloop.load import skim
 from openloop.load.skim import hex_digit, note_events
 from openloop.native import foreign, whole
-from openloop.native.mapped import Held, Mapped, Shapes, find_in_libc
+from openloop.native.mapped import Located, Mapped, Shapes, find_in_libc
 
 # Of a connection, whose place is its file's number: whether its reads are ordinary; whether its head is to come (0), is
 # over and chunks come (1), or neither (-1); and of what is kept of it, whether it was told of; how many bytes, in how
@@ -343,7 +343,7 @@ class Intake:
         self.state.epoll, self.state.data = poller.fileno(), mapped.address("data")
         find_in_libc(self.state, C)
         mapped.view("names")[: len(NAMES)] = NAMES
-        self._notes, self._held = skim.Notes(mapped), Held()
+        self._notes, self._held = skim.Notes(mapped), Located()
         words, at = mapped.view("words"), mapped.address("words")
         words[MESSAGE + 2], words[MESSAGE + 3], words[MESSAGE + 4] = at + 8 * VECTOR, 1, at + 8 * CONTROL
         self._timer = Timer()

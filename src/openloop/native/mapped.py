@@ -14,7 +14,7 @@ FORMS: dict[str, Literal["q", "i", "B"]] = {"i8": "q", "i4": "i", "u1": "B"}
 Shapes = dict[str, tuple[str | tuple[str, ...], int]]
 
 
-class Held(ctypes.Union):
+class Located(ctypes.Union):
     """Where bytes are: those that it was given last."""
 
     _fields_ = (("data", ctypes.c_char_p), ("address", ctypes.c_int64))
@@ -22,7 +22,7 @@ class Held(ctypes.Union):
 
 def address_of(data: bytes) -> int:
     """Where bytes are, for as long as somebody has them."""
-    found: int = Held(data).address
+    found: int = Located(data).address
     return found
 
 
