@@ -144,6 +144,7 @@ def test_what_is_not_ordinary_is_left_to_python(raw: bytes) -> None:
     marks = joined([raw], [7])[1]
     assert code.find(raw, len(HEAD), marks) is None
     assert code.find(chunked([b"1"]), len(HEAD), marks) is not None
+    assert code.find(chunked([b"1"]), len(HEAD), b"") is None  # nobody knows when it came
 
 
 WORDS = st.sampled_from(

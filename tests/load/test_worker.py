@@ -7,6 +7,7 @@ import subprocess
 import threading
 from array import array
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from openloop.load.channel import Channel
 from openloop.load.connection import Connection, Request
 from openloop.load.rows import read_finished
 from openloop.load.targets import Chat
-from openloop.load.worker import BROKEN, MANY, REST_NS, Plan, _Worker
+from openloop.load.worker import BROKEN, DONE, HEAVY, MANY, REST_NS, Came, Plan, _Worker
 
 TIMEOUT_NS = 1 << 60
 
@@ -63,6 +64,30 @@ def test_what_is_called_back_goes_before_what_is_due_at_the_same_moment(worker: 
     for late in (Request(9, 6, worker.pools[0], b""), Request(8, 8, worker.pools[0], b"")):
         worker._await(late)
     assert [each.ticket for each in worker.pending] == [9, 0, 1, 2, 3, 4, 5, 8]
+
+
+@pytest.mark.parametrize(("users", "pending", "kept"), [(0, 0, 1), (2, 2, 1), (2, 1, 0)])
+def test_answers_are_kept_for_others_unless_users_wait_for_more_to_ask(
+    worker: _Worker, users: int, pending: int, kept: int
+) -> None:
+    """In a closed loop the conductor gives more when it knows what is over."""
+    worker.plan = replace(worker.plan, users=users)
+    for ticket in range(1, 1 + pending):
+        worker._await(Request(ticket, 0, worker.pools[0], b""))
+    request = Request(0, 0, worker.pools[0], b"")
+    worker._enter(request)
+    worker._end(request, BROKEN, "")
+    assert len(worker.finished) == kept
+
+
+@pytest.mark.parametrize("what", [(bytes(HEAVY), b"", 0), (b"", bytes(HEAVY), 0), (b"", (b"", bytes(HEAVY)), 0)])
+def test_answers_are_not_kept_where_they_are_much(worker: _Worker, what: Came) -> None:
+    for ticket, came in enumerate([(b"", b"", 0), what]):
+        assert len(worker.finished) == ticket
+        request = Request(ticket, 0, worker.pools[0], b"")
+        worker._enter(request)
+        worker._end(request, DONE, "", 1, came)
+    assert not worker.finished
 
 
 def test_a_rest_goes_by_the_times_between_reads(worker: _Worker) -> None:

@@ -270,6 +270,8 @@ class Skimmer:
     def find(self, raw: bytes, start: int, marks: Marks, *, apart: bool = False) -> Skimmed | None:
         """All events of an ordinary stream, whose body starts there."""
         state, where, reads = self._state, address_of(raw), len(marks) // MARK
+        if not reads:
+            return None
         with self._lock:
             self._note_events.put("raw", where, len(raw))
             self._note_events.put("marks", address_of(marks), 2 * reads)

@@ -597,8 +597,9 @@ class _Worker:
         if over and not request.blocks and request.twin is None and opens_chunks(head):  # all of it, as of most answers
             marks = intake.marks(fd, reads)
             ended_ns = marks[-1]
-            enough = noted and is_good(head)
-            came = (head, intake.events(noted)) if enough else (bytes(intake.data(fd, used)), bytes(marks))
+            events = intake.events(noted) if noted and is_good(head) else None
+            less = events is not None and _weight(events) < used  # more: each of them says something new
+            came = (head, events) if events and less else (bytes(intake.data(fd, used)), bytes(marks))
             intake.clear(fd)
             self._complete(connection, request, ended_ns, (*came, kernel))
         else:
@@ -738,9 +739,14 @@ class _Worker:
         request.copy = request.twin = request.connection = None
         if self.plan.users:
             self.next_ns = self._next_ns()
-        self.weight += len(came[0])
-        if len(self.finished) >= HAND_OVER or self.weight >= HEAVY or self.plan.eager:
+        self.weight += len(came[0]) + _weight(came[1])
+        waits = len(self.pending) < self.plan.users  # for more to ask, which comes when these are known to be over
+        if len(self.finished) >= HAND_OVER or self.weight >= HEAVY or self.plan.eager or waits:
             self._hand_over()
+
+
+def _weight(marks: Marks | Skimmed) -> int:
+    return sum(map(len, marks)) if isinstance(marks, tuple) else len(marks)
 
 
 def _insert(moments: Moments, moment: tuple[int, int, Request]) -> None:
