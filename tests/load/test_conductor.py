@@ -1145,7 +1145,7 @@ def test_a_hedge_goes_by_answers_to_the_first_attempt(server: RunningEndpoint, t
     said = b'data: {"choices": [{"text": "x", "finish_reason": "stop"}]}\n\n'
     raw = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n" + said
     try:
-        for number, waves in enumerate((["first"], ["first", "retry"])):
+        for number, waves in enumerate((("first",), ("first", "retry"))):
             conductor.asked[number] = _Request(conductor.prompts.ask(number), waves)
             ticket, sent = number * TICKETS + 2 * (len(waves) - 1), conductor.schedule.due_ns[number] + 1
             marks = array("q", [len(raw), sent + 10**9 * number + 7]).tobytes()

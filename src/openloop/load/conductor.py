@@ -102,7 +102,7 @@ class _Request(msgspec.Struct, gc=False):
     """One that was given to a worker, and is not settled."""
 
     ask: Ask
-    waves: list[str] = msgspec.field(default_factory=lambda: ["first"])  # why it was asked, each time
+    waves: tuple[str, ...] = ("first",)  # why it was asked, each time
     graded: bool = False  # an answer is there, and waits for its grade
 
     @property
@@ -325,14 +325,14 @@ class Conductor:
             and retry.affords(self.retries, self.given)
         ):
             wait = to_ns(retry.wait_s(request.tries, self.rng))
-            request.waves.append("retry")
+            request.waves += ("retry",)
             self.retries += 1
             self.schedule.again((row.ended_ns or time.monotonic_ns() - self.start_ns) + wait, number)
             return
         if repair and grade and grade.passed is False and request.waves.count("repair") < repair.most:
             said = (("assistant", outcome.text or ""), ("user", repair.correction(grade.why)))
             request.ask = request.ask._replace(messages=(*request.ask.messages, *said))
-            request.waves.append("repair")
+            request.waves += ("repair",)
             self.schedule.again(max(row.ended_ns or 0, time.monotonic_ns() - self.start_ns), number)
             return
         del self.asked[number]
