@@ -189,3 +189,43 @@ def test_an_answer_without_end_is_ended(
     assert len(raw) <= 1 << 16  # nobody wants to read the rest
     outcome = read_finished((0, fate, why, 0, 0, 0, raw, marks, 0, False), Chat("x", "m"), 1.0)
     assert (outcome.status, outcome.error) == ("error", why)
+
+
+@pytest.mark.parametrize(
+    ("skims", "running", "enough"), [(True, False, True), (True, True, False), (False, False, False)]
+)
+def test_events_are_handed_over_where_they_are_enough_and_less(skims: bool, running: bool, enough: bool) -> None:
+    """Not where each says something new: all of them are more than the answer."""
+    code = crew.intake_code()
+    if not code:
+        pytest.skip("no machine code of ours runs here")
+    said = [TOKEN.replace(b"{", b'{"id": "%d", ' % (number if running else 0), 1) for number in range(20)]
+    chunks = b"".join(b"%x\r\n%b\r\n" % (len(each), each) for each in said) + b"0\r\n\r\n"
+    answer = STREAM + b"Transfer-Encoding: chunked\r\n\r\n" + chunks
+
+    def talk(sock: socket.socket) -> None:
+        with contextlib.suppress(OSError), sock:
+            while sock.recv(1 << 16):
+                sock.sendall(answer)
+
+    def serve() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                threading.Thread(target=talk, args=(listener.accept()[0],), daemon=True).start()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        ours, theirs = socket.socketpair()
+        address = Address(socket.AF_INET, "127.0.0.1", listener.getsockname()[1])
+        worker = _Worker(Plan([address], TIMEOUT_NS, spare=1, code=code, skims=skims), Channel(theirs))
+        threading.Thread(target=serve, daemon=True).start()
+        channel = Channel(ours)
+        channel.send(("ask", [(0, 0, 0, b"GET / HTTP/1.1\r\n\r\n", 0, b"")]))
+        channel.send(("end",))
+        worker.run()
+        for each in worker.connections.values():
+            each.sock.close()
+        listener.shutdown(socket.SHUT_RDWR)
+        with ours, theirs, contextlib.closing(worker.poller):
+            ((_, fate, _, *_, raw, marks, _, _),) = next(m[1] for m in channel.receive() if m[0] == "done")
+    assert (fate, isinstance(marks, tuple)) == (DONE, enough)
+    assert raw == (answer[: len(answer) - len(chunks)] if enough else answer)

@@ -117,15 +117,9 @@ class Reply:
 def skimmer() -> Skimmer | None:
     """None where Python has to do it."""
     with contextlib.suppress(Exception):
-        if code := skimming_code():
+        if code := code_to_map(note_events, TABLES):
             return Skimmer(code)
     return None
-
-
-@functools.cache
-def skimming_code() -> bytes:
-    """Of `note_events`; nothing where that cannot be."""
-    return code_to_map(note_events, TABLES)
 
 
 def _chunks(raw: bytes, at: int) -> tuple[list[bytes], list[int]]:
